@@ -6,6 +6,7 @@ pub mod cargo_tests;
 pub mod console;
 pub mod crash;
 pub mod debian;
+pub mod defaults;
 pub mod demo;
 pub mod differential;
 pub mod disks_of_a_vm;

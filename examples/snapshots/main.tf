@@ -1,5 +1,6 @@
 # A VM with disks for its data and its logs. vm-snapshot.tf has a snapshot of all its disks at one moment, and one with the
-# memory of its guest. snapshot.tf has a snapshot of one of them, and a second VM on a copy of it.
+# memory of its guest. snapshot.tf has a snapshot of one of them, and a second VM on a copy of it. vm-copy.tf has the whole VM of the
+# snapshot beside the first one.
 #
 # To bring the data of the snapshot of the VM back into all its disks, in one apply that restarts the VM:
 #
@@ -42,6 +43,7 @@ resource "berth_vm" "server" {
   name   = "snapshots"
   cpus   = 1
   memory = "512Mi"
+  uuid   = "2f6c1d84-93b5-4c1e-8a47-6d0e5b7f9c31"
   disks = [
     { name = berth_disk.root.name, boot = true },
     { name = berth_disk.data.name },

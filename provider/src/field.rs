@@ -85,6 +85,8 @@ pub enum Presence {
     Required,
     /// May be configured; otherwise null.
     Optional,
+    /// May be configured; otherwise null, or the value that the `provider` block has for new objects.
+    Filled,
     /// May be configured; otherwise this value.
     Default(Value),
     /// May be configured; otherwise null, which stands for this value: an object that a state need not have.
@@ -373,7 +375,8 @@ impl Field {
             Presence::Required => attribute.required = true,
             Presence::Optional => attribute.optional = true,
             Presence::Computed => attribute.computed = true,
-            Presence::Default(_)
+            Presence::Filled
+            | Presence::Default(_)
             | Presence::Implied(_)
             | Presence::Numbered(_)
             | Presence::Derived

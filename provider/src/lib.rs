@@ -43,7 +43,7 @@ pub mod backup_repository;
 pub mod change;
 pub mod connection;
 pub mod data_source;
-pub mod default_pool;
+pub mod defaults;
 pub mod disk;
 pub mod disk_snapshot;
 pub mod docs;

@@ -98,7 +98,8 @@ fn plan_field(field: &Field, prior: &Value, config: &Value, place: Option<usize>
     let fallback;
     let config = if config.is_null() {
         match &field.presence {
-            Presence::Required | Presence::Optional => return Value::Null,
+            // What fills it in is in the configuration already.
+            Presence::Required | Presence::Optional | Presence::Filled => return Value::Null,
             // Until the kind derives it.
             Presence::Derived => return prior.clone(),
             Presence::Computed | Presence::Kept if exists => return prior.clone(),
@@ -121,10 +122,7 @@ fn plan_field(field: &Field, prior: &Value, config: &Value, place: Option<usize>
                 if element.is_unknown() {
                     return Value::UNKNOWN;
                 }
-                let name = fields.iter().find(|field| field.name == "name");
-                let name =
-                    name.map(|name| plan_field(name, &Value::Null, element.get("name"), Some(i), false));
-                let named = Value::object([("name", name.unwrap_or_default())]);
+                let named = named_element(fields, element, i);
                 let was = find_named(prior.elements(), &named).unwrap_or(&Value::Null);
                 plan_fields(fields, was, element, Some(i))
             });
@@ -133,6 +131,14 @@ fn plan_field(field: &Field, prior: &Value, config: &Value, place: Option<usize>
         shape if same(shape, prior, config) && !prior.is_null() => prior.clone(),
         _ => config.clone(),
     }
+}
+
+/// An object with the name of an element of a list: the configured one, or the one of its position.
+#[must_use]
+pub fn named_element(fields: &[Field], element: &Value, place: usize) -> Value {
+    let name = fields.iter().find(|field| field.name == "name");
+    let name = name.map(|name| plan_field(name, &Value::Null, element.get("name"), Some(place), false));
+    Value::object([("name", name.unwrap_or_default())])
 }
 
 /// The differences between two values of the same fields, leaf by leaf; a list with different names is one change.

@@ -27,6 +27,10 @@ pub struct Private {
     /// The resource of another provider whose state a moved block has brought, until the second read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moved_from: Option<String>,
+    /// Whether the placement of a VM is not from its configuration: it has that of the provider's `host_selector`, or was imported. It
+    /// is kept for as long as the configuration declares none.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub keeps_placement: bool,
     /// Whether the planned destroy leaves the object, because the same plan creates it at another address. Not in a state.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub leaves_object: bool,

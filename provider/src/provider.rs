@@ -1,12 +1,12 @@
 //! The provider: its configuration, and everything it offers.
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use async_trait::async_trait;
 use berth_api::ResourceName;
 use tfplugin6::{
     Action, Attribute, DataSource, Diagnostic, EphemeralResource, Function, ListResource, Provider, Resource,
-    Schema, Value, provider::ConfigureRequest, resource::ValidateRequest,
+    Schema, Type, Value, provider::ConfigureRequest, resource::ValidateRequest,
 };
 
 use crate::{
@@ -14,11 +14,13 @@ use crate::{
     api::Api,
     connection::{self, ConnectionSettings, Server},
     data_source::{ListDataSource, ObjectAttributes, ObjectDataSource},
+    defaults::{self, Defaults},
     ephemeral::{console::Console, token::Token},
     failure::Place,
     functions,
     list_resource::KindList,
     resource::KindResource,
+    selector::{LABEL_KEY, LABEL_VALUE, is_label_key, is_label_value},
     session::{Session, Settings},
 };
 
@@ -97,7 +99,7 @@ impl BerthProvider {
 }
 
 /// The attributes of the `provider` block: name, environment variable, description.
-const ATTRIBUTES: [(&str, &str, &str); 8] = [
+const ATTRIBUTES: [(&str, &str, &str); 9] = [
     ("kubeconfig", "BERTH_KUBECONFIG", "Path of a kubeconfig file."),
     ("context", "BERTH_CONTEXT", "The context of the kubeconfig. Default: the current one."),
     ("host", "BERTH_HOST", "The control plane's address, `https://host:port`, instead of a kubeconfig."),
@@ -114,6 +116,11 @@ const ATTRIBUTES: [(&str, &str, &str); 8] = [
         "StoragePool of new disks, and of new disks of VMs, that do not set one. A disk that exists stays in its pool. Default `default`.",
     ),
     (
+        "network",
+        "BERTH_NETWORK",
+        "Network of new interfaces of VMs that do not set one. An interface that exists keeps its Network. Default `default`.",
+    ),
+    (
         "owner",
         "BERTH_OWNER",
         "The owner of the declared fields: one owner does not overwrite the fields of another. Give each \
@@ -123,15 +130,104 @@ const ATTRIBUTES: [(&str, &str, &str); 8] = [
 
 const ALLOW_LOOPBACK_HTTP: &str = "allow_loopback_http";
 const INSECURE_SKIP_TLS_VERIFY: &str = "insecure_skip_tls_verify";
+const HOST_SELECTOR: &str = "host_selector";
+const HOST_SELECTOR_VARIABLE: &str = "BERTH_HOST_SELECTOR";
+/// As many labels as the selector of a VM may have.
+const MOST_LABELS: usize = 64;
 const INVALID_NAMESPACE: &str = "A namespace is lower-case letters, digits and \"-\", at most 63 characters.";
 const INVALID_POOL: &str =
     "The name of a StoragePool is lower-case letters, digits and \"-\", at most 63 characters.";
+const INVALID_NETWORK: &str =
+    "The name of a Network is lower-case letters, digits and \"-\", at most 63 characters.";
 const INVALID_OWNER: &str = "An owner is letters, digits, \"-\", \"_\" and \".\", at most 63 characters.";
 
 /// Whether a text consists of `a-z`, `0-9`, `-`, `_`, `.`: it becomes part of a field manager's name.
 fn is_owner(text: &str) -> bool {
     let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     (1..=63).contains(&text.len()) && text.bytes().all(fits)
+}
+
+/// The errors of the names that are set.
+fn invalid_names(read: impl Fn(&str) -> Option<String>) -> Vec<Diagnostic> {
+    let rules: [(&str, fn(&str) -> bool, &str); 4] = [
+        ("namespace", ResourceName::is_dns_label, INVALID_NAMESPACE),
+        ("pool", ResourceName::is_dns_label, INVALID_POOL),
+        ("network", ResourceName::is_dns_label, INVALID_NETWORK),
+        ("owner", is_owner, INVALID_OWNER),
+    ];
+    let invalid = rules.into_iter().filter(|(name, fits, _)| read(name).is_some_and(|text| !fits(&text)));
+    invalid.map(|(name, _, rule)| Diagnostic::error(format!("Invalid {name}"), rule).at(name)).collect()
+}
+
+/// The error of a selector of hosts, as far as it is known.
+fn invalid_host_selector(selector: &Value) -> Option<Diagnostic> {
+    let labels = selector.as_map()?;
+    let problem = |(key, value): (&String, &Value)| {
+        if !is_label_key(key) {
+            return Some(format!("{key:?} is not the key of a label: {LABEL_KEY}"));
+        }
+        if value.is_null() {
+            return Some(format!("{key:?} has no value."));
+        }
+        let value = value.as_str().filter(|value| !is_label_value(value))?;
+        Some(format!("{value:?} is not the value of a label: {LABEL_VALUE}"))
+    };
+    let too_many = format!("There are {} labels; at most {MOST_LABELS} are allowed.", labels.len());
+    let too_many = (labels.len() > MOST_LABELS).then_some(too_many);
+    let detail = too_many.or_else(|| labels.iter().find_map(problem))?;
+    Some(Diagnostic::error("Invalid host_selector", detail).at(HOST_SELECTOR))
+}
+
+/// The selector of hosts from the configuration, else from the environment.
+fn host_selector(config: &Value) -> Result<BTreeMap<String, String>, Diagnostic> {
+    let selector = config.get(HOST_SELECTOR);
+    if !selector.is_wholly_known() {
+        return Err(not_known(HOST_SELECTOR, "the placement of each new VM", "the labels"));
+    }
+    let labels: BTreeMap<String, String> = match (
+        selector.as_map(),
+        connection::variable(HOST_SELECTOR_VARIABLE),
+    ) {
+        (Some(labels), _) => {
+            let label = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
+            labels.iter().filter_map(label).collect()
+        }
+        (None, Some(text)) => defaults::labels(&text).ok_or_else(|| {
+            let detail = format!(
+                "{HOST_SELECTOR_VARIABLE} is {text:?}: write KEY=VALUE, or several of them joined by commas."
+            );
+            Diagnostic::error("Invalid host_selector", detail).at(HOST_SELECTOR)
+        })?,
+        (None, None) => BTreeMap::new(),
+    };
+    let written = labels.iter().map(|(key, value)| (key.clone(), Value::from(value.clone())));
+    let invalid = invalid_host_selector(selector).or_else(|| invalid_host_selector(&Value::object(written)));
+    invalid.map_or(Ok(labels), Err)
+}
+
+/// The error of a default that comes from a resource which does not exist yet.
+fn not_known(name: &str, shown: &str, written: &str) -> Diagnostic {
+    let detail = format!(
+        "A plan shows {shown}. Write {written}, not an attribute of a resource that does not exist yet."
+    );
+    Diagnostic::error(format!("The {name} is not known yet"), detail).at(name)
+}
+
+/// The values of what new resources leave out, with the errors in them.
+fn defaults_of(config: &Value) -> (Defaults, Vec<Diagnostic>) {
+    let mut found = Vec::new();
+    if config.get("pool").is_unknown() {
+        found.push(not_known("pool", "the pool of each new disk", "the name of the StoragePool"));
+    }
+    if config.get("network").is_unknown() {
+        found.push(not_known("network", "the network of each new interface", "the name of the Network"));
+    }
+    let host_selector = host_selector(config).unwrap_or_else(|error| {
+        found.push(error);
+        BTreeMap::new()
+    });
+    let text = |name| configured_or_environment(config, name);
+    (Defaults { pool: text("pool"), network: text("network"), host_selector }, found)
 }
 
 fn configured(config: &Value, name: &str) -> Option<String> {
@@ -188,6 +284,12 @@ impl Provider for BerthProvider {
                           read the token and everything else. For a first test only; not together with `kubeconfig` or \
                           `ca_certificate`. Default false. Environment: `BERTH_INSECURE_SKIP_TLS_VERIFY`.";
         attributes.push(Attribute::bool(INSECURE_SKIP_TLS_VERIFY).optional().description(unverified));
+        let selector = format!(
+            "Labels that a Host must have, for new VMs that declare no `placement`. A VM that exists keeps its placement. Environment: \
+             `{HOST_SELECTOR_VARIABLE}`, for example `zone=a,disk=ssd`."
+        );
+        let labels = Attribute::new(HOST_SELECTOR, Type::map(Type::String));
+        attributes.push(labels.optional().description(selector));
         Schema::new(attributes).description(
             "berth runs virtual machines on your own hosts. Without arguments the provider finds a local control plane \
              (`berth up`).",
@@ -220,15 +322,8 @@ impl Provider for BerthProvider {
                 found.push(error.at(INSECURE_SKIP_TLS_VERIFY));
             }
         }
-        if configured(config, "namespace").is_some_and(|namespace| !ResourceName::is_dns_label(&namespace)) {
-            found.push(Diagnostic::error("Invalid namespace", INVALID_NAMESPACE).at("namespace"));
-        }
-        if configured(config, "pool").is_some_and(|pool| !ResourceName::is_dns_label(&pool)) {
-            found.push(Diagnostic::error("Invalid pool", INVALID_POOL).at("pool"));
-        }
-        if configured(config, "owner").is_some_and(|owner| !is_owner(&owner)) {
-            found.push(Diagnostic::error("Invalid owner", INVALID_OWNER).at("owner"));
-        }
+        found.extend(invalid_names(|name| configured(config, name)));
+        found.extend(invalid_host_selector(config.get(HOST_SELECTOR)));
         let allowed = config.get(ALLOW_LOOPBACK_HTTP);
         if let Some(host) = configured(config, "host").filter(|_| !allowed.is_unknown()) {
             let by_environment = connection::variable("BERTH_ALLOW_LOOPBACK_HTTP").as_deref() == Some("true");
@@ -243,25 +338,10 @@ impl Provider for BerthProvider {
     async fn configure(&self, request: ConfigureRequest) -> Vec<Diagnostic> {
         let config = &request.config;
         let owner = configured_or_environment(config, "owner").unwrap_or_else(|| "default".to_owned());
-        let mut found = Vec::new();
         // Values from the environment have not been validated.
-        if !is_owner(&owner) {
-            found.push(Diagnostic::error("Invalid owner", INVALID_OWNER).at("owner"));
-        }
-        if configured_or_environment(config, "namespace")
-            .is_some_and(|name| !ResourceName::is_dns_label(&name))
-        {
-            found.push(Diagnostic::error("Invalid namespace", INVALID_NAMESPACE).at("namespace"));
-        }
-        let pool = configured_or_environment(config, "pool");
-        if pool.as_ref().is_some_and(|name| !ResourceName::is_dns_label(name)) {
-            found.push(Diagnostic::error("Invalid pool", INVALID_POOL).at("pool"));
-        }
-        if config.get("pool").is_unknown() {
-            let detail = "A plan shows the pool of each new disk. Write the name of the StoragePool, not an attribute of one that does \
-                          not exist yet.";
-            found.push(Diagnostic::error("The pool is not known yet", detail).at("pool"));
-        }
+        let mut found = invalid_names(|name| configured_or_environment(config, name));
+        let (defaults, invalid) = defaults_of(config);
+        found.extend(invalid);
         let namespace = if config.get("namespace").is_unknown() {
             None
         } else {
@@ -301,7 +381,7 @@ impl Provider for BerthProvider {
                 error.to_string()
             })
         };
-        self.session.configure(Settings::new(api, owner, namespace).with_pool(pool).at(server));
+        self.session.configure(Settings::new(api, owner, namespace).with_defaults(defaults).at(server));
         found
     }
 

@@ -15,6 +15,7 @@ use tokio::{sync::OnceCell, time::timeout};
 use crate::{
     api::{Address, Api, ApiError, RetryLimit},
     connection::Server,
+    defaults::Defaults,
     run::Run,
 };
 
@@ -39,8 +40,8 @@ pub struct Settings {
     pub owner: String,
     /// The default namespace; none while it is unknown.
     pub namespace: Option<String>,
-    /// The StoragePool of new disks that name none. None: `default`.
-    pub pool: Option<String>,
+    /// The values of what new resources leave out.
+    pub defaults: Defaults,
     /// The control plane of `api`; empty while there is no client.
     pub server: Server,
     reachable: Arc<OnceCell<bool>>,
@@ -64,7 +65,7 @@ impl Settings {
             api,
             owner,
             namespace,
-            pool: None,
+            defaults: Defaults::default(),
             server: Server::default(),
             reachable: Arc::default(),
             run: Arc::default(),
@@ -79,10 +80,10 @@ impl Settings {
         Self { server, ..self }
     }
 
-    /// Sets the StoragePool of new disks that name none.
+    /// Sets the values of what new resources leave out.
     #[must_use]
-    pub fn with_pool(self, pool: Option<String>) -> Self {
-        Self { pool, ..self }
+    pub fn with_defaults(self, defaults: Defaults) -> Self {
+        Self { defaults, ..self }
     }
 
     /// The field manager.

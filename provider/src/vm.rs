@@ -66,7 +66,10 @@ fn placement_field() -> Field {
         Field::spec("host_selector", Shape::TextMap).effect(Effect::Placement),
         Field::spec("preferred_host_selector", Shape::TextMap),
     ];
-    Field::spec("placement", Shape::Object(fields))
+    Field::spec("placement", Shape::Object(fields)).presence(Presence::Filled).text(
+        "Where it may run. Default: the `host_selector` of the provider for a new VM. A VM that exists keeps the placement that it got from \
+         there, or had when it was imported, also with another default; `placement = {}` declares none.",
+    )
 }
 
 fn stop() -> Field {

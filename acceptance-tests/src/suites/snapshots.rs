@@ -29,7 +29,8 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
             let example = workspace::root().join("examples/snapshots");
             project.copy_from(&example)?;
             let snapshots = ["snapshot.tf", "vm-snapshot.tf"].map(|name| (name, project.read(name)));
-            for (name, _) in &snapshots {
+            let vm_copy = project.read("vm-copy.tf")?;
+            for name in ["snapshot.tf", "vm-snapshot.tf", "vm-copy.tf"] {
                 project.write(name, "")?;
             }
             let url = platform.images().put("snapshots.qcow2", Content::File(guest.path.clone()));
@@ -37,7 +38,7 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
             project.write("terraform.tfvars.json", &image.to_string())?;
             project.init()?;
             project.apply()?;
-            let held = copied(platform, &project, snapshots, &image);
+            let held = copied(platform, &project, (snapshots, &vm_copy), &image);
             project.destroy()?;
             held
         },
@@ -47,7 +48,7 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
 fn copied(
     platform: &Platform,
     project: &Project,
-    snapshots: [(&str, Result<String>); 2],
+    (snapshots, vm_copy): ([(&str, Result<String>); 2], &str),
     image: &Value,
 ) -> Result<()> {
     let first = project.output("address")?;
@@ -71,6 +72,7 @@ fn copied(
     ensure!(now == pid, "it is the same QEMU: {pid} {now}");
     let copy = project.output("copy_address")?;
     ensure!(sum(platform, &copy, "snapshots-copy")? == before, "the copy has the data from before");
+    runs_beside_the_first(platform, project, vm_copy, [&first, &before])?;
     // Each is written without the other.
     let own = write(platform, &copy, "snapshots-copy", 9)?;
     ensure!(sum(platform, &first, "snapshots-data")? == after, "the first disk is as it was");
@@ -80,6 +82,35 @@ fn copied(
     merged(platform, &first)?;
     goes_on_with_its_memory(platform, project, &first, image)?;
     without_the_snapshot(platform, project, &copy, &own)
+}
+
+/// The VM of the snapshot runs beside the first one: with its UUID and the data of that moment, and with an instance of its own.
+fn runs_beside_the_first(
+    platform: &Platform,
+    project: &Project,
+    declared: &str,
+    [first, data]: [&str; 2],
+) -> Result<()> {
+    project.write("vm-copy.tf", declared)?;
+    project.apply()?;
+    project.plan_is_empty()?;
+    let copy = project.output("vm_copy_address")?;
+    ensure!(sum(platform, &copy, "snapshots-vm-copy-data")? == data, "it has the data of that moment");
+    let uuid = |guest: &str| -> Result<String> {
+        Ok(field(&page(platform, guest, "/cgi-bin/uptime")?, "uuid")?.to_ascii_lowercase())
+    };
+    ensure!(uuid(first)? == uuid(&copy)?, "{} and {}", uuid(first)?, uuid(&copy)?);
+    let status =
+        |name: &str| -> Result<Value> { Ok(platform.kubectl().object("vm", name)?["status"].clone()) };
+    let (first, copy) = (status("snapshots")?, status("snapshots-vm-copy")?);
+    ensure!(first["instanceID"] != copy["instanceID"], "{copy:#}");
+    let origins = |status: &Value| -> Vec<Value> {
+        status["disks"].as_array().into_iter().flatten().map(|disk| disk["origin"].clone()).collect()
+    };
+    ensure!(origins(&first) == ["Image", "Blank", "Blank"], "{first:#}");
+    ensure!(origins(&copy) == ["Snapshot", "Snapshot", "Snapshot"], "{copy:#}");
+    project.write("vm-copy.tf", "")?;
+    project.apply().map(drop)
 }
 
 /// The snapshot of the VM has all its disks, at one moment.

@@ -69,7 +69,7 @@ fn configured_field(field: &Field, value: &Value, keeps: bool) -> Value {
     let config = match &field.shape {
         Shape::Object(fields) => {
             let config = configured(fields, value, keeps);
-            let is_optional = field.presence == Presence::Optional;
+            let is_optional = matches!(field.presence, Presence::Optional | Presence::Filled);
             let has_default = |field: &Field| {
                 matches!(field.presence, Presence::Default(_)) && !value.get(field.name).is_null()
             };

@@ -7,6 +7,7 @@ use tfplugin6::{
 };
 
 use super::KindResource;
+use crate::{defaults, private::Private};
 
 impl KindResource {
     /// Imports an object by `namespace/name`, `name`, or identity; one of a kind without namespaces by `name` or identity.
@@ -40,7 +41,13 @@ impl KindResource {
             return Diagnostic::error("Nothing can be imported by that name", detail).into();
         }
         let state = self.imported(&namespace, &name);
-        ImportResponse { identity: self.identity(&state), ..ImportResponse::new(state) }
+        let private = self.imported_private().to_bytes();
+        ImportResponse { identity: self.identity(&state), private, ..ImportResponse::new(state) }
+    }
+
+    /// The private data of an object that is taken into a state.
+    pub(super) fn imported_private(&self) -> Private {
+        Private { keeps_placement: defaults::has_placement(&self.fields), ..Private::default() }
     }
 
     /// The state of an import before the first read.

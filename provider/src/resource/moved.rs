@@ -47,7 +47,7 @@ impl KindResource {
         for (attribute, value) in source.attributes {
             state.set(attribute, value);
         }
-        let private = Private { moved_from: Some(origin), ..Private::default() };
+        let private = Private { moved_from: Some(origin), ..self.imported_private() };
         MoveResponse { private: private.to_bytes(), ..MoveResponse::new(state).warn([warning]) }
     }
 

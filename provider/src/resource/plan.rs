@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::{
     api::{Api, ApiError, ApplyOptions, RetryLimit},
     change::PlannedChange,
-    default_pool,
+    defaults,
     field::Effect,
     mapping, name_prefix, planning,
     private::Private,
@@ -31,8 +31,9 @@ impl KindResource {
             return self.plan_destroy(request).await;
         }
         let settings = self.session.settings();
-        let planned = self.planned(&request.prior, &request.config, &settings);
         let mut private = Private::from_bytes(&request.private);
+        let planned = self.planned(&request.prior, &request.config, &private, &settings);
+        private.keeps_placement = self.keeps_placement(&request.config, &planned);
         private.replaces = self.replaced(&settings.run, &request.prior, &planned);
         let mut change = PlannedChange::new(&self.fields, &request.prior, &request.config, planned, private);
         change.run = settings.run.clone();
@@ -138,8 +139,15 @@ impl KindResource {
             .then(|| Diagnostic::error(format!("{title} is protected"), detail).at("deletion_protection"))
     }
 
-    fn planned(&self, prior: &Value, config: &Value, settings: &Settings) -> Value {
-        let config = &default_pool::filled(&self.fields, prior, config, settings.pool.as_deref());
+    /// Whether the planned placement is not from the configuration.
+    fn keeps_placement(&self, config: &Value, planned: &Value) -> bool {
+        defaults::has_placement(&self.fields)
+            && config.get(defaults::PLACEMENT).is_null()
+            && !planned.get(defaults::PLACEMENT).is_null()
+    }
+
+    fn planned(&self, prior: &Value, config: &Value, private: &Private, settings: &Settings) -> Value {
+        let config = &settings.defaults.filled(&self.fields, prior, config, private.keeps_placement);
         let mut planned = planning::plan(&self.fields, prior, config);
         planned.set("timeouts", config.get("timeouts").clone());
         if self.is_namespaced && config.get("namespace").is_null() && prior.is_null() {

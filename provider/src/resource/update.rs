@@ -218,7 +218,7 @@ fn find_leftovers(field: &Field, declared: &Json, found: &Json, pointer: &str, o
     let Some(found) = found.get(key.as_ref()) else { return };
     let pointer = format!("{pointer}/{key}");
     let Some(declared) = declared.get(key.as_ref()) else {
-        if field.presence == Presence::Optional {
+        if matches!(field.presence, Presence::Optional | Presence::Filled) {
             out.push(pointer);
         }
         return;

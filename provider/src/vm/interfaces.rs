@@ -21,7 +21,11 @@ pub(super) fn network_interfaces() -> Field {
         Field::spec("network", Shape::Text(Form::Name))
             .default(berth_api::DEFAULT_NAME)
             .effect(Effect::Fixed)
-            .refers(NETWORK),
+            .refers(NETWORK)
+            .text(
+                "Name of the Network, in the VM's namespace or in `berth-shared`. Default: `network` of the provider, or `default`, which \
+                 is created in the VM's namespace if neither has it; an interface that exists keeps its Network. Cannot change.",
+            ),
         Field::spec("public_ip", Shape::Text(Form::Name)).key("publicIP").refers(PUBLIC_IP),
         Field::spec("public_ipv6", Shape::Text(Form::Name)).key("publicIPv6").refers(PUBLIC_IP),
         Field::spec("security_groups", Shape::TextList(Form::Name)).refers(SECURITY_GROUP),
@@ -90,15 +94,11 @@ pub(super) fn check_interfaces(config: &Value) -> Vec<Diagnostic> {
     let public = |interface: &Value| interface.get("public_ip").as_str().map(str::to_owned);
     let public_ipv6 = |interface: &Value| interface.get("public_ipv6").as_str().map(str::to_owned);
     let private = |interface: &Value| {
-        // A network that is not known may be another one.
-        let network = interface.get("network");
-        let network = if network.is_null() { berth_api::DEFAULT_NAME } else { network.as_str()? };
-        Some(format!("{} of {network}", interface.get("address").as_str()?))
+        Some(format!("{} of {}", interface.get("address").as_str()?, network_name(interface)?))
     };
     let ipv6 = |interface: &Value| {
-        let network = interface.get("network");
-        let network = if network.is_null() { berth_api::DEFAULT_NAME } else { network.as_str()? };
-        Some(format!("{} of {network}", Form::Ipv6.canonical(interface.get("ipv6_address").as_str()?)))
+        let address = Form::Ipv6.canonical(interface.get("ipv6_address").as_str()?);
+        Some(format!("{address} of {}", network_name(interface)?))
     };
     let shared: [Exclusive; 5] = [
         ("mac_address", "the MAC address", mac),
@@ -143,6 +143,13 @@ pub(super) fn check_interfaces(config: &Value) -> Vec<Diagnostic> {
         }
     }
     found
+}
+
+/// The network of an interface in words. None if it is not known: it may be another one.
+fn network_name(interface: &Value) -> Option<&str> {
+    let network = interface.get("network");
+    // The provider block, which says which one that is, is not known during validation.
+    if network.is_null() { Some("the default network") } else { network.as_str() }
 }
 
 /// The least and the largest amounts that limits accept, as in the definition of VM, and their unit.

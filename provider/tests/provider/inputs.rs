@@ -124,9 +124,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_provider_block_is_configured_or_refused(texts in vec(prop_oneof![text().prop_map(Value::from), Just(Value::Null)], 8), http: bool) {
-        let names = ["kubeconfig", "context", "host", "token", "ca_certificate", "namespace", "pool", "owner"];
+    fn any_provider_block_is_configured_or_refused(texts in vec(prop_oneof![text().prop_map(Value::from), Just(Value::Null)], 10), http: bool) {
+        let names = ["kubeconfig", "context", "host", "token", "ca_certificate", "namespace", "pool", "network", "owner"];
+        let label = texts[names.len()].clone();
         let mut config = Value::object(names.into_iter().zip(texts));
+        config.set("host_selector", Value::object([("zone", label)]));
         config.set("allow_loopback_http", Value::Bool(http));
         run(async {
             let provider = &*CONFIGURED;

@@ -8,7 +8,7 @@ mod connections;
 mod console;
 mod control_plane;
 mod data_sources;
-mod default_pool;
+mod defaults;
 mod documentation;
 mod effects;
 mod export;

@@ -52,6 +52,8 @@ mod silence;
 mod start_order;
 #[path = "agent/suspend.rs"]
 mod suspend;
+#[path = "agent/twins.rs"]
+mod twins;
 #[path = "agent/uploads.rs"]
 mod uploads;
 #[path = "agent/usage.rs"]

@@ -192,7 +192,32 @@ pub enum DiskAccess {
     ReadOnlyMany,
 }
 
+/// The kind of source that the data of a new disk has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DiskOrigin {
+    Blank,
+    Image,
+    Disk,
+    Snapshot,
+    Backup,
+    File,
+}
+
 impl Disk {
+    /// Returns the source of the data that it was created with. A later restore does not change it.
+    pub fn origin(&self) -> DiskOrigin {
+        let Some(source) = &self.spec.source else {
+            return if self.spec.image.is_some() { DiskOrigin::Image } else { DiskOrigin::Blank };
+        };
+        let named = [
+            (source.disk.is_some(), DiskOrigin::Disk),
+            (source.snapshot.is_some(), DiskOrigin::Snapshot),
+            (source.backup.is_some(), DiskOrigin::Backup),
+            (source.file.is_some(), DiskOrigin::File),
+        ];
+        named.into_iter().find(|(is_named, _)| *is_named).map_or(DiskOrigin::Blank, |(_, origin)| origin)
+    }
+
     /// Whether several VMs can use it at a time. They only read it.
     pub fn is_read_only_many(&self) -> bool {
         self.spec.access == DiskAccess::ReadOnlyMany
@@ -350,4 +375,26 @@ pub enum DiskState {
     InUse,
     Failed,
     Terminating,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_origin_of_a_disk_is_the_source_that_it_declares() {
+        for (spec, origin) in [
+            (json!({"size": "1Gi"}), DiskOrigin::Blank),
+            (json!({"image": "debian"}), DiskOrigin::Image),
+            (json!({"source": {"disk": "a"}}), DiskOrigin::Disk),
+            (json!({"source": {"snapshot": "a"}}), DiskOrigin::Snapshot),
+            (json!({"source": {"backup": "a"}}), DiskOrigin::Backup),
+            (json!({"source": {"file": "/srv/a.qcow2"}}), DiskOrigin::File),
+        ] {
+            let spec = serde_json::from_value(spec).expect("a spec");
+            assert_eq!(Disk::new("a", spec).origin(), origin);
+        }
+    }
 }

@@ -18,7 +18,9 @@ use crate::guest::{GuestEnd, GuestStatus};
 use crate::passthrough::{PciDeviceStatus, UsbDeviceStatus};
 use crate::public_ip::PublicPort;
 use crate::vgpus::VgpuStatus;
-use crate::{Binding, Conditions, CpuTopology, Graphics, GuestOS, HugePages, Quantity, VMState, Watchdog};
+use crate::{
+    Binding, Conditions, CpuTopology, DiskOrigin, Graphics, GuestOS, HugePages, Quantity, VMState, Watchdog,
+};
 
 /// The observed state of a VM. Read back from the host, never copied from the spec.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -505,6 +507,10 @@ pub struct DiskAttachmentStatus {
     /// The device in the guest, as reported by the guest agent, or else the stable path by serial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
+    /// The source of the data that the Disk was created with: `Image`, `Disk`, `Snapshot`, `Backup`, `File` (one of the host that was
+    /// taken over), or `Blank`. Absent until the Disk has a host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<DiskOrigin>,
     /// Its size, as a quantity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_api::condition::{find, is_true};
 use berth_api::vm::disk_obstacle;
-use berth_api::{ConditionType, Disk, ExpandPolicy, MOST_DISK_READERS, ObjectUse, Reason, VM};
+use berth_api::{ConditionType, Disk, DiskOrigin, ExpandPolicy, MOST_DISK_READERS, ObjectUse, Reason, VM};
 use berth_host::VolumeFacts;
 use berth_qemu::machine::Bus;
 
@@ -130,24 +130,26 @@ pub(super) async fn declared_disks(
     Ok(seen)
 }
 
-/// The size of a disk and the space that it takes, as its Disk reports them.
+/// The origin of a disk, its size and the space that it takes, as its Disk has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DiskSpace {
+pub(crate) struct ReportedDisk {
+    pub(crate) origin: Option<DiskOrigin>,
     pub(crate) size: Option<String>,
     pub(crate) used: Option<String>,
 }
 
-/// Returns the space of the disks that the VM declares, or attachments plug, as their Disks report it: by volume.
-pub(super) fn disk_space(tables: &Tables, vm: &VM, name: &ObjectName) -> BTreeMap<String, DiskSpace> {
+/// Returns the disks that the VM declares, or attachments plug, as their Disks report them: by volume.
+pub(super) fn reported_disks(tables: &Tables, vm: &VM, name: &ObjectName) -> BTreeMap<String, ReportedDisk> {
     let declared = vm.spec.disks.iter().map(|disk| disk.name.to_string());
     let attached = tables.attachments_of(name).map(|attachment| attachment.spec.disk.to_string());
-    let space = |disk: String| {
+    let report = |disk: String| {
         let disk = tables.disks.get(&name.beside(&disk))?;
         let status = disk.status.as_ref()?;
-        let space = DiskSpace { size: status.size.clone(), used: status.used.clone() };
-        Some((volume_of(&disk)?.to_owned(), space))
+        let (size, used) = (status.size.clone(), status.used.clone());
+        let report = ReportedDisk { origin: Some(disk.origin()), size, used };
+        Some((volume_of(&disk)?.to_owned(), report))
     };
-    declared.chain(attached).filter_map(space).collect()
+    declared.chain(attached).filter_map(report).collect()
 }
 
 /// Returns why an encrypted disk cannot be opened yet.

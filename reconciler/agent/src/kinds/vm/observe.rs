@@ -15,7 +15,7 @@ use super::admitting::admission;
 use super::bootstrap::Bootstrap;
 use super::cdroms::{self, DeclaredCdrom};
 use super::cpu_time;
-use super::declared_disks::{DeclaredDisk, DiskSpace, declared_disks, disk_space};
+use super::declared_disks::{DeclaredDisk, ReportedDisk, declared_disks, reported_disks};
 use super::guest_network;
 use super::held::held;
 use super::observed_users::GuestUsers;
@@ -98,8 +98,8 @@ pub(crate) struct Observed {
     pub(crate) cdroms: Vec<DeclaredCdrom>,
     /// Disks to be plugged by attachments: volume → (disk, attachment).
     pub(crate) attachments: BTreeMap<String, (String, String)>,
-    /// The space of the disks that it declares, or attachments plug, as their Disks report it: by volume.
-    pub(crate) disk_space: BTreeMap<String, DiskSpace>,
+    /// The disks that it declares, or attachments plug, as their Disks report them: by volume.
+    pub(crate) reported_disks: BTreeMap<String, ReportedDisk>,
     /// The space that it takes beside its disks. None: it has not been measured.
     pub(crate) bytes: Option<VmBytes>,
     /// Mount points in the guest of volumes that are to be unplugged; without volumes that no guest agent reports on.
@@ -347,7 +347,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         disks: Vec::new(),
         cdroms: Vec::new(),
         attachments: attachments(&tables, name),
-        disk_space: disk_space(&tables, vm, name),
+        reported_disks: reported_disks(&tables, vm, name),
         bytes: ctx.disk_use.of_vm(&tables, name, vm),
         mounts: BTreeMap::new(),
         missing_networks,

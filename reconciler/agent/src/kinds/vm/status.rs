@@ -573,14 +573,16 @@ fn disks(observed: &Observed) -> Vec<DiskAttachmentStatus> {
     let entry = |name: &str, attachment: Option<&str>, volume: Option<&str>, message: Option<String>| {
         let encrypted = is_encrypted(volume);
         let plugged = plugged(volume);
-        let space = volume.and_then(|volume| observed.disk_space.get(volume)).cloned().unwrap_or_default();
+        let report =
+            volume.and_then(|volume| observed.reported_disks.get(volume)).cloned().unwrap_or_default();
         DiskAttachmentStatus {
             name: name.to_owned(),
             attachment: attachment.map(str::to_owned),
             attached: plugged.is_some(),
             serial: plugged.map(|d| d.serial.clone()),
-            size: space.size,
-            used: space.used,
+            origin: report.origin,
+            size: report.size,
+            used: report.used,
             device: plugged.map(|d| device(d, &observed.guest)),
             cache: plugged.map(|d| if d.is_direct { "none" } else { "writeback" }.to_owned()),
             encrypted: plugged.map_or(encrypted, |d| d.is_encrypted),

@@ -215,7 +215,7 @@ fn ready_to_start() -> Observed {
         state_kept: false,
         disks_to_hold: Vec::new(),
         attached: Vec::new(),
-        disk_space: Default::default(),
+        reported_disks: Default::default(),
         bytes: None,
         last_words: None,
         still_user: false,
