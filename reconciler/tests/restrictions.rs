@@ -179,7 +179,7 @@ async fn users_of_a_namespace_that_is_offered_classes_write_none_there_and_delet
 }
 
 #[tokio::test]
-async fn what_a_namespace_has_before_it_is_restricted_stays_and_goes() {
+async fn values_from_before_the_restriction_stay_and_can_be_removed() {
     let plane = Plane::new(json!({})).await;
     let before = json!({"class": "huge", "cpus": 2, "uuid": "67e55044-10b1-426f-9247-bb680e5fe0c8",
         "pciDevices": [{"name": "gpu"}]});
