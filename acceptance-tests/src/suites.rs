@@ -36,6 +36,7 @@ pub mod pools;
 pub mod probes;
 pub mod quotas;
 pub mod read_only_disk;
+pub mod restrictions;
 pub mod routes;
 pub mod rules;
 pub mod scale;

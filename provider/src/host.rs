@@ -28,7 +28,7 @@ impl ResourceKind for Host {
             type_name: "berth_host",
             kind: "Host",
             plural: "hosts",
-            description: "Labels and schedulability of a host: a machine that runs VMs. The host's agent creates the Host when the machine joins (`berth host --join`); this resource adopts it and creates none. It is cluster-scoped, and only an administrator can write it.\n\nDestroying the resource deletes no Host. It withdraws what this resource declares: its labels are removed, `cordoned` and `draining` become false, and `reserved` becomes the default, each unless another program declares it too. `berth host forget` removes a host.\n\nAn attribute that is left out keeps the value that others set, for example with `berth host cordon`, and labels of others are not changed.",
+            description: "Labels and schedulability of a host: a machine that runs VMs. The host's agent creates the Host when the machine joins (`berth host --join`); this resource adopts it and creates none. It is cluster-scoped, and only an administrator can write it.\n\nDestroying the resource deletes no Host. It withdraws what this resource declares: its labels are removed, `cordoned` and `draining` become false, `reserved` becomes the default, and with `namespaces` the host takes VMs of all namespaces again, each unless another program declares it too. `berth host forget` removes a host.\n\nAn attribute that is left out keeps the value that others set, for example with `berth host cordon`, and labels of others are not changed.",
             example: include_str!("../../examples/resources/berth_host/resource.tf"),
             shown: "status.free",
             timeouts: [60, 60, 60],
@@ -58,6 +58,10 @@ impl ResourceKind for Host {
                 "CPUs and memory that the host keeps for itself and its other programs: VMs are placed in the rest, which \
                  `status.allocatable` of the data source shows. A change counts for VMs that are placed or started afterwards. \
                  Of those that run, guests give back what they have above their `memory_reservation`. Left out: as others set it.",
+            ),
+            Field::spec("namespaces", Shape::TextList(Form::Name)).presence(Presence::Kept).text(
+                "The namespaces that the host is reserved for, at most 256: VMs of others are not placed on it. VMs that have the host \
+                 keep it, and start again. `[]`: VMs of all namespaces are placed on it. Left out: as others set it.",
             ),
             Field::observed("address", "/status/address", "The address at which other hosts reach it."),
             Field {
@@ -153,6 +157,14 @@ fn adopted_differently(change: &PlannedChange<'_>, host: &Json) -> Vec<Diagnosti
         {
             warnings.push(warning(text, AttributePath::root("reserved").attribute(field.name)));
         }
+    }
+    let names = |list: &Value| -> Vec<String> {
+        list.elements().iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let then = change.config.get("namespaces");
+    let now = names(current.get("namespaces").unwrap_or(&Value::Null));
+    if !then.is_null() && then.is_wholly_known() && now != names(then) {
+        warnings.push(warning(format!("{now:?}"), AttributePath::root("namespaces")));
     }
     let labels = current.get("labels").unwrap_or(&Value::Null);
     for (key, then) in change.config.get("labels").as_map().into_iter().flatten() {

@@ -30,6 +30,8 @@ mod image;
 mod image_copies;
 #[path = "shared/installed.rs"]
 mod installed;
+#[path = "two_hosts/namespaces.rs"]
+mod namespaces;
 #[path = "shared/setup.rs"]
 mod setup;
 use installed::Copy;

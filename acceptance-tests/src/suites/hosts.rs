@@ -7,6 +7,7 @@ pub mod faults;
 pub mod joining;
 pub mod load_balancer;
 pub mod names;
+pub mod namespaces;
 pub mod overhead;
 pub mod security_groups;
 pub mod shared_pool;
@@ -85,6 +86,7 @@ fn ends(report: &mut Report, fleet: &mut Fleet) {
 fn chapters(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<()> {
     joining::run(report, fleet);
     zones::run(report, fleet);
+    namespaces::run(report, fleet);
     let group = spread::run(report, fleet, guest)?;
     copied_image::run(report, fleet);
     shared_pool::run(report, fleet);

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Kit, kubectl, lifecycle, quotas, uploads, verbs};
+use super::{Kit, kubectl, lifecycle, quotas, restrictions, uploads, verbs};
 use crate::platform::Platform;
 use crate::report::Report;
 
@@ -21,6 +21,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     kubectl::writing(report, &platform);
     kubectl::refusals(report, &platform);
     quotas::refusals(report, &platform);
+    restrictions::refusals(report, &platform);
     verbs::run(report, &platform);
     uploads::push(report, &platform);
     uploads::example(report, &platform, &guest);

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Kit, defaults, host_shutdown, inputs, lifecycle, moves, quotas, rules, verbs};
+use super::{Kit, defaults, host_shutdown, inputs, lifecycle, moves, quotas, restrictions, rules, verbs};
 use crate::platform::Platform;
 use crate::report::Report;
 
@@ -18,6 +18,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     quotas::refusals(report, &platform);
     quotas::example(report, &platform);
     defaults::example(report, &platform, &guest);
+    restrictions::refusals(report, &platform);
     host_shutdown::run(report, &mut platform, &guest);
     inputs::run(report, &mut platform, &guest)
 }

@@ -1287,6 +1287,14 @@ fn others() -> Vec<(&'static str, Bad)> {
         (
             "berth_host",
             everywhere(
+                json!({"name": "h", "namespaces": ["default", "Team A"]}),
+                "namespaces[1]",
+                "not a DNS label",
+            ),
+        ),
+        (
+            "berth_host",
+            everywhere(
                 json!({"name": "h", "labels": {"zone": "b c"}}),
                 "labels[\"zone\"]",
                 "value of a label",

@@ -450,8 +450,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let pool = json!({"name": "p", "cidrs": ["192.0.2.0/24"], "mode": "local", "use_all_addresses": false});
     let storage =
         json!({"name": "s", "type": "Local", "trash_retention_seconds": 60, "overcommit_percent": 200});
-    let host =
-        json!({"name": "h", "cordoned": false, "draining": false, "reserved": {"cpus": 1, "memory": "1Gi"}});
+    let host = json!({"name": "h", "cordoned": false, "draining": false, "reserved": {"cpus": 1, "memory": "1Gi"},
+        "namespaces": ["team-a"]});
     let check = json!({"type": "http", "path": "/a", "port": 80, "interval": "2s", "timeout": "1s", "healthy_threshold": 1, "unhealthy_threshold": 2});
     let port = json!({"name": "p", "port": 443, "target_port": 8443, "protocol": "tcp", "targets": ["a"], "session_affinity": "ClientIP",
         "health_check": check});
@@ -677,6 +677,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_host", host.clone(), "/name", json!("h2"), Announced::Replace),
         ("berth_host", host.clone(), "/cordoned", json!(true), Announced::Live),
         ("berth_host", host.clone(), "/draining", json!(true), Announced::Live),
+        ("berth_host", host.clone(), "/namespaces", json!(["team-b"]), Announced::Live),
         ("berth_host", host.clone(), "/reserved/cpus", json!(2), Announced::Live),
         ("berth_host", host, "/reserved/memory", json!("2Gi"), Announced::Live),
         ("berth_security_group", security.clone(), "/ingress/0/ports", json!(["443"]), Announced::Live),

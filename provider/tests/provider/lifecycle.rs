@@ -262,6 +262,32 @@ async fn a_host_is_adopted_and_withdrawn_from_but_neither_created_nor_deleted() 
 }
 
 #[tokio::test]
+async fn a_host_is_reserved_for_the_declared_namespaces_until_the_resource_goes() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    plane.host("h1", json!({})).await;
+    plane.edit("Host", "h1", json!({"spec": {"namespaces": ["team-b"]}})).await;
+    let config = |namespaces: Json| json!({"name": "h1", "namespaces": namespaces});
+    let mut host = Stage::new(&provider, "berth_host");
+    let adopted = host.apply(&config(json!(["team-a", "team-b"]))).await;
+    assert!(
+        !adopted.tainted && adopted.text().contains("namespaces = [\"team-b\"] now"),
+        "{}",
+        adopted.text()
+    );
+    assert_eq!(plane.object("Host", "h1").await["spec"]["namespaces"], json!(["team-a", "team-b"]));
+    assert!(host.plan_is_empty(&config(json!(["team-a", "team-b"]))).await);
+    assert!(host.plan_is_empty(&json!({"name": "h1"})).await, "left out, it stays");
+    assert!(host.apply(&config(json!([]))).await.is_clean());
+    assert_eq!(plane.object("Host", "h1").await["spec"]["namespaces"], json!([]));
+    assert!(host.apply(&config(json!(["team-a"]))).await.is_clean());
+    let destroyed = host.destroy().await;
+    assert!(destroyed.is_clean(), "{}", destroyed.text());
+    assert!(plane.object("Host", "h1").await["spec"].get("namespaces").is_none());
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn a_host_reserves_what_is_declared_and_keeps_it_when_the_configuration_forgets_it() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");

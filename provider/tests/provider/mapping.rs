@@ -458,6 +458,8 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         ("berth_host", json!({"cordoned": true}), json!({"cordoned": true})),
         ("berth_host", json!({"reserved": {"memory": "2Gi"}}), json!({"reserved": {"memory": "2Gi"}})),
+        ("berth_host", json!({"namespaces": ["team-a"]}), json!({"namespaces": ["team-a"]})),
+        ("berth_host", json!({"namespaces": []}), json!({"namespaces": []})),
         ("berth_public_ip", json!({}), json!({"pool": "default", "deletionProtection": false})),
         (
             "berth_public_ip",

@@ -67,6 +67,8 @@ pub(crate) struct Offer {
 #[derive(Clone, Debug, Default)]
 struct AdmissionInput {
     cordoned: bool,
+    /// Whether the host is reserved for other namespaces than the VM's.
+    for_others: bool,
     /// Whether this agent is older than the control plane's definitions.
     outdated: bool,
     /// CPUs and memory the VM requests.
@@ -211,6 +213,7 @@ fn case(tables: &Tables, vm: &VM, offer: &Offer, reserved: &BTreeMap<String, i64
     });
     Some(AdmissionInput {
         cordoned: host.as_ref().is_some_and(|h| h.spec.cordoned || h.spec.draining),
+        for_others: host.as_ref().is_some_and(|h| !h.spec.takes_namespace(&name.namespace)),
         outdated: offer.outdated,
         needs,
         taken,
@@ -274,6 +277,9 @@ fn elsewhere(members: Vec<GroupMember>, me: &str, here: &str) -> Vec<GroupMember
 fn judge(case: &AdmissionInput) -> Result<(), String> {
     if case.cordoned {
         return Err("the host is cordoned: it takes no new VMs".to_owned());
+    }
+    if case.for_others {
+        return Err("the host is reserved for other namespaces".to_owned());
     }
     if case.outdated {
         return Err("its agent is older than the control plane's definitions: update berth there".to_owned());
@@ -423,6 +429,8 @@ mod tests {
         insta::assert_snapshot!(refused(&outdated), @"its agent is older than the control plane's definitions: update berth there");
         let cordoned = AdmissionInput { cordoned: true, ..case() };
         insta::assert_snapshot!(refused(&cordoned), @"the host is cordoned: it takes no new VMs");
+        let reserved = AdmissionInput { for_others: true, ..case() };
+        insta::assert_snapshot!(refused(&reserved), @"the host is reserved for other namespaces");
     }
 
     #[test]

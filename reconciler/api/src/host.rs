@@ -56,6 +56,7 @@ pub use left_over::{HeldPublicIP, Orphan, OrphanOwner, RetainedVolume, TrashedSo
     ),
     printcolumn(name = "Address", type_ = "string", json_path = ".status.address", priority = 1),
     printcolumn(name = "Roles", type_ = "string", json_path = ".status.roles", priority = 1),
+    printcolumn(name = "Namespaces", type_ = "string", json_path = ".spec.namespaces", priority = 1),
     printcolumn(name = "VMs", type_ = "integer", json_path = ".status.vms"),
     printcolumn(name = "Version", type_ = "string", json_path = ".status.version"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
@@ -73,6 +74,12 @@ pub struct HostSpec {
     /// VMs that are placed or started afterwards. Of those that run, guests give back what they have above their `memoryReservation`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<Reserved>,
+    /// The namespaces that the host is reserved for, at most 256: VMs of others are not placed on it. VMs that have the host keep it, and
+    /// start again. Default: none, and VMs of all namespaces are placed on it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), inner(length(max = 63)))]
+    #[x_kube(validation = Rule::new("self.all(n, n.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'))").message("each of namespaces must be the name of a namespace"))]
+    pub namespaces: Vec<String>,
     /// Declares the host lost for good with everything on it, so that nothing waits for it any more: deletions of its
     /// objects complete, its other objects are Stalled, and the Host is deleted with the last of them. Set it only when
     /// nothing can run there any more. Default false; cannot be unset.
@@ -90,6 +97,13 @@ pub struct HostSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(max = 253)))]
     pub released_orphans: Vec<String>,
+}
+
+impl HostSpec {
+    /// Whether VMs of this namespace may be placed on it.
+    pub fn takes_namespace(&self, namespace: &str) -> bool {
+        self.namespaces.is_empty() || self.namespaces.iter().any(|name| name == namespace)
+    }
 }
 
 /// The capacity that a host keeps for itself.

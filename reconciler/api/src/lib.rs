@@ -76,6 +76,7 @@ pub mod quantity;
 pub mod quota;
 pub mod reason;
 pub mod restart_token;
+pub mod restrictions;
 pub mod security_group;
 pub mod shares;
 pub mod site;

@@ -3,12 +3,15 @@
 
 pub mod access;
 mod bridges;
+mod classes;
 mod definitions;
 mod deletion_protection;
 pub mod derived;
 mod former_uid;
 mod gates;
+mod guarded_fields;
 mod host_policies;
+mod privileged_fields;
 mod quotas;
 
 pub use definitions::definition;
@@ -51,11 +54,13 @@ pub fn defaults(public_cidr: &str) -> Vec<Value> {
 }
 
 /// They refuse the deletion of protected objects, limit a host to its own objects, allow only an administrator to set
-/// the former uid of an object, enforce gates and quotas, and keep bridges of hosts in the administrator's namespace.
+/// the former uid of an object, enforce gates, quotas and the restrictions of namespaces, and keep bridges of hosts in the
+/// administrator's namespace.
 pub fn admission_policies() -> Vec<Value> {
     let policies =
         deletion_protection::all().into_iter().chain(host_policies::all()).chain(former_uid::all());
-    policies.chain(gates::all()).chain(bridges::all()).chain(quotas::all()).collect()
+    let policies = policies.chain(gates::all()).chain(bridges::all()).chain(quotas::all());
+    policies.chain(classes::all()).chain(privileged_fields::all()).collect()
 }
 
 /// Names of policies, and of their bindings, that earlier versions installed and this one does not.

@@ -572,6 +572,7 @@ impl Cache {
                 || host.spec.draining
                 || host.spec.fenced
                 || host.metadata.deletion_timestamp.is_some(),
+            namespaces: Arc::new(host.spec.namespaces.iter().cloned().collect()),
             tpm: status.and_then(|s| s.tpm).unwrap_or_default(),
             vsock: status.and_then(|s| s.vsock).unwrap_or_default(),
             disk_encryption: self.encrypts_disks(name),

@@ -28,6 +28,8 @@ pub(crate) use space::NewDisks;
 /// A VM's request. Of two VMs with equal requests, each fits where the other does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Request {
+    /// Its namespace, for which hosts may be reserved.
+    pub(crate) namespace: String,
     pub(crate) cpus: i64,
     /// CPUs of the host for it alone.
     pub(crate) dedicated_cpus: i64,
@@ -107,6 +109,7 @@ enum Unfit {
     Cordoned,
     DiskElsewhere,
     Labels,
+    OtherNamespaces,
     NoTpm,
     NoVsock,
     NoEncryption,
@@ -210,6 +213,11 @@ fn has_labels(candidate: &Candidate, wanted: &BTreeMap<String, String>) -> bool 
     wanted.iter().all(|(key, value)| candidate.labels.get(key) == Some(value))
 }
 
+/// Whether VMs of the namespace may be on the host.
+fn takes_namespace(candidate: &Candidate, request: &Request) -> bool {
+    candidate.namespaces.is_empty() || candidate.namespaces.contains(&request.namespace)
+}
+
 fn has_cpu_model(candidate: &Candidate, request: &Request) -> bool {
     request.cpu_model.as_ref().is_none_or(|model| candidate.cpu_models.contains(model))
 }
@@ -265,6 +273,7 @@ fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candid
     check(request.host.as_ref().is_none_or(|host| *host == candidate.name), Unfit::NotTheOne)?;
     check(request.disk_hosts.iter().all(|host| *host == candidate.name), Unfit::DiskElsewhere)?;
     check(has_labels(candidate, &request.selector), Unfit::Labels)?;
+    check(takes_namespace(candidate, request), Unfit::OtherNamespaces)?;
     check(candidate.tpm || !request.tpm, Unfit::NoTpm)?;
     check(candidate.vsock || !request.vsock, Unfit::NoVsock)?;
     check(candidate.disk_encryption || !request.disk_encryption, Unfit::NoEncryption)?;

@@ -19,6 +19,8 @@ pub(crate) struct Candidate {
     /// Its agent is alive and reports ready.
     pub(crate) ready: bool,
     pub(crate) cordoned: bool,
+    /// The namespaces that it is reserved for. None: it takes VMs of all.
+    pub(crate) namespaces: Arc<BTreeSet<String>>,
     /// VMs with a TPM can run on it.
     pub(crate) tpm: bool,
     /// VMs with a vsock device can run on it.

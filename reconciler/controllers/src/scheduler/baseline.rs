@@ -2,7 +2,7 @@
 
 use berth_api::hardware::CPU_LEVELS;
 
-use super::{Request, has_labels};
+use super::{Request, has_labels, takes_namespace};
 use crate::cache::capacity::Candidate;
 
 /// Returns the highest level of x86-64 that all hosts have which the VM's placement allows, of those that report one. A host that is
@@ -15,6 +15,7 @@ pub(crate) fn cpu_baseline<'a>(
         !candidate.cpu_levels.is_empty()
             && request.host.as_ref().is_none_or(|host| *host == candidate.name)
             && has_labels(candidate, &request.selector)
+            && takes_namespace(candidate, request)
     };
     let counting: Vec<&Candidate> = candidates.filter(is_allowed).collect();
     counting.first()?;
@@ -62,6 +63,10 @@ mod tests {
         assert_eq!(baseline(&in_rack, &hosts), Some("x86-64-v3"));
         let on_old = Request { host: Some("old".into()), ..Request::default() };
         assert_eq!(baseline(&on_old, &hosts), Some("x86-64-v2"));
+        let namespaces = std::sync::Arc::new(["team".to_owned()].into());
+        let reserved = Candidate { namespaces, ..host("old", &["x86-64-v2"]) };
+        let new = host("new", &["x86-64-v2", "x86-64-v3"]);
+        assert_eq!(baseline(&Request::default(), &[reserved, new]), Some("x86-64-v3"));
     }
 
     #[test]

@@ -43,6 +43,24 @@ fn a_vm_with_an_encrypted_disk_waits_for_a_host_whose_agent_encrypts_disks() {
     assert_eq!(chosen(&request(100), &[], &[host("a", 9000)]), Ok("a"));
 }
 
+#[test]
+fn a_host_that_is_reserved_for_namespaces_takes_vms_of_these_alone() {
+    let of = |namespace: &str| Request { namespace: namespace.into(), ..request(100) };
+    let reserved = || {
+        let namespaces = std::sync::Arc::new(["team-a".to_owned(), "team-b".to_owned()].into());
+        Candidate { namespaces, ..host("a", 9000) }
+    };
+    for namespace in ["team-a", "team-b"] {
+        assert_eq!(chosen(&of(namespace), &[], &[reserved(), host("b", 1000)]), Ok("a"));
+    }
+    assert_eq!(chosen(&of("team-c"), &[], &[reserved(), host("b", 1000)]), Ok("b"));
+    let text = now(&of("team-c"), &[], &[reserved(), host("b", 50)]);
+    assert!(text.contains("1 reserved for other namespaces, 1 with too little free memory"), "{text}");
+    assert!(!text.contains("team-a"), "the names of others are not for its users: {text}");
+    let on_a = Request { host: Some("a".to_owned()), ..of("team-c") };
+    assert_eq!(now(&on_a, &[], &[reserved()]), "host a is reserved for other namespaces");
+}
+
 /// A host with a pool on fast drives of 100 GiB, all of which is free, and so much promised.
 fn with_pool(name: &str, promised: u64) -> Candidate {
     let space = PoolSpace {

@@ -202,6 +202,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
     let host = |d: &DiskSeen| d.claimed.clone().or_else(|| Some(bound(d.object.as_ref()?)?.host.clone()));
     let disk_hosts = observed.disks.iter().filter_map(host).collect();
     Ok(Request {
+        namespace,
         cpus: demand.cpus,
         memory: demand.memory,
         whole_memory: demand.whole_memory,
