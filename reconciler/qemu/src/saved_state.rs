@@ -63,15 +63,29 @@ pub async fn load(qmp: &Qmp) -> Result<(), QmpError> {
 
 /// Queries the progress.
 pub async fn transfer(qmp: &Qmp) -> Result<Transfer, QmpError> {
+    Ok(progress(qmp).await?.0)
+}
+
+/// Queries the progress, of a save with the part of the guest's memory that is saved, in percent.
+pub async fn progress(qmp: &Qmp) -> Result<(Transfer, Option<i64>), QmpError> {
     let answer = qmp.execute("query-migrate", Value::Null).await?;
     let status = answer.get("status").and_then(Value::as_str).unwrap_or("none");
     let detail = answer.get("error-desc").and_then(Value::as_str);
-    Ok(match status {
+    let transfer = match status {
         "none" | "cancelled" => Transfer::Idle,
         "completed" => Transfer::Completed,
         "failed" => Transfer::Failed(detail.unwrap_or(status).chars().take(500).collect()),
         _ => Transfer::Active,
-    })
+    };
+    let saved = (transfer == Transfer::Active).then(|| saved_percent(&answer)).flatten();
+    Ok((transfer, saved))
+}
+
+fn saved_percent(answer: &Value) -> Option<i64> {
+    let bytes = |name: &str| answer.get("ram")?.get(name)?.as_u64();
+    let total = bytes("total").filter(|total| *total > 0)?;
+    let saved = total.saturating_sub(bytes("remaining")?);
+    i64::try_from(u128::from(saved) * 100 / u128::from(total)).ok()
 }
 
 /// Requests an event for each step.

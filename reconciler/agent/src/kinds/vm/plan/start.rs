@@ -247,6 +247,12 @@ pub(super) fn disks_ready(observed: &Observed) -> Result<(), Plan<Step>> {
     observed.disks.iter().try_for_each(disk_ready)
 }
 
+/// Returns the step that has the VM enqueued on the progress of the download that its disk waits for.
+pub(super) fn followed(disk: &DeclaredDisk) -> Option<Step> {
+    let source = disk.work.as_ref()?.unfollowed.as_deref()?;
+    Some(Step::FollowPull(source.clone()))
+}
+
 fn disk_ready(disk: &DeclaredDisk) -> Result<(), Plan<Step>> {
     let waits = |text| Err(Plan::without_steps(Readiness::Reconciling(Reason::WaitingForDisk, text)));
     match (&disk.problem, &disk.volume, &disk.user) {
@@ -255,6 +261,7 @@ fn disk_ready(disk: &DeclaredDisk) -> Result<(), Plan<Step>> {
             Err(Plan::without_steps(Readiness::Stalled(Reason::DiskInUse, text)))
         }
         (Some(problem), _, _) => waits(format!("Disk {}: {problem}", disk.name)).map_err(|plan| {
+            let plan = Plan { steps: followed(disk).into_iter().collect(), ..plan };
             // The Disk wakes the VM. This covers the case that it did so before the VM named it.
             if disk.is_locked { plan.requeue_after(LOOK_FOR) } else { plan }
         }),
