@@ -93,3 +93,24 @@ async fn announce(qmp: &Qmp) -> Result<(), QmpError> {
     let events = json!({"capabilities": [{"capability": "events", "state": true}]});
     qmp.execute("migrate-set-capabilities", events).await.map(|_| ())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_progress_of_a_save_is_the_part_of_the_memory_that_is_not_left() {
+        let percent = |ram: Value| saved_percent(&json!({"status": "active", "ram": ram}));
+        assert_eq!(percent(json!({"total": 1000, "remaining": 250, "transferred": 1})), Some(75));
+        assert_eq!(
+            percent(json!({"total": 1000, "remaining": 2000})),
+            Some(0),
+            "memory that was written again"
+        );
+        for unknown in [json!({}), json!({"total": 0, "remaining": 0}), json!({"total": "x", "remaining": 0})]
+        {
+            assert_eq!(percent(unknown), None);
+        }
+        assert_eq!(saved_percent(&json!({"status": "setup"})), None);
+    }
+}

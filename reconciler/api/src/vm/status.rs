@@ -176,8 +176,8 @@ pub struct VMStatus {
     /// The long-running operation that its host carries out for it. Absent: there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<Box<VMOperation>>,
-    /// The last time that a change of `hardware` (without `vsockCID`), `cpuTime`, its attached disks or the media in its CD-ROM drives was
-    /// applied to it, while it ran or at a power cycle. Absent: none was since its first start.
+    /// The last time that a change of `hardware` (without `vsockCID`) was applied to it, while it ran or at a power cycle, or, while it ran,
+    /// of `cpuTime`, the disks that it declares or the media in its CD-ROM drives. Absent: none was since its first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>")]
     pub last_reconfigured: Option<Timestamp>,
