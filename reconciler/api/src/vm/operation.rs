@@ -19,7 +19,7 @@ pub struct VMOperation {
     /// The time of its beginning, or else the time at which its host first reported it.
     #[schemars(with = "k8s_openapi::apimachinery::pkg::apis::meta::v1::Time")]
     pub started_at: Timestamp,
-    /// Its progress in percent, in steps of 10. Absent where it is not known.
+    /// Its progress in percent, in steps of 10. Absent where it is not known, and before the operation has taken ten seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub percent: Option<i64>,
@@ -38,11 +38,11 @@ pub enum VMOperationName {
     Resume,
     /// The guest is paused while its memory is saved for a snapshot.
     Snapshot,
-    /// Its disks are restored from a snapshot before it starts.
+    /// Its disks are restored from a snapshot while it is off.
     Restore,
     /// One of its disks is moved to another pool before it starts.
     Move,
-    /// An image of a disk or of a CD-ROM drive is downloaded, or copied from another host, before it starts.
+    /// The image of a disk or of a CD-ROM drive is downloaded, or copied from another host.
     Download,
 }
 

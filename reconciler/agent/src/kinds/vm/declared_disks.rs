@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use berth_api::condition::{find, is_true};
 use berth_api::vm::{VMOperationName, disk_obstacle};
 use berth_api::{ConditionType, Disk, ExpandPolicy, MOST_DISK_READERS, ObjectUse, Reason, VM};
-use berth_host::{ImageSource, VolumeFacts};
+use berth_host::VolumeFacts;
 use berth_qemu::machine::Bus;
 use kube::ResourceExt;
 
@@ -14,10 +14,9 @@ use crate::error::Error;
 use crate::hardware::bus_of;
 use crate::index::{Tables, volume_of};
 use crate::key::{Key, ObjectName};
-use crate::kinds::image::local::{self, LocalImage};
+use crate::kinds::image::local;
 use crate::moves;
 use crate::pools::{self, SeenVolume};
-use crate::pulls::Pull;
 use crate::restores;
 
 /// A disk listed in the spec.
@@ -50,13 +49,11 @@ pub(crate) struct DeclaredDisk {
 }
 
 /// Long-running work on a disk.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DiskWork {
     /// The operation of the VM that waits for it.
     pub(crate) operation: VMOperationName,
     pub(crate) percent: Option<i64>,
-    /// The download whose progress is to enqueue the VM, and does not yet.
-    pub(crate) unfollowed: Option<Box<ImageSource>>,
 }
 
 /// The VM that a disk is given to.
@@ -125,7 +122,7 @@ pub(super) async fn declared_disks(
         };
         let is_pulled = volume.is_none() && ready.is_some_and(|c| c.reason == Reason::Pulling.as_str());
         let work = match (&disk, operation(restores_first, moves_first, is_pulled)) {
-            (Some(disk), Some(operation)) => Some(work(ctx, vm, disk, operation).await),
+            (Some(disk), Some(operation)) => Some(work(ctx, disk, operation).await),
             _ => None,
         };
         let grows_first = disk.as_ref().zip(volume.as_ref()).is_some_and(|(d, v)| grows_first(d, v));
@@ -162,22 +159,18 @@ fn operation(restores_first: bool, moves_first: bool, is_pulled: bool) -> Option
 }
 
 /// Returns the operation on a disk with its progress.
-async fn work(ctx: &Context, vm: &VM, disk: &Disk, operation: VMOperationName) -> DiskWork {
-    let mut work = DiskWork { operation, percent: None, unfollowed: None };
-    match (operation, &disk.spec.image) {
-        (VMOperationName::Move, _) => work.percent = moves::progress(ctx, disk),
+async fn work(ctx: &Context, disk: &Disk, operation: VMOperationName) -> DiskWork {
+    let percent = match (operation, &disk.spec.image) {
+        (VMOperationName::Move, _) => moves::progress(ctx, disk),
         (VMOperationName::Download, Some(name)) => {
             let namespace = disk.namespace().unwrap_or_default();
             // An error is reported by the Disk.
-            let image = local::observe(ctx, &namespace, name.as_str(), &Key::of(vm)).await;
-            work.percent = image.as_ref().ok().and_then(LocalImage::percent);
-            if let Ok(LocalImage::Pulling(source, Pull::Running { followed: false, .. })) = image {
-                work.unfollowed = Some(Box::new(source));
-            }
+            let image = local::observe(ctx, &namespace, name.as_str(), &Key::of(disk)).await;
+            image.ok().and_then(|image| image.percent())
         }
-        _ => {}
-    }
-    work
+        _ => None,
+    };
+    DiskWork { operation, percent }
 }
 
 /// The size of a disk and the space that it takes, as its Disk reports them.

@@ -13,7 +13,7 @@ use super::super::hooking;
 use super::super::media;
 use super::super::surplus;
 use super::interfaces;
-use super::start::{followed, since, too_large};
+use super::start::{since, too_large};
 use super::{Observed, Step, obstacle, write_journal};
 use crate::converge::Plan;
 use crate::disk_places::DiskPlaces;
@@ -164,7 +164,6 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
                 let why = disk.problem.as_deref().unwrap_or(not_yet);
                 let text = format!("Disk {}: {why}", disk.name);
                 waiting.get_or_insert(Readiness::Reconciling(Reason::WaitingForDisk, text));
-                steps.extend(followed(disk));
             }
         }
     }

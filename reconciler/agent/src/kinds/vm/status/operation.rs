@@ -1,15 +1,19 @@
 //! The long-running operation of a VM, from its journal and the observation. Pure.
 //!
-//! It begins and ends together with a condition, so that it costs no write of its own; its progress costs at most one for each tenth.
+//! It begins and ends together with a condition, so that it costs no write of its own. The progress of one that takes long costs at most one for
+//! each tenth.
 
 use berth_api::vm::{VMOperation, VMOperationName};
 use berth_api::{Power, Readiness, Reason, VM};
 use berth_qemu::power::RunState;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::super::Observed;
 use crate::journal::SuspensionPhase;
 use crate::restores::VmRestore;
+
+/// How long an operation takes whose progress is reported.
+const LONG: SignedDuration = SignedDuration::from_secs(10);
 
 struct Current {
     name: VMOperationName,
@@ -38,6 +42,7 @@ pub(super) fn current(
     let stored = vm.status.as_ref().and_then(|status| status.operation.as_ref());
     let reported = stored.filter(|stored| stored.name == name).map(|stored| stored.started_at);
     let started_at = since.or(reported).unwrap_or(now);
+    let percent = percent.filter(|_| now.duration_since(started_at) >= LONG);
     Some(VMOperation {
         name,
         started_at: started_at.round(jiff::Unit::Second).unwrap_or(started_at),
@@ -97,7 +102,9 @@ fn awaited(observed: &Observed, readiness: &Readiness) -> Option<Current> {
         }
         Readiness::Reconciling(Reason::WaitingForDisk, _) => {
             let work = observed.disks.iter().find_map(|disk| disk.work.as_ref())?;
-            Some(Current { percent: work.percent, ..Current::of(work.operation) })
+            // Of a VM that runs it would be outdated: it is not looked at for that.
+            let percent = work.percent.filter(|_| observed.process.is_none());
+            Some(Current { percent, ..Current::of(work.operation) })
         }
         _ => None,
     }

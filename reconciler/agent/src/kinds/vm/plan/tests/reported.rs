@@ -1,7 +1,7 @@
 //! The operation, the time of the last change and the facts about the process in the status of a VM.
 
 use berth_api::vm::{VMOperation, VMOperationName};
-use berth_host::{DownloadLimits, Encoding, ImageSource, ProcessDetails};
+use berth_host::ProcessDetails;
 
 use super::super::super::declared_disks::DiskWork;
 use super::*;
@@ -58,7 +58,7 @@ fn a_save_has_the_time_of_its_record_and_its_progress_in_tenths() {
     let mut observed = suspending(RunState::Paused, SuspensionPhase::Saving);
     let machine = observed.machine.as_mut().expect("present");
     (machine.transfer, machine.saved_percent) = (Transfer::Active, Some(57));
-    let found = operation_of(&vm(json!({"power": "Suspended"})), &observed, at(NOW));
+    let found = operation_of(&vm(json!({"power": "Suspended"})), &observed, at(NOW + 10));
     let suspend = VMOperationName::Suspend;
     assert_eq!(found, Some(VMOperation { name: suspend, started_at: at(NOW - 5), percent: Some(50) }));
     let loading = suspending(RunState::InMigrate, SuspensionPhase::Resuming);
@@ -84,34 +84,24 @@ fn a_stop_is_one_until_it_is_cancelled() {
 }
 
 #[test]
-fn the_vm_follows_the_download_that_its_disk_waits_for_and_progress_alone_is_held_back() {
-    let work = |percent| DiskWork { operation: VMOperationName::Download, percent, unfollowed: None };
-    let source = ImageSource {
-        namespace: "ns".into(),
-        shared: false,
-        url: "http://images.example/debian".into(),
-        shown: "http://images.example/debian".into(),
-        digest: "a".repeat(64),
-        format: Format::Qcow2,
-        encoding: Encoding::default(),
-        secret: None,
-        host: None,
-        limits: DownloadLimits::default(),
-    };
-    let followed = waits_for(DiskWork { unfollowed: Some(Box::new(source.clone())), ..work(None) });
-    assert_eq!(plan(&vm(json!({})), &followed).steps, [Step::FollowPull(source)]);
-
+fn the_progress_of_a_download_costs_few_writes_and_alone_is_held_back() {
     let mut object = vm(json!({}));
+    let work = |percent| DiskWork { operation: VMOperationName::Download, percent };
+    let waiting = plan(&object, &waits_for(work(None)));
+    assert_eq!(stands(&waiting), (false, Reason::WaitingForDisk));
+    assert_eq!(waiting.requeue_after, Some(Duration::from_secs(10)));
+
     let report = |object: &VM, percent, at| {
         let observed = waits_for(work(percent));
         status(object, &observed, &plan(object, &observed).readiness, at)
     };
-    let first = report(&object, Some(3), at(NOW));
+    let first = report(&object, Some(30), at(NOW));
     let download = VMOperationName::Download;
     let begun = VMOperation { name: download, started_at: at(NOW), percent: None };
     assert_eq!(first.operation.as_deref(), Some(&begun));
     object.status = Some(first.clone());
-    assert_eq!(report(&object, Some(9), at(NOW)), first, "a tenth is worth a write");
+    assert_eq!(report(&object, Some(90), at(NOW + 9)), first, "a short one has no progress");
+    assert_eq!(report(&object, Some(9), at(NOW + 60)), first, "a tenth is worth a write");
     let later = report(&object, Some(45), at(NOW + 60));
     assert_eq!(later.operation.as_deref(), Some(&VMOperation { percent: Some(40), ..begun }));
     assert_eq!(without_progress(&first, &later), first);
