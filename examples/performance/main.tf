@@ -47,3 +47,13 @@ resource "berth_vm" "database" {
 output "address" {
   value = berth_vm.database.private_address
 }
+
+data "berth_vm" "database" {
+  name       = berth_vm.database.name
+  depends_on = [berth_vm.database]
+}
+
+# The engine for its disks' I/O, whether the host's kernel moves its packets, and more.
+output "facts" {
+  value = data.berth_vm.database.status.facts
+}

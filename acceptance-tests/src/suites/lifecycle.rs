@@ -453,6 +453,7 @@ impl Lifecycle<'_> {
             "a limit and a weight for the CPU time, and a reservation of memory, of the running guest are in force at once",
             |platform, project| {
                 let pid = platform.qemu()?;
+                let before = platform.kubectl().object("vm", "web")?["status"]["lastReconfigured"].clone();
                 let declared =
                     "cpus   = 3\n  cpu_limit = 1.5\n  cpu_weight = 50\n  memory_reservation = \"128Mi\"";
                 project.edit("main.tf", "cpus   = 3", declared)?;
@@ -465,6 +466,7 @@ impl Lifecycle<'_> {
                 ensure!(cgroups::cpu_time(pid)? == (1500, 50), "{:?}", cgroups::cpu_time(pid)?);
                 let kept = |vm: &serde_json::Value| vm["status"]["hardware"]["memoryReservation"].clone();
                 platform.kubectl().until("vm/web", "to reserve less", SOON, |vm| kept(vm) == "128Mi")?;
+                reports_its_process(&platform.kubectl().object("vm", "web")?["status"], &before, pid)?;
                 project.plan_is_empty()?;
                 project.edit("main.tf", declared, "cpus   = 3")?;
                 project.apply()?;
@@ -514,6 +516,7 @@ impl Lifecycle<'_> {
                 kubectl.condition("vm/web", "Ready=True", Some("Suspended"), SOON)?;
                 let status = kubectl.object("vm", "web")?["status"].clone();
                 ensure!(status["state"] == "Suspended" && status["process"].is_null(), "{status:#}");
+                ensure!(status["operation"].is_null() && status["facts"].is_null(), "{status:#}");
                 ensure!(platform.qemu().is_err(), "it still has a QEMU");
                 project.plan_is_empty()?;
                 let off = r#"{"spec":{"power":"Stopped"}}"#;
@@ -624,6 +627,17 @@ pub fn serial_of(platform: &Platform, disk: &str) -> Result<String> {
 fn same_boot(platform: &Platform, address: &str, boot: &str) -> Result<()> {
     let text = page(platform, address, "/cgi-bin/uptime")?;
     ensure!(field(&text, "boot_id")? == boot, "the guest rebooted: {text}");
+    Ok(())
+}
+
+/// Checks that a status has the time of a change, and the facts of this process.
+fn reports_its_process(status: &serde_json::Value, before: &serde_json::Value, pid: i32) -> Result<()> {
+    let (facts, changed) = (&status["facts"], &status["lastReconfigured"]);
+    ensure!(changed.is_string() && changed != before, "{changed} and {before} before");
+    ensure!(facts["accelerator"] == status["hardware"]["accelerator"], "{facts:#}");
+    let group = facts["cgroup"].as_str().context("no control group is reported")?;
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+    ensure!(groups.lines().any(|line| line.ends_with(group)), "{group} is not of {groups}");
     Ok(())
 }
 

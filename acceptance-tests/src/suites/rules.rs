@@ -137,6 +137,8 @@ output "facts" {
     red      = data.berth_vms.red.vms[*].name
     running  = data.berth_vm.rules.status.conditions["Running"].status
     cpus     = data.berth_vm.rules.status.hardware.cpus
+    qemu     = can(regex("^[0-9]", data.berth_vm.rules.status.facts["qemuVersion"]))
+    idle     = data.berth_vm.rules.status.operation == null
     attached = data.berth_vm.rules.status.disks["rules-first"].attached
     address  = data.berth_vm.rules.status.interfaces["nic0"].address
     user     = data.berth_disk.root.status.used_by[*].vm
@@ -291,7 +293,8 @@ fn living(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Resul
         let private = kubectl.object("vm", "rules")?["status"]["privateAddress"].clone();
         let expected = json!({
             "host": [host], "red": ["rules"], "running": "True", "cpus": 1, "attached": true, "address": private,
-            "user": ["rules"], "image": true, "memory": true, "newest": "rules",
+            "user": ["rules"], "image": true, "memory": true, "newest": "rules", "qemu": true,
+            "idle": true,
         });
         ensure!(facts == expected, "{facts:#}");
         Ok(())

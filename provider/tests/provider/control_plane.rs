@@ -798,6 +798,8 @@ fn vm_status(object: &Json, all: &[Json], runs: bool, status: &mut Json) {
             status["pendingPowerCycle"] = json!(pending);
         }
         status["hardware"] = hardware;
+        status["facts"] = json!({"qemuVersion": "7.2.22", "diskIO": "io_uring"});
+        status["lastReconfigured"] = object["metadata"]["creationTimestamp"].clone();
     }
 }
 

@@ -200,6 +200,9 @@ async fn one_object_has_the_facts_of_its_spec_and_status() {
     assert_eq!(status.get("disks").get("root").get("device").as_str(), Some("/dev/disk/by-id/virtio-root"));
     assert_eq!(status.get("guest").get("addresses").index(1).as_str(), Some("fd00::10"));
     assert_eq!(status.get("hardware").get("machine_type").as_str(), Some("pc-q35-7.2"));
+    assert_eq!(status.get("facts").get("qemuVersion").as_str(), Some("7.2.22"));
+    assert!(status.get("last_reconfigured").as_str().is_some_and(|time| time.ends_with('Z')));
+    assert_eq!(status.get("operation"), &Value::Null, "there is none");
     assert_eq!(status.get("conditions").get("GuestReady").get("status").as_str(), Some("True"));
 
     let data = read(&provider, "berth_disk", &json!({"name": "data", "namespace": "default"})).await;

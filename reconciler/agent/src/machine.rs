@@ -55,6 +55,8 @@ const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MachineState {
     pub(crate) run_state: RunState,
+    /// Of its QEMU.
+    pub(crate) qemu_version: String,
     /// Without the bootstrap volume.
     pub(crate) disks: Vec<ObservedDisk>,
     pub(crate) cdroms: Vec<ObservedCdrom>,
@@ -78,6 +80,8 @@ pub(crate) struct MachineState {
     pub(crate) resumed_at: Option<Timestamp>,
     /// The saving or loading of its state. Not queried while the guest runs.
     pub(crate) transfer: Transfer,
+    /// The part of the guest's memory that a save has saved, in percent.
+    pub(crate) saved_percent: Option<i64>,
     /// Why the last save failed, and when it was begun.
     pub(crate) save_failure: Option<(Timestamp, String)>,
     /// When the last save was begun, since the driver was connected.

@@ -23,7 +23,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::index::{Tables, volume_of};
 use crate::key::{Key, ObjectName};
-use crate::pulls::{Pull, Wanted};
+use crate::pulls::{Pull, Wanted, percent};
 
 /// Interval at which an obstacle is looked for again: a pool that is full or away, files that are merged.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
@@ -101,6 +101,15 @@ pub(crate) async fn comes_first(
         }),
         _ => false,
     })
+}
+
+/// Returns how much of the move of a Disk is done, in percent.
+pub(crate) fn progress(ctx: &Context, disk: &Disk) -> Option<i64> {
+    let (wanted, _) = declared(disk)?;
+    match ctx.pulls.state(&wanted, &Key::of(disk))? {
+        Pull::Running { done, total, .. } => percent(done, total),
+        _ => None,
+    }
 }
 
 /// Returns the move that a Disk declares. Its pool has been reported: before that, nothing is known to be moved.

@@ -9,6 +9,7 @@ mod guest_user;
 mod interface;
 mod network_config;
 mod observed_addresses;
+mod operation;
 mod restore;
 mod secure_boot_keys;
 mod status;
@@ -30,6 +31,7 @@ pub use guest_user::{GuestUser, GuestUserStatus};
 pub use interface::{InterfaceLimits, LinkState, NetworkInterface, NicModel};
 pub use network_config::{ConfiguredRoute, InterfaceConfig};
 pub use observed_addresses::ObservedAddresses;
+pub use operation::{LONGEST_FACT, MOST_FACTS, VMOperation, VMOperationName};
 pub use restore::{MOST_LISTED_SNAPSHOTS, SnapshotOfVM, VMRestore, VMRestored};
 pub use secure_boot_keys::SecureBootKeys;
 pub use status::{

@@ -57,7 +57,9 @@ pub use images::{
 pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, HugePagesFacts, KvmFacts, QemuFacts};
 pub use keyring::SealedKey;
 pub use linux::{bridge_mac, relay_link};
-pub use machines::{DeviceSpecs, InstanceFacts, LaunchRequest, Machines, ProcessFacts, Seed, StateAccess};
+pub use machines::{
+    DeviceSpecs, InstanceFacts, LaunchRequest, Machines, ProcessDetails, ProcessFacts, Seed, StateAccess,
+};
 pub use names::{NameRecord, Names};
 pub use networks::{
     BridgeChoice, BridgedNetwork, Egress, ExternalLease, Firewall, Forward, Forwarding, HostBridge,

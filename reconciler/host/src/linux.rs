@@ -31,6 +31,7 @@ mod machines;
 mod network;
 mod passthrough;
 mod pool_folders;
+mod process_details;
 mod program;
 mod qemu_img;
 pub mod qemu_processes;
@@ -73,10 +74,10 @@ use super::{
     BackupFolderMapping, BridgedNetwork, ChecksumSource, Credentials, DeviceSpecs, ExternalLease, Firewall,
     ForeignObject, Forwarding, HostFacts, HostInfo, HostLinks, HostUse, ImageFacts, ImageFile, ImageSource,
     Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks,
-    NewImage, NewMove, NewRestore, NewSnapshot, NewVolume, PciMapping, PoolFolderMapping, ProcessFacts,
-    Progress, RemoteImage, ResolvedImage, Result, SealedKey, ShareMapping, SharedPool, SnapshotFacts,
-    StateAccess, SystemError, Taken, TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink,
-    UsbMapping, VgpuMapping, VolumeFacts, VolumeOwner, Volumes,
+    NewImage, NewMove, NewRestore, NewSnapshot, NewVolume, PciMapping, PoolFolderMapping, ProcessDetails,
+    ProcessFacts, Progress, RemoteImage, ResolvedImage, Result, SealedKey, ShareMapping, SharedPool,
+    SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume,
+    Uplink, UsbMapping, VgpuMapping, VolumeFacts, VolumeOwner, Volumes,
 };
 use backup_folders::BackupFolders;
 pub use backups::{EntryFacts, ObjectStore, RepositoryEntry, RepositoryReader};
@@ -714,6 +715,11 @@ impl Machines for LinuxSystem {
 
     async fn process_state(&self, process: &ProcessIdentity) -> Result<Option<ProcessState>> {
         Ok(self.machines.hypervisor().await?.process_state(process).await?)
+    }
+
+    async fn process_details(&self, process: &ProcessIdentity) -> Result<ProcessDetails> {
+        let pid = process.pid;
+        Ok(blocking(move || process_details::of(pid)).await)
     }
 
     async fn exited(&self, process: &ProcessIdentity) -> Result<()> {

@@ -78,6 +78,11 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     /// Reads the state of this process. None: it has ended.
     async fn process_state(&self, process: &ProcessIdentity) -> Result<Option<ProcessState>>;
 
+    /// Reads how the host runs this process, which is alive.
+    async fn process_details(&self, _process: &ProcessIdentity) -> Result<ProcessDetails> {
+        Ok(ProcessDetails::default())
+    }
+
     /// Waits until this process has ended. Cancel safe.
     async fn exited(&self, process: &ProcessIdentity) -> Result<()>;
 
@@ -273,6 +278,15 @@ pub struct ProcessFacts {
     pub started_at: Timestamp,
     /// The CPUs of the host that it has for itself.
     pub dedicated: Option<DedicatedCpus>,
+}
+
+/// How a host runs a QEMU. None: not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessDetails {
+    /// The path of its cgroup.
+    pub cgroup: Option<String>,
+    /// Whether the host's kernel moves the packets of network cards (vhost-net).
+    pub vhost_net: Option<bool>,
 }
 
 /// The state of an instance on this host.

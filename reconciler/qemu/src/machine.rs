@@ -734,7 +734,8 @@ impl Cache {
     }
 
     /// QEMU's asynchronous I/O.
-    fn aio(self) -> &'static str {
+    #[must_use]
+    pub fn aio(self) -> &'static str {
         match self {
             Self::Writeback => "threads",
             Self::Direct => "native",

@@ -63,19 +63,54 @@ pub async fn load(qmp: &Qmp) -> Result<(), QmpError> {
 
 /// Queries the progress.
 pub async fn transfer(qmp: &Qmp) -> Result<Transfer, QmpError> {
+    Ok(progress(qmp).await?.0)
+}
+
+/// Queries the progress, of a save with the part of the guest's memory that is saved, in percent.
+pub async fn progress(qmp: &Qmp) -> Result<(Transfer, Option<i64>), QmpError> {
     let answer = qmp.execute("query-migrate", Value::Null).await?;
     let status = answer.get("status").and_then(Value::as_str).unwrap_or("none");
     let detail = answer.get("error-desc").and_then(Value::as_str);
-    Ok(match status {
+    let transfer = match status {
         "none" | "cancelled" => Transfer::Idle,
         "completed" => Transfer::Completed,
         "failed" => Transfer::Failed(detail.unwrap_or(status).chars().take(500).collect()),
         _ => Transfer::Active,
-    })
+    };
+    let saved = (transfer == Transfer::Active).then(|| saved_percent(&answer)).flatten();
+    Ok((transfer, saved))
+}
+
+fn saved_percent(answer: &Value) -> Option<i64> {
+    let bytes = |name: &str| answer.get("ram")?.get(name)?.as_u64();
+    let total = bytes("total").filter(|total| *total > 0)?;
+    let saved = total.saturating_sub(bytes("remaining")?);
+    i64::try_from(u128::from(saved) * 100 / u128::from(total)).ok()
 }
 
 /// Requests an event for each step.
 async fn announce(qmp: &Qmp) -> Result<(), QmpError> {
     let events = json!({"capabilities": [{"capability": "events", "state": true}]});
     qmp.execute("migrate-set-capabilities", events).await.map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_progress_of_a_save_is_the_part_of_the_memory_that_is_not_left() {
+        let percent = |ram: Value| saved_percent(&json!({"status": "active", "ram": ram}));
+        assert_eq!(percent(json!({"total": 1000, "remaining": 250, "transferred": 1})), Some(75));
+        assert_eq!(
+            percent(json!({"total": 1000, "remaining": 2000})),
+            Some(0),
+            "memory that was written again"
+        );
+        for unknown in [json!({}), json!({"total": 0, "remaining": 0}), json!({"total": "x", "remaining": 0})]
+        {
+            assert_eq!(percent(unknown), None);
+        }
+        assert_eq!(saved_percent(&json!({"status": "setup"})), None);
+    }
 }

@@ -29,6 +29,7 @@ mod observed_users;
 mod offline;
 mod plan;
 mod probing;
+mod process_facts;
 mod secrets;
 mod secure_boot_keys;
 mod seed;

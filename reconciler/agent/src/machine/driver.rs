@@ -327,9 +327,9 @@ impl Driver {
         self.published.send_modify(|state| state.volumes = Some(held));
         let (cpus, growth, has_tpm) = (self.cpus().await, self.growth().await, self.tpm().await);
         let lost_shares = self.lost_shares().await;
-        let transfer = match state {
-            RunState::Running => Transfer::Idle,
-            _ => saved_state::transfer(&self.qmp).await?,
+        let (transfer, saved_percent) = match state {
+            RunState::Running => (Transfer::Idle, None),
+            _ => saved_state::progress(&self.qmp).await?,
         };
         if let Transfer::Failed(why) = &transfer {
             let now = self.notifier.clock.now();
@@ -343,9 +343,12 @@ impl Driver {
             Some((nic.id.clone(), up))
         };
         let links = nics.iter().filter_map(link).collect();
+        let version = self.qmp.version();
+        let qemu_version = format!("{}.{}.{}", version.major, version.minor, version.micro);
         let published = self.published.borrow();
         Ok(MachineState {
             run_state: state,
+            qemu_version,
             disks,
             cdroms,
             nics,
@@ -358,6 +361,7 @@ impl Driver {
             ending: published.ending.clone(),
             resumed_at: published.resumed_at,
             transfer,
+            saved_percent,
             save_failure: published.save_failure.clone(),
             save_began: published.save_began,
         })

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use berth_api::{
     AttachmentState, Disk, DiskState, HotswapDiskAttachment, Image, VM, VMClass, VMState,
-    host_addresses::HOST_ADDRESSES,
+    host_addresses::HOST_ADDRESSES, vm::VMOperationName,
 };
 use berth_host::fake::{FaultAction, Faults, NoFaults, When};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -33,6 +33,17 @@ async fn the_reports_of_a_vm_make_nothing_else_on_its_host_reconcile() {
     assert!(made("networks") <= 3, "{} passes over the networks", made("networks"));
     assert!(made("foreign") <= 2, "{} passes over the host", made("foreign"));
     assert!(made("read_journal") <= 10, "{} observations of the VM", made("read_journal"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_waits_for_the_image_of_its_disk_has_the_download_as_its_operation() {
+    let fixture = Fixture::start().await;
+    fixture.furnish().await;
+    fixture.make_vm(json!({})).await;
+    let operation = |vm: &VM| vm.status.as_ref()?.operation.as_ref().map(|operation| operation.name);
+    fixture.until::<VM>("web", |vm| operation(vm) == Some(VMOperationName::Download)).await;
+    assert_eq!(operation(&fixture.running_vm().await), None);
+    fixture.assert_quiet().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -437,14 +437,20 @@ async fn a_running_vm_gets_more_cpus_at_once_within_the_maximum_of_its_start() {
     fixture.until::<VM>("web", waits_for(&["maxCpus"])).await;
     fixture.change::<VM>("web", json!({"restartToken": "1"})).await;
     fixture.until::<VM>("web", waits_for(&[])).await;
-    let pid = fixture.running_vm().await.status.and_then(|s| s.process).map(|process| process.pid);
+    let restarted = fixture.running_vm().await.status.expect("it runs");
+    assert_eq!(restarted.facts.get("accelerator").map(String::as_str), Some("tcg"), "{:?}", restarted.facts);
+    let pid = restarted.process.as_ref().map(|process| process.pid);
 
+    // Times are in seconds.
+    tokio::time::sleep(Duration::from_secs(2)).await;
     class(json!({"cpus": 3})).await;
     let has = |cpus: i64| {
         move |vm: &VM| vm.status.as_ref().and_then(|s| s.hardware.as_ref()).is_some_and(|h| h.cpus == cpus)
     };
     fixture.until::<VM>("web", has(3)).await;
     let grown = fixture.until::<VM>("web", |vm| is_ready(vm, "Running")).await.status.expect("it runs");
+    assert!(grown.last_reconfigured > restarted.last_reconfigured, "{:?}", grown.last_reconfigured);
+    assert_eq!((&grown.facts, &grown.operation), (&restarted.facts, &None));
     assert_eq!(grown.process.map(|process| process.pid), pid, "it was not restarted");
     assert!(grown.pending_power_cycle.is_empty(), "{:?}", grown.pending_power_cycle);
 

@@ -1,5 +1,6 @@
 //! The observed state of a VM.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use k8s_openapi::jiff::Timestamp;
@@ -10,7 +11,7 @@ use serde_json::json;
 
 use super::{
     DiskBus, DscpClass, GuestUserStatus, InterfaceConfig, InterfaceLimits, MOST_LISTED_SNAPSHOTS,
-    ObservedAddresses, PinnedClass, SnapshotOfVM, StopSnapshot, VMRestored,
+    ObservedAddresses, PinnedClass, SnapshotOfVM, StopSnapshot, VMOperation, VMRestored,
 };
 use crate::SizeTaken;
 use crate::console::ConsoleAddress;
@@ -174,6 +175,20 @@ pub struct VMStatus {
     /// The space that it takes on its host: measured every ten minutes and rounded up. Absent before it is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<Box<VMStorage>>,
+    /// The long-running operation that its host carries out for it. Absent: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<Box<VMOperation>>,
+    /// The last time that a change of `hardware` (without `vsockCID`) was applied to it, while it ran or at a power cycle, or, while it ran,
+    /// of `cpuTime`, the disks that it declares or the media in its CD-ROM drives. Absent: none was since its first start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>")]
+    pub last_reconfigured: Option<Timestamp>,
+    /// Facts about its QEMU process, read once after the start of each, by name: `qemuVersion`, `accelerator`, `diskIO` (QEMU's engines for
+    /// the I/O of the disks that it was started with), `vhostNet` (whether the host's kernel moves the packets of network cards),
+    /// `cgroup`. Further names can come with any version. Empty while there is no process.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(transform = crate::vm::operation::bounded_facts)]
+    pub facts: BTreeMap<String, String>,
 }
 
 /// The space that a VM takes on its host, as quantities.

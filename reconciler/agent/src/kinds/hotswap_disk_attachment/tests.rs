@@ -61,6 +61,7 @@ fn machine(state: RunState, plugged: bool) -> MachineState {
     };
     MachineState {
         run_state: state,
+        qemu_version: "7.2.0".into(),
         disks: if plugged { vec![disk] } else { Vec::new() },
         cdroms: Vec::new(),
         nics: Vec::new(),
@@ -73,6 +74,7 @@ fn machine(state: RunState, plugged: bool) -> MachineState {
         ending: None,
         resumed_at: None,
         transfer: berth_qemu::saved_state::Transfer::Idle,
+        saved_percent: None,
         save_failure: None,
         save_began: None,
     }

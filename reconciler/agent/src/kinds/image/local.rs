@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::converge::Plan;
 use crate::error::Error;
 use crate::key::Key;
-use crate::pulls::{Pull, Wanted};
+use crate::pulls::{Pull, Wanted, percent};
 
 /// Whether this host has an image that an object needs.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +27,16 @@ pub(crate) enum LocalImage {
     Elsewhere(String, Duration),
     Pulling(ImageSource, Pull),
     Cached(ImageFacts),
+}
+
+impl LocalImage {
+    /// Returns how much of it is downloaded, in percent.
+    pub(crate) fn percent(&self) -> Option<i64> {
+        match self {
+            Self::Pulling(_, Pull::Running { done, total, .. }) => percent(*done, *total),
+            _ => None,
+        }
+    }
 }
 
 /// Observes the image of this name for an object of the namespace.

@@ -3,16 +3,18 @@
 use std::collections::BTreeMap;
 
 use berth_api::condition::{find, is_true};
-use berth_api::vm::disk_obstacle;
+use berth_api::vm::{VMOperationName, disk_obstacle};
 use berth_api::{ConditionType, Disk, DiskOrigin, ExpandPolicy, MOST_DISK_READERS, ObjectUse, Reason, VM};
 use berth_host::VolumeFacts;
 use berth_qemu::machine::Bus;
+use kube::ResourceExt;
 
 use crate::context::Context;
 use crate::error::Error;
 use crate::hardware::bus_of;
 use crate::index::{Tables, volume_of};
-use crate::key::ObjectName;
+use crate::key::{Key, ObjectName};
+use crate::kinds::image::local;
 use crate::moves;
 use crate::pools::{self, SeenVolume};
 use crate::restores;
@@ -40,8 +42,18 @@ pub(crate) struct DeclaredDisk {
     pub(crate) restores_first: bool,
     /// Whether it is to be moved to another pool before a machine opens it.
     pub(crate) moves_first: bool,
+    /// The work on it that its VM waits for, if that is an operation.
+    pub(crate) work: Option<DiskWork>,
     /// Whether ceilings of its operations and bandwidth are declared.
     pub(crate) has_limits: bool,
+}
+
+/// Long-running work on a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DiskWork {
+    /// The operation of the VM that waits for it.
+    pub(crate) operation: VMOperationName,
+    pub(crate) percent: Option<i64>,
 }
 
 /// The VM that a disk is given to.
@@ -108,6 +120,11 @@ pub(super) async fn declared_disks(
             }
             _ => false,
         };
+        let is_pulled = volume.is_none() && ready.is_some_and(|c| c.reason == Reason::Pulling.as_str());
+        let work = match (&disk, operation(restores_first, moves_first, is_pulled)) {
+            (Some(disk), Some(operation)) => Some(work(ctx, disk, operation).await),
+            _ => None,
+        };
         let grows_first = disk.as_ref().zip(volume.as_ref()).is_some_and(|(d, v)| grows_first(d, v));
         seen.push(DeclaredDisk {
             name: wanted.name.to_string(),
@@ -117,6 +134,7 @@ pub(super) async fn declared_disks(
             grows_first,
             restores_first,
             moves_first,
+            work,
             has_limits: disk.as_ref().is_some_and(|disk| disk.spec.limits.is_some()),
             volume,
             reported: status.size.is_some(),
@@ -128,6 +146,31 @@ pub(super) async fn declared_disks(
         });
     }
     Ok(seen)
+}
+
+fn operation(restores_first: bool, moves_first: bool, is_pulled: bool) -> Option<VMOperationName> {
+    if restores_first {
+        Some(VMOperationName::Restore)
+    } else if moves_first {
+        Some(VMOperationName::Move)
+    } else {
+        is_pulled.then_some(VMOperationName::Download)
+    }
+}
+
+/// Returns the operation on a disk with its progress.
+async fn work(ctx: &Context, disk: &Disk, operation: VMOperationName) -> DiskWork {
+    let percent = match (operation, &disk.spec.image) {
+        (VMOperationName::Move, _) => moves::progress(ctx, disk),
+        (VMOperationName::Download, Some(name)) => {
+            let namespace = disk.namespace().unwrap_or_default();
+            // An error is reported by the Disk.
+            let image = local::observe(ctx, &namespace, name.as_str(), &Key::of(disk)).await;
+            image.ok().and_then(|image| image.percent())
+        }
+        _ => None,
+    };
+    DiskWork { operation, percent }
 }
 
 /// The origin of a disk, its size and the space that it takes, as its Disk has them.

@@ -20,6 +20,7 @@ use super::guest_network;
 use super::held::held;
 use super::observed_users::GuestUsers;
 use super::pending_leases;
+use super::process_facts;
 use super::secrets;
 use super::secure_boot_keys::KeysToEnroll;
 use super::seed::Lan;
@@ -45,7 +46,7 @@ use crate::pools;
 use crate::probes::{ProbePlan, ProbeResults};
 use crate::restores::{self, DueMemory, VmRestore};
 use crate::start_order::Held;
-use berth_host::{HostFacts, ProcessFacts, System, VolumeFacts};
+use berth_host::{HostFacts, ProcessDetails, ProcessFacts, System, VolumeFacts};
 use berth_qemu::hypervisor::{CpuTime, ProcessState};
 use berth_qemu::power::RunState;
 
@@ -62,6 +63,8 @@ pub(crate) struct Observed {
     /// Why the existing journal cannot be used.
     pub(crate) journal_problem: Option<String>,
     pub(crate) process: Option<ProcessFacts>,
+    /// Only observed of a process whose facts are not reported yet.
+    pub(crate) details: Option<ProcessDetails>,
     /// None also while QEMU's monitor does not answer.
     pub(crate) machine: Option<MachineState>,
     pub(crate) unreachable: Option<String>,
@@ -326,6 +329,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         journal_written: false,
         journal_problem: None,
         process: None,
+        details: None,
         machine: None,
         unreachable: None,
         oom_killed: false,
@@ -455,6 +459,9 @@ async fn observe_running(
                 observed.guest = machine.guest();
                 observed.mounts = mounts(&machine, &state, observed).await;
                 observed.machine = Some(state);
+                if !process_facts::are_reported(vm, process) {
+                    observed.details = Some(ctx.system.process_details(&process.identity).await?);
+                }
             }
             Err(error) => {
                 observed.unreachable = Some(silence(ctx, process, Error::from(error).chain()).await);

@@ -1,6 +1,10 @@
 //! Status of a VM: read back from QEMU, the guest and the journal. Pure.
 
 mod interfaces;
+mod operation;
+mod reconfigured;
+
+use std::collections::BTreeMap;
 
 use berth_api::condition::{self, remove};
 use berth_api::passthrough::{PciDeviceStatus, UsbDeviceStatus};
@@ -21,7 +25,7 @@ use self::interfaces::{write_interfaces_synced, write_security_groups_synced};
 use super::declared_disks::DeclaredDisk;
 use super::media;
 use super::plan::{IO_ERROR, interface_changes, too_large};
-use super::{Observed, cpu_time, guest_users, stop_snapshots};
+use super::{Observed, cpu_time, guest_users, process_facts, stop_snapshots};
 use crate::admission::Admission;
 use crate::converge::held_conditions;
 use crate::disk_places;
@@ -74,6 +78,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     status.vgpus = vgpus(observed);
     status.guest = guest(observed, status.guest.as_ref());
     status.process = process(observed);
+    status.facts = facts(vm, observed);
     status.console.clone_from(&observed.console);
     status.host_address = observed.host_address.clone().or(status.host_address.take());
     status.restarts = observed.journal.restarts;
@@ -95,6 +100,15 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     let is_there = |name: &str| status.interfaces.iter().any(|interface| interface.name == name);
     let configs = observed.network_config.iter().filter(|config| is_there(&config.name)).cloned();
     status.network_config = configs.collect();
+    write_public_addresses(&mut status, observed);
+    status.operation = operation::current(vm, observed, readiness, now).map(Box::new);
+    if vm.status.as_ref().is_some_and(|stored| reconfigured::is_reconfigured(stored, &status)) {
+        status.last_reconfigured = Some(now.round(jiff::Unit::Second).unwrap_or(now));
+    }
+    status
+}
+
+fn write_public_addresses(status: &mut VMStatus, observed: &Observed) {
     for interface in &mut status.interfaces {
         let public = observed.public.iter().filter(|p| p.interface == interface.name && p.forwarded);
         let (ipv6, ipv4): (Vec<_>, Vec<_>) =
@@ -104,7 +118,6 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     }
     status.public_address = status.interfaces.iter().find_map(|i| i.public_address.clone());
     status.public_ipv6_address = status.interfaces.iter().find_map(|i| i.public_ipv6_address.clone());
-    status
 }
 
 /// Says that the guest's file systems stay frozen, while they do.
@@ -201,8 +214,15 @@ pub(super) fn without_progress(stored: &VMStatus, status: &VMStatus) -> VMStatus
     }
     let is_plugged = |status: &VMStatus| status.disks.iter().any(|disk| disk.attached);
     let disks = if is_plugged(status) || is_plugged(stored) { &status.disks } else { &stored.disks };
-    let (disks, cdroms) = (disks.clone(), stored.cdroms.clone());
-    VMStatus { conditions, state: stored.state, disks, cdroms, ..status.clone() }
+    VMStatus {
+        conditions,
+        state: stored.state,
+        disks: disks.clone(),
+        cdroms: stored.cdroms.clone(),
+        operation: stored.operation.clone(),
+        last_reconfigured: stored.last_reconfigured,
+        ..status.clone()
+    }
 }
 
 /// Returns the status with the condition `GuestReady` as stored, if the guest was seen since, and not by its agent.
@@ -468,10 +488,13 @@ fn last_read(vm: &VM, observed: &Observed) -> Option<VMState> {
 }
 
 pub(super) fn process(observed: &Observed) -> Option<ProcessStatus> {
-    observed.process.as_ref().map(|process| ProcessStatus {
-        pid: i64::from(process.identity.pid),
-        started_at: process.started_at.round(jiff::Unit::Second).unwrap_or(process.started_at),
-    })
+    observed.process.as_ref().map(process_facts::status_of)
+}
+
+fn facts(vm: &VM, observed: &Observed) -> BTreeMap<String, String> {
+    let Some(process) = &observed.process else { return BTreeMap::new() };
+    let (machine, details) = (observed.machine.as_ref(), observed.details.as_ref());
+    process_facts::report(vm, process, machine, details, &observed.journal)
 }
 
 /// Returns the CPUs of this host that the running machine has for itself.

@@ -26,6 +26,7 @@ fn disk(id: &str) -> ObservedDisk {
 fn machine() -> MachineState {
     MachineState {
         run_state: RunState::Running,
+        qemu_version: "7.2.0".into(),
         disks: vec![disk("v-root")],
         cdroms: Vec::new(),
         nics: Vec::new(),
@@ -38,6 +39,7 @@ fn machine() -> MachineState {
         ending: None,
         resumed_at: None,
         transfer: Transfer::Idle,
+        saved_percent: None,
         save_failure: None,
         save_began: None,
     }

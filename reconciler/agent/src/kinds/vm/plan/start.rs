@@ -40,6 +40,8 @@ use crate::restores::VmRestore;
 const SPARE_NIC_PORTS: usize = 2;
 /// Retry interval for dependencies that are not watched.
 const LOOK_FOR: Duration = Duration::from_secs(2);
+/// How often the progress of a download is read that a disk waits for.
+const LOOK_AT_PROGRESS: Duration = Duration::from_secs(10);
 /// Retry interval while the host lacks something.
 const ASK_HOST: Duration = Duration::from_secs(30);
 /// Memory for QEMU's own peaks above its measured overhead, in bytes.
@@ -256,7 +258,9 @@ fn disk_ready(disk: &DeclaredDisk) -> Result<(), Plan<Step>> {
         }
         (Some(problem), _, _) => waits(format!("Disk {}: {problem}", disk.name)).map_err(|plan| {
             // The Disk wakes the VM. This covers the case that it did so before the VM named it.
-            if disk.is_locked { plan.requeue_after(LOOK_FOR) } else { plan }
+            let plan = if disk.is_locked { plan.requeue_after(LOOK_FOR) } else { plan };
+            // The Disk does not report the progress of a download.
+            if disk.work.is_some() { plan.requeue_after(LOOK_AT_PROGRESS) } else { plan }
         }),
         (None, None, _) => waits(format!("Disk {} has no file on this host (yet)", disk.name)),
         (None, Some(_), _) if !disk.reported => waits(format!("Disk {} is being made", disk.name)),

@@ -35,6 +35,7 @@ mod interfaces;
 mod media;
 mod offline;
 mod pins;
+mod reported;
 mod running;
 mod screen;
 mod seeding;
@@ -110,6 +111,7 @@ fn disk(name: &str, boot: bool) -> DeclaredDisk {
         grows_first: false,
         restores_first: false,
         moves_first: false,
+        work: None,
         has_limits: false,
     }
 }
@@ -170,6 +172,7 @@ fn ready_to_start() -> Observed {
         journal_written: false,
         journal_problem: None,
         process: None,
+        details: None,
         machine: None,
         unreachable: None,
         oom_killed: false,
@@ -296,6 +299,7 @@ fn card(slot: u8, port: Option<u8>) -> ObservedNic {
 fn present(state: RunState) -> Observed {
     let machine = MachineState {
         run_state: state,
+        qemu_version: "7.2.0".into(),
         disks: vec![plugged("v-data"), plugged("v-root")],
         cdroms: Vec::new(),
         nics: vec![card(0, None)],
@@ -308,6 +312,7 @@ fn present(state: RunState) -> Observed {
         ending: None,
         resumed_at: None,
         transfer: Transfer::Idle,
+        saved_percent: None,
         save_failure: None,
         save_began: None,
     };
