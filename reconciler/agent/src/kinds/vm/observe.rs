@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use berth_api::SizeTaken;
 use berth_api::vm::{
     ConsoleAddress, Hardware, InterfaceConfig, ObservedAddresses, PinnedClass, SnapshotOfVM,
 };
-use berth_api::{CpuControls, Host, IPPoolMode, Power, Profile, Size, SizeError, VM};
+use berth_api::{CpuControls, Host, IPPoolMode, PlacementGroup, Power, Profile, Size, SizeError, VM};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -268,8 +269,8 @@ pub(super) fn is_left_alone(vm: &VM, observed: &Observed) -> bool {
         && observed.journal.suspension.is_none()
 }
 
-/// Returns why a VM's placement, as declared now, would not choose its host.
-pub(super) fn misplaced(vm: &VM, host: &Host) -> Option<String> {
+/// Returns why a VM's placement, as it and its group declare it now, would not choose its host.
+pub(super) fn misplaced(vm: &VM, group: Option<&PlacementGroup>, host: &Host) -> Option<String> {
     let placement = vm.spec.placement.as_ref()?;
     let name = host.name_any();
     let stays = "a placed VM does not move, also not when it is restarted: make another one";
@@ -277,8 +278,22 @@ pub(super) fn misplaced(vm: &VM, host: &Host) -> Option<String> {
         return Some(format!("placement.host is {wanted} and the VM is on {name}; {stays}"));
     }
     let lacks = |(label, value): &(&String, &String)| host.labels().get(*label) != Some(*value);
-    let (label, value) = placement.host_selector.iter().find(lacks)?;
-    Some(format!("placement.hostSelector asks for {label}={value}, which host {name} does not have; {stays}"))
+    if let Some((label, value)) = placement.host_selector.iter().find(lacks) {
+        return Some(format!(
+            "placement.hostSelector asks for {label}={value}, which host {name} does not have; {stays}"
+        ));
+    }
+    let group = group?;
+    let (label, value) = group.spec.host_selector.iter().find(lacks)?;
+    Some(format!(
+        "hostSelector of PlacementGroup {} asks for {label}={value}, which host {name} does not have; {stays}",
+        group.name_any()
+    ))
+}
+
+fn placement_group_of(tables: &Tables, vm: &VM, name: &ObjectName) -> Option<Arc<PlacementGroup>> {
+    let group = vm.spec.placement.as_ref()?.group.as_ref()?;
+    tables.placement_groups.get(&name.beside(group.as_str()))
 }
 
 /// Fills in what the control plane knows and leaves the rest empty.
@@ -318,6 +333,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
     });
     let conflicts = conflicts.collect();
     let host = tables.hosts.get(&ObjectName::new("", ctx.host()));
+    let group = placement_group_of(&tables, vm, name);
     Observed {
         now: Timestamp::UNIX_EPOCH,
         instance: String::new(),
@@ -379,7 +395,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         draining: host.as_ref().is_some_and(|h| h.spec.draining),
         at_shutdown: None,
         holder: Some(ctx.config.holder()),
-        misplaced: host.as_ref().and_then(|host| misplaced(vm, host)),
+        misplaced: host.as_ref().and_then(|host| misplaced(vm, group.as_deref(), host)),
         restore: VmRestore::None,
         memory: None,
         booted_restored: None,

@@ -44,6 +44,7 @@ fn a_disk_bound_for_a_vm_that_never_came_goes_back_and_waits_for_its_first_use()
         unconfirmed: None,
         abandoned,
         not_encrypting: None,
+        misplaced: None,
     };
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
     let decision = plan(&disk, &seen(true)).decision;
@@ -117,6 +118,7 @@ fn a_disk_of_a_pool_that_does_not_exist_waits_for_it_and_keeps_its_vm_waiting() 
         claim: None,
         abandoned: false,
         not_encrypting: None,
+        misplaced: None,
     };
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
     let waits = plan(&disk, &seen(true));
@@ -237,6 +239,7 @@ fn a_disk_of_a_backup_waits_for_it_and_is_placed_with_its_first_vm() {
             claim: None,
             abandoned: false,
             not_encrypting: None,
+            misplaced: None,
         };
         let plan = plan(&disk, &observed);
         assert!(plan.steps.is_empty(), "{plan:?}");
@@ -266,6 +269,7 @@ fn a_copy_is_bound_to_the_host_of_its_source_or_says_what_it_waits_for() {
         unconfirmed: None,
         abandoned: false,
         not_encrypting: None,
+        misplaced: None,
         backup: None,
         source: Some(Source { key: key.clone(), place, away: None }),
         unknown: None,
@@ -396,6 +400,7 @@ fn a_disk_beyond_a_quota_waits_for_it_once_nothing_else_is_in_its_way() {
         unconfirmed: None,
         abandoned: false,
         not_encrypting: None,
+        misplaced: None,
         backup: None,
         source: None,
         unknown: None,
