@@ -186,7 +186,7 @@ pub struct DiskPlacement {
     /// Labels the Host of the file must have, in addition to those that its first VM asks for. A copy is made on the host of
     /// its source, which must have them too. Default: none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(transform = crate::vm::bounded_labels)]
+    #[schemars(transform = crate::labels::bounded_labels)]
     pub host_selector: BTreeMap<String, String>,
 }
 

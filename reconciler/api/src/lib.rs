@@ -58,6 +58,7 @@ pub mod image_upload;
 pub mod ip_pool;
 mod json_kind;
 pub mod key_class;
+mod labels;
 pub mod manifests;
 pub mod name;
 pub mod network;

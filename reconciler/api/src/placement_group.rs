@@ -56,13 +56,13 @@ pub struct PlacementGroupSpec {
     /// `enforcement: preferred`. Read when a member is placed: a change does not move a placed VM. While its Host does not
     /// match, the condition `PlacementSynced` of the member is False. Default: none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(transform = crate::vm::bounded_labels)]
+    #[schemars(transform = crate::labels::bounded_labels)]
     pub host_selector: BTreeMap<String, String>,
     /// Labels the Host of each member should have, in addition to `placement.preferredHostSelector` of the member, whose
     /// value of a label comes first: of the Hosts that can take a member, one with the most matching labels is chosen, after
     /// the strategy. Read when a member is placed: a change does not move a placed VM. Default: none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(transform = crate::vm::bounded_labels)]
+    #[schemars(transform = crate::labels::bounded_labels)]
     pub preferred_host_selector: BTreeMap<String, String>,
 }
 

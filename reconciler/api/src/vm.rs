@@ -520,21 +520,13 @@ pub struct Placement {
     /// change does not move a placed VM, not even at a restart. While its host does not match, the condition
     /// `PlacementSynced` is False.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
-    #[schemars(transform = bounded_labels)]
+    #[schemars(transform = crate::labels::bounded_labels)]
     pub host_selector: std::collections::BTreeMap<String, String>,
     /// Labels a Host should have, in addition to those of its group: of the Hosts that can take the VM, one with the most
     /// matching labels is chosen. Read when the VM is placed: a change does not move a placed VM.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
-    #[schemars(transform = bounded_labels)]
+    #[schemars(transform = crate::labels::bounded_labels)]
     pub preferred_host_selector: std::collections::BTreeMap<String, String>,
-}
-
-/// As many labels, and such values, as a selector can make use of. A schema does not describe the keys.
-pub(crate) fn bounded_labels(schema: &mut schemars::Schema) {
-    let value = "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
-    schema.insert("maxProperties".into(), 64.into());
-    let values = serde_json::json!({"type": "string", "maxLength": 63, "pattern": value});
-    schema.insert("additionalProperties".into(), values);
 }
 
 /// The action when the guest ends by itself. `OnFailure` starts it again after a crash but not after an orderly

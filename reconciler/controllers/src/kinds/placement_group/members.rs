@@ -146,13 +146,13 @@ mod tests {
     fn a_member_that_breaks_the_rule_is_reported_with_the_other_one_also_if_the_rule_is_preferred() {
         let members = [placed("a", "1"), placed("b", "1"), placed("c", "2")];
         let found = synced(json!({"enforcement": "preferred"}), &members);
-        let both = |text: &str| Some(("False".to_owned(), text.to_owned()));
+        let broken = |text: &str| Some(("False".to_owned(), text.to_owned()));
         let allowed = Some(("True".to_owned(), "its host is one that the group allows".to_owned()));
-        assert_eq!(found[0], both("b and a are both placed at 1"));
-        assert_eq!(found[1], both("a and b are both placed at 1"));
+        assert_eq!(found[0], broken("b and a are both placed at 1"));
+        assert_eq!(found[1], broken("a and b are both placed at 1"));
         assert_eq!(found[2], allowed);
         let found = synced(json!({"strategy": "pack"}), &members);
-        assert_eq!(found[2], both("a is placed at 1 and c at 2"));
+        assert_eq!(found[2], broken("a is placed at 1 and c at 2"));
         assert_eq!(synced(json!({"strategy": "pack"}), &members[..2]), [allowed.clone(), allowed]);
     }
 
