@@ -531,13 +531,14 @@ fn a_refresh_keeps_the_words_and_the_order_of_the_state() {
 
 /// Fields of a spec that are no attributes: user data and its checksum have attributes of their own, the others are for
 /// `berth host`.
-const NOT_DECLARED: [&str; 9] = [
+const NOT_DECLARED: [&str; 10] = [
     "VM.bootstrap.userData",
     "VM.bootstrap.checksum",
     // Always refused.
     "VM.disks.template.access",
     "VM.disks.template.deletionProtection",
     "VM.disks.template.importedFrom",
+    "VM.disks.template.placement",
     "VM.disks.template.restore",
     "Host.fenced",
     "Host.recovery",

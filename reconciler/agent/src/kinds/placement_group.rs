@@ -31,3 +31,40 @@ impl Indexed for PlacementGroup {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use berth_api::VM;
+    use kube::runtime::watcher::Event;
+    use serde_json::json;
+
+    use super::*;
+    use crate::index::Index;
+
+    #[test]
+    fn other_labels_concern_the_members_and_another_status_concerns_none() {
+        let index = Index::default();
+        let vm = |name: &str, group: &str| -> VM {
+            serde_json::from_value(json!({
+                "metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"},
+                "spec": {"disks": [], "placement": {"group": group}},
+            }))
+            .expect("a VM")
+        };
+        let group = |version: &str, labels: serde_json::Value, placed: i64| -> PlacementGroup {
+            serde_json::from_value(json!({
+                "metadata": {"name": "web", "namespace": "ns", "uid": "g", "resourceVersion": version},
+                "spec": {"hostSelector": labels}, "status": {"placed": placed},
+            }))
+            .expect("a group")
+        };
+        index.apply(Event::Apply(vm("a", "web")));
+        index.apply(Event::Apply(vm("b", "other")));
+        let member = [Key::new::<VM>(ObjectName::new("ns", "a"))];
+        let labels = || json!({"zone": "b"});
+        assert_eq!(index.apply(Event::Apply(group("1", json!({}), 0))), []);
+        assert_eq!(index.apply(Event::Apply(group("2", labels(), 0))), member);
+        assert_eq!(index.apply(Event::Apply(group("3", labels(), 1))), []);
+        assert_eq!(index.apply(Event::Delete(group("3", labels(), 1))), member);
+    }
+}
