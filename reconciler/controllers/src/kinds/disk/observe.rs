@@ -32,7 +32,7 @@ pub(super) struct Observed {
     pub(super) unconfirmed: Option<String>,
     /// The host that it would be on, whose agent does not encrypt disks. Only of an encrypted one.
     pub(super) not_encrypting: Option<String>,
-    /// Why it cannot be where it would be, or anywhere, by the labels that it asks for.
+    /// Why no host, or not the one where it would be, has the labels that it asks for.
     pub(super) misplaced: Option<String>,
     /// The source that it is copied from.
     pub(super) source: Option<Source>,

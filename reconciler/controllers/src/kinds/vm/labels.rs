@@ -29,7 +29,7 @@ fn asked(observed: &Observed) -> Vec<Asked<'_>> {
     asked
 }
 
-/// Returns the labels that the host must have, in addition to the VM's own. The error names two objects that no host suits both of.
+/// Returns the labels that the host must have, the VM's own included. The error names two objects that ask for different values of one.
 pub(super) fn required(own: &Labels, observed: &Observed) -> Result<Labels, String> {
     let asked = asked(observed);
     let own = own.iter().map(|(label, value)| (label, (value, "placement.hostSelector")));
