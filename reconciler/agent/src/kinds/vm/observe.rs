@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use berth_api::SizeTaken;
 use berth_api::vm::{
     ConsoleAddress, Hardware, InterfaceConfig, ObservedAddresses, PinnedClass, SnapshotOfVM,
 };
-use berth_api::{CpuControls, Host, IPPoolMode, PlacementGroup, Power, Profile, Size, SizeError, VM};
+use berth_api::{CpuControls, IPPoolMode, Power, Profile, Size, SizeError, VM};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -21,6 +20,7 @@ use super::guest_network;
 use super::held::held;
 use super::observed_users::GuestUsers;
 use super::pending_leases;
+use super::placement;
 use super::secrets;
 use super::secure_boot_keys::KeysToEnroll;
 use super::seed::Lan;
@@ -269,33 +269,6 @@ pub(super) fn is_left_alone(vm: &VM, observed: &Observed) -> bool {
         && observed.journal.suspension.is_none()
 }
 
-/// Returns why a VM's placement, as it and its group declare it now, would not choose its host.
-pub(super) fn misplaced(vm: &VM, group: Option<&PlacementGroup>, host: &Host) -> Option<String> {
-    let placement = vm.spec.placement.as_ref()?;
-    let name = host.name_any();
-    let stays = "a placed VM does not move, also not when it is restarted: make another one";
-    if let Some(wanted) = placement.host.as_ref().filter(|wanted| **wanted != name) {
-        return Some(format!("placement.host is {wanted} and the VM is on {name}; {stays}"));
-    }
-    let lacks = |(label, value): &(&String, &String)| host.labels().get(*label) != Some(*value);
-    if let Some((label, value)) = placement.host_selector.iter().find(lacks) {
-        return Some(format!(
-            "placement.hostSelector asks for {label}={value}, which host {name} does not have; {stays}"
-        ));
-    }
-    let group = group?;
-    let (label, value) = group.spec.host_selector.iter().find(lacks)?;
-    Some(format!(
-        "hostSelector of PlacementGroup {} asks for {label}={value}, which host {name} does not have; {stays}",
-        group.name_any()
-    ))
-}
-
-fn placement_group_of(tables: &Tables, vm: &VM, name: &ObjectName) -> Option<Arc<PlacementGroup>> {
-    let group = vm.spec.placement.as_ref()?.group.as_ref()?;
-    tables.placement_groups.get(&name.beside(group.as_str()))
-}
-
 /// Fills in what the control plane knows and leaves the rest empty.
 fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
     let tables = ctx.index.read();
@@ -333,7 +306,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
     });
     let conflicts = conflicts.collect();
     let host = tables.hosts.get(&ObjectName::new("", ctx.host()));
-    let group = placement_group_of(&tables, vm, name);
+    let group = placement::group_of(&tables, vm, name);
     Observed {
         now: Timestamp::UNIX_EPOCH,
         instance: String::new(),
@@ -395,7 +368,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         draining: host.as_ref().is_some_and(|h| h.spec.draining),
         at_shutdown: None,
         holder: Some(ctx.config.holder()),
-        misplaced: host.as_ref().and_then(|host| misplaced(vm, group.as_deref(), host)),
+        misplaced: host.as_ref().and_then(|host| placement::misplaced(vm, group.as_deref(), host)),
         restore: VmRestore::None,
         memory: None,
         booted_restored: None,

@@ -469,7 +469,7 @@ fn a_placement_that_the_host_does_not_fit_is_told_of_and_moves_nothing() {
     for (placement, expected) in cases {
         let vm = vm(json!({"placement": placement}));
         let group = placement.get("group").map(|_| &group);
-        let misplaced = super::super::super::observe::misplaced(&vm, group, &host);
+        let misplaced = super::super::super::placement::misplaced(&vm, group, &host);
         let observed = Observed { misplaced, ..present(RunState::Running) };
         let plan = plan(&vm, &observed);
         assert!(matches!(plan.readiness, Readiness::Ready(..)), "what runs goes on");
