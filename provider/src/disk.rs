@@ -1,10 +1,14 @@
 //! `berth_disk`
 
+mod placement;
+
+use async_trait::async_trait;
 use berth_api::Quantity;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
+    api::Api,
     change::PlannedChange,
     field::{Effect, Field, Presence, Shape},
     form::Form,
@@ -147,13 +151,14 @@ fn restored_from() -> Field {
 #[derive(Debug)]
 pub struct Disk;
 
+#[async_trait]
 impl ResourceKind for Disk {
     fn info(&self) -> KindInfo {
         KindInfo {
             type_name: "berth_disk",
             kind: "Disk",
             plural: "disks",
-            description: "A persistent disk that outlives any VM: blank, made from an image, copied from another disk or a `berth_disk_snapshot`, made from a `berth_backup`, or a file of the host that is taken over. Its file is created on the host of the first VM that uses it; a copy, on the host of its source. A VM lists it in `disks`, or a `berth_hotswap_disk_attachment` attaches it to a running VM. With `access = \"ReadOnlyMany\"` several VMs of its host list it, each with `read_only = true`.\n\nThe provider refuses to destroy a disk that a VM outside the plan uses. With `deletion_policy = \"Delete\"` the file stays in the pool's trash for 24 hours (`berth undelete`).",
+            description: "A persistent disk that outlives any VM: blank, made from an image, copied from another disk or a `berth_disk_snapshot`, made from a `berth_backup`, or a file of the host that is taken over. Its file is created on the host of the first VM that uses it, one with the labels of `placement`; a copy, on the host of its source. A VM lists it in `disks`, or a `berth_hotswap_disk_attachment` attaches it to a running VM. With `access = \"ReadOnlyMany\"` several VMs of its host list it, each with `read_only = true`.\n\nThe provider refuses to destroy a disk that a VM outside the plan uses. With `deletion_policy = \"Delete\"` the file stays in the pool's trash for 24 hours (`berth undelete`).",
             example: include_str!("../../examples/resources/berth_disk/resource.tf"),
             shown: "status.used_by",
             timeouts: [600, 600, 600],
@@ -171,6 +176,7 @@ impl ResourceKind for Disk {
             Field::spec("access", Shape::Text(Form::Any)).default("ReadWriteOnce").effect(Effect::Replace),
         ];
         fields.extend(declared(Effect::Replace, Effect::Live));
+        fields.push(placement::field());
         fields.push(imported_from());
         fields.push(restore_field());
         fields.push(restored_from());
@@ -220,6 +226,10 @@ impl ResourceKind for Disk {
         }
         let announced = restore::announce(change, Restored::Disk);
         change.diagnostics.extend(announced);
+    }
+
+    async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
+        placement::look(api, change).await;
     }
 
     fn view(&self, object: &Json) -> Json {

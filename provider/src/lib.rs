@@ -55,6 +55,7 @@ pub mod field;
 pub mod form;
 pub mod functions;
 pub mod host;
+mod host_labels;
 pub mod hotswap_disk_attachment;
 pub mod image;
 pub mod ip_pool;

@@ -160,6 +160,10 @@ async fn what_would_replace_the_data_of_a_template_is_refused() {
             json!([{"name": "web-root", "boot": true, "template": {"image": "debian", "size": "2Gi", "access": "ReadOnlyMany"}}]),
             "belongs to one VM",
         ),
+        (
+            json!([{"name": "web-root", "boot": true, "template": {"image": "debian", "size": "2Gi", "placement": {"hostSelector": {"zone": "b"}}}}]),
+            "is on the host of its VM",
+        ),
     ];
     for (disks, words) in cases {
         let patch = json!({"spec": {"disks": disks}});

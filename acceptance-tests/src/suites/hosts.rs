@@ -4,6 +4,7 @@
 pub mod access;
 pub mod copied_image;
 pub mod faults;
+pub mod host_labels;
 pub mod joining;
 pub mod load_balancer;
 pub mod names;
@@ -87,6 +88,7 @@ fn chapters(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Resul
     joining::run(report, fleet);
     zones::run(report, fleet);
     namespaces::run(report, fleet);
+    host_labels::run(report, fleet);
     let group = spread::run(report, fleet, guest)?;
     copied_image::run(report, fleet);
     shared_pool::run(report, fleet);

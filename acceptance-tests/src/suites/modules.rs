@@ -79,9 +79,9 @@ fn chapters(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Res
         project.destroy().map(drop)
     });
     report.case(
-        "the examples whose hardware no test machine has, or that need a guest agent or a signed image, have a plan",
+        "the examples whose hardware no test machine has, or that need zones, a guest agent or a signed image, have a plan",
         || {
-            for name in ["guest-users", "passthrough", "performance", "secure-boot", "windows"] {
+            for name in ["guest-users", "passthrough", "performance", "secure-boot", "windows", "zones"] {
                 let project = platform.project()?;
                 project.copy_from(&workspace::root().join("examples").join(name))?;
                 let mut variables =

@@ -32,3 +32,10 @@ resource "berth_disk" "fast" {
     burst_seconds   = 30
   }
 }
+
+# Its file is made on a host of this zone.
+resource "berth_disk" "zone_b" {
+  name      = "zone-b-data"
+  size      = "1Gi"
+  placement = { host_selector = { "topology.kubernetes.io/zone" = "b" } }
+}

@@ -39,9 +39,11 @@ pub(super) async fn look(api: &Api, change: &mut PlannedChange<'_>) {
     if !placement.is_wholly_known() {
         return;
     }
-    let eligible = eligible(&hosts, &placement);
+    let group = find(api, change, GROUP, placement.get("group")).await;
+    let of_group = group.as_ref().map_or(&Json::Null, selector_of);
+    let eligible = eligible(&hosts, &placement, of_group);
     if eligible.is_empty() {
-        change.diagnostics.extend(no_such_host(hosts.len(), &placement));
+        change.diagnostics.extend(no_such_host(hosts.len(), &placement, of_group));
         return;
     }
     let class = find(api, change, CLASS, change.planned.get("class")).await;
@@ -49,7 +51,6 @@ pub(super) async fn look(api: &Api, change: &mut PlannedChange<'_>) {
     let warning =
         size::of(&change.planned, class.as_ref()).and_then(|size| too_large(change, size, &eligible));
     change.diagnostics.extend(warning);
-    let group = find(api, change, GROUP, placement.get("group")).await;
     let warning = group.and_then(|group| too_many(change, &group, &eligible));
     change.diagnostics.extend(warning);
 }
@@ -64,30 +65,45 @@ fn candidate(host: &Json) -> Candidate<'_> {
     }
 }
 
-fn eligible<'h, 'a>(hosts: &'h [Candidate<'a>], placement: &Value) -> Vec<&'h Candidate<'a>> {
+/// The labels that a group asks of the hosts of its members.
+fn selector_of(group: &Json) -> &Json {
+    group.pointer("/spec/hostSelector").unwrap_or(&Json::Null)
+}
+
+fn eligible<'h, 'a>(
+    hosts: &'h [Candidate<'a>],
+    placement: &Value,
+    of_group: &Json,
+) -> Vec<&'h Candidate<'a>> {
     let has = |host: &Candidate<'_>, key: &String, value: &Value| {
         host.labels.get(key).and_then(Json::as_str) == value.as_str()
     };
     let selector = || placement.get("host_selector").as_map().into_iter().flatten();
+    let suits_group = |host: &Candidate<'_>| {
+        of_group.as_object().into_iter().flatten().all(|(key, value)| host.labels.get(key) == Some(value))
+    };
     let fits = |host: &&Candidate<'_>| {
         placement.get("host").as_str().is_none_or(|name| name == host.name)
             && selector().all(|(key, value)| has(host, key, value))
+            && suits_group(host)
     };
     hosts.iter().filter(fits).collect()
 }
 
 /// A host that is named and missing is a reference, which is checked elsewhere.
-fn no_such_host(hosts: usize, placement: &Value) -> Option<Diagnostic> {
-    let labels: Vec<String> = placement
-        .get("host_selector")
-        .as_map()?
-        .iter()
-        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
-        .collect();
+fn no_such_host(hosts: usize, placement: &Value, of_group: &Json) -> Option<Diagnostic> {
+    let own = placement.get("host_selector").as_map().into_iter().flatten();
+    let own: Vec<String> =
+        own.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
+    let of_group = of_group.as_object().into_iter().flatten();
+    let of_group = of_group
+        .map(|(key, value)| format!("{key}={} of its placement group", value.as_str().unwrap_or_default()));
+    let declared_in = if own.is_empty() { "group" } else { "host_selector" };
+    let labels: Vec<String> = own.into_iter().chain(of_group).collect();
     if labels.is_empty() {
         return None;
     }
-    let path = AttributePath::root("placement").attribute("host_selector");
+    let path = AttributePath::root("placement").attribute(declared_in);
     let host = placement.get("host").as_str().map(|host| format!(" and the name {host}")).unwrap_or_default();
     let detail = format!(
         "{path}: none of {hosts} hosts has the labels {}{host}. The VM waits until one has.",
@@ -182,10 +198,13 @@ async fn read(api: &Api, at: &Address) -> Option<Json> {
 
 /// The planned values that placement depends on, of a class or a group.
 fn as_object(planned: &Value) -> Json {
+    let selector = planned.get("host_selector").as_map().into_iter().flatten();
+    let selector: serde_json::Map<String, Json> =
+        selector.filter_map(|(label, value)| Some((label.clone(), Json::from(value.as_str()?)))).collect();
     let text = |name: &str| planned.get(name).as_str();
     serde_json::json!({"spec": {
         "cpus": planned.get("cpus").as_i64(), "memory": text("memory"), "hugePages": text("huge_pages"),
         "dedicatedCpuPlacement": planned.get("dedicated_cpu_placement").as_bool().unwrap_or_default(), "strategy": text("strategy"),
-        "enforcement": text("enforcement"), "topologyKey": text("topology_key"),
+        "enforcement": text("enforcement"), "topologyKey": text("topology_key"), "hostSelector": selector,
     }})
 }

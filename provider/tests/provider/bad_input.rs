@@ -1216,6 +1216,30 @@ fn others() -> Vec<(&'static str, Bad)> {
             everywhere(with(group(), "/enforcement", json!("x")), "enforcement", "is not one of"),
         ),
         (
+            "berth_placement_group",
+            everywhere(
+                with(group(), "/host_selector", json!({"a": "b c"})),
+                "host_selector[\"a\"]",
+                "not the value of a label",
+            ),
+        ),
+        (
+            "berth_placement_group",
+            here(
+                with(group(), "/preferred_host_selector", json!({"-a": "b"})),
+                "preferred_host_selector[\"-a\"]",
+                "not the key of a label",
+            ),
+        ),
+        (
+            "berth_disk",
+            everywhere(
+                json!({"name": "d", "size": "1Gi", "placement": {"host_selector": {"a": "-"}}}),
+                "placement.host_selector[\"a\"]",
+                "not the value of a label",
+            ),
+        ),
+        (
             "berth_security_group",
             everywhere(one_rule(json!({"cidrs": ["10.0.0.1/24"]})), "ingress[0].cidrs[0]", "host bits"),
         ),

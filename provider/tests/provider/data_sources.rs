@@ -79,12 +79,13 @@ fn vm(name: &str) -> Json {
 }
 
 /// Possible secrets, and their checksum.
-const WITHHELD: [&str; 6] = [
+const WITHHELD: [&str; 7] = [
     "bootstrap.user_data",
     "bootstrap.checksum",
     "disks.template.access",
     "disks.template.deletion_protection",
     "disks.template.imported_from",
+    "disks.template.placement",
     "disks.template.restore",
 ];
 

@@ -422,6 +422,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let mut imported = of_file.clone();
     imported["imported_from"] =
         json!({"system": "libvirt", "guest": "a", "guest_identity": "1", "disk": "vda"});
+    let mut zoned = disk.clone();
+    zoned["placement"] = json!({"host_selector": {"zone": "a"}});
     let restored = json!({"name": "d", "namespace": "default", "size": "2Gi", "restore": {"snapshot": "s", "token": "1"}});
     let snapshot = json!({"name": "s", "namespace": "default", "disk": "d"});
     let of_vm = json!({"name": "s", "namespace": "default", "vm": "web", "memory": false});
@@ -462,7 +464,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let ping = json!({"name": "g", "namespace": "default", "ingress": [{"name": "r", "protocol": "icmp", "icmp_types": ["info-request"], "cidrs": ["::/0"]}]});
     let quota = json!({"name": "q", "namespace": "default", "hard": {"disk_size": "1Ti", "memory": "1Gi", "cpus": 1, "vms": 2,
         "disks": 2, "snapshots": 2, "images": 2, "public_ips": 2}});
-    let group = json!({"name": "g", "namespace": "default", "strategy": "spread", "enforcement": "required"});
+    let group = json!({"name": "g", "namespace": "default", "strategy": "spread", "enforcement": "required",
+        "host_selector": {"a": "b"}, "preferred_host_selector": {"a": "b"}});
     let keep = json!({"last": 1, "hourly": 0, "daily": 1, "weekly": 0, "monthly": 0, "yearly": 0});
     let schedule = json!({"name": "s", "namespace": "default", "schedule": "@daily", "time_zone": "UTC", "vms": ["web"], "keep": keep,
         "backup": {"repository": "offsite", "keep": keep}, "starting_deadline_seconds": 3600, "suspend": false});
@@ -513,6 +516,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_disk", copy("disk"), "/source/disk", json!("other"), Announced::Replace),
         ("berth_disk", copy("snapshot"), "/source/snapshot", json!("other"), Announced::Replace),
         ("berth_disk", copy("backup"), "/source/backup", json!("other"), Announced::Replace),
+        ("berth_disk", zoned.clone(), "/placement", Json::Null, Announced::Live),
+        ("berth_disk", zoned, "/placement/host_selector", json!({"zone": "b"}), Announced::Live),
         ("berth_disk", imported.clone(), "/imported_from", Json::Null, Announced::Live),
         ("berth_disk", imported.clone(), "/imported_from/system", json!("QEMU"), Announced::Live),
         ("berth_disk", imported.clone(), "/imported_from/guest", json!("b"), Announced::Live),
@@ -692,7 +697,9 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
             Announced::Live,
         ),
         ("berth_security_group", security, "/egress", json!([]), Announced::Live),
-        ("berth_placement_group", group, "/enforcement", json!("preferred"), Announced::Live),
+        ("berth_placement_group", group.clone(), "/enforcement", json!("preferred"), Announced::Live),
+        ("berth_placement_group", group.clone(), "/host_selector", json!({"a": "c"}), Announced::Live),
+        ("berth_placement_group", group, "/preferred_host_selector", json!({"a": "c"}), Announced::Live),
         ("berth_quota", quota.clone(), "/hard/disk_size", json!("2Ti"), Announced::Live),
         ("berth_quota", quota.clone(), "/hard/memory", json!("8Gi"), Announced::Live),
         ("berth_quota", quota.clone(), "/hard/cpus", json!(8), Announced::Live),

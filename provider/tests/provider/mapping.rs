@@ -327,6 +327,13 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_disk",
+            json!({"size": "1Gi", "placement": {"host_selector": {"topology.kubernetes.io/zone": "b"}}}),
+            json!({"size": "1Gi", "placement": {"hostSelector": {"topology.kubernetes.io/zone": "b"}}, "pool": "default",
+                "deletionPolicy": "Delete", "deletionProtection": false, "access": "ReadWriteOnce", "expandPolicy": "Online",
+                "provisioning": "Thin"}),
+        ),
+        (
+            "berth_disk",
             json!({"image": "i", "access": "ReadOnlyMany"}),
             json!({"image": "i", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
                 "access": "ReadOnlyMany", "expandPolicy": "Online", "provisioning": "Thin"}),
@@ -390,6 +397,12 @@ fn every_other_kind_becomes_its_custom_resource() {
             "berth_placement_group",
             json!({}),
             json!({"strategy": "spread", "enforcement": "required", "topologyKey": "kubernetes.io/hostname"}),
+        ),
+        (
+            "berth_placement_group",
+            json!({"strategy": "pack", "host_selector": {"zone": "b"}, "preferred_host_selector": {"disk": "ssd"}}),
+            json!({"strategy": "pack", "enforcement": "required", "topologyKey": "kubernetes.io/hostname",
+                "hostSelector": {"zone": "b"}, "preferredHostSelector": {"disk": "ssd"}}),
         ),
         ("berth_security_group", json!({}), json!({})),
         (
@@ -520,13 +533,14 @@ fn a_refresh_keeps_the_words_and_the_order_of_the_state() {
 
 /// Fields of a spec that are no attributes: user data and its checksum have attributes of their own, the others are for
 /// `berth host`.
-const NOT_DECLARED: [&str; 9] = [
+const NOT_DECLARED: [&str; 10] = [
     "VM.bootstrap.userData",
     "VM.bootstrap.checksum",
     // Always refused.
     "VM.disks.template.access",
     "VM.disks.template.deletionProtection",
     "VM.disks.template.importedFrom",
+    "VM.disks.template.placement",
     "VM.disks.template.restore",
     "Host.fenced",
     "Host.recovery",

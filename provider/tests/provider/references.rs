@@ -366,6 +366,18 @@ async fn a_vm_that_no_host_can_ever_take_is_pointed_out_in_the_plan() {
     let text = plan(&provider, "berth_vm", &member(3)).await;
     assert!(text.contains("2 different values") && text.contains("this is member 3"), "{text}");
 
+    let zoned = json!({"name": "zoned", "host_selector": {"zone": "c"}});
+    let text = plan(&provider, "berth_placement_group", &zoned).await;
+    assert!(text.contains("host_selector: none of 2 hosts has the labels zone=c. Members"), "{text}");
+    let mut of_zoned = of_class("z", "small");
+    of_zoned["placement"] = json!({"group": "zoned"});
+    let text = plan(&provider, "berth_vm", &of_zoned).await;
+    let words = "placement.group: none of 2 hosts has the labels zone=c of its placement group";
+    assert!(text.contains(words), "{text}");
+    let disk = json!({"name": "zoned", "size": "1Gi", "placement": {"host_selector": {"zone": "c"}}});
+    let text = plan(&provider, "berth_disk", &disk).await;
+    assert!(text.contains("placement.host_selector: none of 2 hosts has the labels zone=c. A VM"), "{text}");
+
     plane.pool("tiny", "192.0.2.8/31").await;
     let ip = |name: &str| json!({"name": name, "pool": "tiny"});
     assert_eq!(plan(&provider, "berth_public_ip", &ip("one")).await, "");

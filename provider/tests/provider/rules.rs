@@ -456,6 +456,33 @@ async fn a_selector_that_the_vms_host_fits_is_live_and_another_is_refused() {
 }
 
 #[tokio::test]
+async fn a_selector_that_the_host_of_a_disk_does_not_fit_is_refused() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    plane.host("host-a", json!({"zone": "a"})).await;
+    let mut disk = Stage::new(&provider, "berth_disk");
+    let selects = |labels: Json| json!({"name": "d", "size": "1Gi", "placement": {"host_selector": labels}});
+    let made = disk.apply(&selects(json!({"zone": "a"}))).await;
+    assert!(made.is_clean(), "{}", made.text());
+    let mut placed = disk.state.clone();
+    placed.set("host", Value::from("host-a"));
+    for (labels, refusal) in [
+        (json!({}), None),
+        (json!({"zone": "a"}), None),
+        (json!({"zone": "b"}), Some("this one is on host-a, which does not have the label zone = \"b\"")),
+    ] {
+        let plan = disk.plan_from(placed.clone(), &selects(labels)).await;
+        let text = text_of(&plan.diagnostics);
+        assert!(no_errors(&plan.diagnostics), "{text}");
+        match refusal {
+            Some(words) => assert!(text.contains(words), "{text}"),
+            None => assert_eq!(text, ""),
+        }
+    }
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn a_disk_of_a_pool_that_does_not_exist_is_refused() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");

@@ -406,7 +406,12 @@ mod tests {
     }
 
     fn member(vm: &str, value: &str) -> GroupMember {
-        GroupMember { vm: vm.into(), host: Some("h2".into()), value: Some(value.into()) }
+        GroupMember {
+            vm: vm.into(),
+            host: Some("h2".into()),
+            value: Some(value.into()),
+            ..GroupMember::default()
+        }
     }
 
     fn refused(case: &AdmissionInput) -> String {

@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use berth_api::vm::{Hardware, taken_devices};
 use berth_api::{
     Backup, BackupRepository, CpuControls, DeviceCounts, Disk, DiskSnapshot, Host, HotswapDiskAttachment,
-    Image, KeyClass, Network, Profile, PublicIP, SecurityGroup, Size, SizeError, StoragePool, VM, VMClass,
+    Image, KeyClass, Network, PlacementGroup, Profile, PublicIP, SecurityGroup, Size, SizeError, StoragePool,
+    VM, VMClass,
 };
 use berth_api::{SizeTaken, size_taken};
 use kube::runtime::watcher::Event;
@@ -40,6 +41,7 @@ pub(crate) struct Tables {
     pub(crate) key_classes: Table<KeyClass>,
     pub(crate) networks: Table<Network>,
     pub(crate) security_groups: Table<SecurityGroup>,
+    pub(crate) placement_groups: Table<PlacementGroup>,
     pub(crate) pools: Table<StoragePool>,
     pub(crate) hosts: Table<Host>,
     pub(crate) host_addresses: HostAddresses,
@@ -50,7 +52,7 @@ pub(crate) struct Tables {
 
 impl Tables {
     /// Returns whether each table holds the control plane's objects.
-    pub(crate) fn synced(&self) -> [bool; 15] {
+    pub(crate) fn synced(&self) -> [bool; 16] {
         // Names each field, so that the compiler reports one that is missing.
         let Self {
             vms,
@@ -65,6 +67,7 @@ impl Tables {
             key_classes,
             networks,
             security_groups,
+            placement_groups,
             pools,
             hosts,
             host_addresses,
@@ -85,6 +88,7 @@ impl Tables {
             key_classes.is_synced(),
             networks.is_synced(),
             security_groups.is_synced(),
+            placement_groups.is_synced(),
             pools.is_synced(),
             hosts.is_synced(),
             host_addresses.is_synced(),

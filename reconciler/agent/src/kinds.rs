@@ -12,6 +12,7 @@ pub(crate) mod hotswap_disk_attachment;
 pub(crate) mod image;
 mod key_class;
 pub(crate) mod network;
+mod placement_group;
 pub(crate) mod public_ip;
 pub(crate) mod security_group;
 pub(crate) mod storage_pool;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 
 use berth_api::{
     Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, Image, KeyClass, Network,
-    PublicIP, SecurityGroup, StoragePool, VM, VMClass,
+    PlacementGroup, PublicIP, SecurityGroup, StoragePool, VM, VMClass,
 };
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -85,6 +86,7 @@ const CONTROLLERS: &[Controller] = &[
     controller::<Network>(watch::all::<Network>, Some(|ctx, _| network::reconcile(ctx).boxed())),
     // A control plane of an earlier version does not have the kind.
     controller::<SecurityGroup>(watch::all_if_served::<SecurityGroup>, None),
+    controller::<PlacementGroup>(watch::all::<PlacementGroup>, None),
     controller::<StoragePool>(watch::all::<StoragePool>, None),
     controller::<Host>(watch::own::<Host>, Some(|ctx, _| host::reconcile(ctx).boxed())),
     controller::<ConfigMap>(watch::host_addresses, None),

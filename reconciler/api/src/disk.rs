@@ -2,6 +2,8 @@
 
 mod import;
 
+use std::collections::BTreeMap;
+
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -84,6 +86,9 @@ pub struct DiskSpec {
     /// Whether deleting it is refused. Set it to false before deleting. Default false. Applied live.
     #[serde(default)]
     pub deletion_protection: bool,
+    /// Where its file may be. Read when it gets its host: a change moves no file. Default: on any host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Box<DiskPlacement>>,
     /// How VMs use it: `ReadWriteOnce` (default), one VM at a time; `ReadOnlyMany`, up to 16 VMs at a time, all on its host, each with
     /// `readOnly`. There is no disk that several VMs write to. Cannot change.
     #[serde(default)]
@@ -120,6 +125,7 @@ impl Default for DiskSpec {
             pool: default_pool(),
             deletion_policy: DeletionPolicy::Delete,
             deletion_protection: false,
+            placement: None,
             access: DiskAccess::ReadWriteOnce,
             expand_policy: ExpandPolicy::Online,
             provisioning: Provisioning::Thin,
@@ -173,6 +179,17 @@ fn default_pool() -> ResourceName {
     crate::DEFAULT_NAME.into()
 }
 
+/// Where the file of a Disk may be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DiskPlacement {
+    /// Labels the Host of the file must have, in addition to those that its first VM asks for. A copy is made on the host of
+    /// its source, which must have them too. Default: none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(transform = crate::labels::bounded_labels)]
+    pub host_selector: BTreeMap<String, String>,
+}
+
 /// The treatment of a disk's file when the Disk is deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum DeletionPolicy {
@@ -221,6 +238,11 @@ impl Disk {
     /// Whether several VMs can use it at a time. They only read it.
     pub fn is_read_only_many(&self) -> bool {
         self.spec.access == DiskAccess::ReadOnlyMany
+    }
+
+    /// Returns the labels that the host of its file must have.
+    pub fn host_selector(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.spec.placement.iter().flat_map(|placement| &placement.host_selector)
     }
 
     /// Returns the StoragePool that has its file, or is to have it.

@@ -58,6 +58,7 @@ pub mod image_upload;
 pub mod ip_pool;
 mod json_kind;
 pub mod key_class;
+mod labels;
 pub mod manifests;
 pub mod name;
 pub mod network;
@@ -103,8 +104,8 @@ pub use condition::{ConditionType, ConditionUpdate, Conditions, Readiness};
 pub use cpu_amount::{CpuAmount, ParseCpuAmountError};
 pub use cpu_controls::CpuControls;
 pub use disk::{
-    DeletionPolicy, Disk, DiskAccess, DiskImport, DiskLimits, DiskOrigin, DiskRestore, DiskRestored,
-    DiskSource, DiskSpec, DiskState, DiskStatus, ExpandPolicy, MOST_DISK_READERS, Provisioning,
+    DeletionPolicy, Disk, DiskAccess, DiskImport, DiskLimits, DiskOrigin, DiskPlacement, DiskRestore,
+    DiskRestored, DiskSource, DiskSpec, DiskState, DiskStatus, ExpandPolicy, MOST_DISK_READERS, Provisioning,
 };
 pub use disk_snapshot::{Consistency, DiskSnapshot, DiskSnapshotSpec, DiskSnapshotStatus};
 pub use hardware::{BootSource, CpuTopology, Firmware, Graphics, GuestOS, HugePages, Watchdog};

@@ -1,5 +1,7 @@
 //! PlacementGroup: how VMs are spread.
 
+use std::collections::BTreeMap;
+
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -50,6 +52,18 @@ pub struct PlacementGroupSpec {
         )
     )]
     pub topology_key: String,
+    /// Labels the Host of each member must have, in addition to `placement.hostSelector` of the member. Also with
+    /// `enforcement: preferred`. Read when a member is placed: a change does not move a placed VM. While its Host does not
+    /// match, the condition `PlacementSynced` of the member is False. Default: none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(transform = crate::labels::bounded_labels)]
+    pub host_selector: BTreeMap<String, String>,
+    /// Labels the Host of each member should have, in addition to `placement.preferredHostSelector` of the member, whose
+    /// value of a label comes first: of the Hosts that can take a member, one with the most matching labels is chosen, after
+    /// the strategy. Read when a member is placed: a change does not move a placed VM. Default: none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(transform = crate::labels::bounded_labels)]
+    pub preferred_host_selector: BTreeMap<String, String>,
 }
 
 /// The label every Host has with its own name.
@@ -134,7 +148,7 @@ pub struct TopologyClaim {
 impl PlacementGroup {
     /// Whether its members are admitted by claim. A host sees by itself that two members are on it.
     pub fn is_claimed(&self) -> bool {
-        let PlacementGroupSpec { strategy, enforcement, topology_key } = &self.spec;
+        let PlacementGroupSpec { strategy, enforcement, topology_key, .. } = &self.spec;
         let is_seen_by_the_host = *strategy == Strategy::Spread && topology_key == HOSTNAME_LABEL;
         *enforcement == Enforcement::Required && !is_seen_by_the_host
     }
@@ -147,8 +161,11 @@ impl PlacementGroup {
     }
 }
 
+/// The number of members whose conditions are in the status of a group.
+pub const MOST_DESCRIBED_MEMBERS: usize = 256;
+
 /// A member of a group.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupMember {
     /// The VM's name.
@@ -159,4 +176,10 @@ pub struct GroupMember {
     /// The value of `topologyKey` there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
+    /// `Scheduled`: the member has a host; `False` with the reason why it has none. `PlacementSynced`, once it has a host:
+    /// that host is one that the strategy and `hostSelector` of the group allow, whatever the enforcement; `False` with the
+    /// rule that it breaks. Messages are cut at 256 bytes. Of the first 256 members only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::condition::schema")]
+    pub conditions: Conditions,
 }

@@ -307,8 +307,8 @@ reasons! {
     NoHostWithDedicatedCPUs => "Start the agent of a host that the VM may run on with `--dedicated-cpus`, or lower its CPUs.",
     /// The emulator of the VM's TPM has ended: the guest's TPM does not answer.
     TPMFailed => "Restart the VM: it then has an emulator again.",
-    /// No host has the name or the labels the VM asks for.
-    NoSuchHost => "Correct `placement`, or label a host: `kubectl label host`.",
+    /// No host, or not the one where a disk would be, has the name or the labels that the VM, its placement group or its disk asks for.
+    NoSuchHost => "Correct `placement`, or the labels that the group asks for, or label a host: `kubectl label host`.",
     /// The placement group has more members than hosts, or zones, to keep them apart.
     GroupTooLarge => "Add hosts or zones, put fewer VMs into the group, or create it with `enforcement: preferred`.",
     /// Members of the placement group are placed against its rule.

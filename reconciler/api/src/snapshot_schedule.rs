@@ -111,7 +111,7 @@ fn default_deadline() -> i64 {
 /// As many labels, and such values, as labels of an object can be. A selector without any would select all VMs.
 fn selecting_labels(schema: &mut schemars::Schema) {
     schema.insert("minProperties".into(), 1.into());
-    crate::vm::bounded_labels(schema);
+    crate::labels::bounded_labels(schema);
 }
 
 /// A disk is on fewer snapshots than a repository has backups of it.

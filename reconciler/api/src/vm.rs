@@ -429,6 +429,7 @@ impl VMSpec {
     validation = Rule::new("!has(self.template) || !has(self.template.restore)").message("a Disk of a template is not restored: declare a Disk of its own").field_path(".template"),
     validation = Rule::new("!has(self.template) || !has(self.template.access) || self.template.access == 'ReadWriteOnce'").message("a Disk of a template belongs to one VM: declare a Disk of its own for several").field_path(".template"),
     validation = Rule::new("!has(self.template) || !has(self.template.importedFrom)").message("a Disk of a template is a new one: declare a Disk of its own for one that is imported").field_path(".template"),
+    validation = Rule::new("!has(self.template) || !has(self.template.placement)").message("a Disk of a template is on the host of its VM: set hostSelector in placement of the VM").field_path(".template"),
     validation = Rule::new("has(self.template) == has(oldSelf.template)").message("template cannot be added to an existing disk, or removed from it: give the disk another name").field_path(".template")
 )]
 pub struct VMDisk {
@@ -517,24 +518,17 @@ pub struct Placement {
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')").message("must be a name: lower-case letters, digits, '-' and '.', with a letter or digit at both ends of each part"))]
     pub host: Option<String>,
-    /// Labels a Host must have. Read when the VM is placed: a change does not move a placed VM, not even at a restart.
-    /// While its host does not match, the condition `PlacementSynced` is False.
+    /// Labels a Host must have, in addition to those that its group and its new Disks ask for. Read when the VM is placed: a
+    /// change does not move a placed VM, not even at a restart. While its host does not match, the condition
+    /// `PlacementSynced` is False.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
-    #[schemars(transform = bounded_labels)]
+    #[schemars(transform = crate::labels::bounded_labels)]
     pub host_selector: std::collections::BTreeMap<String, String>,
-    /// Labels a Host should have: of the Hosts that can take the VM, one with the most matching labels is chosen. Read
-    /// when the VM is placed: a change does not move a placed VM.
+    /// Labels a Host should have, in addition to those of its group: of the Hosts that can take the VM, one with the most
+    /// matching labels is chosen. Read when the VM is placed: a change does not move a placed VM.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
-    #[schemars(transform = bounded_labels)]
+    #[schemars(transform = crate::labels::bounded_labels)]
     pub preferred_host_selector: std::collections::BTreeMap<String, String>,
-}
-
-/// As many labels, and such values, as a selector can make use of. A schema does not describe the keys.
-pub(crate) fn bounded_labels(schema: &mut schemars::Schema) {
-    let value = "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
-    schema.insert("maxProperties".into(), 64.into());
-    let values = serde_json::json!({"type": "string", "maxLength": 63, "pattern": value});
-    schema.insert("additionalProperties".into(), values);
 }
 
 /// The action when the guest ends by itself. `OnFailure` starts it again after a crash but not after an orderly

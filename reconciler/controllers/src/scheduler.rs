@@ -209,7 +209,7 @@ impl<'r, 'a> Spread<'r, 'a> {
     }
 }
 
-fn has_labels(candidate: &Candidate, wanted: &BTreeMap<String, String>) -> bool {
+pub(crate) fn has_labels(candidate: &Candidate, wanted: &BTreeMap<String, String>) -> bool {
     wanted.iter().all(|(key, value)| candidate.labels.get(key) == Some(value))
 }
 

@@ -27,6 +27,7 @@ mod media;
 mod observe;
 mod observed_users;
 mod offline;
+mod placement;
 mod plan;
 mod probing;
 mod process_facts;

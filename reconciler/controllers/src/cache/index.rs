@@ -197,8 +197,8 @@ impl Index {
                 concerned.extend(entry.group.clone());
             }
         }
-        // Disks that were bound for it may have to be released.
-        if old.as_ref().map(|e| &e.host) != new.as_ref().map(|e| &e.host) {
+        // Disks that were bound for it may have to be released, and one that it lists anew may not be allowed on its host.
+        if old.as_ref().map(|e| (&e.host, &e.disks)) != new.as_ref().map(|e| (&e.host, &e.disks)) {
             concerned.extend(old.iter().chain(&new).flat_map(|entry| entry.disks.iter().cloned()));
         }
         if old != new {

@@ -1,39 +1,50 @@
 //! The PlacementGroup controller: reports the members and whether all of them are placed as the rule requires.
 
+mod members;
+
 use std::collections::BTreeMap;
 
-use berth_api::{
-    Enforcement, PlacementGroup, PlacementGroupStatus, Readiness, Reason, Strategy, condition,
-    placement_group::GroupMember,
-};
-use k8s_openapi::jiff::Timestamp;
+use berth_api::{Enforcement, PlacementGroup, PlacementGroupStatus, Readiness, Reason, Strategy, condition};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 
 use crate::{
     batch::WriteBatch,
-    cache::Cache,
+    cache::{Cache, capacity::Candidate},
     config::Config,
     key::Key,
     plan::{Dependency, Outcome},
-    scheduler::topology_values,
+    scheduler::{has_labels, topology_values},
     topology,
 };
 
 /// The inputs of a group's status.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Observed {
     members: Vec<Member>,
-    /// The number of distinct values of the topology key among the hosts.
+    /// The number of distinct values of the topology key among the hosts that members may run on.
     values: usize,
 }
 
 /// A member's current place: its host, or why it has none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Member {
     vm: String,
     host: Option<String>,
     /// The value of the topology key there.
     value: Option<String>,
+    /// Its condition `Scheduled`.
+    scheduled: Option<Condition>,
+    /// The label that its host does not have: one of the group's selector, or else the topology key.
+    lacks: Option<Lacks>,
     why_not: Option<String>,
+}
+
+/// A label that the host of a member lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Lacks {
+    /// A label of `hostSelector`, as `label=value`.
+    Selected(String),
+    TopologyKey,
 }
 
 pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
@@ -55,15 +66,26 @@ fn observe(cache: &Cache, group: &PlacementGroup, key: &Key) -> Observed {
     let member = |key: &Key| {
         let status = cache.tables.vms.get(key)?.status.as_ref();
         let host = status.and_then(|s| s.binding.as_ref()).map(|b| b.host.clone());
-        let value = host.as_ref().and_then(|h| capacity.get(h)?.labels.get(topology_key).cloned());
+        let candidate = host.as_ref().and_then(|h| capacity.get(h));
+        let value = candidate.and_then(|candidate| candidate.labels.get(topology_key).cloned());
         let scheduled = status.and_then(|s| condition::find(&s.conditions, "Scheduled"));
         let why_not = scheduled.filter(|c| c.status == "False").map(|c| c.message.clone());
-        Some(Member { vm: key.name.clone(), host, value, why_not })
+        let lacks = candidate.and_then(|candidate| lacks(group, candidate));
+        Some(Member { vm: key.name.clone(), host, value, scheduled: scheduled.cloned(), lacks, why_not })
     };
+    let hosts = capacity.hosts().filter(|host| has_labels(host, &group.spec.host_selector));
     Observed {
         members: cache.index.members(key).iter().filter_map(member).collect(),
-        values: topology_values(topology_key, capacity.hosts()).len(),
+        values: topology_values(topology_key, hosts).len(),
     }
+}
+
+fn lacks(group: &PlacementGroup, host: &Candidate) -> Option<Lacks> {
+    let mut selector = group.spec.host_selector.iter();
+    if let Some((label, value)) = selector.find(|(label, value)| host.labels.get(*label) != Some(*value)) {
+        return Some(Lacks::Selected(format!("{label}={value}")));
+    }
+    (!host.labels.contains_key(&group.spec.topology_key)).then_some(Lacks::TopologyKey)
 }
 
 fn plan(group: &PlacementGroup, observed: &Observed) -> Readiness {
@@ -72,6 +94,9 @@ fn plan(group: &PlacementGroup, observed: &Observed) -> Readiness {
     let (placed, total) = (members.iter().filter(|m| m.host.is_some()).count(), members.len());
     let required = spec.enforcement == Enforcement::Required;
     if required && let Some(text) = broken(spec.strategy, members) {
+        return Readiness::Stalled(Reason::GroupRuleBroken, text);
+    }
+    if let Some(text) = members.iter().find_map(members::elsewhere) {
         return Readiness::Stalled(Reason::GroupRuleBroken, text);
     }
     let Some(first) = members.iter().find(|m| m.host.is_none()) else {
@@ -121,8 +146,7 @@ fn status(
     let mut status = group.status.clone().unwrap_or_default();
     let generation = group.metadata.generation.unwrap_or_default();
     readiness.write(&mut status.conditions, generation, now);
-    let member = |m: &Member| GroupMember { vm: m.vm.clone(), host: m.host.clone(), value: m.value.clone() };
-    status.members = observed.members.iter().map(member).collect();
+    status.members = members::report(group, &observed.members, status.members, now);
     let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
     status.placed = count(observed.members.iter().filter(|m| m.host.is_some()).count());
     status.total = count(observed.members.len());
@@ -142,7 +166,8 @@ mod tests {
 
     fn member(vm: &str, host: Option<&str>) -> Member {
         let host = host.map(str::to_owned);
-        Member { vm: vm.into(), value: host.clone(), why_not: host.is_none().then(|| "no room".into()), host }
+        let why_not = host.is_none().then(|| "no room".into());
+        Member { vm: vm.into(), value: host.clone(), why_not, host, ..Member::default() }
     }
 
     fn says(spec: serde_json::Value, members: &[Member], values: usize) -> Readiness {

@@ -2,6 +2,7 @@
 //! agent owns the VM.
 
 mod addresses;
+mod labels;
 mod observe;
 mod place;
 mod plan;

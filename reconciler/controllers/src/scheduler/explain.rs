@@ -45,7 +45,7 @@ impl Unfit {
             Self::NotReady => format!("{count} not ready"),
             Self::Cordoned => format!("{count} cordoned"),
             Self::DiskElsewhere => format!("{count} without the files of its disks"),
-            Self::Labels => format!("{count} without the labels of placement.host_selector"),
+            Self::Labels => format!("{count} without the labels of host_selector"),
             Self::OtherNamespaces => format!("{count} reserved for other namespaces"),
             Self::NoTpm => format!("{count} without swtpm, which a TPM needs"),
             Self::NoVsock => format!("{count} without vsock devices"),
@@ -87,7 +87,7 @@ impl Unfit {
         match self {
             Self::NotReady => format!("host {name} is not ready: its agent does not report"),
             Self::Cordoned => format!("host {name} is cordoned: it takes no new VMs"),
-            Self::Labels => format!("host {name} does not have the labels of placement.host_selector"),
+            Self::Labels => format!("host {name} does not have the labels of host_selector"),
             Self::OtherNamespaces => format!("host {name} is reserved for other namespaces"),
             Self::NoTpm => format!("host {name} has no swtpm, which a TPM needs"),
             Self::NoVsock => format!("host {name} has no vsock devices (modprobe vhost_vsock)"),

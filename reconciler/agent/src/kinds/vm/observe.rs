@@ -7,7 +7,7 @@ use berth_api::SizeTaken;
 use berth_api::vm::{
     ConsoleAddress, Hardware, InterfaceConfig, ObservedAddresses, PinnedClass, SnapshotOfVM,
 };
-use berth_api::{CpuControls, Host, IPPoolMode, Power, Profile, Size, SizeError, VM};
+use berth_api::{CpuControls, IPPoolMode, Power, Profile, Size, SizeError, VM};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -20,6 +20,7 @@ use super::guest_network;
 use super::held::held;
 use super::observed_users::GuestUsers;
 use super::pending_leases;
+use super::placement;
 use super::process_facts;
 use super::secrets;
 use super::secure_boot_keys::KeysToEnroll;
@@ -271,19 +272,6 @@ pub(super) fn is_left_alone(vm: &VM, observed: &Observed) -> bool {
         && observed.journal.suspension.is_none()
 }
 
-/// Returns why a VM's placement, as declared now, would not choose its host.
-pub(super) fn misplaced(vm: &VM, host: &Host) -> Option<String> {
-    let placement = vm.spec.placement.as_ref()?;
-    let name = host.name_any();
-    let stays = "a placed VM does not move, also not when it is restarted: make another one";
-    if let Some(wanted) = placement.host.as_ref().filter(|wanted| **wanted != name) {
-        return Some(format!("placement.host is {wanted} and the VM is on {name}; {stays}"));
-    }
-    let lacks = |(label, value): &(&String, &String)| host.labels().get(*label) != Some(*value);
-    let (label, value) = placement.host_selector.iter().find(lacks)?;
-    Some(format!("placement.hostSelector asks for {label}={value}, which host {name} does not have; {stays}"))
-}
-
 /// Fills in what the control plane knows and leaves the rest empty.
 fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
     let tables = ctx.index.read();
@@ -321,6 +309,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
     });
     let conflicts = conflicts.collect();
     let host = tables.hosts.get(&ObjectName::new("", ctx.host()));
+    let group = placement::group_of(&tables, vm, name);
     Observed {
         now: Timestamp::UNIX_EPOCH,
         instance: String::new(),
@@ -383,7 +372,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         draining: host.as_ref().is_some_and(|h| h.spec.draining),
         at_shutdown: None,
         holder: Some(ctx.config.holder()),
-        misplaced: host.as_ref().and_then(|host| misplaced(vm, host)),
+        misplaced: host.as_ref().and_then(|host| placement::misplaced(vm, group.as_deref(), host)),
         restore: VmRestore::None,
         memory: None,
         booted_restored: None,

@@ -6,10 +6,11 @@ use berth_api::{Disk, Image, ObjectUse, RESTORE_ANNOTATION, condition, former_ui
 use kube::ResourceExt;
 
 use crate::{
-    cache::{Cache, shared_images::ForeignOriginal},
+    cache::{Cache, capacity::Candidate, shared_images::ForeignOriginal},
     key::{Key, ObjectKind},
     kinds::quota::{self, Excess},
     placement_hold::{PlacementHold, placement_hold, untrusted},
+    scheduler::has_labels,
 };
 
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub(super) struct Observed {
     pub(super) unconfirmed: Option<String>,
     /// The host that it would be on, whose agent does not encrypt disks. Only of an encrypted one.
     pub(super) not_encrypting: Option<String>,
+    /// Why no host, or not the one where it would be, has the labels that it asks for.
+    pub(super) misplaced: Option<String>,
     /// The source that it is copied from.
     pub(super) source: Option<Source>,
     /// The backup that it is made from.
@@ -121,6 +124,7 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     let fresh_volume_id = String::new();
     let is_bound = disk.status.as_ref().is_some_and(|status| status.binding.is_some());
     let made_at = source.as_ref().and_then(|source| source.place.as_ref().ok()).map(|place| &place.host);
+    let misplaced = misplaced(cache, disk, made_at.cloned());
     let made_at = made_at.or(restore.as_ref().map(|restore| &restore.host)).cloned();
     let not_encrypting = not_encrypting(cache, disk, made_at);
     let over_quota = if is_bound { None } else { quota::excess(cache, &Key::of(disk)) };
@@ -136,6 +140,7 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
         unconfirmed,
         abandoned,
         not_encrypting,
+        misplaced,
         source,
         backup: backup(cache, disk, &namespace),
         unknown,
@@ -143,10 +148,38 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     }
 }
 
-/// Returns a host that an encrypted disk would be on, and that would make a file without encryption for it: the one where it is made, and
-/// those of the VMs that name it.
+/// Returns a host that an encrypted disk would be on, and that would make a file without encryption for it.
 fn not_encrypting(cache: &Cache, disk: &Disk, made_at: Option<String>) -> Option<String> {
     disk.spec.encryption.as_ref()?;
+    places(cache, disk, made_at).into_iter().find(|host| !cache.encrypts_disks(host))
+}
+
+/// Returns why no host, or not the one that a disk without a host would be on, has the labels that it asks for.
+fn misplaced(cache: &Cache, disk: &Disk, made_at: Option<String>) -> Option<String> {
+    let wanted = disk.spec.placement.as_ref().map(|placement| &placement.host_selector)?;
+    let capacity = &cache.index.capacity;
+    let lacked = |host: &Candidate| {
+        let (label, value) = wanted.iter().find(|(label, value)| host.labels.get(*label) != Some(*value))?;
+        Some(format!(
+            "host {}, where it would be, does not have the label {label}={value} of its hostSelector",
+            host.name
+        ))
+    };
+    if let Some(text) = places(cache, disk, made_at).into_iter().find_map(|host| lacked(capacity.get(&host)?))
+    {
+        return Some(text);
+    }
+    let hosts: Vec<&Candidate> = capacity.hosts().collect();
+    // Before the first host has joined, no label is wrong.
+    if hosts.is_empty() || hosts.iter().any(|host| has_labels(host, wanted)) {
+        return None;
+    }
+    let labels: Vec<String> = wanted.iter().map(|(label, value)| format!("{label}={value}")).collect();
+    Some(format!("none of {} hosts has the labels {} of its hostSelector", hosts.len(), labels.join(", ")))
+}
+
+/// Returns the hosts that a disk without a host would be on: the one where it is made, and those of the VMs that name it.
+fn places(cache: &Cache, disk: &Disk, made_at: Option<String>) -> Vec<String> {
     let key = Key::of(disk);
     let attachments = cache.index.attachments_of_disk(&key);
     let attached = attachments.iter().filter_map(|attachment| cache.tables.attachments.get(attachment));
@@ -156,7 +189,7 @@ fn not_encrypting(cache: &Cache, disk: &Disk, made_at: Option<String>) -> Option
         let status = cache.tables.vms.get(&vm)?.status.as_ref()?;
         status.binding.as_ref().map(|binding| binding.host.clone())
     };
-    made_at.into_iter().chain(vms.filter_map(host_of)).find(|host| !cache.encrypts_disks(host))
+    made_at.into_iter().chain(vms.filter_map(host_of)).collect()
 }
 
 /// Returns an image that was made from a disk or a snapshot, or was uploaded, and that the disk has to wait for or is bound to the host

@@ -77,6 +77,11 @@ fn plan_new(disk: &Disk, observed: &Observed) -> Plan<Option<Readiness>> {
         let dependencies = vec![Dependency::Object(Key::cluster(ObjectKind::StoragePool, pool))];
         return Plan::blocked(Some(Readiness::Reconciling(Reason::WaitingForPool, text)), dependencies);
     }
+    if let Some(text) = &observed.misplaced {
+        let source = observed.source.iter().map(|source| Dependency::Object(source.key.clone()));
+        let dependencies = source.chain([Dependency::Hosts]).collect();
+        return Plan::blocked(Some(Readiness::Stalled(Reason::NoSuchHost, text.clone())), dependencies);
+    }
     let foreign = observed.foreign_original.as_ref();
     if let Some(refused) = foreign.and_then(|original| not_shared(disk, original)) {
         return refused;

@@ -44,6 +44,7 @@ fn a_disk_bound_for_a_vm_that_never_came_goes_back_and_waits_for_its_first_use()
         unconfirmed: None,
         abandoned,
         not_encrypting: None,
+        misplaced: None,
     };
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
     let decision = plan(&disk, &seen(true)).decision;
@@ -117,6 +118,7 @@ fn a_disk_of_a_pool_that_does_not_exist_waits_for_it_and_keeps_its_vm_waiting() 
         claim: None,
         abandoned: false,
         not_encrypting: None,
+        misplaced: None,
     };
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
     let waits = plan(&disk, &seen(true));
@@ -237,6 +239,7 @@ fn a_disk_of_a_backup_waits_for_it_and_is_placed_with_its_first_vm() {
             claim: None,
             abandoned: false,
             not_encrypting: None,
+            misplaced: None,
         };
         let plan = plan(&disk, &observed);
         assert!(plan.steps.is_empty(), "{plan:?}");
@@ -266,6 +269,7 @@ fn a_copy_is_bound_to_the_host_of_its_source_or_says_what_it_waits_for() {
         unconfirmed: None,
         abandoned: false,
         not_encrypting: None,
+        misplaced: None,
         backup: None,
         source: Some(Source { key: key.clone(), place, away: None }),
         unknown: None,
@@ -396,6 +400,7 @@ fn a_disk_beyond_a_quota_waits_for_it_once_nothing_else_is_in_its_way() {
         unconfirmed: None,
         abandoned: false,
         not_encrypting: None,
+        misplaced: None,
         backup: None,
         source: None,
         unknown: None,
@@ -494,4 +499,55 @@ fn a_new_disk_needs_that_the_image_of_another_namespace_is_still_shared() {
     assert_eq!(gone, text, "whether it exists is not shown");
     let bound = disk(json!({"binding": {"host": "h1", "epoch": 1}, "volumeID": "v-1", "size": "1Gi"}));
     assert_eq!(plan(&bound, &observe(&cache, &bound)).decision, None, "one that exists goes on");
+}
+
+#[test]
+fn a_disk_is_bound_only_to_a_host_with_the_labels_that_it_asks_for() {
+    let mut cache = Cache::new(std::time::Duration::from_secs(40));
+    let now = tokio::time::Instant::now();
+    let object = |kind: &str, name: &str, spec: serde_json::Value, status: serde_json::Value| {
+        json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": kind,
+            "metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"},
+            "spec": spec, "status": status,
+        })
+    };
+    let host = |name: &str, version: &str, zone: &str| -> Host {
+        serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "Host", "spec": {},
+            "metadata": {"name": name, "resourceVersion": version, "labels": {"zone": zone}},
+        }))
+        .expect("a Host")
+    };
+    let asks = |zone: &str, source: serde_json::Value| -> Disk {
+        let spec = json!({"size": "1Gi", "source": source, "placement": {"hostSelector": {"zone": zone}}});
+        serde_json::from_value(object("Disk", "d", spec, json!(null))).expect("a Disk")
+    };
+    let in_the_way = |cache: &Cache, disk: &Disk| obstacle(disk, &observe(cache, disk));
+    let new = asks("b", json!(null));
+    assert_eq!(in_the_way(&cache, &new), None, "before the first host has joined");
+    cache.put(host("h1", "1", "a"), now);
+    let nowhere = plan(&new, &observe(&cache, &new));
+    let readiness = nowhere.decision.expect("it is reported");
+    assert_eq!(readiness.reason(), Reason::NoSuchHost);
+    insta::assert_snapshot!(readiness.message(), @"none of 1 hosts has the labels zone=b of its hostSelector");
+    assert_eq!(nowhere.outcome, Outcome::Blocked(vec![Dependency::Hosts]));
+    cache.put(host("h2", "2", "b"), now);
+    assert_eq!(in_the_way(&cache, &new), None, "its first VM goes to h2");
+
+    let there = json!({"binding": {"host": "h1", "epoch": 1}, "size": "1Gi", "volumeID": "v-1"});
+    let other = object("Disk", "other", json!({"size": "1Gi"}), there);
+    cache.put(serde_json::from_value::<Disk>(other).expect("a Disk"), now);
+    let copy = in_the_way(&cache, &asks("b", json!({"disk": "other"}))).expect("its source is on h1");
+    insta::assert_snapshot!(copy.text, @"host h1, where it would be, does not have the label zone=b of its hostSelector");
+    let source = Dependency::Object(Key::namespaced(ObjectKind::Disk, "ns", "other"));
+    assert_eq!(copy.dependencies, [source, Dependency::Hosts]);
+
+    let spec = json!({"class": "small", "disks": [{"name": "root", "boot": true}, {"name": "d"}]});
+    let bound = json!({"binding": {"host": "h1", "epoch": 1}});
+    cache.put(serde_json::from_value::<VM>(object("VM", "web", spec, bound)).expect("a VM"), now);
+    let waits = in_the_way(&cache, &new).expect("a VM on h1 lists it");
+    assert!(waits.text.contains("host h1"), "{}", waits.text);
+    cache.put(host("h1", "3", "b"), now);
+    assert_eq!(in_the_way(&cache, &new), None);
 }

@@ -17,7 +17,7 @@ use crate::{
     kinds::disk::bind_disk,
     kinds::network::why_not,
     kinds::vm::{
-        Decision, addresses,
+        Decision, addresses, labels,
         observe::{DiskSeen, Observed, bound},
     },
     placement_hold::awaits_its_host,
@@ -74,14 +74,14 @@ fn capacity_dependencies(vm: &VM, observed: &Observed, request: Request) -> Vec<
     dependencies
 }
 
-/// Names the disks that tie it to a host, and the host that refused it.
+/// Names the disks that tie it to a host, the labels that its group and its disks ask for, and the host that refused it.
 fn constraints_text(observed: &Observed) -> String {
     let refused = observed.refused_by.iter().map(|(host, why)| format!("host {host} refused it ({why})"));
     let tied = observed.disks.iter().filter_map(|disk| {
         let host = &bound(disk.object.as_ref()?)?.host;
         Some(format!("Disk {} is on host {host}", disk.key.name))
     });
-    let tied: Vec<String> = refused.chain(tied).collect();
+    let tied: Vec<String> = refused.chain(tied).chain(labels::explain(observed)).collect();
     if tied.is_empty() { String::new() } else { format!("{}: ", tied.join(", ")) }
 }
 
@@ -199,6 +199,10 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
             taken: observed.taken.clone(),
         }),
     };
+    let selector = labels::required(&placement.host_selector, observed).map_err(|text| {
+        let readiness = Readiness::Stalled(Reason::NoSuchHost, text);
+        (VMState::Unschedulable, readiness, labels::dependencies(observed))
+    })?;
     let host = |d: &DiskSeen| d.claimed.clone().or_else(|| Some(bound(d.object.as_ref()?)?.host.clone()));
     let disk_hosts = observed.disks.iter().filter_map(host).collect();
     Ok(Request {
@@ -222,8 +226,8 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         graphics: vm.spec.graphics != Graphics::None,
         bridges: bridges(observed),
         host: placement.host,
-        selector: placement.host_selector,
-        preferred: placement.preferred_host_selector,
+        selector,
+        preferred: labels::preferred(placement.preferred_host_selector, observed),
         disk_hosts,
         refused_by: observed.refused_by.as_ref().map(|(host, _)| host.clone()),
         group,

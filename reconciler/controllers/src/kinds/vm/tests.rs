@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use berth_api::{Binding, Disk, Network, Reason, VM, VMState, console::VM_ACCOUNTS};
+use berth_api::{Binding, Disk, Network, PlacementGroup, Reason, VM, VMState, console::VM_ACCOUNTS};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -436,4 +436,60 @@ async fn a_namespace_has_the_accounts_of_tickets_once_a_vm_of_it_is_bound_and_no
     deleted.metadata.deletion_timestamp =
         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
     assert_eq!(written(deleted), 0);
+}
+
+#[test]
+fn a_vm_goes_where_it_its_group_and_its_new_disks_ask_for() {
+    let mut capacity = HostCapacity::default();
+    for (name, zone, rack) in [("a", "b", "2"), ("b", "a", "1"), ("c", "b", "1"), ("d", "b", "1")] {
+        let labels = [("zone", zone), ("rack", rack), ("name", name)];
+        capacity.set_host(Candidate {
+            name: name.into(),
+            labels: labels.map(|(label, value)| (label.to_owned(), value.to_owned())).into(),
+            ready: true,
+            allocatable_cpus: 4,
+            allocatable_memory: 1 << 40,
+            ..Candidate::default()
+        });
+    }
+    let group: PlacementGroup = serde_json::from_value(json!({
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"topologyKey": "name", "hostSelector": {"rack": "1"}, "preferredHostSelector": {"name": "d"}},
+    }))
+    .expect("a group");
+    let group = Arc::new(group);
+    let decided = |placement: serde_json::Value, zone: &str| {
+        let mut vm = vm(json!(null));
+        vm.spec.placement = Some(serde_json::from_value(placement).expect("a placement"));
+        let mut disk = disk(ready_disk()).as_ref().clone();
+        let asked = json!({"hostSelector": {"zone": zone}});
+        disk.spec.placement = Some(serde_json::from_value(asked).expect("a placement"));
+        let seen = Observed { group: Some(group.clone()), ..observed(Some(Arc::new(disk))) };
+        let plan = plan(&vm, &seen, &capacity);
+        match plan.decision {
+            Decision::Bind { host, .. } => Ok(host),
+            Decision::Wait(state, readiness) => {
+                assert_eq!((state, readiness.reason()), (VMState::Unschedulable, Reason::NoSuchHost));
+                let Outcome::Blocked(dependencies) = plan.outcome else { panic!("it waits") };
+                for (kind, name) in [(ObjectKind::Disk, "root"), (ObjectKind::PlacementGroup, "web")] {
+                    let needed = Dependency::Object(Key::namespaced(kind, "default", name));
+                    assert!(dependencies.contains(&needed), "{dependencies:?}");
+                }
+                Err(readiness.message().to_owned())
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(decided(json!({"group": "web"}), "b"), Ok("d".into()), "the group prefers d");
+    let own = json!({"group": "web", "preferredHostSelector": {"name": "c"}});
+    assert_eq!(decided(own, "b"), Ok("c".into()), "the VM prefers c");
+    insta::assert_snapshot!(
+        decided(json!({"group": "web"}), "c").expect_err("no host is in zone c"),
+        @"PlacementGroup web asks for hosts with rack=1, Disk root asks for hosts with zone=c: none of 4 hosts has the labels rack=1, zone=c"
+    );
+    let own = json!({"group": "web", "hostSelector": {"zone": "a"}});
+    insta::assert_snapshot!(
+        decided(own, "b").expect_err("no host is in two zones"),
+        @"placement.hostSelector asks for hosts with zone=a and Disk root for hosts with zone=b: no host has both"
+    );
 }

@@ -455,15 +455,21 @@ fn a_placement_that_the_host_does_not_fit_is_told_of_and_moves_nothing() {
         serde_json::from_value(json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Host",
         "metadata": {"name": "h", "labels": {"disk": "ssd"}}, "spec": {}}))
         .expect("a host");
+    let group: berth_api::PlacementGroup =
+        serde_json::from_value(json!({"apiVersion": "berth.dev/v1alpha1", "kind": "PlacementGroup",
+        "metadata": {"name": "web"}, "spec": {"hostSelector": {"rack": "1"}}}))
+        .expect("a group");
     let cases = [
         (json!({}), None),
+        (json!({"group": "web"}), Some("hostSelector of PlacementGroup web asks for rack=1")),
         (json!({"host": "h", "hostSelector": {"disk": "ssd"}}), None),
         (json!({"host": "other"}), Some("placement.host is other and the VM is on h")),
         (json!({"hostSelector": {"disk": "ssd", "zone": "b"}}), Some("zone=b, which host h does not have")),
     ];
     for (placement, expected) in cases {
         let vm = vm(json!({"placement": placement}));
-        let misplaced = super::super::super::observe::misplaced(&vm, &host);
+        let group = placement.get("group").map(|_| &group);
+        let misplaced = super::super::super::placement::misplaced(&vm, group, &host);
         let observed = Observed { misplaced, ..present(RunState::Running) };
         let plan = plan(&vm, &observed);
         assert!(matches!(plan.readiness, Readiness::Ready(..)), "what runs goes on");

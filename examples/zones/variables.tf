@@ -1,0 +1,15 @@
+variable "image_url" {
+  description = "URL of a cloud image."
+  type        = string
+}
+
+variable "image_sha256" {
+  description = "Its SHA-256 checksum."
+  type        = string
+}
+
+variable "zone" {
+  description = "The zone: a label of hosts."
+  type        = string
+  default     = "b"
+}
