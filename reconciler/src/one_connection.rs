@@ -12,23 +12,31 @@ use hyper_util::{
     client::legacy::connect::HttpConnector,
     rt::{TokioExecutor, TokioTimer},
 };
-use kube::{Client, Config, client::ConfigExt};
+use kube::{
+    Client, Config,
+    client::{ClientBuilder, ConfigExt},
+};
 use tower::{BoxError, ServiceBuilder, retry::RetryLayer};
 
-use crate::too_many_requests::TooManyRequests;
+use crate::{api_limits::ApiLimits, too_many_requests::TooManyRequests};
 
-/// The interval between pings on an idle connection.
-const PING_EVERY: Duration = Duration::from_secs(20);
 /// The time limit for the response to a ping.
 const PING_ANSWER: Duration = Duration::from_secs(10);
 
-/// Returns a client of the configured control plane.
+/// Returns a client of the configured control plane, without limits.
 ///
 /// *Errors:* the configuration has unusable keys or certificates.
 pub fn client_of(config: Config) -> anyhow::Result<Client> {
+    client_within(config, &ApiLimits::NONE)
+}
+
+/// Returns a client of the configured control plane whose requests have these limits.
+///
+/// *Errors:* the configuration has unusable keys or certificates.
+pub fn client_within(config: Config, limits: &ApiLimits) -> anyhow::Result<Client> {
     const WHAT: &str = "making a client";
     if config.proxy_url.is_some() {
-        return Client::try_from(config).context(WHAT);
+        return Ok(ClientBuilder::try_from(config).context(WHAT)?.with_layer(&limits.layer()).build());
     }
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
@@ -43,7 +51,7 @@ pub fn client_of(config: Config) -> anyhow::Result<Client> {
     }
     let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .http2_keep_alive_interval(PING_EVERY)
+        .http2_keep_alive_interval(limits.ping_every)
         .http2_keep_alive_timeout(PING_ANSWER)
         .http2_keep_alive_while_idle(true)
         .build(tls.enable_all_versions().wrap_connector(tcp));
@@ -51,6 +59,8 @@ pub fn client_of(config: Config) -> anyhow::Result<Client> {
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .layer(RetryLayer::new(TooManyRequests::new()))
+        // Each repetition counts.
+        .layer(limits.layer())
         .option_layer(config.auth_layer().context(WHAT)?)
         .layer(config.extra_headers_layer().context(WHAT)?)
         .map_err(BoxError::from)
