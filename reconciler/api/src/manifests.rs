@@ -9,6 +9,8 @@ pub mod derived;
 mod former_uid;
 mod gates;
 mod host_policies;
+#[cfg(test)]
+mod page;
 mod quotas;
 
 pub use definitions::definition;
