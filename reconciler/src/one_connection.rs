@@ -67,3 +67,59 @@ pub fn client_within(config: Config, limits: &ApiLimits) -> anyhow::Result<Clien
         .service(http);
     Ok(Client::new(service, namespace))
 }
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Uri};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::{TcpListener, TcpStream},
+        time::Instant,
+    };
+
+    use super::*;
+    use crate::api_limits::Rate;
+
+    /// Answers requests, other than those with `silent` in their path.
+    async fn answer(mut stream: TcpStream) -> std::io::Result<()> {
+        let mut buffer = [0; 4096];
+        loop {
+            let read = stream.read(&mut buffer).await?;
+            if read == 0 {
+                return Ok(());
+            }
+            if !String::from_utf8_lossy(&buffer[..read]).contains("silent") {
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await?;
+            }
+        }
+    }
+
+    async fn server() -> Uri {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(answer(stream));
+            }
+        });
+        format!("http://{address}").parse().expect("an address")
+    }
+
+    #[tokio::test]
+    async fn the_requests_of_a_client_have_its_limits() {
+        let limits = ApiLimits {
+            rate: Some(Rate { per_second: 10, burst: 2 }),
+            timeout: Some(Duration::from_secs(1)),
+            ..ApiLimits::NONE
+        };
+        let client = client_within(Config::new(server().await), &limits).expect("a client");
+        let get = |path: &str| Request::get(path).body(Vec::new()).expect("a request");
+        let begun = Instant::now();
+        for _ in 0..4 {
+            assert_eq!(client.request_text(get("/x")).await.expect("an answer"), "{}");
+        }
+        assert!(begun.elapsed() >= Duration::from_millis(190), "two of them wait: {:?}", begun.elapsed());
+        let error = client.request_text(get("/silent")).await.expect_err("no answer").to_string();
+        assert!(error.contains("did not answer within 1 seconds"), "{error}");
+    }
+}
