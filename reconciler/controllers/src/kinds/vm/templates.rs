@@ -35,6 +35,10 @@ pub(super) fn writes(cache: &Cache, vm: &VM) -> Vec<Write> {
 
 /// Returns the writes that have the VM's Disks follow its labels and annotations.
 pub(super) fn metadata_writes(cache: &Cache, vm: &VM) -> Vec<Write> {
+    let mut declared = templates(vm).peekable();
+    if declared.peek().is_none() {
+        return Vec::new();
+    }
     let inherited = Inherited::of(&vm.metadata);
     let write = |(key, _): (Key, &DiskSpec)| {
         let disk = cache.tables.disks.get(&key)?;
@@ -42,7 +46,7 @@ pub(super) fn metadata_writes(cache: &Cache, vm: &VM) -> Vec<Write> {
         let changes = inherited.changes(&disk.metadata).filter(|_| follows)?;
         Some(Write::ChangeMetadata(disk.clone(), changes))
     };
-    templates(vm).filter_map(write).collect()
+    declared.filter_map(write).collect()
 }
 
 /// Removes what a quota of the namespace does not allow: all creations together, or none of them, and the size of each disk that would
