@@ -32,7 +32,8 @@ resource "berth_vm" "server" {
   name   = "scheduled"
   cpus   = 1
   memory = "512Mi"
-  labels = { snapshots = "nightly" }
+  # Its snapshots have the labels, too.
+  labels = { snapshots = "nightly", team = "web" }
   disks = [
     { name = berth_disk.root.name, boot = true },
     { name = berth_disk.data.name },

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod api;
 mod backup;
 mod console;
 mod disk_backup;
@@ -29,6 +30,7 @@ use clap::{Args, Parser, Subcommand};
 use ipnet::{IpNet, Ipv4Net};
 
 use crate::log::LogOptions;
+pub use api::ApiOptions;
 pub use backup::{BackupOptions, BackupSchedule, RestoreOptions};
 pub use console::{ConsoleOptions, ConsoleTarget, LogsOptions, ScreenshotOptions, VncOptions};
 pub use disk_backup::{BackupSite, ListBackupsOptions, RestoreVmOptions, VerifyBackupOptions};
@@ -501,6 +503,8 @@ pub struct Connection {
 pub struct ControllersOptions {
     #[command(flatten)]
     pub connection: Connection,
+    #[command(flatten)]
+    pub api: ApiOptions,
     /// Creates the IPPool `default` with this range, and the StoragePool `default`, if they are missing.
     #[arg(long)]
     pub public_cidr: Option<Ipv4Net>,
@@ -526,6 +530,8 @@ pub struct HostOptions {
     pub state: StateDir,
     #[command(flatten)]
     pub agent: AgentOptions,
+    #[command(flatten)]
+    pub api: ApiOptions,
     /// Simulates this many hosts (`sim-0001`, …) to measure a control plane, and does not run this machine's agent. Each has
     /// 8 CPUs, 32 GiB of memory and 1 TiB of disk. VMs bound to them never run.
     #[arg(long, value_name = "HOSTS", value_parser = clap::value_parser!(u16).range(1..=9999), conflicts_with_all = ["host_name", "join"])]

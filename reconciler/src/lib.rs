@@ -12,11 +12,12 @@
 //!            │    net_trace             the way of a packet over hosts, as text
 //!            │    service               the units of systemd
 //!            ▼
-//!  requests, credential, one_connection ─▶ too_many_requests, log   clients, credentials, output
+//!  requests, credential, one_connection ─▶ too_many_requests, api_limits, log   clients, credentials, output
 //! ```
 //!
 //! It must not decide placement, run a guest or interpret a request of the API: those are the other crates'.
 
+pub mod api_limits;
 pub mod cli;
 pub mod commands;
 pub mod credential;

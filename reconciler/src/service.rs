@@ -1,6 +1,8 @@
 //! berth as a service of systemd: the text of its units. Pure.
 
 use std::{
+    collections::BTreeSet,
+    fmt::Write as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -18,6 +20,10 @@ const BESIDE_GUESTS: Duration = Duration::from_secs(60);
 /// systemd gives a shutdown half an hour in all.
 const LONGEST: Duration = Duration::from_secs(25 * 60);
 
+/// The greatest number of variables of the environment, and the length in bytes of the longest value.
+const MOST_VARIABLES: usize = 64;
+const LONGEST_VALUE: usize = 4096;
+
 /// The program and options that the units run.
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
@@ -27,6 +33,8 @@ pub(crate) struct Service {
     pub(crate) role: &'static str,
     /// The options of the role.
     pub(crate) arguments: Vec<String>,
+    /// Variables of its environment: names and values.
+    pub(crate) environment: Vec<(String, String)>,
     pub(crate) state_dir: PathBuf,
     /// How long guests have before the machine is shut down.
     pub(crate) timeout: Duration,
@@ -43,7 +51,8 @@ pub(crate) struct Unit {
 
 /// Returns the units.
 ///
-/// *Errors:* a value that has no place in a unit: a path that is not absolute, a control character, a secret; a time that is too long.
+/// *Errors:* a value that has no place in a unit: a path that is not absolute, a control character, a secret; a variable that is given
+/// twice; a time that is too long.
 pub(crate) fn units(service: &Service) -> anyhow::Result<Vec<Unit>> {
     if service.timeout > LONGEST {
         bail!(
@@ -65,6 +74,7 @@ pub(crate) fn units(service: &Service) -> anyhow::Result<Vec<Unit>> {
     let values = [
         ("@BERTH@", path(&service.program)?),
         ("@ROLE@", service.role.to_owned()),
+        ("@ENVIRONMENT@", environment(&service.environment)?),
         ("@ARGUMENTS@", arguments.join(" ")),
         ("@STATE_DIR_OPTION@", format!("--state-dir {state_dir}")),
         ("@STATE_DIR@", state_dir),
@@ -95,6 +105,41 @@ fn filled(template: &str, values: &[(&str, String)]) -> String {
         }
     }
     text + rest
+}
+
+/// Returns the lines with the variables of the environment.
+fn environment(variables: &[(String, String)]) -> anyhow::Result<String> {
+    if variables.len() > MOST_VARIABLES {
+        bail!("--env: at most {MOST_VARIABLES} variables, and not {}", variables.len());
+    }
+    let mut lines = String::new();
+    let mut names = BTreeSet::new();
+    for (name, value) in variables {
+        let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        let is_name =
+            begins && name.len() <= 128 && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if !is_name {
+            bail!(
+                "--env: {name:?} is no name of a variable: letters, digits and _, at most 128, not beginning with a digit"
+            );
+        }
+        if name == "BERTH_JOIN" {
+            bail!(
+                "--env {name}: units are readable by every user. Join once with `berth host --join …`, and install the service without it"
+            );
+        }
+        if value.len() > LONGEST_VALUE || value.chars().any(char::is_control) {
+            bail!("--env {name}: a value has at most {LONGEST_VALUE} bytes and no control characters");
+        }
+        if !names.insert(name) {
+            bail!("--env {name}: given twice");
+        }
+        // Within quotes systemd replaces % and reads \ as the begin of a character; $ stands for itself, other than in a command.
+        let value = value.replace('%', "%%").replace('\\', "\\\\").replace('"', "\\\"");
+        // Writing into a String cannot fail.
+        let _ = writeln!(lines, "Environment=\"{name}={value}\"");
+    }
+    Ok(lines)
 }
 
 fn path(path: &Path) -> anyhow::Result<String> {

@@ -90,6 +90,39 @@ async fn a_vm_runs_with_disks_that_only_it_declares_and_they_follow_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_disk_of_a_template_follows_the_labels_and_annotations_of_its_vm() {
+    let site = Site::new().await;
+    site.apply("VM", "web", vm(&json!([root("2Gi")]))).await.expect("it applies");
+    site.until_ready().await;
+    let label = async |metadata: Value| {
+        let patch = Patch::Merge(json!({"metadata": metadata}));
+        site.vms().patch("web", &PatchParams::default(), &patch).await.expect("it is accepted");
+    };
+    label(
+        json!({"labels": {"team": "shop", "app.kubernetes.io/name": "web"}, "annotations": {"note": "mine"}}),
+    )
+    .await;
+    site.until("the disk has them", async || {
+        let disk = site.disk("web-root").await.expect("it is there");
+        disk.labels().get("team").is_some_and(|team| team == "shop")
+            && disk.annotations().contains_key("note")
+    })
+    .await;
+    let disk = site.disk("web-root").await.expect("it is there");
+    assert!(!disk.labels().contains_key("app.kubernetes.io/name"), "{:?}", disk.labels());
+    let own = Patch::Merge(json!({"metadata": {"labels": {"own": "1"}}}));
+    site.disks().patch("web-root", &PatchParams::default(), &own).await.expect("it is accepted");
+    label(json!({"labels": {"team": null}, "annotations": {"note": null}})).await;
+    site.until("the disk has them no more", async || {
+        let disk = site.disk("web-root").await.expect("it is there");
+        !disk.labels().contains_key("team") && !disk.annotations().contains_key("note")
+    })
+    .await;
+    let disk = site.disk("web-root").await.expect("it is there");
+    assert_eq!(disk.labels()["own"], "1", "its own stays");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_vm_whose_disk_cannot_be_created_names_it_and_goes_on_once_it_can() {
     let site = Site::new().await;
     let refuse = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",

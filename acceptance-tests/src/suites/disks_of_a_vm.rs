@@ -96,7 +96,19 @@ fn lives(platform: &Platform, project: &Project, variables: &Value) -> Result<()
     let attached = kubectl.object("vm", "shop")?["status"]["disks"].clone();
     let disks = attached.as_array().context("it has disks")?;
     ensure!(disks.len() == 2 && disks.iter().all(|disk| disk["attached"] == true), "{attached}");
+    follows_labels(platform)?;
     keeps_places(platform, project)
+}
+
+/// A label of the VM reaches its disk, and leaves it again.
+fn follows_labels(platform: &Platform) -> Result<()> {
+    let kubectl = platform.kubectl();
+    for (change, wanted) in [("team=web", json!("web")), ("team-", Value::Null)] {
+        kubectl.ok(&["label", "vm", "shop", change])?;
+        let has = |disk: &Value| disk["metadata"]["labels"]["team"] == wanted;
+        kubectl.until("disk/shop-data", "to have the labels of its VM", SOON, has)?;
+    }
+    Ok(())
 }
 
 /// A disk that was plugged in stays at its SCSI target when the one before it is taken off.

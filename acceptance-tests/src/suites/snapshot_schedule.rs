@@ -65,6 +65,10 @@ fn takes(platform: &Platform, project: &Project, image: &Value) -> Result<String
     let snapshot = &listed["items"][0];
     let disks = snapshot["status"]["disks"].as_array().context("it has the disks")?;
     ensure!(disks.len() == 2 && snapshot["spec"]["vm"] == "scheduled", "{snapshot:#}");
+    ensure!(snapshot["metadata"]["labels"]["team"] == "web", "it has no label of its VM: {snapshot:#}");
+    let parts = kubectl.ok(&["get", "disksnapshots", "-l", "team=web", "-o", "name"])?;
+    // Another minute can have begun meanwhile.
+    ensure!(parts.lines().count() >= 2, "the parts with the label of the VM: {parts}");
     // The guest goes on.
     let address = kubectl.object("vm", "scheduled")?["status"]["privateAddress"].clone();
     let address = address.as_str().context("it has an address")?;

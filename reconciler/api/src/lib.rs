@@ -179,6 +179,10 @@ pub const RESTORE_ANNOTATION: &str = "berth.dev/restore-volume";
 pub const FORMER_UID_ANNOTATION: &str = "berth.dev/former-uid";
 /// On an object that `berth graduate` copied: its uids on earlier control planes, the last one first, separated by commas.
 pub const MOVED_FROM_ANNOTATION: &str = "berth.dev/moved-from";
+/// On a Disk of a template: the keys of the labels that it has from its VM, separated by commas.
+pub const INHERITED_LABELS_ANNOTATION: &str = "berth.dev/inherited-labels";
+/// On a Disk of a template: the keys of the annotations that it has from its VM, separated by commas.
+pub const INHERITED_ANNOTATIONS_ANNOTATION: &str = "berth.dev/inherited-annotations";
 /// The name of the Network, IPPool and StoragePool that exist after `berth up`.
 pub const DEFAULT_NAME: &str = "default";
 /// On each definition: the version of berth that it belongs to.

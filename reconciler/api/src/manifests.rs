@@ -11,6 +11,8 @@ mod former_uid;
 mod gates;
 mod guarded_fields;
 mod host_policies;
+#[cfg(test)]
+mod page;
 mod privileged_fields;
 mod quotas;
 

@@ -50,6 +50,8 @@ pub(crate) enum Write {
     Delete(Object),
     /// These values of a Disk's spec are changed.
     ChangeDisk(Arc<Disk>, Value),
+    /// These labels and annotations of a Disk are changed.
+    ChangeMetadata(Arc<Disk>, Value),
     /// The host of a Backup may not read the Secrets of its repository for a client any more.
     EndRead(Arc<Backup>),
     /// Ends a recovery: everything the host holds has been given back, or belongs to no object.
@@ -73,7 +75,7 @@ impl Write {
             Self::EnsureGone { vm, .. } => vm.clone(),
             // One key for all of them, so that one is in flight at a time: each sees the ranges of those before.
             Self::CreateNetwork(_) => Key::namespaced(ObjectKind::Network, SHARED_NAMESPACE, DEFAULT_NAME),
-            Self::ChangeDisk(disk, _) => Key::of(disk.as_ref()),
+            Self::ChangeDisk(disk, _) | Self::ChangeMetadata(disk, _) => Key::of(disk.as_ref()),
             Self::EndRead(backup) => Key::of(backup.as_ref()),
             Self::EndRecovery(host) => Key::of(host.as_ref()),
             Self::EndHost(host) => Key::of(host.as_ref()),

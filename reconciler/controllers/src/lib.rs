@@ -5,7 +5,8 @@
 //!             ▼                                                              │
 //!  watch ─▶ pipeline ─▶ kinds ─▶ scheduler   which host       writer ◀───────┘
 //!             │ queue     │ │    topology    claims of groups    │  up to 32 decisions at a time
-//!             │           │ └──▶ batch, plan, placement_hold     │
+//!             │           │ └──▶ batch, plan, placement_hold,    │
+//!             │           │      inherited                       │
 //!             ▼           ▼                                      ▼
 //!           cache: every object, with indices  ◀──── decisions, then responses
 //!             ▼
@@ -22,6 +23,7 @@ mod batch;
 mod cache;
 mod config;
 mod events;
+mod inherited;
 mod key;
 mod kinds;
 mod object;

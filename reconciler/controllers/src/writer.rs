@@ -233,6 +233,12 @@ impl Writer {
                 });
                 self.answer(disk.as_ref(), Request::Patch(patch)).await?
             }
+            Write::ChangeMetadata(disk, changes) => {
+                // Without the version: its status may be written in the same batch, and each value stands for itself.
+                let mut patch = json!({"metadata": changes});
+                patch["metadata"]["uid"] = json!(disk.uid());
+                self.answer(disk.as_ref(), Request::Patch(patch)).await?
+            }
             Write::EndRead(backup) => {
                 // Without the version: its status may be written in the same batch.
                 let annotations = json!({READ_UNTIL_ANNOTATION: null});

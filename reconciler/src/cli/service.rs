@@ -55,9 +55,18 @@ pub struct UnitOptions {
     /// Has guests suspended before the machine is shut down, where that is possible: they go on after the boot.
     #[arg(long)]
     pub suspend: bool,
+    /// A variable of the environment of the command: `--env HTTPS_PROXY=http://proxy:3128`. Can be given several times. Every user can read
+    /// it in the unit: give no secret.
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
+    pub environment: Vec<(String, String)>,
     /// Options of the command, after `--`: `berth service install up -- --listen 0.0.0.0:7443`.
     #[arg(last = true, value_name = "OPTION")]
     pub arguments: Vec<String>,
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    pair.ok_or_else(|| format!("{text:?} is not NAME=VALUE"))
 }
 
 /// A command that runs all the time.

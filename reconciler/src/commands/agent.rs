@@ -10,7 +10,7 @@ use kube::Client;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::{credential::Credential, graduate, one_connection::client_of, site};
+use crate::{api_limits::ApiLimits, credential::Credential, graduate, one_connection::client_within, site};
 
 /// The delay before a failed attempt is repeated.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
@@ -40,6 +40,8 @@ pub(super) struct Machine {
     pub(super) config: AgentConfig,
     pub(super) system: Arc<LinuxSystem>,
     pub(super) state_dir: PathBuf,
+    /// The limits of its requests to a control plane of another process.
+    pub(super) limits: ApiLimits,
 }
 
 impl Machine {
@@ -48,7 +50,7 @@ impl Machine {
     /// *Errors:* those that end an agent.
     pub(super) async fn run(&self, mut at: Where, cancel: &CancellationToken) -> anyhow::Result<()> {
         while !cancel.is_cancelled() {
-            let client = client(&at).await?;
+            let client = client(&at, &self.limits).await?;
             let ended = Box::pin(self.agent(&at, &client, cancel)).await;
             match ended {
                 Err(AgentError::Moved { .. }) => at = Box::pin(self.follow(at, &client, cancel)).await,
@@ -83,7 +85,7 @@ impl Machine {
             };
             info!(control_plane = ?at, "the agent starts");
             let is_here = matches!(at, Where::Here(_));
-            let client = client(&at).await?;
+            let client = client(&at, &self.limits).await?;
             let until = cancel.child_token();
             let ended = tokio::select! {
                 ended = Box::pin(self.agent(&at, &client, &until)) => ended,
@@ -175,11 +177,11 @@ impl Machine {
     }
 }
 
-async fn client(at: &Where) -> anyhow::Result<Client> {
+async fn client(at: &Where, limits: &ApiLimits) -> anyhow::Result<Client> {
     match at {
         Where::Here(client) | Where::Named(client) => Ok(client.clone()),
         Where::Joined(credential) => {
-            let client = client_of(credential.config().await?)?;
+            let client = client_within(credential.config().await?, limits)?;
             credential.check(&client).await?;
             Ok(client)
         }

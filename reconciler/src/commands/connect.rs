@@ -8,13 +8,13 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 
-use crate::{cli::Connection, one_connection::client_of};
+use crate::{api_limits::ApiLimits, cli::Connection, one_connection::client_within};
 
-/// Returns the client the options name.
+/// Returns the client the options name, with these limits.
 ///
 /// *Errors:* no usable kubeconfig.
-pub(super) async fn client(connection: &Connection) -> anyhow::Result<Client> {
-    client_of(config(connection).await?)
+pub(super) async fn client(connection: &Connection, limits: &ApiLimits) -> anyhow::Result<Client> {
+    client_within(config(connection).await?, limits)
 }
 
 /// Returns the addresses of a configuration's control plane; none if its name cannot be resolved.

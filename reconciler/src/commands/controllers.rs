@@ -9,7 +9,7 @@ use super::{connect, signals};
 pub(super) async fn run(options: ControllersOptions) -> anyhow::Result<()> {
     let cancel = signals::cancel_on_signal()?;
     let tenants = options.tenants.networks()?;
-    let client = connect::client(&options.connection).await?;
+    let client = connect::client(&options.connection, &options.api.limits()).await?;
     if let Some(public) = options.public_cidr {
         install::defaults(&client, &public.to_string()).await?;
     }

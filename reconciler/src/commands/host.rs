@@ -14,7 +14,7 @@ use crate::{
     cli::{AgentOptions, HostOptions},
     credential::Credential,
     join::Join,
-    one_connection::client_of,
+    one_connection::client_within,
 };
 
 use super::{
@@ -47,16 +47,17 @@ pub(super) async fn run(options: HostOptions) -> anyhow::Result<()> {
     let mut config = this_machine::agent_config(&agent, &state_dir, control_plane)?;
     let any = Ipv4Addr::UNSPECIFIED.into();
     config.console = console_server::listen(&agent, &state_dir, any, control_plane).await?;
+    let limits = options.api.limits();
     let at = match credential {
         Some(credential) => {
-            credential.check(&client_of(connection)?).await?;
+            credential.check(&client_within(connection, &limits)?).await?;
             Where::Joined(Box::new(credential))
         }
-        None => Where::Named(client_of(connection)?),
+        None => Where::Named(client_within(connection, &limits)?),
     };
     let system = Arc::new(this_machine::system(&state_dir, &agent, control_plane, &control_planes).await?);
     config.usage = Some(usage_server::listen(&agent, &state_dir).await?);
-    Box::pin(Machine { config, system, state_dir }.run(at, &cancel)).await
+    Box::pin(Machine { config, system, state_dir, limits }.run(at, &cancel)).await
 }
 
 /// Returns the host's own credential: obtained by joining now, or earlier. None: a kubeconfig is used.

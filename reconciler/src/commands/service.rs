@@ -11,13 +11,13 @@ use std::{
 use anyhow::{Context, bail};
 use berth_agent::GuestsLeft;
 use berth_host::linux::shut_down_guests;
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use http::Method;
 use tokio::net::UnixStream;
 
 use super::{local_agent, usage_server::SOCKET};
 use crate::{
-    cli::{Cli, ServiceAction, ServiceOptions, TimeSpan, UnitOptions},
+    cli::{Cli, Role, ServiceAction, ServiceOptions, TimeSpan, UnitOptions},
     service::{Service, Unit, units},
 };
 
@@ -53,15 +53,51 @@ pub(super) async fn run(options: ServiceOptions) -> anyhow::Result<()> {
 ///
 /// *Errors:* the command would refuse them.
 fn described(options: &UnitOptions, state_dir: &Path) -> anyhow::Result<Vec<Unit>> {
-    let UnitOptions { role, timeout: TimeSpan(timeout), suspend, arguments } = options.clone();
+    let UnitOptions { role, timeout: TimeSpan(timeout), suspend, environment, arguments } = options.clone();
     let program = std::env::current_exe().context("finding this program")?;
     let state_dir = std::path::absolute(state_dir).context("finding the state directory")?;
     let mut command: Vec<OsString> = vec!["berth".into(), role.as_str().into(), "--state-dir".into()];
     command.push(state_dir.clone().into());
     command.extend(arguments.iter().map(OsString::from));
+    let variables = options_of_variables(role, &environment, &command)?;
+    command.extend(variables.into_iter().map(OsString::from));
     // Rather now than in the log of a service that does not start.
     Cli::try_parse_from(command).with_context(|| format!("the options of `berth {}`", role.as_str()))?;
-    units(&Service { program, role: role.as_str(), arguments, state_dir, timeout, suspend })
+    units(&Service { program, role: role.as_str(), arguments, environment, state_dir, timeout, suspend })
+}
+
+/// Returns the options for which variables of the environment stand, so that their values are checked like those of options.
+///
+/// *Errors:* a variable of berth that the command does not have, or whose option is given as well.
+fn options_of_variables(
+    role: Role,
+    environment: &[(String, String)],
+    given: &[OsString],
+) -> anyhow::Result<Vec<String>> {
+    let berth = Cli::command();
+    let role_options =
+        berth.find_subcommand(role.as_str()).into_iter().flat_map(clap::Command::get_arguments);
+    let known: Vec<&clap::Arg> = berth.get_arguments().chain(role_options).collect();
+    let mut options = Vec::new();
+    for (name, value) in environment.iter().filter(|(name, _)| name.starts_with("BERTH_")) {
+        let option =
+            known.iter().find(|option| option.get_env().is_some_and(|variable| variable == name.as_str()));
+        let Some(long) = option.and_then(|option| option.get_long()) else {
+            bail!("--env {name}: `berth {}` has no option with this variable", role.as_str());
+        };
+        let is_given = |argument: &OsString| {
+            let rest = argument.to_str().and_then(|argument| argument.strip_prefix("--")?.strip_prefix(long));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+        };
+        if given.iter().any(is_given) {
+            bail!("--env {name}: --{long} is given as well, and the option counts");
+        }
+        // The value of a flag is not that of an option.
+        if option.is_some_and(|option| option.get_action().takes_values()) && name != "BERTH_JOIN" {
+            options.push(format!("--{long}={value}"));
+        }
+    }
+    Ok(options)
 }
 
 fn install(units: &[Unit], folder: &Path) -> anyhow::Result<()> {
@@ -168,11 +204,16 @@ fn some(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Role;
 
     fn options(role: Role, arguments: &[&str]) -> UnitOptions {
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        UnitOptions { role, timeout: TimeSpan(Duration::from_secs(60)), suspend: false, arguments }
+        UnitOptions {
+            role,
+            timeout: TimeSpan(Duration::from_secs(60)),
+            suspend: false,
+            environment: Vec::new(),
+            arguments,
+        }
     }
 
     #[test]
@@ -189,6 +230,46 @@ mod tests {
         assert!(format!("{:#}", wrong.expect_err("refused")).starts_with("the options of `berth host`: "));
         let nowhere = install(&[], Path::new("/nonexistent")).expect_err("refused");
         assert!(nowhere.to_string().contains("does systemd run"), "{nowhere}");
+    }
+
+    #[test]
+    fn variables_are_checked_like_the_options_that_they_stand_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let with = |role, arguments: &[&str], (name, value): (&str, &str)| {
+            let environment = vec![(name.to_owned(), value.to_owned())];
+            let options = UnitOptions { environment, ..options(role, arguments) };
+            let texts =
+                described(&options, folder.path()).map(|units| units.into_iter().map(|unit| unit.text));
+            texts.map(|texts| texts.collect::<String>()).map_err(|error| format!("{error:#}"))
+        };
+        let good = with(Role::Host, &[], ("BERTH_API_QPS", "50")).expect("valid");
+        assert!(good.contains("Environment=\"BERTH_API_QPS=50\"\n"), "{good}");
+        for variable in
+            [("HTTPS_PROXY", "http://proxy:3128"), ("BERTH_LOG", "debug"), ("BERTH_NO_CONSOLE", "true")]
+        {
+            assert!(with(Role::Up, &[], variable).is_ok(), "{variable:?}");
+        }
+        let cases: [(Role, &[&str], (&str, &str), &str); 5] = [
+            (Role::Host, &[], ("BERTH_API_QPS", "many"), "--api-qps"),
+            (
+                Role::Host,
+                &[],
+                ("BERTH_LISTEN", "0.0.0.0:7443"),
+                "`berth host` has no option with this variable",
+            ),
+            (
+                Role::Up,
+                &["--listen=0.0.0.0:7443"],
+                ("BERTH_LISTEN", "1.2.3.4:5"),
+                "--listen is given as well",
+            ),
+            (Role::Up, &[], ("BERTH_STATE_DIR", "/srv"), "--state-dir is given as well"),
+            (Role::Host, &[], ("BERTH_JOIN", "berth1.x"), "readable by every user"),
+        ];
+        for (role, arguments, variable, expected) in cases {
+            let refused = with(role, arguments, variable).expect_err(variable.0);
+            assert!(refused.contains(expected), "{refused}");
+        }
     }
 
     #[tokio::test]

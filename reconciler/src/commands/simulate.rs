@@ -17,7 +17,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::{cli::HostOptions, credential, install, one_connection::client_of};
+use crate::{
+    cli::HostOptions,
+    credential, install,
+    one_connection::{client_of, client_within},
+};
 
 use super::{connect, descriptors};
 
@@ -45,7 +49,7 @@ pub(super) async fn run(options: &HostOptions, count: u16, cancel: CancellationT
     let mut agents = JoinSet::new();
     let apart = APART.min(STARTED_WITHIN / u32::from(count));
     for (number, config) in (1..=count).zip(configs) {
-        let client = client_of(config)?;
+        let client = client_within(config, &options.api.limits())?;
         let agent = agent(options, number);
         let system = Arc::new(system(&agent, number));
         let stop = cancel.clone();

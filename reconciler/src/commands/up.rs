@@ -22,7 +22,7 @@ use tracing::{info, warn};
 
 use berth_controllers as controllers;
 
-use crate::{cli::UpOptions, install, recovery, site};
+use crate::{api_limits::ApiLimits, cli::UpOptions, install, recovery, site};
 
 use super::{
     addresses, agent::Machine, backup, console_server, core_dumps, descriptors, signals, state_dir,
@@ -76,7 +76,7 @@ pub(super) async fn run(options: UpOptions) -> anyhow::Result<()> {
     }
     if let Some((config, system)) = agent {
         let (client, cancel) = (client.clone(), cancel.clone());
-        let machine = Machine { config, system, state_dir: state_dir.clone() };
+        let machine = Machine { config, system, state_dir: state_dir.clone(), limits: ApiLimits::NONE };
         parts.spawn(async move { Box::pin(machine.run_beside(&client, &cancel)).await });
     }
     let http = {

@@ -7,6 +7,7 @@ fn service() -> Service {
         program: "/usr/local/bin/berth".into(),
         role: "up",
         arguments: vec!["--listen".into(), "0.0.0.0:7443".into()],
+        environment: Vec::new(),
         state_dir: "/var/lib/berth".into(),
         timeout: Duration::from_secs(600),
         suspend: false,
@@ -90,6 +91,46 @@ fn arguments_are_quoted_as_systemd_reads_them() {
     assert!(quoted("a\nExecStartPre=/bin/sh").is_err());
     let named = Service { arguments: vec!["@STATE_DIR@".into()], ..service() };
     assert!(text(&named, "berth.service").contains("--state-dir /var/lib/berth @STATE_DIR@"));
+}
+
+fn with_environment(variables: &[(&str, &str)]) -> Service {
+    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    Service { environment: variables.iter().map(owned).collect(), ..service() }
+}
+
+#[test]
+fn variables_of_the_environment_are_in_the_unit_of_berth_alone() {
+    let service = with_environment(&[
+        ("HTTPS_PROXY", "http://proxy:3128"),
+        ("_empty", ""),
+        ("BERTH_LOG", r#"a "b" \c 50% $HOME @STATE_DIR@"#),
+    ]);
+    let unit = text(&service, "berth.service");
+    for line in [
+        r#"Environment="HTTPS_PROXY=http://proxy:3128""#,
+        r#"Environment="_empty=""#,
+        r#"Environment="BERTH_LOG=a \"b\" \\c 50%% $HOME @STATE_DIR@""#,
+    ] {
+        assert!(has_line(&unit, line), "{line}: {unit}");
+    }
+    assert!(unit.contains("\nExecStart=/usr/local/bin/berth up "), "{unit}");
+    for other in ["berth-machines.service", "berth-guests.service"] {
+        assert!(!text(&service, other).contains("Environment="), "{other}");
+    }
+}
+
+#[test]
+fn variables_that_have_no_place_in_a_unit_are_refused() {
+    let refused =
+        |variables: &[(&str, &str)]| units(&with_environment(variables)).expect_err("refused").to_string();
+    for name in ["", "1ST", "A-B", "A B", "Ä", "A".repeat(129).as_str()] {
+        assert!(refused(&[(name, "x")]).contains("is no name of a variable"), "{name:?}");
+    }
+    assert!(refused(&[("BERTH_JOIN", "berth1.x")]).contains("readable by every user"));
+    assert!(refused(&[("A", "x\nExecStartPre=/bin/sh")]).contains("no control characters"));
+    assert!(refused(&[("A", &"x".repeat(LONGEST_VALUE + 1))]).contains("at most 4096 bytes"));
+    assert_eq!(refused(&[("A", "x"), ("A", "y")]), "--env A: given twice");
+    assert!(refused(&[("A", "x"); MOST_VARIABLES + 1]).contains("at most 64 variables"));
 }
 
 #[test]

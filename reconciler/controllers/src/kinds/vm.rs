@@ -151,6 +151,8 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         ticket_accounts::ensure(cache, key.namespace(), &VM_ACCOUNTS, batch);
     }
     stop_snapshots::writes(cache, &vm).into_iter().for_each(|write| batch.write(write));
+    // The last ones: a refused write ends the batch.
+    templates::metadata_writes(cache, &vm).into_iter().for_each(|write| batch.write(write));
     match over_quota {
         Some(excess) => plan.outcome.and(excess.dependency),
         None => plan.outcome,

@@ -9,7 +9,7 @@ fn systemd_finds_no_fault_in_the_units() {
     let folder = tempfile::tempdir().expect("a folder");
     // It looks for the program.
     let program = std::env::current_exe().expect("this program");
-    let service = Service { program, ..service() };
+    let service = Service { program, ..with_environment(&[("BERTH_LOG", "debug"), ("A", "50% \"x\" \\")]) };
     let mut files = Vec::new();
     for unit in units(&service).expect("valid") {
         let file = folder.path().join(unit.name);

@@ -165,6 +165,7 @@ fn new_backup(schedule: &SnapshotSchedule, declared: &ScheduledBackups, due: &Du
     backup.metadata.namespace = schedule.namespace();
     backup.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value)).into());
     backup.metadata.annotations = Some([(SCHEDULED_AT_ANNOTATION.to_owned(), due.moment.to_string())].into());
+    due.inherited.clone().with(&schedule.metadata).add_to(&mut backup.metadata);
     backup
 }
 

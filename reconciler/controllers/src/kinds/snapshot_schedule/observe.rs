@@ -14,6 +14,7 @@ use kube::ResourceExt;
 
 use crate::{
     cache::Cache,
+    inherited::Inherited,
     key::{Key, ObjectKind},
     kinds::vm_snapshot::disk_without_file,
 };
@@ -67,6 +68,8 @@ pub(super) fn taken_at(snapshot: &VMSnapshot) -> Option<Timestamp> {
 pub(super) struct Observed {
     /// Its VMs, at most [`MOST_SCHEDULED_VMS`], by name.
     pub(super) vms: BTreeMap<String, ScheduledVm>,
+    /// The labels and annotations that these VMs pass down.
+    pub(super) inherited: BTreeMap<String, Inherited>,
     /// The number of VMs that its selector selects.
     pub(super) selected: usize,
     /// The VMSnapshots that it made, by VM and moment.
@@ -91,6 +94,8 @@ pub(super) struct ObservedBackups {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DueBackup {
     pub(super) moment: Timestamp,
+    /// The labels and annotations that its VMSnapshot passes down.
+    pub(super) inherited: Inherited,
     pub(super) disk: ResourceName,
     pub(super) snapshot: ResourceName,
     /// berth's own identity of the disk.
@@ -149,6 +154,9 @@ pub(super) fn observe(cache: &Cache, schedule: &SnapshotSchedule) -> Observed {
             Some(Some(disk)) => ScheduledVm::WithoutFile(disk),
             Some(None) => ScheduledVm::Exists,
         };
+        if let Some(vm) = vm {
+            observed.inherited.insert(name.clone(), Inherited::of(&vm.metadata));
+        }
         observed.vms.insert(name, state);
     }
     observed.others = others(cache, &namespace, schedule);
@@ -179,14 +187,15 @@ fn due_backups(cache: &Cache, schedule: &SnapshotSchedule, observed: &Observed) 
     });
     let disks = taken.flat_map(|(moment, snapshot)| {
         let disks = snapshot.status.iter().flat_map(|status| &status.disks);
-        disks.map(move |of| (*moment, of))
+        disks.map(move |of| (*moment, snapshot, of))
     });
-    let due = disks.map(|(moment, of)| {
+    let due = disks.map(|(moment, snapshot, of)| {
         let part = cache.tables.disk_snapshots.named(&namespace, of.snapshot.as_str());
         let name = scheduled_name(&schedule.name_any(), of.disk.as_str(), moment);
         let same = cache.tables.backups.get(&Key::namespaced(ObjectKind::Backup, &namespace, &name));
         DueBackup {
             moment,
+            inherited: Inherited::of(&snapshot.metadata),
             disk: of.disk.clone(),
             snapshot: of.snapshot.clone(),
             volume: part.and_then(|part| part.status.as_ref()?.volume_id.clone()),

@@ -144,6 +144,8 @@ fn created(schedule: &SnapshotSchedule, observed: &Observed, due: Timestamp) -> 
         snapshot.metadata.namespace = schedule.namespace();
         snapshot.metadata.labels = Some([(SNAPSHOT_SCHEDULE_LABEL.to_owned(), schedule.name_any())].into());
         snapshot.metadata.annotations = Some([(SCHEDULED_AT_ANNOTATION.to_owned(), due.to_string())].into());
+        let of_vm = observed.inherited.get(vm).cloned().unwrap_or_default();
+        of_vm.with(&schedule.metadata).add_to(&mut snapshot.metadata);
         Some(snapshot)
     };
     observed.vms.iter().filter_map(new).collect()

@@ -15,7 +15,7 @@ use berth_api::{
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::{batch::Write, cache::Cache, key::Key};
+use crate::{batch::Write, cache::Cache, inherited::Inherited, key::Key};
 
 #[cfg(test)]
 mod tests;
@@ -210,6 +210,7 @@ fn new_snapshot(vm: &VM, request: &StopSnapshot) -> VMSnapshot {
     snapshot.metadata.labels = Some([(STOPPED_VM_LABEL.to_owned(), name)].into());
     snapshot.metadata.annotations =
         Some([(STOPPED_AT_ANNOTATION.to_owned(), request.requested_at.clone())].into());
+    Inherited::of(&vm.metadata).add_to(&mut snapshot.metadata);
     snapshot
 }
 

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     batch::Write,
     cache::Cache,
+    inherited::Inherited,
     key::{Key, ObjectKind},
     kinds::quota::{self, Excess},
     object::Object,
@@ -30,6 +31,22 @@ pub(super) fn writes(cache: &Cache, vm: &VM) -> Vec<Write> {
         Some(_) => None,
     };
     templates(vm).filter_map(write).collect()
+}
+
+/// Returns the writes that have the VM's Disks follow its labels and annotations.
+pub(super) fn metadata_writes(cache: &Cache, vm: &VM) -> Vec<Write> {
+    let mut declared = templates(vm).peekable();
+    if declared.peek().is_none() {
+        return Vec::new();
+    }
+    let inherited = Inherited::of(&vm.metadata);
+    let write = |(key, _): (Key, &DiskSpec)| {
+        let disk = cache.tables.disks.get(&key)?;
+        let follows = is_disk_of(disk, vm) && disk.metadata.deletion_timestamp.is_none();
+        let changes = inherited.changes(&disk.metadata).filter(|_| follows)?;
+        Some(Write::ChangeMetadata(disk.clone(), changes))
+    };
+    declared.filter_map(write).collect()
 }
 
 /// Removes what a quota of the namespace does not allow: all creations together, or none of them, and the size of each disk that would
@@ -118,7 +135,7 @@ fn new_disk(vm: &VM, name: &str, template: &DiskSpec) -> Option<Disk> {
     }
     let mut disk = Disk::new(name, template.clone());
     disk.metadata.namespace = vm.namespace();
-    disk.metadata.labels.clone_from(&vm.metadata.labels);
+    Inherited::of(&vm.metadata).add_recorded_to(&mut disk.metadata);
     disk.metadata.finalizers = Some(vec![HOST_FINALIZER.to_owned()]);
     disk.metadata.owner_references = Some(vec![OwnerReference {
         api_version: VM::api_version(&()).into_owned(),
@@ -262,6 +279,33 @@ mod tests {
         assert_eq!(
             changed(&json!({"size": "4Gi", "deletionPolicy": "Retain"}), &json!({"size": "4Gi"})),
             change(json!({"deletionPolicy": "Retain"}))
+        );
+    }
+
+    #[test]
+    fn a_disk_follows_the_labels_and_annotations_of_its_vm() {
+        let vm = vm(&json!({"size": "4Gi"}), &json!(null));
+        let changed = |disk: Disk| -> Vec<Value> {
+            let mut cache = Cache::new(Duration::from_secs(40));
+            cache.put(disk, Instant::now());
+            let shown = metadata_writes(&cache, &vm).into_iter().map(|write| match write {
+                Write::ChangeMetadata(_, changes) => changes,
+                other => panic!("{other:?}"),
+            });
+            shown.collect()
+        };
+        let mut made = disk("web-root", "u1", &json!({"size": "4Gi"}));
+        let expected = json!({
+            "labels": {"app": "shop"}, "annotations": {"berth.dev/inherited-labels": "app"},
+        });
+        assert_eq!(changed(made.clone()), vec![expected]);
+        Inherited::of(&vm.metadata).add_recorded_to(&mut made.metadata);
+        assert_eq!(changed(made), Vec::<Value>::new(), "nothing is written when nothing has changed");
+        assert_eq!(changed(disk("web-root", "another", &json!({"size": "4Gi"}))), Vec::<Value>::new());
+        assert_eq!(
+            changed(disk("data", "u1", &json!({"size": "4Gi"}))),
+            Vec::<Value>::new(),
+            "it is no template's"
         );
     }
 

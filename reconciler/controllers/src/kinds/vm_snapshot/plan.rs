@@ -17,6 +17,7 @@ use kube::{Resource, ResourceExt};
 
 use super::observe::{Observed, is_part_of};
 use crate::{
+    inherited::Inherited,
     key::{Key, ObjectKind},
     plan::{Dependency, Plan},
 };
@@ -214,9 +215,10 @@ fn follow(snapshot: &VMSnapshot, observed: &Observed) -> Plan<Decision> {
     let is_late = is_to_be_created
         && snapshot.is_of_stop()
         && observed.vm.as_ref().is_none_or(|vm| !is_asked_for(snapshot, vm));
+    let vm = observed.vm.as_deref();
     let create = match is_to_be_created && !is_late {
         false => Vec::new(),
-        true => missing.iter().filter_map(|of| new_part(snapshot, of, disks.len())).collect(),
+        true => missing.iter().filter_map(|of| new_part(snapshot, vm, of, disks.len())).collect(),
     };
     if is_late {
         dependencies.push(Dependency::Object(key_of(snapshot, ObjectKind::VM, &snapshot.spec.vm)));
@@ -329,7 +331,12 @@ fn moment<'a>(parts: impl Iterator<Item = &'a Arc<DiskSnapshot>>) -> Option<(Str
     moment
 }
 
-fn new_part(snapshot: &VMSnapshot, of: &SnapshotOfDisk, parts: usize) -> Option<DiskSnapshot> {
+fn new_part(
+    snapshot: &VMSnapshot,
+    vm: Option<&VM>,
+    of: &SnapshotOfDisk,
+    parts: usize,
+) -> Option<DiskSnapshot> {
     let mut part = DiskSnapshot::new(of.snapshot.as_str(), DiskSnapshotSpec { disk: of.disk.clone() });
     part.metadata.namespace = snapshot.namespace();
     part.metadata.labels = Some([(VM_SNAPSHOT_LABEL.to_owned(), snapshot.name_any())].into());
@@ -338,6 +345,8 @@ fn new_part(snapshot: &VMSnapshot, of: &SnapshotOfDisk, parts: usize) -> Option<
         annotations.insert(VM_SNAPSHOT_MEMORY_ANNOTATION.to_owned(), "true".to_owned());
     }
     part.metadata.annotations = Some(annotations);
+    let of_vm = vm.map(|vm| Inherited::of(&vm.metadata)).unwrap_or_default();
+    of_vm.with(&snapshot.metadata).add_to(&mut part.metadata);
     part.metadata.finalizers = Some(vec![HOST_FINALIZER.to_owned()]);
     part.metadata.owner_references = Some(vec![OwnerReference {
         api_version: VMSnapshot::api_version(&()).into_owned(),

@@ -93,6 +93,27 @@ fn stalled() -> Value {
 }
 
 #[test]
+fn its_parts_have_the_labels_and_annotations_of_the_vm_and_of_the_snapshot() {
+    let mut cache = site();
+    let vm: VM = serde_json::from_value(json!({
+        "metadata": {"name": "web", "namespace": "ns", "labels": {"team": "shop", "tier": "front"},
+            "annotations": {"note": "of the VM"}},
+        "spec": {"class": "small", "disks": [{"name": "root", "boot": true}]},
+    }))
+    .expect("a VM");
+    put(&mut cache, vm);
+    let mut snapshot = snapshot(json!(null));
+    snapshot.metadata.labels = Some([("team".to_owned(), "backup".to_owned())].into());
+    snapshot.status = Some(reported(&snapshot, &planned(&cache, &snapshot)));
+    let parts = planned(&cache, &snapshot).decision.create;
+    let part = parts.first().expect("one is made");
+    assert_eq!(part.labels()["team"], "backup", "the nearer one counts");
+    assert_eq!(part.labels()["tier"], "front");
+    assert_eq!(part.annotations()["note"], "of the VM");
+    assert!(part.part_of().is_some(), "it is found again");
+}
+
+#[test]
 fn a_disk_that_several_vms_read_is_no_part_of_it() {
     let mut cache = site();
     let read_only = |name: &str| {

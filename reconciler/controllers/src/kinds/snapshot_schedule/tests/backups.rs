@@ -7,6 +7,31 @@ use berth_api::{Backup, BackupRepository, DiskSnapshot};
 use super::*;
 use crate::{key::ObjectKind, plan::Dependency};
 
+#[test]
+fn snapshots_and_backups_have_the_labels_and_annotations_of_vm_and_schedule() {
+    let mut declared = with_backups();
+    declared["metadata"]["labels"] = json!({"team": "backup"});
+    declared["metadata"]["annotations"] = json!({"note": "nightly", "berth.dev/x": "y"});
+    let mut site = Site::new(declared);
+    site.vm("web", &json!({"team": "shop", "tier": "front", "app.kubernetes.io/name": "web"}));
+    site.repository();
+    site.reconcile("2026-01-01T00:30:00Z");
+    site.hour(1);
+    let snapshot = site.cache.tables.vm_snapshots.all().next().expect("it is made").clone();
+    let backup = site.backups().first().expect("it is made").clone();
+    for meta in [&snapshot.metadata, &backup.metadata] {
+        let own = |entries: Option<&BTreeMap<String, String>>| {
+            let own = entries.cloned().unwrap_or_default().into_iter();
+            own.filter(|(key, _)| !key.starts_with("berth.dev/")).collect::<Vec<_>>()
+        };
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(own(meta.labels.as_ref()), [pair("team", "backup"), pair("tier", "front")]);
+        assert_eq!(own(meta.annotations.as_ref()), [pair("note", "nightly")]);
+    }
+    assert!(!snapshot.annotations().contains_key("berth.dev/x"));
+    assert!(snapshot.scheduled().is_some() && backup.scheduled().is_some());
+}
+
 /// The schedule of each hour with backups: one snapshot and two backups are kept.
 fn with_backups() -> Value {
     let mut schedule = hourly();
