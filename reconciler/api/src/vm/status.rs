@@ -287,6 +287,16 @@ pub struct InterfaceStatus {
     /// Whether the guest gets a default route by it, if that is declared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_route: Option<bool>,
+    /// Whether the DHCP server of its Network gives it its IPv4 address, if that is declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhcp4: Option<bool>,
+    /// Whether the DHCPv6 server of its Network gives it its IPv6 address, if that is declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhcp6: Option<bool>,
+    /// The name of the network card in the guest, if that is declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 15))]
+    pub guest_name: Option<String>,
     /// The public IPv4 address that leads here, once the host forwards it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 15))]

@@ -44,6 +44,8 @@ fn config(network: &Network, interface: &InterfaceStatus) -> InterfaceConfig {
         dns: name_servers(network, interface, ipv4.is_some(), ipv6.is_some()),
         search_domains: search_domains(network, interface),
         routes: routes.others.iter().map(route).collect(),
+        dhcp4: (ipv4.is_some() && network.is_without_dhcp4(interface.dhcp4)).then_some(false),
+        dhcp6: (ipv6.is_some() && network.is_without_dhcp6(interface.dhcp6)).then_some(false),
         mtu: mtu_of(network).into(),
     }
 }
