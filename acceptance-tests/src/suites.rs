@@ -51,6 +51,7 @@ pub mod upgrade;
 pub mod uploads;
 pub mod vault_keys;
 pub mod verbs;
+pub mod static_addresses;
 pub mod vm_names;
 
 use std::cell::OnceCell;
