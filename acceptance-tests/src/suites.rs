@@ -44,6 +44,7 @@ pub mod secure_boot;
 pub mod shared_folders;
 pub mod snapshot_schedule;
 pub mod snapshots;
+pub mod static_addresses;
 pub mod terraform;
 pub mod terraform_new;
 pub mod tofu;
@@ -51,7 +52,6 @@ pub mod upgrade;
 pub mod uploads;
 pub mod vault_keys;
 pub mod verbs;
-pub mod static_addresses;
 pub mod vm_names;
 
 use std::cell::OnceCell;

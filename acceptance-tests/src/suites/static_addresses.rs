@@ -56,6 +56,6 @@ fn check_guest(platform: &Platform, project: &Project) -> Result<()> {
 
     project.edit("main.tf", "guest_name = \"lan0\"", "guest_name = \"lan1\"")?;
     let refused = crate::terraform::unwrapped(&project.plan_refused()?);
-    contains_all(&refused, &["network_interfaces[0].guest_name"])?;
+    contains_all(&refused, &["guest_name", "another name"])?;
     project.edit("main.tf", "guest_name = \"lan1\"", "guest_name = \"lan0\"")
 }

@@ -20,11 +20,11 @@ resource "berth_image" "system" {
   source = { url = var.image_url, sha256 = var.image_sha256 }
 }
 
-resource "berth_vm" "appliance" {
-  name   = "appliance"
+resource "berth_vm" "quiet" {
+  name   = "quiet"
   cpus   = 1
   memory = "512Mi"
-  disks  = [{ name = "appliance-root", boot = true, template = { image = berth_image.system.name, size = "4Gi" } }]
+  disks  = [{ name = "quiet-root", boot = true, template = { image = berth_image.system.name, size = "4Gi" } }]
 
   network_interfaces = [{
     network    = berth_network.quiet.name
@@ -35,5 +35,5 @@ resource "berth_vm" "appliance" {
 }
 
 output "address" {
-  value = berth_vm.appliance.private_address
+  value = berth_vm.quiet.private_address
 }

@@ -600,6 +600,7 @@ fn vms() -> Vec<Bad> {
             "bootstrap.password_wo_version",
             "password_wo, which is not set",
         ),
+        everywhere(boots("guest_agent", json!("Upgrade")), "bootstrap.guest_agent", "Install"),
         here(
             boots("password_expires", json!(true)),
             "bootstrap.password_expires",

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::console::ConsoleAddress;
 pub use crate::guest::{GuestEnd, GuestFilesystem, GuestInterface, GuestStatus};
-pub use bootstrap::Bootstrap;
+pub use bootstrap::{Bootstrap, GuestAgentPolicy};
 pub use class_policy::{ClassPolicy, PinnedClass};
 pub use devices::{declared_shares, taken_devices};
 pub use disk_use::disk_obstacle;

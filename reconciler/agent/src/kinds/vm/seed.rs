@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!  user-data     the declared user data
-//!  vendor-data   the default user and its password: cloud-init puts what the user data declares in its place
+//!  vendor-data   the default user and its password: cloud-init puts what the user data declares in its place; and the script that
+//!                installs the guest agent, which runs beside those of the user data
 //!  meta-data     host name and SSH keys, then the keys of the Secret, then those of the VM's spec, each in place of those before
 //! ```
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use berth_api::vm::{InterfaceConfig, InterfaceStatus};
+use berth_api::vm::{GuestAgentPolicy, InterfaceConfig, InterfaceStatus};
 use berth_api::{Network, VM, password};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -47,8 +48,31 @@ pub(super) fn seed(
     }
 }
 
-/// The default user and its password.
+/// Installs and starts the guest agent.
+const INSTALL_AGENT: &str = include_str!("seed/install-agent.sh");
+
+fn installs_agent(vm: &VM) -> bool {
+    let declared = vm.spec.bootstrap.as_ref().and_then(|spec| spec.guest_agent);
+    declared == Some(GuestAgentPolicy::Install)
+}
+
+/// The default user and its password, and the installation of the guest agent. A script is not replaced by the keys of a cloud-config in
+/// the user data, as `packages` and `runcmd` would be.
 fn vendor_data(vm: &VM, cloud_instance: &str, data: &BootstrapData) -> Option<String> {
+    let config = default_user(vm, cloud_instance, data);
+    if !installs_agent(vm) {
+        return config;
+    }
+    let Some(config) = config else { return Some(INSTALL_AGENT.to_owned()) };
+    let archive = json!([
+        {"type": "text/cloud-config", "content": config},
+        {"type": "text/x-shellscript", "content": INSTALL_AGENT, "filename": "install-agent.sh"},
+    ]);
+    Some(format!("#cloud-config-archive\n{}", pretty(&archive)))
+}
+
+/// The default user and its password.
+fn default_user(vm: &VM, cloud_instance: &str, data: &BootstrapData) -> Option<String> {
     let spec = vm.spec.bootstrap.as_ref();
     let mut config = Map::new();
     if let Some(user) = spec.and_then(|spec| spec.user.as_deref()) {
@@ -95,6 +119,9 @@ pub(super) fn digest(vm: &VM, bootstrap: &Bootstrap) -> String {
         whole.push(
             json!({"user": user, "password": data.password, "unattend": data.unattend, "keys": data.keys}),
         );
+    }
+    if installs_agent(vm) {
+        whole.push(json!({"guestAgent": "Install"}));
     }
     let whole = Value::Array(whole);
     Sha256::digest(whole.to_string()).iter().map(|b| format!("{b:02x}")).collect()

@@ -241,6 +241,33 @@ fn the_default_user_and_its_password_are_below_the_user_data() {
 }
 
 #[test]
+fn the_guest_agent_is_installed_by_a_script_beside_the_default_user_and_the_user_data() {
+    let mut vm = vm();
+    let spec = vm.spec.bootstrap.as_mut().expect("it has one");
+    spec.guest_agent = Some(GuestAgentPolicy::Install);
+    let data = secret(&[("userData", "#cloud-config\npackages: [nginx]\n")]);
+    let alone = seed(&vm, "i-1", &data, &BTreeMap::new(), &[]);
+    assert_eq!(alone.user_data, "#cloud-config\npackages: [nginx]\n");
+    assert_eq!(alone.vendor_data.as_deref(), Some(INSTALL_AGENT));
+    vm.spec.bootstrap.as_mut().expect("it has one").user = Some("admin".to_owned());
+    let both = seed(&vm, "i-1", &data, &BTreeMap::new(), &[]).vendor_data.expect("there is some");
+    let parts = both.strip_prefix("#cloud-config-archive\n").expect("an archive");
+    let parts: Value = serde_json::from_str(parts).expect("JSON");
+    assert_eq!(parts[0]["content"], "#cloud-config\n{\n  \"user\": {\n    \"name\": \"admin\"\n  }\n}\n");
+    assert_eq!(
+        (&parts[1]["type"], &parts[1]["content"]),
+        (&json!("text/x-shellscript"), &json!(INSTALL_AGENT))
+    );
+    let of = |policy| {
+        let mut vm = self::vm();
+        vm.spec.bootstrap.as_mut().expect("it has one").guest_agent = policy;
+        digest(&vm, &inline(&vm))
+    };
+    assert_eq!(of(Some(GuestAgentPolicy::Skip)), of(None));
+    assert_ne!(of(Some(GuestAgentPolicy::Install)), of(None), "the guest configures itself again");
+}
+
+#[test]
 fn keys_of_a_secret_follow_those_of_the_spec() {
     let keys = secret_of(&[("bob", "ssh-ed25519 BBBB bob\n")]);
     let meta = seed(&vm(), "i-1", &Bootstrap::of(&vm(), None, Some(&keys)), &BTreeMap::new(), &[]).meta_data;
