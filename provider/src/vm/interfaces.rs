@@ -43,6 +43,7 @@ pub(super) fn network_interfaces() -> Field {
             .effect(Effect::Fixed),
         Field::spec("model", Shape::Text(Form::Any)).default("virtio").effect(Effect::PowerCycle),
         Field::spec("queues", Shape::Integer).effect(Effect::PowerCycle),
+        Field::spec("acceleration", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
         Field::spec("link", Shape::Text(Form::Any)).default("Up"),
     ];
     let one = Value::from(vec![Value::object([("name", Value::from("nic0"))])]);

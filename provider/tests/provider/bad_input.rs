@@ -446,6 +446,11 @@ fn vms() -> Vec<Bad> {
         ),
         everywhere(nics(json!([{"name": "a"}, {"name": "a"}])), "network_interfaces", "\"a\" is used twice"),
         everywhere(mac("52:54:00:00:00"), "network_interfaces[0].mac_address", "six pairs"),
+        everywhere(
+            nics(json!([{"name": "nic0", "acceleration": "On"}])),
+            "network_interfaces[0].acceleration",
+            "Auto",
+        ),
         everywhere(guest_name("0lan"), "network_interfaces[0].guest_name", "a letter"),
         everywhere(guest_name("a-name-too-long-"), "network_interfaces[0].guest_name", "at most 15"),
         everywhere(guest_name("lo"), "network_interfaces[0].guest_name", "not the name"),

@@ -139,7 +139,7 @@ fn vm() -> Json {
 
 fn interface() -> Json {
     json!({"name": "nic0", "network": "default", "public_ip": "a", "public_ipv6": "b", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9", "ipv6_address": "fd00:60::9",
-            "model": "virtio", "queues": 2, "link": "Up", "security_groups": ["a"], "allowed_addresses": ["10.77.0.100/32"], "allowed_mac_addresses": ["00:00:5e:00:01:0a"],
+            "model": "virtio", "queues": 2, "acceleration": "Auto", "link": "Up", "security_groups": ["a"], "allowed_addresses": ["10.77.0.100/32"], "allowed_mac_addresses": ["00:00:5e:00:01:0a"],
             "dns": ["10.77.0.53"], "search_domains": ["example.org"], "default_route": true, "dhcp4": true, "dhcp6": true, "guest_name": "lan0", "dscp": "EF",
             "limits": {"ingress_bandwidth": "1M", "egress_bandwidth": "1M", "ingress_burst": "1Mi", "egress_burst": "1Mi",
                 "ingress_packets": 100, "egress_packets": 100}})
@@ -310,6 +310,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/network_interfaces/0/limits/egress_packets", json!(200), Announced::Live),
         ("/network_interfaces/0/model", json!("e1000e"), Announced::PowerCycle),
         ("/network_interfaces/0/queues", json!(4), Announced::PowerCycle),
+        ("/network_interfaces/0/acceleration", json!("Off"), Announced::PowerCycle),
         ("/network_interfaces/0/link", json!("Down"), Announced::Live),
         ("/network_interfaces/0/network", json!("lan"), Announced::Refused),
         ("/network_interfaces/0/dhcp4", json!(false), Announced::Refused),

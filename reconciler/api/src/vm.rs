@@ -27,7 +27,7 @@ pub use devices::{declared_shares, taken_devices};
 pub use disk_use::disk_obstacle;
 pub use dscp::DscpClass;
 pub use guest_user::{GuestUser, GuestUserStatus};
-pub use interface::{InterfaceLimits, LinkState, NetworkInterface, NicModel};
+pub use interface::{Acceleration, InterfaceLimits, LinkState, NetworkInterface, NicModel};
 pub use network_config::{ConfiguredRoute, InterfaceConfig};
 pub use observed_addresses::ObservedAddresses;
 pub use restore::{MOST_LISTED_SNAPSHOTS, SnapshotOfVM, VMRestore, VMRestored};

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    DiskBus, DscpClass, GuestUserStatus, InterfaceConfig, InterfaceLimits, MOST_LISTED_SNAPSHOTS,
-    ObservedAddresses, PinnedClass, SnapshotOfVM, StopSnapshot, VMRestored,
+    Acceleration, DiskBus, DscpClass, GuestUserStatus, InterfaceConfig, InterfaceLimits,
+    MOST_LISTED_SNAPSHOTS, ObservedAddresses, PinnedClass, SnapshotOfVM, StopSnapshot, VMRestored,
 };
 use crate::SizeTaken;
 use crate::console::ConsoleAddress;
@@ -438,6 +438,9 @@ pub struct InterfacePlace {
     /// Whether it is in a PCI Express port, where it can be plugged in and out while the VM runs.
     #[serde(default)]
     pub in_port: bool,
+    /// `Off`: QEMU moves the packets of the card that the machine has now, as its interface declared at the card's start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acceleration: Option<Acceleration>,
 }
 
 impl Hardware {

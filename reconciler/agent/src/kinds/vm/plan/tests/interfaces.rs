@@ -198,7 +198,10 @@ fn a_card_that_cannot_be_plugged_waits_for_the_next_start() {
     let more_queues = with_interfaces(json!([{"name": "nic0", "queues": 4}]));
     assert!(plan(&more_queues, &running).steps.is_empty());
     assert_eq!(pending(&more_queues, &running), ["networkInterfaces[nic0]"]);
-    let as_it_is = with_interfaces(json!([{"name": "nic0", "queues": 1}]));
+    let unaccelerated = with_interfaces(json!([{"name": "nic0", "acceleration": "Off"}]));
+    assert!(plan(&unaccelerated, &running).steps.is_empty());
+    assert_eq!(pending(&unaccelerated, &running), ["networkInterfaces[nic0]"]);
+    let as_it_is = with_interfaces(json!([{"name": "nic0", "queues": 1, "acceleration": "Auto"}]));
     assert!(pending(&as_it_is, &running).is_empty());
 
     // A machine that an earlier version started has no ports.
