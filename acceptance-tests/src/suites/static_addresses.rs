@@ -55,7 +55,7 @@ fn check_guest(platform: &Platform, project: &Project) -> Result<()> {
     ensure!(card["nameservers"]["addresses"] == json!(["10.88.0.1"]), "{config}");
 
     project.edit("main.tf", "guest_name = \"lan0\"", "guest_name = \"lan1\"")?;
-    let refused = crate::terraform::unwrapped(&project.plan_refused()?);
+    let refused = crate::terraform::unwrapped(&project.apply_refused()?);
     contains_all(&refused, &["guest_name", "another name"])?;
     project.edit("main.tf", "guest_name = \"lan1\"", "guest_name = \"lan0\"")
 }

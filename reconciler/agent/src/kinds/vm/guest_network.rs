@@ -130,6 +130,26 @@ mod tests {
     }
 
     #[test]
+    fn an_interface_without_dhcp_has_the_same_configuration_and_is_marked() {
+        let spec = json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64", "dhcp4": false});
+        let own = json!({"address": "10.77.0.2", "ipv6Address": "fd00:60::2"});
+        assert_eq!(
+            configured(spec.clone(), own),
+            json!({"name": "nic0", "addresses": ["10.77.0.2/16", "fd00:60::2/64"], "gateways": ["10.77.0.1"],
+                "dns": ["10.77.0.1", "fd00:60::1"], "dhcp4": false, "mtu": 1500})
+        );
+        let marked = |own: Value| {
+            let config = configured(spec.clone(), own);
+            (config["dhcp4"].clone(), config["dhcp6"].clone())
+        };
+        let served = json!({"address": "10.77.0.2", "dhcp4": true, "dhcp6": false});
+        assert_eq!(marked(served), (Value::Null, Value::Null), "it has no IPv6 address");
+        let only =
+            json!({"address": "10.77.0.2", "ipv6Address": "fd00:60::2", "dhcp4": true, "dhcp6": false});
+        assert_eq!(marked(only), (Value::Null, json!(false)));
+    }
+
+    #[test]
     fn the_name_servers_of_each_family_are_those_that_the_guest_gets_of_it() {
         let dns = |network: Value, own: Value, ipv6: &str| {
             let spec = json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64", "dns": network});
