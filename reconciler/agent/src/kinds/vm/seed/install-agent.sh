@@ -4,7 +4,8 @@ export DEBIAN_FRONTEND=noninteractive
 has() { command -v "$1" >/dev/null 2>&1; }
 install_agent() {
 	if has apt-get; then
-		apt-get update && apt-get install -y qemu-guest-agent
+		# Another program may use apt at the first boot.
+		apt-get update && apt-get -o DPkg::Lock::Timeout=300 install -y qemu-guest-agent
 	elif has dnf; then
 		dnf install -y qemu-guest-agent
 	elif has yum; then
