@@ -1,3 +1,5 @@
+//! The content of seeds.
+
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::json;
