@@ -46,6 +46,7 @@ pub mod secure_boot;
 pub mod shared_folders;
 pub mod snapshot_schedule;
 pub mod snapshots;
+pub mod static_addresses;
 pub mod terraform;
 pub mod terraform_new;
 pub mod tofu;

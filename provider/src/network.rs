@@ -23,7 +23,7 @@ use crate::{
 pub struct Network;
 
 /// The attributes that cannot change.
-const FIXED: [&str; 6] = ["cidr", "ipv6_cidr", "type", "bridge", "ipv4", "ipv6"];
+const FIXED: [&str; 8] = ["cidr", "ipv6_cidr", "type", "bridge", "ipv4", "ipv6", "dhcp4", "dhcp6"];
 
 /// The most characters of all search domains: more does not fit into a packet of DHCP.
 const MOST_OF_DOMAINS: usize = 100;
@@ -97,6 +97,8 @@ impl ResourceKind for Network {
             Field::spec("dns_domain", Shape::Text(Form::Domain)),
             Field::spec("search_domains", Shape::TextList(Form::Domain)),
             routes(),
+            Field::spec("dhcp4", Shape::Bool).effect(Effect::Replace),
+            Field::spec("dhcp6", Shape::Bool).effect(Effect::Replace),
             Field::spec("isolated", Shape::Bool),
             Field::spec("mtu", Shape::Integer).effect(Effect::PowerCycle),
         ]
@@ -108,6 +110,7 @@ impl ResourceKind for Network {
         found.extend(check_dns_domain(config));
         found.extend(check_routes(config));
         found.extend(check_egress(config));
+        found.extend(check_dhcp(config));
         found.extend(check_bridge(config.get("bridge")));
         found.extend(addresses::check(config));
         found
@@ -224,6 +227,24 @@ fn check_egress(config: &Value) -> Option<Diagnostic> {
         return Some(Diagnostic::error("A way out without a prefix", detail).at(at("ipv6_egress")));
     }
     None
+}
+
+/// Refuses a switch of the DHCP server where berth has none.
+fn check_dhcp(config: &Value) -> Vec<Diagnostic> {
+    if config.get("type").as_str() != Some("Bridge") {
+        return Vec::new();
+    }
+    let declared =
+        [("dhcp4", "ipv4"), ("dhcp6", "ipv6")].into_iter().filter(|(name, _)| !config.get(name).is_null());
+    declared
+        .map(|(name, family)| {
+            let detail = format!(
+                "{name}: only a network of type \"Overlay\" has it. On a bridge, `{family}.allocation` declares how guests get their \
+                 addresses: leave it out."
+            );
+            Diagnostic::error("DHCP on a bridge", detail).at(AttributePath::root(name))
+        })
+        .collect()
 }
 
 /// Refuses a domain for the names of VMs that berth cannot serve, or that hides names of others.

@@ -542,6 +542,7 @@ fn what_cannot_be_on_a_bridge_is_refused_with_the_interface_and_the_remedy() {
             ("grouped", json!({"network": "office", "securityGroups": ["web"]}), "take securityGroups out"),
             ("addressed", json!({"network": "office", "address": "192.0.2.9"}), "take address out"),
             ("second", json!({"network": "office", "defaultRoute": false}), "take defaultRoute out"),
+            ("served", json!({"network": "lan", "dhcp4": false}), "take dhcp4 out"),
             ("resolved", json!({"network": "office", "dns": ["192.0.2.9"]}), "take dns out"),
         ];
         for (name, mut interface, words) in cases {
@@ -604,6 +605,47 @@ fn routes_and_domains_of_a_network_and_of_an_interface_reach_the_dhcp_of_its_hos
             dhcp().routes.is_empty() && dhcp().search_domains.is_empty()
         })
         .await;
+        site.stop.cancel();
+    });
+}
+
+#[test]
+fn without_dhcp_an_interface_has_no_lease_on_its_host_and_one_that_declares_otherwise_has() {
+    in_simulated_time(async {
+        let mut site = Site::new().await;
+        site.join("h1", "192.0.2.1", 1500).await;
+        site.apply("Network", "quiet", json!({"cidr": "10.9.5.0/24", "dhcp4": false})).await;
+        site.vm("one", "h1", "quiet").await;
+        site.runs("one").await;
+        let lease = |vm: &str| {
+            let network = site.hosts["h1"].networks_now().pop().expect("a network");
+            network.leases.into_iter().find(|lease| lease.hostname == vm)
+        };
+        let one = lease("one").expect("its address is reserved");
+        assert_eq!((one.no_dhcp4, one.served()), (true, None));
+        site.apply("Disk", "two", json!({"image": "debian", "size": "4Gi"})).await;
+        let spec = json!({"class": "small", "placement": {"host": "h1"}, "disks": [{"name": "two", "boot": true}],
+            "networkInterfaces": [{"name": "nic0", "network": "quiet", "dhcp4": true, "guestName": "lan0"}]});
+        site.apply("VM", "two", spec).await;
+        site.runs("two").await;
+        assert!(lease("two").is_some_and(|two| two.address.is_some() && two.served() == two.address));
+        let vms: Api<VM> = Api::default_namespaced(site.client.clone());
+        let status = vms.get("two").await.expect("it answers").status.expect("it has one");
+        assert_eq!(status.interfaces[0].dhcp4, Some(true));
+        assert_eq!(status.interfaces[0].guest_name.as_deref(), Some("lan0"));
+        for (field, value) in [("dhcp4", json!(false)), ("dhcp6", json!(false)), ("guestName", json!("lan1"))]
+        {
+            let mut interface =
+                json!({"name": "nic0", "network": "quiet", "dhcp4": true, "guestName": "lan0"});
+            interface[field] = value;
+            let patch = Patch::Merge(json!({"spec": {"networkInterfaces": [interface]}}));
+            let refused = vms.patch("two", &PatchParams::default(), &patch).await.expect_err(field);
+            assert!(refused.to_string().contains(&format!("{field} cannot change")), "{refused}");
+        }
+        let networks: Api<Network> = Api::default_namespaced(site.client.clone());
+        let patch = Patch::Merge(json!({"spec": {"dhcp4": true}}));
+        let refused = networks.patch("quiet", &PatchParams::default(), &patch).await.expect_err("fixed");
+        assert!(refused.to_string().contains("dhcp4 cannot change"), "{refused}");
         site.stop.cancel();
     });
 }

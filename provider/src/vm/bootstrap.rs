@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The parts that a guest sees, all of them at its first boot.
-const PARTS: [&str; 14] = [
+const PARTS: [&str; 15] = [
     "user_data",
     "user_data_wo_version",
     "user",
@@ -32,10 +32,11 @@ const PARTS: [&str; 14] = [
     "network_config",
     "meta_data",
     "secret_name",
+    "guest_agent",
 ];
 
 /// The parts that Ignition does not read.
-const CLOUD_INIT_ONLY: [&str; 8] = [
+const CLOUD_INIT_ONLY: [&str; 9] = [
     "ssh_authorized_keys",
     "ssh_authorized_keys_secret",
     "user",
@@ -44,6 +45,7 @@ const CLOUD_INIT_ONLY: [&str; 8] = [
     "domain",
     "network_config",
     "meta_data",
+    "guest_agent",
 ];
 /// The parts that are kept in one Secret, which a Secret of the user's own replaces.
 const IN_SECRET: [&str; 5] =
@@ -106,6 +108,7 @@ pub(super) fn field() -> Field {
         Field::local("user_data_wo_version", Shape::Integer, "Increase it when `user_data_wo` changes. 0 or more.")
             .at_least(0)
             .effect(Effect::Policy),
+        Field::spec("guest_agent", Shape::Text(Form::Any)).effect(Effect::Policy),
         Field::spec("hostname", Shape::Text(Form::Name)).effect(Effect::Policy),
         Field::spec("domain", Shape::Text(Form::Domain)).effect(Effect::Policy),
         Field::spec("network_config", Shape::Text(Form::NetworkConfig)).effect(Effect::Policy),

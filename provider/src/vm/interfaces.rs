@@ -36,6 +36,9 @@ pub(super) fn network_interfaces() -> Field {
         Field::spec("dns", Shape::TextList(Form::Ip)),
         Field::spec("search_domains", Shape::TextList(Form::Domain)),
         Field::spec("default_route", Shape::Bool),
+        Field::spec("dhcp4", Shape::Bool).effect(Effect::Fixed),
+        Field::spec("dhcp6", Shape::Bool).effect(Effect::Fixed),
+        Field::spec("guest_name", Shape::Text(Form::Any)).effect(Effect::Fixed),
         Field::spec("mac_address", Shape::Text(Form::Mac)).presence(Presence::Kept).effect(Effect::Fixed),
         Field::spec("address", Shape::Text(Form::Ipv4)).presence(Presence::Kept).effect(Effect::Fixed),
         Field::spec("ipv6_address", Shape::Text(Form::Ipv6))
@@ -44,6 +47,7 @@ pub(super) fn network_interfaces() -> Field {
             .effect(Effect::Fixed),
         Field::spec("model", Shape::Text(Form::Any)).default("virtio").effect(Effect::PowerCycle),
         Field::spec("queues", Shape::Integer).effect(Effect::PowerCycle),
+        Field::spec("acceleration", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
         Field::spec("link", Shape::Text(Form::Any)).default("Up"),
     ];
     let one = Value::from(vec![Value::object([("name", Value::from("nic0"))])]);
@@ -100,7 +104,9 @@ pub(super) fn check_interfaces(config: &Value) -> Vec<Diagnostic> {
         let address = Form::Ipv6.canonical(interface.get("ipv6_address").as_str()?);
         Some(format!("{address} of {}", network_name(interface)?))
     };
-    let shared: [Exclusive; 5] = [
+    let guest_name = |interface: &Value| interface.get("guest_name").as_str().map(str::to_owned);
+    let shared: [Exclusive; 6] = [
+        ("guest_name", "the guest_name", guest_name),
         ("mac_address", "the MAC address", mac),
         ("public_ip", "the public address", public),
         ("public_ipv6", "the public IPv6 address", public_ipv6),
@@ -126,6 +132,7 @@ pub(super) fn check_interfaces(config: &Value) -> Vec<Diagnostic> {
         }
         let path = AttributePath::root("network_interfaces").index(i).attribute("limits");
         found.extend(check_limits(interface.get("limits"), &path));
+        found.extend(check_guest_name(config, interface, i));
         let path = AttributePath::root("network_interfaces").index(i).attribute("search_domains");
         found.extend(network::check_search_domains(interface.get("search_domains"), &path));
     }
@@ -150,6 +157,34 @@ fn network_name(interface: &Value) -> Option<&str> {
     let network = interface.get("network");
     // The provider block, which says which one that is, is not known during validation.
     if network.is_null() { Some("the default network") } else { network.as_str() }
+}
+
+/// The longest name of an interface in Linux.
+const MOST_OF_GUEST_NAME: usize = 15;
+
+/// Refuses a name that no guest can give a network card, and one that it would not learn.
+fn check_guest_name(config: &Value, interface: &Value, i: usize) -> Option<Diagnostic> {
+    let name = interface.get("guest_name").as_str()?;
+    let path = AttributePath::root("network_interfaces").index(i).attribute("guest_name");
+    let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
+        && name.len() <= MOST_OF_GUEST_NAME
+        && name != "lo";
+    if !is_name {
+        let detail = format!(
+            "{path}: {name:?} is not the name of a network card: use a letter, then letters, digits, \"_\", \".\" and \"-\", at most \
+             {MOST_OF_GUEST_NAME} characters, and not \"lo\"."
+        );
+        return Some(Diagnostic::error("Invalid guest_name", detail).at(path));
+    }
+    if config.get("bootstrap").get("network_config").as_str().is_some() {
+        let detail = format!(
+            "{path}: `bootstrap.network_config` takes the place of the configuration with this name, so that it would have no effect: \
+             leave it out, and use `set-name` there."
+        );
+        return Some(Diagnostic::error("guest_name beside network_config", detail).at(path));
+    }
+    None
 }
 
 /// The least and the largest amounts that limits accept, as in the definition of VM, and their unit.

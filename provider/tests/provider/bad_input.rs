@@ -46,6 +46,7 @@ fn vms() -> Vec<Bad> {
     let vm = || json!({"name": "web", "class": "small", "disks": [{"name": "root", "boot": true}], "placement": {}, "bootstrap": {}});
     let nics = |nics: Json| with(vm(), "/network_interfaces", nics);
     let limited = |limits: Json| nics(json!([{"name": "nic0", "limits": limits}]));
+    let guest_name = |name: &str| nics(json!([{"name": "nic0", "guest_name": name}]));
     let mac = |mac: &str| nics(json!([{"name": "nic0", "mac_address": mac}]));
     let boots = |name: &str, value: Json| with(vm(), &format!("/bootstrap/{name}"), value);
     let users = |users: Json| with(vm(), "/guest_users", users);
@@ -445,6 +446,19 @@ fn vms() -> Vec<Bad> {
         ),
         everywhere(nics(json!([{"name": "a"}, {"name": "a"}])), "network_interfaces", "\"a\" is used twice"),
         everywhere(mac("52:54:00:00:00"), "network_interfaces[0].mac_address", "six pairs"),
+        everywhere(
+            nics(json!([{"name": "nic0", "acceleration": "On"}])),
+            "network_interfaces[0].acceleration",
+            "Auto",
+        ),
+        everywhere(guest_name("0lan"), "network_interfaces[0].guest_name", "a letter"),
+        everywhere(guest_name("a-name-too-long-"), "network_interfaces[0].guest_name", "at most 15"),
+        everywhere(guest_name("lo"), "network_interfaces[0].guest_name", "not the name"),
+        everywhere(
+            nics(json!([{"name": "a", "guest_name": "lan0"}, {"name": "b", "guest_name": "lan0"}])),
+            "network_interfaces[1].guest_name",
+            "network_interfaces[0]",
+        ),
         everywhere(mac("53:54:00:00:00:01"), "network_interfaces[0].mac_address", "a multicast address"),
         everywhere(mac("ff:ff:ff:ff:ff:ff"), "network_interfaces[0].mac_address", "a multicast address"),
         everywhere(
@@ -591,6 +605,7 @@ fn vms() -> Vec<Bad> {
             "bootstrap.password_wo_version",
             "password_wo, which is not set",
         ),
+        everywhere(boots("guest_agent", json!("Upgrade")), "bootstrap.guest_agent", "Install"),
         here(
             boots("password_expires", json!(true)),
             "bootstrap.password_expires",
@@ -949,6 +964,8 @@ fn networks() -> Vec<Bad> {
         everywhere(with(bridged(), "/egress", json!("None")), "egress", "leave it out"),
         everywhere(with(network(), "/egress", json!("nat")), "egress", "Masquerade"),
         everywhere(with(bridged(), "/isolated", json!(true)), "isolated", "Leave it out"),
+        everywhere(with(bridged(), "/dhcp4", json!(false)), "dhcp4", "leave it out"),
+        everywhere(with(bridged(), "/dhcp6", json!(true)), "dhcp6", "leave it out"),
         everywhere(with(network(), "/ipv6_egress", json!("Routed")), "ipv6_egress", "Set `ipv6_cidr`"),
         everywhere(with(ipv6("fd00:60::/64"), "/ipv6_egress", json!("nat")), "ipv6_egress", "Masquerade"),
         everywhere(with(network(), "/dns", json!(["one"])), "dns[0]", "not an address"),

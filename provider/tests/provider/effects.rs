@@ -108,7 +108,7 @@ fn vm() -> Json {
         "placement": {"group": "g", "host": "h", "host_selector": {"a": "b"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A"], "hostname": "web", "user_data": "x", "domain": "example.net",
             "network_config": "version: 1\n", "meta_data": "role: web\n", "user": "admin", "password_hash": "$6$a$b",
-            "password_expires": true, "sysprep_unattend": "<a/>", "ssh_authorized_keys_secret": "keys"},
+            "password_expires": true, "guest_agent": "Skip", "sysprep_unattend": "<a/>", "ssh_authorized_keys_secret": "keys"},
         "guest_users": [{"name": "debian", "ssh_authorized_keys": ["ssh-rsa A"], "ssh_authorized_keys_secret": "keys"}],
         "power": "Running", "restart_policy": "Always", "stop": {"mode": "Graceful", "grace_period_seconds": 60},
         "hooks": {"post_start": hook(), "pre_stop": pre_stop()},
@@ -139,8 +139,8 @@ fn vm() -> Json {
 
 fn interface() -> Json {
     json!({"name": "nic0", "network": "default", "public_ip": "a", "public_ipv6": "b", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9", "ipv6_address": "fd00:60::9",
-            "model": "virtio", "queues": 2, "link": "Up", "security_groups": ["a"], "allowed_addresses": ["10.77.0.100/32"], "allowed_mac_addresses": ["00:00:5e:00:01:0a"],
-            "dns": ["10.77.0.53"], "search_domains": ["example.org"], "default_route": true, "dscp": "EF",
+            "model": "virtio", "queues": 2, "acceleration": "Auto", "link": "Up", "security_groups": ["a"], "allowed_addresses": ["10.77.0.100/32"], "allowed_mac_addresses": ["00:00:5e:00:01:0a"],
+            "dns": ["10.77.0.53"], "search_domains": ["example.org"], "default_route": true, "dhcp4": true, "dhcp6": true, "guest_name": "lan0", "dscp": "EF",
             "limits": {"ingress_bandwidth": "1M", "egress_bandwidth": "1M", "ingress_burst": "1Mi", "egress_burst": "1Mi",
                 "ingress_packets": 100, "egress_packets": 100}})
 }
@@ -310,8 +310,12 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/network_interfaces/0/limits/egress_packets", json!(200), Announced::Live),
         ("/network_interfaces/0/model", json!("e1000e"), Announced::PowerCycle),
         ("/network_interfaces/0/queues", json!(4), Announced::PowerCycle),
+        ("/network_interfaces/0/acceleration", json!("Off"), Announced::PowerCycle),
         ("/network_interfaces/0/link", json!("Down"), Announced::Live),
         ("/network_interfaces/0/network", json!("lan"), Announced::Refused),
+        ("/network_interfaces/0/dhcp4", json!(false), Announced::Refused),
+        ("/network_interfaces/0/dhcp6", json!(false), Announced::Refused),
+        ("/network_interfaces/0/guest_name", json!("lan1"), Announced::Refused),
         ("/network_interfaces/0/mac_address", json!("52:54:00:00:00:02"), Announced::Refused),
         ("/network_interfaces/0/address", json!("10.77.0.10"), Announced::Refused),
         ("/network_interfaces/0/ipv6_address", json!("fd00:60::11"), Announced::Refused),
@@ -339,6 +343,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/bootstrap/password_hash", json!("$6$a$c"), Announced::Refused),
         ("/bootstrap/password_expires", json!(false), Announced::Refused),
         ("/bootstrap/sysprep_unattend", json!("<b/>"), Announced::Refused),
+        ("/bootstrap/guest_agent", json!("Install"), Announced::Refused),
         ("/bootstrap/hostname", json!("other"), Announced::Refused),
         ("/bootstrap/domain", json!("example.org"), Announced::Refused),
         ("/bootstrap/network_config", json!("version: 2\n"), Announced::Refused),
@@ -439,7 +444,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         "tpm": false, "huge_pages": "None", "dedicated_cpu_placement": false, "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "pci_devices": [{"name": "nic-vf", "count": 1}], "usb_devices": [{"name": "licence-key", "count": 1}], "vgpus": [{"name": "a40-8q", "count": 1}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
-    let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "dns": ["10.80.0.1"], "mtu": 1400, "isolated": false,
+    let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "dns": ["10.80.0.1"], "mtu": 1400, "isolated": false, "dhcp4": true, "dhcp6": true,
         "dns_domain": "app.internal", "search_domains": ["example.org"], "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.80.0.9"}]});
     let lan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0", "trunk_vlans": ["10"]}, "cidr": "10.80.0.0/24",
         "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "range": "10.80.0.9-10.80.0.10"}});
@@ -660,6 +665,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_network", network.clone(), "/routes/0/to", json!("192.168.0.0/24"), Announced::Live),
         ("berth_network", network.clone(), "/routes/0/via", json!("10.80.0.8"), Announced::Live),
         ("berth_network", network.clone(), "/isolated", json!(true), Announced::Live),
+        ("berth_network", network.clone(), "/dhcp4", json!(false), Announced::Replace),
+        ("berth_network", network.clone(), "/dhcp6", json!(false), Announced::Replace),
         ("berth_network", network, "/mtu", json!(1450), Announced::PowerCycle),
         ("berth_network", lan.clone(), "/bridge/name", json!("vmbr1"), Announced::Replace),
         ("berth_network", lan.clone(), "/bridge/trunk_vlans", json!(["20"]), Announced::Live),

@@ -481,7 +481,7 @@ async fn the_hash_of_a_password_is_in_the_secret_and_the_password_nowhere() {
     let config = with(
         web(),
         json!({"bootstrap": {"user": "admin", "password_wo": "canary-secret-3", "password_wo_version": 1,
-            "password_expires": false, "sysprep_unattend": unattend, "ssh_authorized_keys_secret": "keys"}}),
+            "password_expires": false, "guest_agent": "Install", "sysprep_unattend": unattend, "ssh_authorized_keys_secret": "keys"}}),
     );
     let made = vm.apply(&config).await;
     assert!(made.is_clean(), "{}", made.text());
@@ -492,6 +492,7 @@ async fn the_hash_of_a_password_is_in_the_secret_and_the_password_nowhere() {
         (&bootstrap["user"], &bootstrap["passwordExpires"], &bootstrap["sshAuthorizedKeysSecret"]),
         (&json!("admin"), &json!(false), &json!("keys"))
     );
+    assert_eq!(bootstrap["guestAgent"], "Install");
     let secrets: kube::Api<k8s_openapi::api::core::v1::Secret> =
         kube::Api::namespaced(plane.client.clone(), "default");
     let data = secrets.get("web-bootstrap").await.expect("it was written").data.expect("it has data");

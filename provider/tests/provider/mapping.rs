@@ -422,6 +422,11 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_network",
+            json!({"cidr": "10.80.0.0/24", "dhcp4": false, "dhcp6": true}),
+            json!({"cidr": "10.80.0.0/24", "type": "Overlay", "dhcp4": false, "dhcp6": true, "ipv6Egress": "None"}),
+        ),
+        (
+            "berth_network",
             json!({"cidr": "10.80.0.0/24", "egress": "None", "ipv6_cidr": "FD00:0060::/64", "ipv6_egress": "Routed"}),
             json!({"cidr": "10.80.0.0/24", "type": "Overlay", "egress": "None", "ipv6CIDR": "fd00:60::/64", "ipv6Egress": "Routed"}),
         ),

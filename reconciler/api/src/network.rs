@@ -51,6 +51,10 @@ pub use ipv6::{Ipv6Spec, ipv6_at};
     validation = Rule::new("(has(self.ipv4) && has(self.ipv4.allocation) ? self.ipv4.allocation : 'Static') == (has(oldSelf.ipv4) && has(oldSelf.ipv4.allocation) ? oldSelf.ipv4.allocation : 'Static')").message("ipv4.allocation cannot change: VMs have their addresses by it; create another Network").field_path(".ipv4"),
     validation = Rule::new("has(self.bridge) == (has(self.type) && self.type == 'Bridge')").message("bridge is that of a Network of type Bridge: it needs one, and no other type has one").field_path(".bridge"),
     validation = Rule::new("!has(self.ipv4) || (has(self.type) && self.type == 'Bridge')").message("ipv4 is for a Network of type Bridge: in an Overlay, berth gives out the addresses of cidr by DHCP").field_path(".ipv4"),
+    validation = Rule::new("(has(self.dhcp4) ? self.dhcp4 : true) == (has(oldSelf.dhcp4) ? oldSelf.dhcp4 : true)").message("dhcp4 cannot change: guests are configured by it; create another Network").field_path(".dhcp4"),
+    validation = Rule::new("(has(self.dhcp6) ? self.dhcp6 : true) == (has(oldSelf.dhcp6) ? oldSelf.dhcp6 : true)").message("dhcp6 cannot change: guests are configured by it; create another Network").field_path(".dhcp6"),
+    validation = Rule::new("!has(self.dhcp4) || !(has(self.type) && self.type == 'Bridge')").message("dhcp4 is for a Network of type Overlay: on a Bridge, ipv4.allocation declares it").field_path(".dhcp4"),
+    validation = Rule::new("!has(self.dhcp6) || !(has(self.type) && self.type == 'Bridge')").message("dhcp6 is for a Network of type Overlay: on a Bridge, ipv6.allocation declares it").field_path(".dhcp6"),
     validation = Rule::new("!has(self.egress) || !(has(self.type) && self.type == 'Bridge')").message("egress is for a Network of type Overlay: on a Bridge, guests are machines of its network").field_path(".egress"),
     validation = Rule::new("!has(self.egress) || has(self.cidr)").message("egress is that of IPv4, and needs cidr: the way out of IPv6 is ipv6Egress").field_path(".egress"),
     validation = Rule::new("(has(self.ipv6) && has(self.ipv6.allocation) ? self.ipv6.allocation : 'Static') == (has(oldSelf.ipv6) && has(oldSelf.ipv6.allocation) ? oldSelf.ipv6.allocation : 'Static')").message("ipv6.allocation cannot change: VMs have their addresses by it; create another Network").field_path(".ipv6"),
@@ -161,6 +165,14 @@ pub struct NetworkSpec {
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.all(r, self.filter(s, s.to == r.to).size() == 1)").message("a destination can have one route only"))]
     pub routes: Vec<Route>,
+    /// Whether the DHCP server of an `Overlay` gives guests their IPv4 addresses. `false`: they get the same addresses by their
+    /// cloud-init network configuration, and the DHCP server gives no leases; an interface can declare otherwise. Default true. Cannot
+    /// change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhcp4: Option<bool>,
+    /// Whether the DHCPv6 server of an `Overlay` gives guests their IPv6 addresses, as `dhcp4`. Default true. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhcp6: Option<bool>,
     /// Whether the VMs of an `Overlay` are kept from each other: they reach their gateway and what is outside, are reached from there by
     /// public addresses, and send nothing to each other, on one host or several. Default false. Applied live, also to established
     /// connections.
@@ -287,6 +299,16 @@ impl Network {
     /// Whether its VMs do not reach each other.
     pub fn is_isolated(&self) -> bool {
         self.spec.isolated == Some(true) && self.host_bridge().is_none()
+    }
+
+    /// Whether it is an overlay whose DHCP server gives no IPv4 address to an interface that declares this.
+    pub fn is_without_dhcp4(&self, of_interface: Option<bool>) -> bool {
+        self.host_bridge().is_none() && of_interface.or(self.spec.dhcp4) == Some(false)
+    }
+
+    /// Whether it is an overlay whose DHCPv6 server gives no IPv6 address to an interface that declares this.
+    pub fn is_without_dhcp6(&self, of_interface: Option<bool>) -> bool {
+        self.host_bridge().is_none() && of_interface.or(self.spec.dhcp6) == Some(false)
     }
 
     /// Whether its VMs have IPv4 addresses, by berth or by another DHCP server.
@@ -451,6 +473,18 @@ mod tests {
         let vmbr0 = BridgeSpec { name: Some("vmbr0".to_owned()), ..BridgeSpec::default() };
         assert_eq!((external.host_bridge(), external.is_external()), (Some(&vmbr0), true));
         assert_eq!((external.pool(), external.gateway()), (None, None));
+    }
+
+    #[test]
+    fn an_interface_comes_before_its_overlay_and_a_bridge_has_no_dhcp_of_berths() {
+        let quiet = network(json!({"cidr": "10.77.0.0/16", "dhcp4": false}));
+        assert!(quiet.is_without_dhcp4(None) && quiet.is_without_dhcp4(Some(false)));
+        assert!(!quiet.is_without_dhcp4(Some(true)) && !quiet.is_without_dhcp6(None));
+        let usual = network(json!({"cidr": "10.77.0.0/16"}));
+        assert!(!usual.is_without_dhcp4(None) && usual.is_without_dhcp4(Some(false)));
+        assert!(usual.is_without_dhcp6(Some(false)));
+        let bridge = network(json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.0.0.0/24"}));
+        assert!(!bridge.is_without_dhcp4(Some(false)) && !bridge.is_without_dhcp6(Some(false)));
     }
 
     #[test]

@@ -22,13 +22,13 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::console::ConsoleAddress;
 pub use crate::guest::{GuestEnd, GuestFilesystem, GuestInterface, GuestStatus};
-pub use bootstrap::Bootstrap;
+pub use bootstrap::{Bootstrap, GuestAgentPolicy};
 pub use class_policy::{ClassPolicy, PinnedClass};
 pub use devices::{declared_shares, taken_devices};
 pub use disk_use::disk_obstacle;
 pub use dscp::DscpClass;
 pub use guest_user::{GuestUser, GuestUserStatus};
-pub use interface::{InterfaceLimits, LinkState, NetworkInterface, NicModel};
+pub use interface::{Acceleration, InterfaceLimits, LinkState, NetworkInterface, NicModel};
 pub use network_config::{ConfiguredRoute, InterfaceConfig};
 pub use observed_addresses::ObservedAddresses;
 pub use operation::{LONGEST_FACT, MOST_FACTS, VMOperation, VMOperationName};
@@ -130,6 +130,7 @@ use crate::{
     validation = Rule::new("(has(self.placement) && has(self.placement.group) ? self.placement.group : '') == (has(oldSelf.placement) && has(oldSelf.placement.group) ? oldSelf.placement.group : '')").message("placement.group cannot change on an existing VM: replace the VM"),
     validation = Rule::new("self.networkInterfaces.all(n, !has(n.publicIP) || self.networkInterfaces.filter(m, has(m.publicIP) && m.publicIP == n.publicIP).size() == 1)").message("a publicIP can be on one interface only").field_path(".networkInterfaces"),
     validation = Rule::new("self.networkInterfaces.all(n, !has(n.publicIPv6) || self.networkInterfaces.filter(m, has(m.publicIPv6) && m.publicIPv6 == n.publicIPv6).size() == 1)").message("a publicIPv6 can be on one interface only").field_path(".networkInterfaces"),
+    validation = Rule::new("self.networkInterfaces.all(n, !has(n.guestName) || self.networkInterfaces.filter(m, has(m.guestName) && m.guestName == n.guestName).size() == 1)").message("a guestName can be on one interface only").field_path(".networkInterfaces"),
     validation = Rule::new("self.networkInterfaces.all(n, !has(n.macAddress) || self.networkInterfaces.filter(m, has(m.macAddress) && m.macAddress.lowerAscii() == n.macAddress.lowerAscii()).size() == 1)").message("a macAddress can be on one interface only").field_path(".networkInterfaces"),
     validation = Rule::new("self.networkInterfaces.all(n, !has(n.address) || self.networkInterfaces.filter(m, has(m.address) && m.address == n.address && m.network == n.network).size() == 1)").message("an address of a network can be on one interface only").field_path(".networkInterfaces")
 )]

@@ -265,6 +265,26 @@ pub struct Lease {
     /// Whether the guest gets no default route.
     #[serde(default)]
     pub no_default_route: bool,
+    /// Whether the guest has its IPv4 address without DHCP, and no lease of it.
+    #[serde(default)]
+    pub no_dhcp4: bool,
+    /// Whether the guest has its IPv6 address without DHCPv6, and no lease of it.
+    #[serde(default)]
+    pub no_dhcp6: bool,
+}
+
+impl Lease {
+    /// The IPv4 address that the DHCP server gives out.
+    #[must_use]
+    pub fn served(&self) -> Option<Ipv4Addr> {
+        self.address.filter(|_| !self.no_dhcp4)
+    }
+
+    /// The IPv6 address that the DHCPv6 server gives out.
+    #[must_use]
+    pub fn served_ipv6(&self) -> Option<Ipv6Addr> {
+        self.ipv6.filter(|_| !self.no_dhcp6)
+    }
 }
 
 /// A DHCP lease that a guest has taken.

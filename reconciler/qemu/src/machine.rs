@@ -764,6 +764,9 @@ pub struct NicSpec {
     /// Pairs of a receive and a transmit queue, 1–16; more than one of [`NicModel::Virtio`] only.
     #[serde(default = "one_queue")]
     pub queues: u8,
+    /// Whether QEMU moves the packets of a [`NicModel::Virtio`] card also where the host's kernel could.
+    #[serde(default)]
+    pub no_vhost: bool,
 }
 
 fn one_queue() -> u8 {

@@ -43,6 +43,7 @@ mod vsock;
 use std::net::IpAddr;
 
 use async_trait::async_trait;
+use berth_api::vm::{InterfaceConfig, InterfaceStatus};
 use berth_api::{
     Binding, Conditions, Disk, HotswapDiskAttachment, Readiness, Reason, StopMode, VM, VMStatus,
 };
@@ -325,11 +326,18 @@ async fn reconcile_departed(ctx: &Context, name: &ObjectName) -> Result<Requeue,
     Ok(again)
 }
 
+/// Whether berth's DHCP server gives an interface no address.
+fn has_no_lease(observed: &Observed, interface: &InterfaceStatus) -> bool {
+    let mut configs = observed.network_config.iter().filter(|config| config.name == interface.name);
+    configs.any(InterfaceConfig::is_wholly_static)
+}
+
 /// Returns the leases that a guest takes once it runs, on interfaces of networks with berth's DHCP here. `since`: the start of its
 /// machine, or a time shortly before it.
 fn pending_leases(vm: &VM, observed: &Observed, since: Timestamp) -> Vec<PendingLease> {
     let interfaces = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
     let served = interfaces.iter().filter(|interface| !observed.lans.contains_key(&interface.network));
+    let served = served.filter(|interface| !has_no_lease(observed, interface));
     let pending = served.filter_map(|interface| {
         Some(PendingLease {
             bridge: observed.bridges.get(&interface.network)?.clone(),

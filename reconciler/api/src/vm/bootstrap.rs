@@ -1,6 +1,7 @@
 //! The bootstrap data of a VM.
 
 use kube::KubeSchema;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ResourceName;
@@ -43,6 +44,11 @@ pub struct Bootstrap {
     /// Whether the default user must change the password at the first login. Default true, as cloud-init's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_expires: Option<bool>,
+    /// `Install`: at its first boot, the guest installs qemu-guest-agent with its package manager, unless the image has it, and starts
+    /// it, by a script of cloud-init's vendor data beside the user data. It needs a way to its package sources. `Skip` (default): the
+    /// guest has the agent that its image or the user data installs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_agent: Option<GuestAgentPolicy>,
     /// The guest's host name. Default: the VM's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<ResourceName>,
@@ -69,6 +75,14 @@ pub struct Bootstrap {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub checksum: Option<String>,
+}
+
+/// Whether a guest installs qemu-guest-agent at its first boot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum GuestAgentPolicy {
+    Install,
+    #[default]
+    Skip,
 }
 
 impl Bootstrap {

@@ -15,6 +15,9 @@ use crate::{Quantity, ResourceName};
     validation = Rule::new("!has(self.allowedAddresses) || self.allowedAddresses.size() == 0 || !has(self.securityGroups) || self.securityGroups.size() == 0").message("allowedAddresses and securityGroups exclude each other: a group would not know these addresses").field_path(".allowedAddresses"),
     validation = Rule::new("!has(self.publicIP) || !has(self.publicIPv6) || self.publicIP != self.publicIPv6").message("publicIP and publicIPv6 cannot name the same PublicIP: it has one address").field_path(".publicIPv6"),
     validation = Rule::new("!has(self.queues) || self.queues == 1 || !has(self.model) || self.model == 'virtio'").message("only a card of the model virtio has several queues").field_path(".queues"),
+    validation = Rule::new("has(self.dhcp4) == has(oldSelf.dhcp4) && (!has(self.dhcp4) || self.dhcp4 == oldSelf.dhcp4)").message("dhcp4 cannot change on an existing interface: its guest is configured by it; give the interface another name"),
+    validation = Rule::new("has(self.dhcp6) == has(oldSelf.dhcp6) && (!has(self.dhcp6) || self.dhcp6 == oldSelf.dhcp6)").message("dhcp6 cannot change on an existing interface: its guest is configured by it; give the interface another name"),
+    validation = Rule::new("has(self.guestName) == has(oldSelf.guestName) && (!has(self.guestName) || self.guestName == oldSelf.guestName)").message("guestName cannot change on an existing interface: its guest is configured by it; give the interface another name"),
     validation = Rule::new("!has(self.macAddress) || self.macAddress != '00:00:00:00:00:00'").message("a macAddress of zeros is the address of no interface").field_path(".macAddress")
 )]
 pub struct NetworkInterface {
@@ -84,6 +87,21 @@ pub struct NetworkInterface {
     /// with that of the first. Default true. A change reaches a running guest of an `Overlay` when it renews its lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_route: Option<bool>,
+    /// Whether the DHCP server of an `Overlay` gives the interface its IPv4 address. `false`: the guest gets the same address by its
+    /// cloud-init network configuration, and the DHCP server no lease. Default: that of the Network. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhcp4: Option<bool>,
+    /// Whether the DHCPv6 server of an `Overlay` gives the interface its IPv6 address, as `dhcp4`. Default: that of the Network. Cannot
+    /// change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhcp6: Option<bool>,
+    /// The name of the network card in the guest, for example `lan0`, which cloud-init gives it by the MAC address at the guest's first
+    /// boot: a letter, then letters, digits, `_`, `.` and `-`, at most 15, unique in the VM. Default: the name that the guest gives it.
+    /// Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 15), regex(pattern = r"^[a-zA-Z][a-zA-Z0-9_.-]*$"))]
+    #[x_kube(validation = Rule::new("self != 'lo'").message("lo is the loopback interface of each guest"))]
+    pub guest_name: Option<String>,
     /// A specific MAC address. Default: one is generated once and kept. Cannot change; the generated address can be
     /// added later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -109,10 +127,22 @@ pub struct NetworkInterface {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16))]
     pub queues: Option<u8>,
+    /// `Auto` (default): the host's kernel moves the packets of a `virtio` card (vhost-net), where the VM has KVM and the host
+    /// `/dev/vhost-net`. `Off`: QEMU moves them, as it does those of other models. Takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acceleration: Option<Acceleration>,
     /// The link that the guest sees: `Up` or `Down`, as if the cable were pulled out. Nothing is received or sent while it is
     /// `Down`. Default `Up`. Applied live.
     #[serde(default)]
     pub link: LinkState,
+}
+
+/// Whether the host's kernel may move the packets of a network card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Acceleration {
+    #[default]
+    Auto,
+    Off,
 }
 
 /// The link of a network card.
@@ -213,11 +243,15 @@ impl Default for NetworkInterface {
             dns: Vec::new(),
             search_domains: Vec::new(),
             default_route: None,
+            dhcp4: None,
+            dhcp6: None,
+            guest_name: None,
             mac_address: None,
             address: None,
             ipv6_address: None,
             model: NicModel::default(),
             queues: None,
+            acceleration: None,
             link: LinkState::default(),
         }
     }

@@ -31,8 +31,32 @@ pub struct InterfaceConfig {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub routes: Vec<ConfiguredRoute>,
+    /// `false`: its IPv4 address is not leased by the DHCP server of its `Overlay`, and the guest has it by its cloud-init network
+    /// configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhcp4: Option<bool>,
+    /// `false`: its IPv6 address is not leased by the DHCPv6 server of its `Overlay`, and the guest has it by its cloud-init network
+    /// configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhcp6: Option<bool>,
     /// The largest packet, in bytes. A change of it reaches a guest at its next start.
     pub mtu: i64,
+}
+
+impl InterfaceConfig {
+    /// Whether the guest gets an address of this family without DHCP although its Network is an `Overlay`.
+    #[must_use]
+    pub fn is_static(&self, is_ipv6: bool) -> bool {
+        let dhcp = if is_ipv6 { self.dhcp6 } else { self.dhcp4 };
+        dhcp == Some(false)
+    }
+
+    /// Whether it has an address, and the guest gets each one without DHCP although its Network is an `Overlay`.
+    #[must_use]
+    pub fn is_wholly_static(&self) -> bool {
+        let mut addresses = self.addresses.iter();
+        !self.addresses.is_empty() && addresses.all(|address| self.is_static(address.contains(':')))
+    }
 }
 
 /// A route of a guest.

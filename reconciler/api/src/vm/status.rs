@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    DiskBus, DscpClass, GuestUserStatus, InterfaceConfig, InterfaceLimits, MOST_LISTED_SNAPSHOTS,
-    ObservedAddresses, PinnedClass, SnapshotOfVM, StopSnapshot, VMOperation, VMRestored,
+    Acceleration, DiskBus, DscpClass, GuestUserStatus, InterfaceConfig, InterfaceLimits,
+    MOST_LISTED_SNAPSHOTS, ObservedAddresses, PinnedClass, SnapshotOfVM, StopSnapshot, VMOperation,
+    VMRestored,
 };
 use crate::SizeTaken;
 use crate::console::ConsoleAddress;
@@ -304,6 +305,16 @@ pub struct InterfaceStatus {
     /// Whether the guest gets a default route by it, if that is declared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_route: Option<bool>,
+    /// Whether the DHCP server of its Network gives it its IPv4 address, if that is declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhcp4: Option<bool>,
+    /// Whether the DHCPv6 server of its Network gives it its IPv6 address, if that is declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhcp6: Option<bool>,
+    /// The name of the network card in the guest, if that is declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 15))]
+    pub guest_name: Option<String>,
     /// The public IPv4 address that leads here, once the host forwards it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 15))]
@@ -445,6 +456,9 @@ pub struct InterfacePlace {
     /// Whether it is in a PCI Express port, where it can be plugged in and out while the VM runs.
     #[serde(default)]
     pub in_port: bool,
+    /// `Off`: QEMU moves the packets of the card that the machine has now, as its interface declared at the card's start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acceleration: Option<Acceleration>,
 }
 
 impl Hardware {

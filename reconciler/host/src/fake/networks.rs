@@ -22,7 +22,7 @@ impl FakeSystem {
         let booted = self.hypervisor.booted();
         let state = self.state();
         let Some(network) = state.networks.get(bridge) else { return Vec::new() };
-        let address = |lease: &Lease| lease.address.map(IpAddr::V4).or(lease.ipv6.map(IpAddr::V6));
+        let address = |lease: &Lease| lease.served().map(IpAddr::V4).or(lease.served_ipv6().map(IpAddr::V6));
         let reserved: BTreeMap<&str, IpAddr> =
             network.leases.iter().filter_map(|lease| Some((lease.mac.as_str(), address(lease)?))).collect();
         let mut taken = Vec::new();

@@ -59,6 +59,7 @@ fn spec(instance: &str) -> LaunchSpec {
         model: NicModel::default(),
         port: None,
         queues: 1,
+        no_vhost: false,
     };
 
     let mut spec = example(Path::new("/run"));

@@ -78,6 +78,7 @@ fn nic() -> NicSpec {
         model: NicModel::default(),
         port: None,
         queues: 1,
+        no_vhost: false,
     }
 }
 

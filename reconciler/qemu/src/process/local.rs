@@ -196,7 +196,7 @@ impl LocalHypervisor {
                 let queues = tap::open(name, nic.queues)
                     .map_err(|source| LaunchError::Tap { name: name.clone(), source })?;
                 // Only virtio has it. It notifies by KVM's event descriptors: emulated guests gain nothing.
-                let has_vhost = nic.model == NicModel::Virtio && spec.machine.accelerator == Accelerator::Kvm;
+                let has_vhost = may_have_vhost(nic) && spec.machine.accelerator == Accelerator::Kvm;
                 let vhosts = if has_vhost { tap::open_vhosts(nic.queues) } else { Vec::new() };
                 let numbers = |files: &[File]| files.iter().map(AsRawFd::as_raw_fd).collect();
                 nic.tap = Tap::Open { taps: numbers(&queues), vhosts: numbers(&vhosts) };
@@ -660,8 +660,8 @@ impl Hypervisor for LocalHypervisor {
             tap::open(name, nic.queues).map_err(|source| LendError::Tap { name: name.clone(), source })?;
         let accelerator = qmp.execute("query-kvm", serde_json::Value::Null).await.map_err(LendError::Pass)?;
         // As for the cards of the start.
-        let is_virtio = nic.model == NicModel::Virtio && accelerator["enabled"] == true;
-        let vhosts = if is_virtio { tap::open_vhosts(nic.queues) } else { Vec::new() };
+        let has_vhost = may_have_vhost(nic) && accelerator["enabled"] == true;
+        let vhosts = if has_vhost { tap::open_vhosts(nic.queues) } else { Vec::new() };
         let lent = LentTap { vhost: !vhosts.is_empty() };
         let taps = tap_files(&nic.id, nic.queues).zip(taps);
         for (name, file) in taps.chain(vhost_files(&nic.id, nic.queues).zip(vhosts)) {
@@ -674,6 +674,11 @@ impl Hypervisor for LocalHypervisor {
         give(file, writable, self.run_as.as_ref())
             .map_err(|source| ProcessError::Grant { path: file.to_owned(), source })
     }
+}
+
+/// Whether the host's kernel can move the packets of the card, and may.
+fn may_have_vhost(nic: &NicSpec) -> bool {
+    nic.model == NicModel::Virtio && !nic.no_vhost
 }
 
 /// QEMU's end at its start. It cannot map memory for which there are no pages, or has a fault when it writes to them.

@@ -141,6 +141,7 @@ async fn a_missing_tap_is_named() {
         model: crate::machine::NicModel::default(),
         port: None,
         queues: 1,
+        no_vhost: false,
     });
     let error = hypervisor().launch(&spec, Limits::default()).await.expect_err("not there");
     assert!(matches!(&error, LaunchError::Tap { name, .. } if name == "no-such-tap0"), "{error}");

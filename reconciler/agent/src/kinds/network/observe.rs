@@ -362,6 +362,27 @@ fn guests(tables: &Tables, kept: &[KeptGuest]) -> Vec<Guest> {
     tables.vms.all().map(of_vm).chain(kept).collect()
 }
 
+/// Returns the lease of an interface with these addresses.
+fn lease(
+    tables: &Tables,
+    guest: &Guest,
+    interface: &InterfaceStatus,
+    (address, ipv6): (Option<Ipv4Addr>, Option<Ipv6Addr>),
+) -> Lease {
+    let network = find(tables, &interface.network);
+    Lease {
+        mac: interface.mac_address.to_ascii_lowercase(),
+        address,
+        ipv6,
+        hostname: guest.hostname.clone(),
+        dns: addresses(&interface.dns),
+        search_domains: interface.search_domains.clone(),
+        no_default_route: interface.default_route == Some(false),
+        no_dhcp4: network.as_ref().is_some_and(|network| network.is_without_dhcp4(interface.dhcp4)),
+        no_dhcp6: network.as_ref().is_some_and(|network| network.is_without_dhcp6(interface.dhcp6)),
+    }
+}
+
 /// Returns the desired state according to the objects. Pure.
 pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     let guests = guests(tables, seen.kept);
@@ -408,15 +429,7 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
             if network.leases.iter().any(is_taken) {
                 continue;
             }
-            network.leases.push(Lease {
-                mac,
-                address,
-                ipv6,
-                hostname: guest.hostname.clone(),
-                dns: addresses(&interface.dns),
-                search_domains: interface.search_domains.clone(),
-                no_default_route: interface.default_route == Some(false),
-            });
+            network.leases.push(lease(tables, guest, interface, (address, ipv6)));
             for (public, mode) in guest.public_of(&interface.name) {
                 if refuse_public(tables, interface, public).is_none() {
                     forward((public, mode), interface, seen, &mut wanted);

@@ -148,6 +148,8 @@ mod tests {
                             dns: [],
                             search_domains: [],
                             no_default_route: false,
+                            no_dhcp4: false,
+                            no_dhcp6: false,
                         },
                     ],
                     tunnel: None,

@@ -44,6 +44,8 @@ fn config(network: &Network, interface: &InterfaceStatus) -> InterfaceConfig {
         dns: name_servers(network, interface, ipv4.is_some(), ipv6.is_some()),
         search_domains: search_domains(network, interface),
         routes: routes.others.iter().map(route).collect(),
+        dhcp4: (ipv4.is_some() && network.is_without_dhcp4(interface.dhcp4)).then_some(false),
+        dhcp6: (ipv6.is_some() && network.is_without_dhcp6(interface.dhcp6)).then_some(false),
         mtu: mtu_of(network).into(),
     }
 }
@@ -125,6 +127,26 @@ mod tests {
             configured(spec, own),
             json!({"name": "nic0", "addresses": ["10.77.0.9/16"], "dns": ["9.9.9.9"], "searchDomains": ["a.b"], "mtu": 1400})
         );
+    }
+
+    #[test]
+    fn an_interface_without_dhcp_has_the_same_configuration_and_is_marked() {
+        let spec = json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64", "dhcp4": false});
+        let own = json!({"address": "10.77.0.2", "ipv6Address": "fd00:60::2"});
+        assert_eq!(
+            configured(spec.clone(), own),
+            json!({"name": "nic0", "addresses": ["10.77.0.2/16", "fd00:60::2/64"], "gateways": ["10.77.0.1"],
+                "dns": ["10.77.0.1", "fd00:60::1"], "dhcp4": false, "mtu": 1500})
+        );
+        let marked = |own: Value| {
+            let config = configured(spec.clone(), own);
+            (config["dhcp4"].clone(), config["dhcp6"].clone())
+        };
+        let served = json!({"address": "10.77.0.2", "dhcp4": true, "dhcp6": false});
+        assert_eq!(marked(served), (Value::Null, Value::Null), "it has no IPv6 address");
+        let only =
+            json!({"address": "10.77.0.2", "ipv6Address": "fd00:60::2", "dhcp4": true, "dhcp6": false});
+        assert_eq!(marked(only), (Value::Null, json!(false)));
     }
 
     #[test]

@@ -10,8 +10,8 @@ use berth_api::condition::{self, remove};
 use berth_api::passthrough::{PciDeviceStatus, UsbDeviceStatus};
 use berth_api::vgpus::{MAX_TYPE, VgpuStatus};
 use berth_api::vm::{
-    DedicatedCpus, DiskAttachmentStatus, DiskPlace, GuestEnd, GuestNumaNode, GuestStatus, Hardware,
-    HostRefusal, InterfacePlace, ProcessStatus,
+    Acceleration, DedicatedCpus, DiskAttachmentStatus, DiskPlace, GuestEnd, GuestNumaNode, GuestStatus,
+    Hardware, HostRefusal, InterfacePlace, ProcessStatus,
 };
 use berth_api::{
     ConditionType, ConditionUpdate, GuestOS, HugePages, Power, Quantity, Readiness, Reason, Size, VM,
@@ -575,10 +575,13 @@ fn disk_places(journal: &Journal) -> Vec<DiskPlace> {
 
 fn interface_places(journal: &Journal) -> Vec<InterfacePlace> {
     let places = journal.slots.iter().take(MOST_INTERFACE_PLACES);
+    let machine = journal.run.as_ref().and_then(|run| run.machine.as_ref());
+    let cards = || machine.into_iter().flat_map(|machine| &machine.nics);
     let place = |(name, slot): (&String, &u8)| InterfacePlace {
         name: name.clone(),
         slot: i64::from(*slot),
         in_port: journal.port_of(name).is_some(),
+        acceleration: cards().any(|nic| nic.slot == *slot && nic.no_vhost).then_some(Acceleration::Off),
     };
     places.map(place).collect()
 }

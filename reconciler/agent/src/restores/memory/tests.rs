@@ -37,6 +37,7 @@ fn machine() -> MachineSpec {
         model: NicModel::Virtio,
         port: None,
         queues: 1,
+        no_vhost: false,
     };
     MachineSpec {
         instance: "i-1".into(),

@@ -149,6 +149,9 @@ fn with_declared(vm: &VM, interface: &NetworkInterface, given: InterfaceStatus) 
         dns: interface.dns.clone(),
         search_domains: interface.search_domains.clone(),
         default_route: interface.default_route,
+        dhcp4: interface.dhcp4,
+        dhcp6: interface.dhcp6,
+        guest_name: interface.guest_name.clone(),
         ..given
     }
 }

@@ -267,6 +267,13 @@ fn not_on_a_bridge(interface: &NetworkInterface, network: &Network) -> Option<St
              {public} out"
         ));
     }
+    let dhcp = [("dhcp4", interface.dhcp4), ("dhcp6", interface.dhcp6)];
+    if let Some((field, _)) = dhcp.into_iter().find(|(_, declared)| declared.is_some()) {
+        return Some(format!(
+            "interface {name}: Network {network_name} is a bridge, on which berth has no DHCP server: take {field} out, or use a Network of \
+             type Overlay"
+        ));
+    }
     if network.is_ipv6_external() && !interface.security_groups.is_empty() {
         return Some(format!(
             "interface {name}: security groups need the addresses that berth gives out, and Network {network_name} has \

@@ -569,6 +569,7 @@ fn nic(tap: &str) -> NicSpec {
         model: NicModel::default(),
         port: None,
         queues: 1,
+        no_vhost: false,
     }
 }
 

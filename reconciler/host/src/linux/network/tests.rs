@@ -169,6 +169,8 @@ fn lease(last: u8) -> Lease {
         dns: Vec::new(),
         search_domains: Vec::new(),
         no_default_route: false,
+        no_dhcp4: false,
+        no_dhcp6: false,
     }
 }
 

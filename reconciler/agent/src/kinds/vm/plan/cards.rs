@@ -1,7 +1,7 @@
 //! The network cards of a machine: their ids, models and links. Pure.
 
 use berth_api::VM;
-use berth_api::vm::{InterfaceStatus, LinkState, NetworkInterface, NicModel};
+use berth_api::vm::{Acceleration, InterfaceStatus, LinkState, NetworkInterface, NicModel};
 use berth_qemu::machine;
 
 use super::super::Step;
@@ -35,6 +35,11 @@ pub(super) fn recorded_name(wanted: &NetworkInterface, interface: &InterfaceStat
 /// Returns the number of queues of the card, 1 to 16.
 pub(super) fn queues_of(interface: &NetworkInterface) -> u8 {
     interface.queues.map_or(1, |queues| queues.clamp(1, machine::MAX_QUEUES))
+}
+
+/// Whether QEMU moves the packets of the card also where the host's kernel could.
+pub(super) fn is_unaccelerated(interface: &NetworkInterface) -> bool {
+    interface.acceleration == Some(Acceleration::Off)
 }
 
 pub(super) fn model_of(interface: &NetworkInterface) -> machine::NicModel {

@@ -17,7 +17,7 @@ use berth_qemu::machine::{NicSpec, Tap};
 use berth_qemu::nics::ObservedNic;
 
 use super::super::{Observed, Step};
-use super::cards::{model_of, nic_id, queues_of, recorded_name};
+use super::cards::{is_unaccelerated, model_of, nic_id, queues_of, recorded_name};
 use super::lan_addresses;
 use super::start::unsynced_interfaces;
 use super::write_journal;
@@ -76,7 +76,7 @@ pub(in crate::kinds::vm) fn changes(vm: &VM, observed: &Observed) -> Changes {
         let present = machine.nics.iter().find(|nic| nic.id == nic_id(*slot));
         match (present, declared(vm, name)) {
             (Some(nic), Some((wanted, given))) if nic.mac == given.mac_address.to_ascii_lowercase() => {
-                if nic.model != model_of(wanted) || launched_queues(run, &nic.id) != queues_of(wanted) {
+                if nic.model != model_of(wanted) || !is_launched_so(run, &nic.id, wanted) {
                     changes.power_cycle.insert(name.clone());
                 } else if !recorded.contains(&recorded_name(wanted, given))
                     && let Some(card) = card(observed, wanted, given, *slot, nic.port)
@@ -124,10 +124,12 @@ fn declared<'a>(vm: &'a VM, name: &str) -> Option<(&'a NetworkInterface, &'a Int
     Some((wanted, given))
 }
 
-/// Returns the number of queues with which a card was launched or plugged in; a card that an older agent launched has one.
-fn launched_queues(run: &Run, id: &str) -> u8 {
+/// Whether a card was launched or plugged in with the queues and the acceleration that are declared; one that an older agent launched has
+/// one queue.
+fn is_launched_so(run: &Run, id: &str, wanted: &NetworkInterface) -> bool {
     let nics = run.machine.as_ref().map(|machine| machine.nics.as_slice()).unwrap_or_default();
-    nics.iter().find(|nic| nic.id == id).map_or(1, |nic| nic.queues)
+    let launched = nics.iter().find(|nic| nic.id == id).map_or((1, false), |nic| (nic.queues, nic.no_vhost));
+    launched == (queues_of(wanted), is_unaccelerated(wanted))
 }
 
 fn card(
@@ -152,6 +154,7 @@ fn card(
             model: model_of(wanted),
             port,
             queues: queues_of(wanted),
+            no_vhost: is_unaccelerated(wanted),
         },
         tap: TapConfig { name: tap, bridge, mtu: mtu.unwrap_or(1500), multi_queue: queues_of(wanted) > 1 },
         link: wanted.link,

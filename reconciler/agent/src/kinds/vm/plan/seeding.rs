@@ -50,7 +50,7 @@ pub(super) fn seeded(vm: &VM, observed: &Observed, journal: Journal) -> (Journal
     }
     let journal = journal.with_bootstrap(digest(vm, &observed.bootstrap));
     let cloud_instance = journal.cloud_instance(&observed.instance);
-    let seed = seed(vm, &cloud_instance, &observed.bootstrap, &observed.lans);
+    let seed = seed(vm, &cloud_instance, &observed.bootstrap, &observed.lans, &observed.network_config);
     (journal, Some(seed))
 }
 

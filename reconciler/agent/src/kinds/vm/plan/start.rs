@@ -22,7 +22,7 @@ use super::super::declared_disks::{DeclaredDisk, User};
 use super::super::media;
 use super::super::pending_leases;
 use super::super::vsock;
-use super::cards::{links_down, model_of, nic_id, queues_of, recorded_name};
+use super::cards::{is_unaccelerated, links_down, model_of, nic_id, queues_of, recorded_name};
 use super::devices::{self, HeldDevices};
 use super::due::ended;
 use super::enrolling;
@@ -479,6 +479,7 @@ pub(super) fn nics(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<NicSp
             model: model_of(wanted),
             port: journal.port_of(&interface.name).filter(|_| model_of(wanted).is_hot_pluggable()),
             queues: queues_of(wanted),
+            no_vhost: is_unaccelerated(wanted),
         })
         .collect()
 }

@@ -80,14 +80,19 @@ pub(super) fn hosts(network: &NetworkConfig) -> String {
     leases.sort_by_key(|l| (l.address, &l.mac));
     let mut hosts = String::new();
     for lease in leases {
+        let (address, ipv6) = (lease.served(), lease.served_ipv6());
+        // dnsmasq ignores guests that are not in this file.
+        if address.is_none() && ipv6.is_none() {
+            continue;
+        }
         write!(hosts, "{}", lease.mac).expect("writing to memory");
         for tag in options::tags(network, lease) {
             write!(hosts, ",set:{tag}").expect("writing to memory");
         }
-        if let Some(address) = lease.address.filter(|_| network.ipv4.is_some()) {
+        if let Some(address) = address.filter(|_| network.ipv4.is_some()) {
             write!(hosts, ",{address}").expect("writing to memory");
         }
-        if let Some(ipv6) = lease.ipv6.filter(|_| network.ipv6.is_some()) {
+        if let Some(ipv6) = ipv6.filter(|_| network.ipv6.is_some()) {
             write!(hosts, ",[{ipv6}]").expect("writing to memory");
         }
         // dnsmasq would drop the whole line if it contained an invalid name.
@@ -172,6 +177,8 @@ mod tests {
             dns: Vec::new(),
             search_domains: Vec::new(),
             no_default_route: false,
+            no_dhcp4: false,
+            no_dhcp6: false,
         }
     }
 
@@ -370,6 +377,22 @@ mod tests {
         };
         assert_eq!(hosts(&[&a, &b]), "52:54:00:00:00:01,10.77.0.9,web\n52:54:00:00:00:02,10.77.0.10\n");
         assert_eq!(hosts(&[&b, &a]), hosts(&[&a, &b]));
+    }
+
+    #[test]
+    fn a_guest_without_dhcp_gets_no_lease_of_that_family() {
+        let guest = |no_dhcp4, no_dhcp6| Lease {
+            ipv6: "fd00:60::9".parse().ok(),
+            no_dhcp4,
+            no_dhcp6,
+            ..lease("52:54:00:00:00:01", "10.77.0.9", "web")
+        };
+        let hosts =
+            |guest| hosts(&NetworkConfig { ipv6: ipv6(Egress::None), leases: vec![guest], ..network() });
+        assert_eq!(hosts(guest(false, false)), "52:54:00:00:00:01,10.77.0.9,[fd00:60::9],web\n");
+        assert_eq!(hosts(guest(true, false)), "52:54:00:00:00:01,[fd00:60::9],web\n");
+        assert_eq!(hosts(guest(false, true)), "52:54:00:00:00:01,10.77.0.9,web\n");
+        assert_eq!(hosts(guest(true, true)), "", "the server does not know it");
     }
 
     #[test]

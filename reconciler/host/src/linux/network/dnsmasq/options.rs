@@ -224,6 +224,8 @@ mod tests {
             dns: Vec::new(),
             search_domains: Vec::new(),
             no_default_route: false,
+            no_dhcp4: false,
+            no_dhcp6: false,
         }
     }
 

@@ -106,6 +106,20 @@ fn an_interface_has_no_default_route_if_it_is_not_to_have_one_and_its_own_server
 }
 
 #[test]
+fn a_guest_without_dhcp_gets_no_offer_and_the_others_of_its_network_do() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        let unserved = Lease { no_dhcp4: true, ..lease(6) };
+        let config = network(BRIDGE, "10.77.0.0/24", vec![lease(5), unserved]);
+        f.networks.ensure(&config).await.expect("made");
+        let (_, _served) = offer(Guest::join(BRIDGE, 5)).await;
+        let guest = Guest::join(BRIDGE, 6);
+        let (none, _guest) = blocking(move || (guest.dhcp(), guest)).await;
+        assert!(none.is_none(), "{none:?}");
+    });
+}
+
+#[test]
 fn a_guest_with_domains_of_its_own_does_not_search_the_domain_of_names() {
     in_own_namespace(|| async {
         let f = Fixture::new();

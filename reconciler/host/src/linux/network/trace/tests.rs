@@ -132,6 +132,8 @@ fn network(nat: &Nat) -> NetworkConfig {
         dns: Vec::new(),
         search_domains: Vec::new(),
         no_default_route: last == 4,
+        no_dhcp4: false,
+        no_dhcp6: false,
     };
     let via = Route {
         to: "172.16.0.0/12".parse().expect("a range"),

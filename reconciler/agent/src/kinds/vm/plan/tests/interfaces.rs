@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use berth_api::vm::InterfaceStatus;
+use berth_api::vm::{Acceleration, InterfaceStatus};
 use berth_qemu::machine::{NIC_PORTS, NicModel, NicSpec, USUAL_NIC_PORTS};
 
 use super::*;
@@ -198,7 +198,15 @@ fn a_card_that_cannot_be_plugged_waits_for_the_next_start() {
     let more_queues = with_interfaces(json!([{"name": "nic0", "queues": 4}]));
     assert!(plan(&more_queues, &running).steps.is_empty());
     assert_eq!(pending(&more_queues, &running), ["networkInterfaces[nic0]"]);
-    let as_it_is = with_interfaces(json!([{"name": "nic0", "queues": 1}]));
+    let unaccelerated = with_interfaces(json!([{"name": "nic0", "acceleration": "Off"}]));
+    assert!(plan(&unaccelerated, &running).steps.is_empty());
+    assert_eq!(pending(&unaccelerated, &running), ["networkInterfaces[nic0]"]);
+    let off = started(&unaccelerated);
+    assert!(pending(&unaccelerated, &off).is_empty());
+    let reported = status(&unaccelerated, &off, &plan(&unaccelerated, &off).readiness, at(NOW));
+    let places = reported.hardware.map(|hardware| hardware.interface_places).unwrap_or_default();
+    assert_eq!(places[0].acceleration, Some(Acceleration::Off));
+    let as_it_is = with_interfaces(json!([{"name": "nic0", "queues": 1, "acceleration": "Auto"}]));
     assert!(pending(&as_it_is, &running).is_empty());
 
     // A machine that an earlier version started has no ports.
