@@ -236,7 +236,7 @@ pub struct AgentOptions {
         value_delimiter = ','
     )]
     pub pool_folders: Vec<PoolFolderMapping>,
-    /// Allows guests to reach these ranges, which are blocked otherwise: addresses of this host, of other hosts and of the
+    /// Allows guests to reach these IPv4 ranges, which are blocked otherwise: addresses of this host, of other hosts and of the
     /// control plane, and link-local addresses.
     #[arg(long, env = "BERTH_GUEST_ALLOW", value_name = "CIDR", value_delimiter = ',')]
     pub guest_allow: Vec<Ipv4Net>,

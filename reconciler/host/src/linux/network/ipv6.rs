@@ -110,13 +110,14 @@ fn has_way_out(firewall: &Firewall) -> bool {
     firewall.nat.iter().filter_map(|network| network.ipv6.as_ref()).any(is_open)
 }
 
-/// Returns the prefixes that the host is on itself: guests reach no addresses of them, as they reach no other host by IPv4. Empty while
-/// no network has a way to the outside.
+/// Returns the prefixes that the host is on itself, and the addresses of other hosts and of the control plane: guests reach none of
+/// them. Empty while no network has a way to the outside.
 pub(super) async fn closed(netlink: &Netlink, firewall: &Firewall) -> Result<Vec<Ipv6Net>> {
     if !has_way_out(firewall) {
         return Ok(Vec::new());
     }
-    let networks: Vec<Ipv6Net> = own_networks(netlink).await?.iter().map(Ipv6Net::trunc).collect();
+    let own = own_networks(netlink).await?;
+    let networks: Vec<Ipv6Net> = own.iter().chain(&firewall.ipv6_closed).map(Ipv6Net::trunc).collect();
     Ok(Ipv6Net::aggregate(&networks))
 }
 
