@@ -68,7 +68,7 @@ pub(super) fn overlap(one: &Path, other: &Path) -> bool {
 }
 
 /// Returns a path without the symbolic links in the part of it that exists.
-fn real_path(path: &Path) -> PathBuf {
+pub(super) fn real_path(path: &Path) -> PathBuf {
     let real = path.ancestors().find_map(|folder| {
         let rest = path.strip_prefix(folder).ok()?;
         Some(folder.canonicalize().ok()?.join(rest))
