@@ -123,6 +123,17 @@ impl PoolFolders {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn with_patience(self, patience: Duration) -> Self {
+        let folders = Arc::into_inner(self.folders).expect("it is not shared yet");
+        let with = |folder: Arc<PoolFolder>| {
+            let folder = Arc::into_inner(folder).expect("it is not shared yet");
+            Arc::new(PoolFolder { patience, ..folder })
+        };
+        let folders = folders.into_iter().map(|(pool, folder)| (pool, with(folder))).collect();
+        Self { folders: Arc::new(folders), ..self }
+    }
+
     async fn watched<T: Send + 'static>(
         &self,
         folders: Vec<Arc<PoolFolder>>,
@@ -149,7 +160,7 @@ async fn silent_of(folders: Vec<Arc<PoolFolder>>) -> Arc<PoolFolder> {
             let folder = Arc::clone(folder);
             let looked = blocking(move || {
                 // The answer does not matter.
-                let _ = folder.look(|folder| files::space(&folder.path).map_err(|error| error.to_string()));
+                let _ = folder.look(PoolFolder::ensure_answers);
                 folder
             });
             let folder = looked.await;

@@ -1,5 +1,7 @@
 //! Folders of pools on a real file system.
 
+mod silent;
+
 use tempfile::TempDir;
 
 use super::super::volumes::LinuxVolumes;
