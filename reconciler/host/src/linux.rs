@@ -213,7 +213,7 @@ impl LinuxSystem {
         let pool_folders = open_pool_folders(&layout, &config)?;
         let layout = layout.with_pool_places(pool_folders.places());
         let own: Vec<PathBuf> =
-            std::iter::once(layout.root().to_owned()).chain(pool_folders.paths().into_values()).collect();
+            std::iter::once(files::real_path(layout.root())).chain(pool_folders.real_paths()).collect();
         let shared = config.qemu_users.and(shared_user());
         let unpacker = Unpacker { user: shared, max_bytes: config.max_image_bytes };
         let images = LinuxImages::open(layout.clone(), unpacker, config.images)?;

@@ -180,9 +180,9 @@ impl PoolFolders {
         self.places.clone()
     }
 
-    /// The folders, by the name of the pool.
-    pub(super) fn paths(&self) -> BTreeMap<String, PathBuf> {
-        self.folders.values().map(|folder| (folder.pool.clone(), folder.path.clone())).collect()
+    /// The folders, without symbolic links. Blocking, but not for ever.
+    pub(super) fn real_paths(&self) -> Vec<PathBuf> {
+        self.folders.values().map(|folder| patience::real_path(&folder.path)).collect()
     }
 
     /// Whether a file, given by its path without symbolic links, is in one of the folders. Blocking.
@@ -457,16 +457,15 @@ pub(super) fn known(records: &Path) -> BTreeMap<String, std::result::Result<(u64
 /// Checks the folders that the administrator names against each other and against these folders of berth.
 fn check(mappings: &[PoolFolderMapping], own: &[&Path]) -> Result<()> {
     let real: Vec<PathBuf> = mappings.iter().map(|mapping| patience::real_path(&mapping.path)).collect();
-    let overlap = |one: &Path, other: &Path| one.starts_with(other) || other.starts_with(one);
     for (place, mapping) in mappings.iter().enumerate() {
         let (before, folder) = (&mappings[..place], &real[place]);
         if before.iter().any(|other| other.pool == mapping.pool) {
             return Err(invalid(mapping, "another --pool-folder is of the same pool"));
         }
-        if real[..place].iter().any(|other| overlap(other, folder)) {
+        if real[..place].iter().any(|other| files::overlap(other, folder)) {
             return Err(invalid(mapping, "the folder of another pool is the same, in it, or around it"));
         }
-        if own.iter().any(|own| overlap(&files::real_path(own), folder)) {
+        if own.iter().any(|own| files::overlap(&files::real_path(own), folder)) {
             let why = "it contains the state directory or a folder of --image-dir or --disk-dir, or is in one of them";
             return Err(invalid(mapping, why));
         }
