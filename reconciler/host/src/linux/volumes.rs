@@ -110,7 +110,7 @@ impl LinuxVolumes {
         &self.keys
     }
 
-    fn lock(&self, pools: &[&str]) -> ChainsLock {
+    fn lock(&self, pools: &[&str]) -> Result<ChainsLock> {
         self.chains.lock(pools)
     }
 
@@ -162,7 +162,7 @@ impl LinuxVolumes {
 
     /// `base` is the cached image that `new` names.
     pub(super) fn create(&self, new: &NewVolume, base: Option<&ImageFacts>) -> Result<VolumeFacts> {
-        let _chains = self.lock(&[&new.pool]);
+        let _chains = self.lock(&[&new.pool])?;
         if let Some(file) = &new.file {
             check_encryption(new, None)?;
             return self.adopt(new, file);

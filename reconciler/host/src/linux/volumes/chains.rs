@@ -2,9 +2,15 @@
 //! of another, and a pool whose file system does not answer holds up no other.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use crate::NewSnapshot;
+use super::Result;
+use crate::{NewSnapshot, SystemError};
+
+/// How long work waits for other work in a pool. A disk's move has two pools, and holds up both if one stops answering meanwhile.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chains(Arc<Locked>);
@@ -35,15 +41,21 @@ pub(super) fn pools_of(new: &[NewSnapshot]) -> Vec<&str> {
 
 impl Chains {
     /// Waits until none of these pools is locked, and locks all of them at once. Blocking.
-    pub(super) fn lock(&self, pools: &[&str]) -> ChainsLock {
+    ///
+    /// *Errors*: if that takes too long.
+    pub(super) fn lock(&self, pools: &[&str]) -> Result<ChainsLock> {
         let pools: BTreeSet<String> = pools.iter().map(|pool| (*pool).to_owned()).collect();
-        let mut locked = self.0.pools();
-        while !locked.is_disjoint(&pools) {
-            locked = self.0.freed.wait(locked).unwrap_or_else(PoisonError::into_inner);
+        let waited =
+            self.0.freed.wait_timeout_while(self.0.pools(), PATIENCE, |locked| !locked.is_disjoint(&pools));
+        let (mut locked, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            let path = pools.into_iter().collect::<Vec<_>>().join(", ").into();
+            let source = io::Error::new(io::ErrorKind::TimedOut, "other work in the pool has not ended");
+            return Err(SystemError::File { attempt: "work in", path, source });
         }
         locked.extend(pools.iter().cloned());
         drop(locked);
-        ChainsLock { locked: Arc::clone(&self.0), pools }
+        Ok(ChainsLock { locked: Arc::clone(&self.0), pools })
     }
 }
 
@@ -64,17 +76,17 @@ mod tests {
     #[test]
     fn a_pool_is_locked_once_and_without_any_other() {
         let chains = Chains::default();
-        let fast = chains.lock(&["fast"]);
-        drop(chains.lock(&["slow"]));
+        let fast = chains.lock(&["fast"]).expect("locked");
+        drop(chains.lock(&["slow"]).expect("locked"));
         let (done, both) = channel();
         let others = chains.clone();
         let waits = std::thread::spawn(move || {
-            let locked = others.lock(&["slow", "fast"]);
+            let locked = others.lock(&["slow", "fast"]).expect("locked");
             done.send(()).expect("it is awaited");
             drop(locked);
         });
         assert!(both.recv_timeout(Duration::from_millis(50)).is_err(), "one of them is locked");
-        drop(chains.lock(&["slow"]));
+        drop(chains.lock(&["slow"]).expect("locked"));
         drop(fast);
         both.recv_timeout(Duration::from_secs(30)).expect("both are free");
         waits.join().expect("it ends");
