@@ -341,6 +341,8 @@ pub struct Firewall {
     pub ipv6_closed: Vec<Ipv6Net>,
     /// Ranges that the administrator lets guests reach nevertheless, addresses of this host included.
     pub allowed: Vec<Ipv4Net>,
+    /// The same for IPv6, without addresses of this host.
+    pub ipv6_allowed: Vec<Ipv6Net>,
 }
 
 impl Firewall {

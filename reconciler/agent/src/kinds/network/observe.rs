@@ -111,7 +111,7 @@ pub(super) struct Actual<'a> {
     pub(super) links: HostLinks,
     /// Addresses closed to guests, besides the site's hosts.
     pub(super) closed: &'a [IpNet],
-    pub(super) allowed: &'a [Ipv4Net],
+    pub(super) allowed: &'a [IpNet],
     /// Results of the health checks of targets of public addresses.
     pub(super) health: BTreeMap<CheckedTarget, Health>,
     /// Whether this agent has just started, so that no target has been checked.
@@ -473,7 +473,7 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     // A tap that is about to be created counts, so that the firewall is the same before and after.
     wanted.firewall.guests = !seen.taps.is_empty() || !wanted.firewall.ports.is_empty();
     (wanted.firewall.closed, wanted.firewall.ipv6_closed) = closed(tables, &assigned.bridges, seen);
-    wanted.firewall.allowed = seen.allowed.to_vec();
+    (wanted.firewall.allowed, wanted.firewall.ipv6_allowed) = by_family(seen.allowed);
     wanted.bridges = assigned.bridges;
     wanted.refused_networks = assigned.refused;
     wanted
@@ -520,14 +520,19 @@ fn closed(
                 .map(|address| IpNet::from(IpAddr::V4(address))),
         );
     }
+    let (ipv4, ipv6) = by_family(&closed);
+    (Ipv4Net::aggregate(&ipv4), Ipv6Net::aggregate(&ipv6))
+}
+
+fn by_family(ranges: &[IpNet]) -> (Vec<Ipv4Net>, Vec<Ipv6Net>) {
     let (mut ipv4, mut ipv6) = (Vec::new(), Vec::new());
-    for range in closed {
+    for range in ranges {
         match range {
-            IpNet::V4(range) => ipv4.push(range),
-            IpNet::V6(range) => ipv6.push(range),
+            IpNet::V4(range) => ipv4.push(*range),
+            IpNet::V6(range) => ipv6.push(*range),
         }
     }
-    (Ipv4Net::aggregate(&ipv4), Ipv6Net::aggregate(&ipv6))
+    (ipv4, ipv6)
 }
 
 /// Returns the public addresses with ports that an agent which has just started finds here.
