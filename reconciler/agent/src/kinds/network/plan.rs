@@ -548,7 +548,7 @@ mod tests {
         });
         index.apply::<berth_api::Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
         let addresses = ["192.0.2.1", "192.0.2.7", "2001:db8::7"]
-            .map(|address| address.parse::<std::net::IpAddr>().expect("an address"));
+            .map(|address| address.parse::<IpAddr>().expect("an address"));
         let listed = berth_api::host_addresses::to_data(addresses.into_iter());
         let map = k8s_openapi::api::core::v1::ConfigMap { data: Some(listed), ..Default::default() };
         index.read().host_addresses.apply(Event::Apply(map));
