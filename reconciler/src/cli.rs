@@ -238,10 +238,10 @@ pub struct AgentOptions {
         value_delimiter = ','
     )]
     pub pool_folders: Vec<PoolFolderMapping>,
-    /// Allows guests to reach these ranges, which are blocked otherwise: addresses of this host, of other hosts and of the
+    /// Allows guests to reach these ranges, which are blocked otherwise: addresses of this host (IPv4), of other hosts and of the
     /// control plane, and link-local addresses.
     #[arg(long, env = "BERTH_GUEST_ALLOW", value_name = "CIDR", value_delimiter = ',')]
-    pub guest_allow: Vec<Ipv4Net>,
+    pub guest_allow: Vec<IpNet>,
     /// The range of user ids for QEMU: each VM has one of its own. No account, container or other service of this machine may
     /// use an id of the range; ids in /etc/passwd, in /etc/subuid and of running processes are skipped.
     #[arg(

@@ -79,11 +79,11 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::UnpackImage(options) => unpack_image(&options),
         Command::Crds(options) => crds::run(&options),
         Command::Kubeconfig(options) => kubeconfig::run(&options),
-        Command::Up(options) => runtime()?.block_on(Box::pin(up::run(options))),
+        Command::Up(options) => serve(Box::pin(up::run(options))),
         Command::Controllers(options) => runtime()?.block_on(Box::pin(controllers::run(options))),
         Command::Host(options) => match &options.action {
             Some(action) => runtime()?.block_on(Box::pin(hosts::run(&options, action))),
-            None => runtime()?.block_on(Box::pin(host::run(options))),
+            None => serve(Box::pin(host::run(options))),
         },
         Command::Token(options) => runtime()?.block_on(Box::pin(token::run(options))),
         Command::Backup(options) => backup::run(&options),
@@ -144,6 +144,17 @@ fn unpack_image(options: &UnpackImageOptions) -> anyhow::Result<()> {
 
 /// How long an idle thread for blocking work lives: each keeps some 300 KiB for its allocations.
 const IDLE_THREAD: Duration = Duration::from_secs(1);
+
+/// How long the end of a host waits for blocking work: on a file system that does not answer it may never end.
+const LAST_WORK: Duration = Duration::from_secs(30);
+
+/// Runs a command that has a host.
+fn serve<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = runtime()?;
+    let done = runtime.block_on(command);
+    runtime.shutdown_timeout(LAST_WORK);
+    done
+}
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()

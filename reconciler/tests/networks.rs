@@ -194,6 +194,13 @@ fn guests_stay_kept_from_every_host_while_the_list_of_hosts_is_lost_and_it_is_wr
             site.hosts[host].firewall_now().closed.iter().any(|range| range.contains(&address))
         };
         site.until("h1 keeps its guests from h2", async || closed("h1", "192.0.2.2")).await;
+        let reached: std::net::Ipv6Addr = "2001:db8::2".parse().expect("an address");
+        site.hosts["h2"].change_facts(|facts| facts.ipv6_addresses = vec![reached]);
+        site.until("h1 keeps its guests from h2 by IPv6 too", async || {
+            let rules = site.hosts["h1"].firewall_now();
+            rules.ipv6_closed.iter().any(|range| range.contains(&reached))
+        })
+        .await;
         let networks = site.network().await.metadata.resource_version;
         let maps: Api<ConfigMap> = Api::namespaced(site.client.clone(), "berth-system");
         let listed = maps.get(HOST_ADDRESSES).await.expect("there is a list");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use berth_api::host::Reserved;
 use berth_host::{Earlier, HostFacts, Start};
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 
 use crate::console_server::ConsoleServer;
 use crate::error::AgentError;
@@ -39,9 +39,9 @@ pub struct AgentConfig {
     pub concurrency: usize,
     /// Destinations guests may reach although they are closed to guests by default: addresses of hosts, of the control
     /// plane, link-local ones. Default: none.
-    pub guest_allow: Vec<Ipv4Net>,
+    pub guest_allow: Vec<IpNet>,
     /// The control plane's addresses, as seen from this host.
-    pub control_plane: Vec<Ipv4Net>,
+    pub control_plane: Vec<IpNet>,
     /// Serves the consoles of the host's machines. None: they have none.
     pub console: Option<Arc<ConsoleServer>>,
     /// Serves the use of the host. None: no metrics.

@@ -529,7 +529,7 @@ impl Cache {
         if changed.address || changed.ipv6 {
             keys.extend(self.tables.ip_pools.all().map(|pool| Key::of(pool.as_ref())));
         }
-        if changed.address {
+        if changed.address || changed.ipv6 {
             keys.push(Key::host_addresses());
         }
         keys

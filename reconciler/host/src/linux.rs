@@ -192,7 +192,7 @@ pub struct LinuxSystem {
     backup_folders: BackupFolders,
     pool_folders: PoolFolders,
     host: LinuxInfo,
-    direct_io: DirectIo,
+    direct_io: Arc<DirectIo>,
     /// The user of programs that read or change images.
     tools_user: Option<RunAs>,
     /// Locked for writing while an image is removed, for reading while a volume is created on one.
@@ -214,7 +214,7 @@ impl LinuxSystem {
         let pool_folders = open_pool_folders(&layout, &config)?;
         let layout = layout.with_pool_places(pool_folders.places());
         let own: Vec<PathBuf> =
-            std::iter::once(layout.root().to_owned()).chain(pool_folders.paths().into_values()).collect();
+            std::iter::once(files::real_path(layout.root())).chain(pool_folders.real_paths()).collect();
         let shared = config.qemu_users.and(shared_user());
         let unpacker = Unpacker { user: shared, max_bytes: config.max_image_bytes };
         let images = LinuxImages::open(layout.clone(), unpacker, config.images)?;
@@ -243,7 +243,7 @@ impl LinuxSystem {
             usb: UsbPassthrough::new("/", layout.usb(), config.usb_devices, Arc::new(HostKernel)),
             vgpus: Vgpus::new("/", layout.vgpus(), config.vgpus, Arc::new(HostKernel)),
             host: LinuxInfo::new(config.address),
-            direct_io: DirectIo::default(),
+            direct_io: Arc::default(),
             tools_user: shared,
             uplink: UplinkChoice { named: config.public_interface, address: config.address },
             bases: RwLock::default(),
@@ -257,13 +257,47 @@ impl LinuxSystem {
         self
     }
 
-    async fn on_volumes<T: Send + 'static>(
+    /// Runs work on the volumes of a pool.
+    async fn on_pool<T: Send + 'static>(
         &self,
+        pool: &str,
+        work: impl FnOnce(&LinuxVolumes) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.on_pools(BTreeSet::from([pool.to_owned()]), work).await
+    }
+
+    async fn on_pools<T: Send + 'static>(
+        &self,
+        pools: BTreeSet<String>,
         work: impl FnOnce(&LinuxVolumes) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let volumes = self.volumes.clone();
-        blocking(move || work(&volumes)).await
+        self.pool_folders.on_pools(&pools, move || work(&volumes)).await
     }
+
+    /// Runs work on the volumes of all pools that are there, which may be repeated.
+    async fn on_all_pools<T: Send + 'static>(
+        &self,
+        work: impl Fn(&LinuxVolumes) -> Result<T> + Clone + Send + 'static,
+    ) -> Result<T> {
+        let volumes = self.volumes.clone();
+        self.pool_folders.on_all(move || work(&volumes)).await
+    }
+
+    /// Adds how QEMU opens the volume's file.
+    async fn with_cache(&self, volume: VolumeFacts) -> Result<VolumeFacts> {
+        let io_uring = self.host.installation().await.is_ok_and(|installation| installation.io_uring);
+        let (direct_io, pool) = (Arc::clone(&self.direct_io), volume.pool.clone());
+        let tried = move |_: &LinuxVolumes| {
+            Ok(VolumeFacts { cache: direct_io.cache_of(&volume.path, io_uring), ..volume })
+        };
+        self.on_pool(&pool, tried).await
+    }
+}
+
+/// The pools that a volume goes from and to.
+fn pools_of(volume: &NewMove) -> BTreeSet<String> {
+    BTreeSet::from([volume.from.clone(), volume.to.clone()])
 }
 
 /// Opens the folders of pools, which lie apart from all other folders of berth that tenants can reach.
@@ -333,7 +367,7 @@ impl Images for LinuxSystem {
             return Ok(made);
         }
         let (pool, snapshot) = (new.pool.clone(), new.snapshot.clone());
-        let chain = self.on_volumes(move |v| v.chain_of_snapshot(&pool, &snapshot)).await?;
+        let chain = self.on_pool(&new.pool, move |v| v.chain_of_snapshot(&pool, &snapshot)).await?;
         self.images.make(new, chain).await
     }
 
@@ -365,7 +399,7 @@ impl Images for LinuxSystem {
     async fn remove_image(&self, digest: &str) -> Result<()> {
         let _nobody_makes_a_volume = self.bases.write().await;
         let wanted = digest.to_owned();
-        let user = self.on_volumes(move |v| v.based_on(&wanted)).await?;
+        let user = self.on_all_pools(move |v| v.based_on(&wanted)).await?;
         match user {
             Some(volume) => Err(SystemError::ImageInUse { digest: digest.to_owned(), volume }),
             None => self.images.remove(digest).await,
@@ -396,39 +430,38 @@ impl Volumes for LinuxSystem {
     }
 
     async fn volume(&self, pool: &str, id: &str) -> Result<Option<VolumeFacts>> {
-        let (pool, id) = (pool.to_owned(), id.to_owned());
-        let found = self.on_volumes(move |v| v.volume(&pool, &id)).await?;
-        let Some(mut volume) = found else { return Ok(None) };
-        let io_uring = self.host.installation().await.is_ok_and(|installation| installation.io_uring);
-        volume.cache = self.direct_io.cache_of(&volume.path, io_uring);
-        Ok(Some(volume))
+        let (of_pool, id) = (pool.to_owned(), id.to_owned());
+        match self.on_pool(pool, move |v| v.volume(&of_pool, &id)).await? {
+            Some(volume) => self.with_cache(volume).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     async fn pool_of_volume(&self, id: &str) -> Result<Option<String>> {
         let id = id.to_owned();
-        self.on_volumes(move |v| v.pool_of_volume(&id)).await
+        self.on_all_pools(move |v| v.pool_of_volume(&id)).await
     }
 
     async fn check_move(&self, volume: &NewMove) -> Result<()> {
         let new = volume.clone();
-        self.on_volumes(move |v| v.check_move(&new)).await
+        self.on_pools(pools_of(volume), move |v| v.check_move(&new)).await
     }
 
     async fn move_volume(&self, volume: &NewMove, progress: Progress<'_>) -> Result<VolumeFacts> {
         let new = volume.clone();
-        let mut begun = self.on_volumes(move |v| v.begin_move(&new)).await?;
+        let mut begun = self.on_pools(pools_of(volume), move |v| v.begin_move(&new)).await?;
         while let Some(mut copying) = begun {
-            let (copying, more) = blocking(move || {
+            let step = move |_: &LinuxVolumes| {
                 let more = copying.step();
-                (copying, more)
-            })
-            .await;
+                Ok((copying, more))
+            };
+            let (copying, more) = self.on_pools(pools_of(volume), step).await?;
             let (done, total) = copying.progress();
             progress(done, Some(total));
             begun = match more? {
                 true => Some(copying),
                 false => {
-                    self.on_volumes(move |v| v.finish_move(&copying)).await?;
+                    self.on_pools(pools_of(volume), move |v| v.finish_move(&copying)).await?;
                     None
                 }
             };
@@ -447,32 +480,32 @@ impl Volumes for LinuxSystem {
             }
         };
         let new = volume.clone();
-        self.on_volumes(move |v| v.create(&new, base.as_ref())).await
+        self.on_pool(&volume.pool, move |v| v.create(&new, base.as_ref())).await
     }
 
     async fn grow_volume(&self, pool: &str, id: &str, size: u64) -> Result<VolumeFacts> {
-        let (pool, id) = (pool.to_owned(), id.to_owned());
-        self.on_volumes(move |v| v.grow(&pool, &id, size)).await
+        let (of_pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_pool(pool, move |v| v.grow(&of_pool, &id, size)).await
     }
 
     async fn reserve_volume(&self, pool: &str, id: &str, size: u64) -> Result<()> {
-        let (pool, id) = (pool.to_owned(), id.to_owned());
-        self.on_volumes(move |v| v.reserve(&pool, &id, size)).await
+        let (of_pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_pool(pool, move |v| v.reserve(&of_pool, &id, size)).await
     }
 
     async fn trash_volume(&self, pool: &str, id: &str) -> Result<()> {
-        let (pool, id) = (pool.to_owned(), id.to_owned());
-        self.on_volumes(move |v| v.trash(&pool, &id)).await
+        let (of_pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_pool(pool, move |v| v.trash(&of_pool, &id)).await
     }
 
     async fn restore_volume(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<VolumeFacts> {
-        let (pool, id, owner) = (pool.to_owned(), id.to_owned(), owner.clone());
-        self.on_volumes(move |v| v.restore(&pool, &id, &owner)).await
+        let (of_pool, id, owner) = (pool.to_owned(), id.to_owned(), owner.clone());
+        self.on_pool(pool, move |v| v.restore(&of_pool, &id, &owner)).await
     }
 
     async fn hand_over_volume(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<()> {
-        let (pool, id, owner) = (pool.to_owned(), id.to_owned(), owner.clone());
-        self.on_volumes(move |v| v.hand_over(&pool, &id, &owner)).await
+        let (of_pool, id, owner) = (pool.to_owned(), id.to_owned(), owner.clone());
+        self.on_pool(pool, move |v| v.hand_over(&of_pool, &id, &owner)).await
     }
 
     fn unlock(&self, id: &str, holder: &str, key: DiskKey) -> bool {
@@ -492,94 +525,92 @@ impl Volumes for LinuxSystem {
     }
 
     async fn rewrap_volume(&self, pool: &str, id: &str, sealed: &SealedKey) -> Result<()> {
-        let (pool, id, sealed) = (pool.to_owned(), id.to_owned(), sealed.clone());
-        self.on_volumes(move |v| v.rewrap(&pool, &id, &sealed)).await
+        let (of_pool, id, sealed) = (pool.to_owned(), id.to_owned(), sealed.clone());
+        self.on_pool(pool, move |v| v.rewrap(&of_pool, &id, &sealed)).await
     }
 
     async fn retain_volume(&self, pool: &str, id: &str) -> Result<()> {
-        let (pool, id) = (pool.to_owned(), id.to_owned());
-        self.on_volumes(move |v| v.retain(&pool, &id)).await
+        let (of_pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_pool(pool, move |v| v.retain(&of_pool, &id)).await
     }
 
     async fn purge_trash(&self, pool: &str, older_than: Duration) -> Result<Vec<String>> {
-        let pool = pool.to_owned();
-        self.on_volumes(move |v| v.purge(&pool, older_than)).await
+        let of_pool = pool.to_owned();
+        self.on_pool(pool, move |v| v.purge(&of_pool, older_than)).await
     }
 
     async fn volumes(&self) -> Result<Vec<VolumeFacts>> {
-        self.on_volumes(LinuxVolumes::volumes).await
+        self.on_all_pools(LinuxVolumes::volumes).await
     }
 
     async fn used_bytes(&self) -> Result<BTreeMap<String, u64>> {
-        self.on_volumes(LinuxVolumes::used_bytes).await
+        self.on_all_pools(LinuxVolumes::used_bytes).await
     }
 
     async fn snapshot_bytes(&self) -> Result<BTreeMap<String, u64>> {
-        self.on_volumes(LinuxVolumes::snapshot_bytes).await
+        self.on_all_pools(LinuxVolumes::snapshot_bytes).await
     }
 
     async fn trash(&self) -> Result<Vec<TrashedVolume>> {
-        self.on_volumes(LinuxVolumes::trashed).await
+        self.on_all_pools(LinuxVolumes::trashed).await
     }
 
     async fn snapshot(&self, pool: &str, id: &str) -> Result<Option<SnapshotFacts>> {
-        let (pool, id) = (pool.to_owned(), id.to_owned());
-        self.on_volumes(move |v| v.snapshot(&pool, &id)).await
+        let (of_pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_pool(pool, move |v| v.snapshot(&of_pool, &id)).await
     }
 
     async fn check_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<()> {
-        let new = snapshots.to_vec();
-        self.on_volumes(move |v| v.check_snapshots(&new)).await
+        let (new, pools) = (snapshots.to_vec(), snapshots.iter().map(|new| new.pool.clone()).collect());
+        self.on_pools(pools, move |v| v.check_snapshots(&new)).await
     }
 
     async fn is_as_in_snapshot(&self, pool: &str, volume: &str, snapshot: &str) -> Result<bool> {
-        let (pool, volume, snapshot) = (pool.to_owned(), volume.to_owned(), snapshot.to_owned());
-        self.on_volumes(move |v| v.is_as_in_snapshot(&pool, &volume, &snapshot)).await
+        let (of_pool, volume, snapshot) = (pool.to_owned(), volume.to_owned(), snapshot.to_owned());
+        self.on_pool(pool, move |v| v.is_as_in_snapshot(&of_pool, &volume, &snapshot)).await
     }
 
     async fn begin_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {
-        let new = snapshots.to_vec();
-        let mut volumes = self.on_volumes(move |v| v.begin_snapshots(&new)).await?;
-        let io_uring = self.host.installation().await.is_ok_and(|installation| installation.io_uring);
-        for volume in &mut volumes {
-            volume.cache = self.direct_io.cache_of(&volume.path, io_uring);
+        let (new, pools) = (snapshots.to_vec(), snapshots.iter().map(|new| new.pool.clone()).collect());
+        let mut begun = Vec::new();
+        for volume in self.on_pools(pools, move |v| v.begin_snapshots(&new)).await? {
+            begun.push(self.with_cache(volume).await?);
         }
-        Ok(volumes)
+        Ok(begun)
     }
 
     async fn restore_snapshot(&self, restore: &NewRestore) -> Result<VolumeFacts> {
         let new = restore.clone();
-        let mut volume = self.on_volumes(move |v| v.restore_snapshot(&new)).await?;
-        let io_uring = self.host.installation().await.is_ok_and(|installation| installation.io_uring);
-        volume.cache = self.direct_io.cache_of(&volume.path, io_uring);
-        Ok(volume)
+        let volume = self.on_pool(&restore.pool, move |v| v.restore_snapshot(&new)).await?;
+        self.with_cache(volume).await
     }
 
     async fn finish_restore(&self, pool: &str, id: &str) -> Result<()> {
-        let (pool, id) = (pool.to_owned(), id.to_owned());
-        self.on_volumes(move |v| v.finish_restore(&pool, &id)).await
+        let (of_pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_pool(pool, move |v| v.finish_restore(&of_pool, &id)).await
     }
 
     async fn finish_snapshot(&self, pool: &str, id: &str, taken: &Taken) -> Result<SnapshotFacts> {
-        let (pool, id, taken) = (pool.to_owned(), id.to_owned(), taken.clone());
-        self.on_volumes(move |v| v.finish_snapshot(&pool, &id, &taken)).await
+        let (of_pool, id, taken) = (pool.to_owned(), id.to_owned(), taken.clone());
+        self.on_pool(pool, move |v| v.finish_snapshot(&of_pool, &id, &taken)).await
     }
 
     async fn hand_over_snapshot(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<()> {
-        let (pool, id, owner) = (pool.to_owned(), id.to_owned(), owner.clone());
-        self.on_volumes(move |v| v.hand_over_snapshot(&pool, &id, &owner)).await
+        let (of_pool, id, owner) = (pool.to_owned(), id.to_owned(), owner.clone());
+        self.on_pool(pool, move |v| v.hand_over_snapshot(&of_pool, &id, &owner)).await
     }
 
     async fn delete_snapshot(&self, pool: &str, id: &str) -> Result<()> {
-        let (pool, id) = (pool.to_owned(), id.to_owned());
-        self.on_volumes(move |v| v.delete_snapshot(&pool, &id)).await
+        let (of_pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_pool(pool, move |v| v.delete_snapshot(&of_pool, &id)).await
     }
 
     async fn merge_snapshots(&self, kept: &BTreeSet<String>) -> Result<Option<Merged>> {
         let kept = kept.clone();
-        let Some(merge) = self.on_volumes(move |v| v.begin_merge(&kept)).await? else { return Ok(None) };
+        let Some(merge) = self.on_all_pools(move |v| v.begin_merge(&kept)).await? else { return Ok(None) };
         merge.run(self.tools_user).await?;
-        self.on_volumes(move |v| v.finish_merge(&merge)).await.map(Some)
+        let pool = merge.pool().to_owned();
+        self.on_pool(&pool, move |v| v.finish_merge(&merge)).await.map(Some)
     }
 }
 
@@ -669,8 +700,9 @@ impl Machines for LinuxSystem {
         let installation = self.host.installation().await?;
         let (mut request, disks) = (request.clone(), request.machine.disks.clone());
         // Files of snapshots may have been merged since the request was made: a suspended machine has one from before.
+        let pools = disks.iter().filter_map(|disk| self.layout.pool_of(&disk.file)).collect();
         let (disks, keys) = self
-            .on_volumes(move |v| {
+            .on_pools(pools, move |v| {
                 let keys = v.keys_of(&disks)?;
                 Ok((v.with_chains(disks)?, keys))
             })
@@ -837,7 +869,8 @@ impl Machines for LinuxSystem {
 
     async fn lend_key(&self, qmp: &Qmp, disk: &DiskSpec) -> Result<()> {
         let disks = [disk.clone()];
-        for (id, key) in self.on_volumes(move |v| v.keys_of(&disks)).await? {
+        let pools = self.layout.pool_of(&disk.file).into_iter().collect();
+        for (id, key) in self.on_pools(pools, move |v| v.keys_of(&disks)).await? {
             block::add_key(qmp, &id, &key).await.map_err(SystemError::LendKey)?;
         }
         Ok(())
@@ -937,7 +970,7 @@ impl HostInfo for LinuxSystem {
 
     async fn foreign(&self) -> Result<Vec<ForeignObject>> {
         let mut foreign = self.machines.foreign().await?;
-        foreign.extend(self.on_volumes(LinuxVolumes::foreign).await?);
+        foreign.extend(self.on_all_pools(LinuxVolumes::foreign).await?);
         foreign.sort();
         Ok(foreign)
     }

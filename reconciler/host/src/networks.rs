@@ -357,8 +357,12 @@ pub struct Firewall {
     pub guests: bool,
     /// Ranges, besides link-local addresses, to which guests' packets are not forwarded.
     pub closed: Vec<Ipv4Net>,
+    /// The same for IPv6, besides the prefixes in which this host has an address.
+    pub ipv6_closed: Vec<Ipv6Net>,
     /// Ranges that the administrator lets guests reach nevertheless, addresses of this host included.
     pub allowed: Vec<Ipv4Net>,
+    /// The same for IPv6, without addresses of this host.
+    pub ipv6_allowed: Vec<Ipv6Net>,
 }
 
 impl Firewall {

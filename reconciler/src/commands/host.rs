@@ -44,7 +44,7 @@ pub(super) async fn run(options: HostOptions) -> anyhow::Result<()> {
     };
     let control_planes = connect::addresses(&connection).await;
     let control_plane = control_planes.iter().copied().find(SocketAddr::is_ipv4);
-    let mut config = this_machine::agent_config(&agent, &state_dir, control_plane)?;
+    let mut config = this_machine::agent_config(&agent, &state_dir, &control_planes)?;
     let any = Ipv4Addr::UNSPECIFIED.into();
     config.console = console_server::listen(&agent, &state_dir, any, control_plane).await?;
     let limits = options.api.limits();

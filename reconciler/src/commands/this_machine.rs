@@ -14,6 +14,7 @@ use berth_host::{
     Start, cpu_list,
     linux::{LinuxConfig, LinuxSystem, usable_cpus},
 };
+use ipnet::IpNet;
 
 use crate::cli::AgentOptions;
 
@@ -96,7 +97,7 @@ fn folders(option: &str, named: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
 pub(super) fn agent_config(
     options: &AgentOptions,
     state_dir: &Path,
-    control_plane: Option<SocketAddr>,
+    control_planes: &[SocketAddr],
 ) -> anyhow::Result<AgentConfig> {
     let host_name = match &options.host_name {
         Some(name) => name.clone(),
@@ -110,12 +111,10 @@ pub(super) fn agent_config(
     config.labels = options.labels();
     config.cpu_overcommit = options.cpu_overcommit;
     config.guest_allow.clone_from(&options.guest_allow);
-    config.control_plane = match control_plane.map(|address| address.ip()) {
-        // An address on all of this machine's interfaces or on loopback is blocked for guests as the rest of the
-        // machine is.
-        Some(IpAddr::V4(ip)) if !ip.is_unspecified() && !ip.is_loopback() => vec![ip.into()],
-        _ => Vec::new(),
-    };
+    // An address on all of this machine's interfaces or on loopback is blocked for guests as the rest of the machine is.
+    let is_single = |ip: &IpAddr| !ip.is_unspecified() && !ip.is_loopback();
+    let control_planes = control_planes.iter().map(|at| at.ip().to_canonical());
+    config.control_plane = control_planes.filter(is_single).map(IpNet::from).collect();
     Ok(config)
 }
 

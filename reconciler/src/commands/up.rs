@@ -130,7 +130,7 @@ async fn agent(
         // caches the results. A failure is ignored here: the query is repeated, and reported, later.
         let _ = asked.facts().await;
     });
-    let mut config = this_machine::agent_config(&options.agent, state_dir, Some(options.listen))?;
+    let mut config = this_machine::agent_config(&options.agent, state_dir, &[options.listen])?;
     let listen = options.listen;
     config.console = console_server::listen(&options.agent, state_dir, listen.ip(), Some(listen)).await?;
     config.usage = Some(usage_server::listen(&options.agent, state_dir).await?);

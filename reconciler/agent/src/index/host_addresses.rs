@@ -2,7 +2,7 @@
 //!
 //! A list that is deleted or cannot be read changes nothing: the last one read stays in force.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use berth_api::host_addresses::from_data;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -11,13 +11,13 @@ use kube::runtime::watcher::Event;
 /// The last list read; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct HostAddresses {
-    listed: Option<Vec<Ipv4Addr>>,
+    listed: Option<Vec<IpAddr>>,
     synced: bool,
 }
 
 impl HostAddresses {
     /// Returns the list as last read; `None` before the first.
-    pub(crate) fn listed(&self) -> Option<&[Ipv4Addr]> {
+    pub(crate) fn listed(&self) -> Option<&[IpAddr]> {
         self.listed.as_deref()
     }
 
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn a_list_stays_in_force_when_it_is_lost_or_spoiled() {
         let map = |last: u8| ConfigMap {
-            data: Some(to_data([Ipv4Addr::new(192, 0, 2, last)].into_iter())),
+            data: Some(to_data([IpAddr::from([192, 0, 2, last])].into_iter())),
             ..ConfigMap::default()
         };
         let mut addresses = HostAddresses::default();
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!((addresses.listed(), addresses.is_synced()), (None, true), "there is none yet");
         assert!(addresses.apply(Event::Apply(map(1))));
         assert!(!addresses.apply(Event::Apply(map(1))), "the same again");
-        let listed = [Ipv4Addr::new(192, 0, 2, 1)];
+        let listed = [IpAddr::from([192, 0, 2, 1])];
         for lost in [Event::Delete(map(1)), Event::Apply(ConfigMap::default()), Event::Init, Event::InitDone]
         {
             assert!(!addresses.apply(lost));

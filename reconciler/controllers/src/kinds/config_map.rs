@@ -1,6 +1,8 @@
 //! The list of all hosts' addresses, by which agents block their guests' access to every host: one ConfigMap for
 //! the site, so that a host that joins or moves costs one write, whatever the number of networks.
 
+use std::net::IpAddr;
+
 use berth_api::host_addresses::{from_data, to_data};
 
 use crate::{
@@ -12,7 +14,9 @@ use crate::{
 };
 
 pub(crate) fn reconcile(cache: &Cache, _: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
-    let wanted = to_data(cache.underlay.addresses().map(|(address, _)| address));
+    let ipv4 = cache.underlay.addresses().map(|(address, _)| IpAddr::V4(address));
+    let ipv6 = cache.underlay.ipv6_addresses().map(|(address, _)| IpAddr::V6(address));
+    let wanted = to_data(ipv4.chain(ipv6));
     let listed = cache.tables.config_maps.get(key).and_then(|map| from_data(map.data.as_ref()?));
     if listed != from_data(&wanted) {
         batch.write(Write::HostAddresses(wanted));
@@ -133,6 +137,11 @@ mod tests {
             assert_eq!(listed(&cache), ["192.0.2.1", "192.0.2.2"]);
             let again = cache.put(host(2, 6), Instant::now());
             assert_eq!(written(&mut cache, &again, 6), [], "nothing changed");
+            let mut reached = host(2, 7);
+            reached.status.as_mut().expect("it has one").ipv6_addresses = vec!["2001:db8::2".into()];
+            let reached = cache.put(reached, Instant::now());
+            assert_eq!(written(&mut cache, &reached, 7), [Key::host_addresses()]);
+            assert_eq!(listed(&cache), ["192.0.2.1", "192.0.2.2", "2001:db8::2"]);
         }
     }
 

@@ -71,7 +71,7 @@ impl LinuxSystem {
         }
         let (pool, snapshot) = (new.pool.clone(), new.snapshot.clone());
         let (taken, chain, key) = self
-            .on_volumes(move |volumes| {
+            .on_pool(&new.pool, move |volumes| {
                 let lost = || SystemError::SnapshotLost { id: snapshot.clone() };
                 let taken =
                     volumes.snapshot(&pool, &snapshot)?.and_then(|facts| facts.taken).ok_or_else(lost)?;
@@ -209,7 +209,7 @@ impl Backups for LinuxSystem {
         let stored = stored.ok_or_else(|| no_repository(repository, backup))?;
         let size = stored.existing().await?.size;
         let (new, user) = (volume.clone(), self.tools_user);
-        let begun = self.on_volumes(move |v| v.begin_restored(&new, size, user.as_ref())).await?;
+        let begun = self.on_pool(&volume.pool, move |v| v.begin_restored(&new, size, user.as_ref())).await?;
         let partial = match begun {
             Begun::There(facts) => return Ok(*facts),
             Begun::Partial(partial) => partial,
@@ -221,7 +221,7 @@ impl Backups for LinuxSystem {
         written.map_err(|error| failed(repository, error))?;
         let partial = disk.close().await?;
         let new = volume.clone();
-        self.on_volumes(move |v| v.finish_restored(&new, partial.path())).await
+        self.on_pool(&volume.pool, move |v| v.finish_restored(&new, partial.path())).await
     }
 
     async fn verify_backup(
@@ -255,7 +255,7 @@ impl Backups for LinuxSystem {
     async fn open_snapshot(&self, pool: &str, snapshot: &str) -> Result<Box<dyn DiskReader>> {
         let (of_pool, id) = (pool.to_owned(), snapshot.to_owned());
         let opened = self
-            .on_volumes(move |volumes| {
+            .on_pool(pool, move |volumes| {
                 Ok((volumes.chain_of_snapshot(&of_pool, &id)?, volumes.key_of_snapshot(&of_pool, &id)?))
             })
             .await?;

@@ -22,11 +22,13 @@ impl DirectIo {
     /// Returns how QEMU opens a disk's file. Tried once for each folder: a file system does not change under a pool.
     pub(super) fn cache_of(&self, file: &Path, io_uring: bool) -> Cache {
         let Some(folder) = file.parent() else { return Cache::Writeback };
-        let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
-        let works = match tried.get(folder) {
-            Some(works) => *works,
+        let tried = || self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = tried().get(folder).copied();
+        let works = match known {
+            Some(works) => works,
+            // Without the lock: a file system that does not answer holds up no other.
             None => match reads_directly(file) {
-                Ok(works) => *tried.entry(folder.to_owned()).or_insert(works),
+                Ok(works) => *tried().entry(folder.to_owned()).or_insert(works),
                 Err(error) => {
                     tracing::debug!(%error, file = %file.display(), "direct I/O not tried");
                     return Cache::Writeback;

@@ -61,14 +61,13 @@ pub(super) fn space(path: &Path) -> io::Result<Space> {
     Ok(Space { total: stat.blocks() * unit, free: stat.blocks_available() * unit })
 }
 
-/// Whether one of two folders is the other, or in it. Symbolic links are followed as far as the folders exist.
+/// Whether one of two folders, given without symbolic links, is the other, or in it.
 pub(super) fn overlap(one: &Path, other: &Path) -> bool {
-    let (one, other) = (real_path(one), real_path(other));
-    one.starts_with(&other) || other.starts_with(&one)
+    one.starts_with(other) || other.starts_with(one)
 }
 
 /// Returns a path without the symbolic links in the part of it that exists.
-fn real_path(path: &Path) -> PathBuf {
+pub(super) fn real_path(path: &Path) -> PathBuf {
     let real = path.ancestors().find_map(|folder| {
         let rest = path.strip_prefix(folder).ok()?;
         Some(folder.canonicalize().ok()?.join(rest))
@@ -263,6 +262,7 @@ mod tests {
         let (real, link) = (folder.path().join("real"), folder.path().join("link"));
         fs::create_dir(&real).expect("a folder");
         std::os::unix::fs::symlink(&real, &link).expect("a link");
+        let overlap = |one: &Path, other: &Path| overlap(&real_path(one), &real_path(other));
         assert!(overlap(&link.join("a/b"), &real.join("a")) && overlap(&real, &link.join("a")));
         assert!(!overlap(&link.join("a"), &real.join("ab")), "another name");
         assert!(!overlap(&real, &folder.path().join("other")));

@@ -36,8 +36,8 @@ use berth_qemu::console::ConsoleStream;
 use berth_qemu::hypervisor::{CpuTime, FoundQemu, Hypervisor, ProcessIdentity};
 use berth_qemu::installation::Installation;
 use berth_qemu::machine::{
-    Confinement, DiskKey, DiskSpec, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, Medium, NicSpec,
-    TpmFiles, UefiFiles, UsbDeviceSpec, VgpuSpec, serial_log_name,
+    Confinement, DiskKey, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, Medium, NicSpec, TpmFiles,
+    UefiFiles, UsbDeviceSpec, VgpuSpec, serial_log_name,
 };
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::{self, Claims, LaunchError, LocalHypervisor, RunAs};
@@ -157,10 +157,7 @@ impl LinuxMachines {
         let LaunchRequest { machine, seed, keys, from_saved_state, .. } = request.clone();
         let folder = self.layout.instance(&machine.instance);
         let mut files = MachineFiles::new(self.paths(&machine.instance));
-        let (users, layout, disks) = (self.users.clone(), self.layout.clone(), machine.disks.clone());
-        let pool_folders = self.pool_folders.clone();
-        let mut cdroms = machine.cdroms.clone();
-        let instance = machine.instance.clone();
+        let (users, instance) = (self.users.clone(), machine.instance.clone());
         let paths = files.paths.clone();
         let firmware = variables::firmware(qemu, machine.firmware)?;
         let vars = folder.join(variables::file_name(machine.firmware));
@@ -179,9 +176,10 @@ impl LinuxMachines {
         files.virtiofs = self.shares.files(&machine.shares).await?;
         files.from_saved_state = from_saved_state;
         let state = self.layout.state(&machine.instance);
-        let (user, disks, cdroms, folders) = blocking(move || {
+        let owners = self.owners().await?;
+        let user = blocking(move || {
             files::ensure_folder(&folder)?;
-            let user = users.assign(&instance)?;
+            let user = users.assign(&instance, &owners)?;
             files::ensure_folder_for(&folder, user.as_ref())?;
             remove_folder(&paths.directory)?;
             link_names(&folder, &paths)?;
@@ -192,22 +190,14 @@ impl LinuxMachines {
                 files::remove_if_there(&state).map_err(failed("remove", &state))?;
             }
             data.write(user.as_ref())?;
-            // After a crash the instance's user still owns the files of its former disks, including disks that it no
-            // longer has.
-            let pools = pool_folders.there(&layout)?;
-            grants::revoke_all(&layout, &users, &instance, &pools)?;
-            grants::remove_links(&layout, &instance, &pools)?;
-            let lend = |disk: &DiskSpec| grants::disk(&layout, &instance, disk, user.as_ref(), &pools);
-            let lent: Result<Vec<DiskSpec>> = disks.iter().map(lend).collect();
-            for medium in cdroms.iter_mut().filter_map(|cdrom| cdrom.medium.as_mut()) {
-                *medium = grants::medium(&layout, &instance, medium, user.as_ref())?;
-            }
-            let folders = grants::folders(&layout, &instance, user.as_ref(), &pools)?;
-            Ok::<_, SystemError>((user, lent?, cdroms, folders))
+            Ok::<_, SystemError>(user)
         })
         .await?;
+        // After a crash the instance's user still owns the files of its former disks, including disks that it no longer has.
+        self.take_back(&machine.instance).await?;
+        let machine = self.lend(machine, user).await?;
+        let folders = self.opened(&machine.instance, user).await?;
         files.confinement = user.map(|user| Confinement { user, folders });
-        let machine = MachineSpec { disks, cdroms, ..machine };
         Ok(LaunchSpec { machine, files, affinity: Default::default() })
     }
 
@@ -284,15 +274,8 @@ impl LinuxMachines {
         }
         self.end_helpers(instance).await?;
         self.release_cpus(instance).await?;
-        let (layout, users, instance) = (self.layout.clone(), self.users.clone(), instance.to_owned());
-        let pool_folders = self.pool_folders.clone();
-        blocking(move || {
-            let pools = pool_folders.there(&layout)?;
-            grants::revoke_all(&layout, &users, &instance, &pools)?;
-            // Hard links keep the images' bytes allocated; the next start creates them again.
-            grants::remove_links(&layout, &instance, &pools)
-        })
-        .await
+        // Hard links keep the images' bytes allocated; the next start creates them again.
+        self.take_back(instance).await
     }
 
     pub(super) async fn remove(&self, instance: &str) -> Result<()> {
@@ -302,13 +285,10 @@ impl LinuxMachines {
         }
         self.end_helpers(instance).await?;
         let folder = self.layout.instance(instance);
-        let (layout, users, instance) = (self.layout.clone(), self.users.clone(), instance.to_owned());
-        let pool_folders = self.pool_folders.clone();
+        self.take_back(instance).await?;
+        let (users, instance) = (self.users.clone(), instance.to_owned());
         blocking(move || {
-            let pools = pool_folders.there(&layout)?;
-            grants::revoke_all(&layout, &users, &instance, &pools)?;
             users.forget(&instance)?;
-            grants::remove_links(&layout, &instance, &pools)?;
             remove_folder(&folder)
         })
         .await

@@ -10,8 +10,10 @@
 //! ```
 //!
 //! A folder whose file system is not mounted looks like an empty one. So nothing is created in a folder that was marked once and has
-//! no marker now, and its disks count as out of reach, not as lost. Folders of pools that several hosts share: see `shared`.
+//! no marker now, and its disks count as out of reach, not as lost. Folders of pools that several hosts share: see `shared`. Those that do
+//! not answer: see `patience`.
 
+mod patience;
 mod shared;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +22,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use berth_engine::Identities;
 use berth_qemu::process::RunAs;
@@ -27,8 +30,8 @@ use serde::{Deserialize, Serialize};
 
 use super::files;
 use super::layout::{Layout, PoolPlaces, is_name};
-use super::shares::look_patiently;
 use crate::{PoolFolderFacts, PoolFolderMapping, SharedPool, SystemError};
+use patience::{Looking, PATIENCE};
 
 type Result<T> = std::result::Result<T, SystemError>;
 
@@ -38,7 +41,6 @@ const VOLUMES: &str = "volumes";
 /// The bits of a mode: all users can write; only its owner renames or removes a file.
 const WRITABLE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
-const SILENT: &str = "its folder, or that of another pool, does not answer: is it on a network file system?";
 
 /// The identity of a folder, which it keeps wherever its file system is mounted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,15 +97,13 @@ fn judge(record: Option<&Record>, marker: Option<&Marker>) -> Judgement {
 /// The folders of the pools that have one of their own.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PoolFolders {
-    folders: Arc<BTreeMap<String, PoolFolder>>,
+    folders: Arc<BTreeMap<String, Arc<PoolFolder>>>,
     /// The folders with this host's files.
     places: PoolPlaces,
     /// The pools that several hosts share, also those without a folder here.
     shared: Arc<Mutex<BTreeSet<String>>>,
     /// The pools that were there at the last report.
     reported: Arc<Mutex<BTreeSet<String>>>,
-    /// Held while all of them are looked at: one that does not answer holds up one thread, and not one for each look.
-    looking: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug)]
@@ -118,6 +118,9 @@ struct PoolFolder {
     record: Mutex<Option<Record>>,
     /// None: not known yet.
     declared: Mutex<Option<Declared>>,
+    looking: Looking,
+    /// How long a look may take.
+    patience: Duration,
 }
 
 impl PoolFolders {
@@ -142,12 +145,12 @@ impl PoolFolders {
             }
             let folder = PoolFolder::open(records, &mapping.pool, user)?;
             let folder = PoolFolder { path: mapping.path.clone(), is_named: true, ..folder };
-            folders.insert(mapping.pool.clone(), folder);
+            folders.insert(mapping.pool.clone(), Arc::new(folder));
         }
         for name in files::names(records)? {
             let Some(pool) = name.strip_suffix(RECORD).filter(|pool| is_name(pool)) else { continue };
             if !folders.contains_key(pool) {
-                folders.insert(pool.to_owned(), PoolFolder::open(records, pool, user)?);
+                folders.insert(pool.to_owned(), Arc::new(PoolFolder::open(records, pool, user)?));
             }
         }
         let places = folders.values().map(|folder| (folder.pool.clone(), folder.place())).collect();
@@ -177,24 +180,27 @@ impl PoolFolders {
         self.places.clone()
     }
 
-    /// The folders, by the name of the pool.
-    pub(super) fn paths(&self) -> BTreeMap<String, PathBuf> {
-        self.folders.values().map(|folder| (folder.pool.clone(), folder.path.clone())).collect()
+    /// The folders, without symbolic links. Blocking, but not for ever.
+    pub(super) fn real_paths(&self) -> Vec<PathBuf> {
+        self.folders.values().map(|folder| patience::real_path(&folder.path)).collect()
     }
 
     /// Whether a file, given by its path without symbolic links, is in one of the folders. Blocking.
     pub(super) fn contain(&self, file: &Path) -> bool {
-        let folders = self.folders.values().map(|folder| &folder.path);
-        let mut real = folders.map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()));
-        real.any(|folder| file.starts_with(folder))
+        let real = |folder: &Arc<PoolFolder>| {
+            let real = folder.look(|folder| folder.path.canonicalize().map_err(|error| error.to_string()));
+            real.unwrap_or_else(|_| folder.path.clone())
+        };
+        self.folders.values().map(real).any(|folder| file.starts_with(folder))
     }
 
-    /// Checks that a pool is there; marks its folder at the first use. A pool without a folder of its own always is. Blocking.
+    /// Checks that a pool is there; marks its folder at the first use. A pool without a folder of its own always is. Blocking, but not
+    /// for ever.
     ///
     /// *Errors*: [`SystemError::PoolAway`].
     pub(super) fn ensure_there(&self, pool: &str) -> Result<()> {
         let there = match self.folders.get(pool) {
-            Some(folder) => folder.ensure_there(),
+            Some(folder) => folder.look(PoolFolder::ensure_answers),
             // The state directory is no place for its files: no other host has it.
             None if locked(&self.shared).contains(pool) => Err(format!(
                 "it is of type Shared, and this host names no folder for it (--pool-folder {pool}=FOLDER)"
@@ -222,16 +228,18 @@ impl PoolFolders {
         self.folders.keys().map(String::as_str).find(|pool| self.ensure_there(pool).is_err())
     }
 
-    /// Returns the folders of all pools that have one of their own, as they are now.
+    /// Returns the folders of all pools that have one of their own, as they are now. They are looked at beside each other.
     pub(super) async fn facts(&self) -> Vec<PoolFolderFacts> {
-        if self.folders.is_empty() {
-            return Vec::new();
+        let look = |folder: &Arc<PoolFolder>| {
+            let folder = Arc::clone(folder);
+            tokio::spawn(files::blocking(move || folder.facts()))
+        };
+        let looks: Vec<_> = self.folders.values().map(look).collect();
+        let mut facts = Vec::new();
+        for look in looks {
+            facts.push(look.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())));
         }
-        let folders = Arc::clone(&self.folders);
-        let look = move || folders.values().map(PoolFolder::facts).collect::<Vec<_>>();
-        let silent = |folder: &PoolFolder| folder.away(SILENT.to_owned());
-        let looked = look_patiently(&self.looking, look).await;
-        looked.unwrap_or_else(|| self.folders.values().map(silent).collect())
+        facts
     }
 
     /// Returns the pools that are there, and were not at the last report. At the first one these are all.
@@ -260,7 +268,9 @@ impl PoolFolder {
         })?;
         let path = record.as_ref().map(|record| record.folder.clone()).unwrap_or_default();
         let (record, declared) = (Mutex::new(record), Mutex::new(None));
-        Ok(Self { pool: pool.to_owned(), path, is_named: false, user, record_path, record, declared })
+        let (pool, looking) = (pool.to_owned(), Looking::default());
+        let patience = PATIENCE;
+        Ok(Self { pool, path, is_named: false, user, record_path, record, declared, looking, patience })
     }
 
     /// The folder with this host's files: one in the folder, if that is shared.
@@ -395,9 +405,11 @@ impl PoolFolder {
         Ok(())
     }
 
-    fn facts(&self) -> PoolFolderFacts {
-        let looked = self.ensure_there().and_then(|()| self.ensure_usable()).and_then(|()| {
-            files::space(&self.path).map_err(|error| format!("its space cannot be read: {error}"))
+    fn facts(self: &Arc<Self>) -> PoolFolderFacts {
+        let looked = self.look(|folder| {
+            folder.ensure_there()?;
+            folder.ensure_usable()?;
+            files::space(&folder.path).map_err(|error| format!("its space cannot be read: {error}"))
         });
         match looked {
             Ok(space) => PoolFolderFacts {
@@ -431,7 +443,7 @@ pub(super) fn known(records: &Path) -> BTreeMap<String, std::result::Result<(u64
     let pools = names.iter().filter_map(|name| name.strip_suffix(RECORD)).filter(|pool| is_name(pool));
     let space = |pool: &str| {
         let folder = PoolFolder::open(records, pool, None).map_err(|error| error.chain())?;
-        let folder = PoolFolder { is_named: true, ..folder };
+        let folder = Arc::new(PoolFolder { is_named: true, ..folder });
         // One that has not been marked yet is not marked now.
         if !folder.is_marked() {
             return Ok(None);
@@ -444,15 +456,16 @@ pub(super) fn known(records: &Path) -> BTreeMap<String, std::result::Result<(u64
 
 /// Checks the folders that the administrator names against each other and against these folders of berth.
 fn check(mappings: &[PoolFolderMapping], own: &[&Path]) -> Result<()> {
+    let real: Vec<PathBuf> = mappings.iter().map(|mapping| patience::real_path(&mapping.path)).collect();
     for (place, mapping) in mappings.iter().enumerate() {
-        let before = &mappings[..place];
+        let (before, folder) = (&mappings[..place], &real[place]);
         if before.iter().any(|other| other.pool == mapping.pool) {
             return Err(invalid(mapping, "another --pool-folder is of the same pool"));
         }
-        if before.iter().any(|other| files::overlap(&other.path, &mapping.path)) {
+        if real[..place].iter().any(|other| files::overlap(other, folder)) {
             return Err(invalid(mapping, "the folder of another pool is the same, in it, or around it"));
         }
-        if own.iter().any(|own| files::overlap(own, &mapping.path)) {
+        if own.iter().any(|own| files::overlap(&files::real_path(own), folder)) {
             let why = "it contains the state directory or a folder of --image-dir or --disk-dir, or is in one of them";
             return Err(invalid(mapping, why));
         }

@@ -46,7 +46,7 @@ pub(super) async fn look_patiently<T: Send + 'static>(
 #[derive(Clone, Debug)]
 pub(super) struct Shares {
     mappings: Arc<Vec<ShareMapping>>,
-    /// The folders with berth's own files.
+    /// The folders with berth's own files, without symbolic links.
     own: Arc<Vec<PathBuf>>,
     /// Held while folders are looked at: one that does not answer holds up one thread, and not one for each look.
     looking: Arc<Mutex<()>>,

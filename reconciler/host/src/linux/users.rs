@@ -161,7 +161,9 @@ impl Users {
     /// *Assumptions:* the instance's QEMU is not running.
     ///
     /// *Guarantees:* the record is on disk when this returns.
-    pub(super) fn assign(&self, instance: &str) -> Result<Option<RunAs>> {
+    ///
+    /// `owners`: of files in pools, which are listed before: a pool that does not answer would hold up all instances.
+    pub(super) fn assign(&self, instance: &str, owners: &BTreeSet<u32>) -> Result<Option<RunAs>> {
         let Some(range) = self.range else { return Ok(None) };
         let _one_at_a_time = self.choice.lock().unwrap_or_else(PoisonError::into_inner);
         let _registry = self.lock_registry()?;
@@ -173,7 +175,7 @@ impl Users {
         }
         let taken = self.taken()?;
         for uid in range.from(rand::rng().random_range(0..range.size())) {
-            if !taken.has(uid) && self.claim(uid, &path)? {
+            if !taken.has(uid) && !owners.contains(&uid) && self.claim(uid, &path)? {
                 let record = Record { uid };
                 files::write_json(&path, &record, 0o600)?;
                 return Ok(Some(record.run_as()));
@@ -251,15 +253,24 @@ impl Users {
         for instance in files::names(&self.layout.instances())?.iter().filter(|n| is_name(n)) {
             taken.single.extend(self.record(instance).map(|record| record.uid));
         }
-        for pool in &self.layout.pool_names()? {
+        Ok(taken)
+    }
+
+    /// Returns the users that own files of volumes in these pools.
+    pub(super) fn owners_in(&self, pools: &[String]) -> Result<BTreeSet<u32>> {
+        let mut owners = BTreeSet::new();
+        if self.range.is_none() {
+            return Ok(owners);
+        }
+        for pool in pools {
             for folder in [self.layout.volumes(pool), self.layout.trash(pool)] {
                 for name in files::names(&folder)? {
                     // The file may have been removed since it was listed.
-                    taken.single.extend(fs::symlink_metadata(folder.join(name)).ok().map(|m| m.uid()));
+                    owners.extend(fs::symlink_metadata(folder.join(name)).ok().map(|m| m.uid()));
                 }
             }
         }
-        Ok(taken)
+        Ok(owners)
     }
 }
 

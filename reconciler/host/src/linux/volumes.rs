@@ -15,6 +15,7 @@
 //! the files of snapshots; those of deleted ones become fewer, see `merges`. A volume goes to another pool by `moves`.
 
 mod adopt;
+mod chains;
 mod clock;
 mod encryption;
 mod merges;
@@ -30,7 +31,7 @@ mod trash;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use berth_qemu::machine::{Backing, Cache};
 use berth_qemu::process::RunAs;
@@ -43,6 +44,7 @@ use crate::keyring::Keyring;
 use crate::volumes::check_encryption;
 use crate::{ForeignKind, ForeignObject, ImageFacts, NewVolume, SystemError, VolumeFacts, VolumeOwner};
 
+use chains::{Chains, ChainsLock};
 use encryption::{NewFile, format_of};
 use moves::Copying;
 use note::{Base, Note};
@@ -60,8 +62,10 @@ pub(super) struct LinuxVolumes {
     /// The folders whose files may become volumes.
     adoptable: Vec<PathBuf>,
     pool_folders: PoolFolders,
-    /// Held while it is decided and changed what is based on what.
-    chains: Arc<Mutex<()>>,
+    /// The pools in which it is being decided and changed what is based on what.
+    chains: Chains,
+    /// Held while the trash's clock is read and written.
+    clock: Arc<Mutex<()>>,
     copying: Copying,
     keys: Keyring,
 }
@@ -84,7 +88,8 @@ impl LinuxVolumes {
             owner,
             adoptable: Vec::new(),
             pool_folders: PoolFolders::default(),
-            chains: Arc::default(),
+            chains: Chains::default(),
+            clock: Arc::default(),
             copying: Copying::default(),
             keys: Keyring::default(),
         }
@@ -105,8 +110,8 @@ impl LinuxVolumes {
         &self.keys
     }
 
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        self.chains.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self, pools: &[&str]) -> Result<ChainsLock> {
+        self.chains.lock(pools)
     }
 
     fn place(&self, pool: &str, id: &str) -> Result<Place> {
@@ -157,7 +162,7 @@ impl LinuxVolumes {
 
     /// `base` is the cached image that `new` names.
     pub(super) fn create(&self, new: &NewVolume, base: Option<&ImageFacts>) -> Result<VolumeFacts> {
-        let _chains = self.lock();
+        let _chains = self.lock(&[&new.pool])?;
         if let Some(file) = &new.file {
             check_encryption(new, None)?;
             return self.adopt(new, file);

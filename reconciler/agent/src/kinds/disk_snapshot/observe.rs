@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use berth_api::DiskSnapshot;
 use berth_api::vm::ConsoleAddress;
+use berth_api::{DiskSnapshot, ResourceName};
 use berth_host::{SnapshotFacts, SystemError};
 
 use super::parts::{self, Parts};
@@ -20,6 +20,8 @@ pub(crate) struct Observed {
     pub(crate) away: Option<String>,
     /// Whether the volume that it is taken of is there; only checked for one that is not taken.
     pub(crate) has_volume: bool,
+    /// The pool that the volume was moved to before the snapshot was begun, by a move that the Disk did not report when it was bound.
+    pub(crate) moved_to: Option<ResourceName>,
     /// The parts of a VMSnapshot that it is taken with; only read for one that is not taken.
     pub(crate) parts: Option<Parts>,
     /// The VM whose restore has begun and needs it; only observed of one that is being deleted.
@@ -46,11 +48,15 @@ pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Ob
     let sealed = found.as_ref().and_then(|found| found.encryption.as_deref());
     let look_again = unlocking::unlock_snapshot(ctx, id, sealed).await;
     let has_volume = !is_taken && ctx.system.volume(pool.as_str(), volume).await?.is_some();
+    let moved_to = match found.is_none() && !has_volume {
+        true => ctx.system.pool_of_volume(volume).await?.map(ResourceName),
+        false => None,
+    };
     let parts = if is_taken { None } else { parts::observe(ctx, snapshot).await? };
     let held_by = match snapshot.metadata.deletion_timestamp {
         Some(_) => restores::holds(ctx, snapshot).await?,
         None => None,
     };
     let server = ctx.config.console.as_ref().filter(|_| is_taken).map(|own| own.published());
-    Ok(Observed { snapshot: found, away: None, has_volume, parts, held_by, look_again, server })
+    Ok(Observed { snapshot: found, away: None, has_volume, moved_to, parts, held_by, look_again, server })
 }

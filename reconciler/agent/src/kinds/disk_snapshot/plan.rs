@@ -14,6 +14,9 @@ use crate::converge::Plan;
 /// How often a deleted snapshot looks whether a restore still needs it.
 const LOOK_FOR_RESTORE: Duration = Duration::from_secs(2);
 
+/// Interval at which it is seen whether its status names the pool that its disk was moved to.
+const LOOK_AFTER_MOVE: Duration = Duration::from_secs(2);
+
 /// Interval at which it is seen whether its pool is back.
 const LOOK_FOR_POOL: Duration = Duration::from_secs(30);
 
@@ -64,6 +67,12 @@ pub(super) fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
                 new.id
             );
             Plan::without_steps(Readiness::Stalled(Reason::SnapshotLost, text))
+        }
+        Owner::ThisSnapshot if observed.moved_to.is_some() => {
+            // Its status names that pool first.
+            let text = "its disk was moved to another pool, in which it is taken".to_owned();
+            Plan::without_steps(Readiness::Reconciling(Reason::Provisioning, text))
+                .requeue_after(LOOK_AFTER_MOVE)
         }
         Owner::ThisSnapshot if !observed.has_volume => {
             let text = format!(

@@ -31,6 +31,9 @@ pub(super) fn status(
         // In a field of its own: an older agent reads the consistency.
         status.memory = taken.memory.then_some(true);
     }
+    if status.taken_at.is_none() && observed.moved_to.is_some() {
+        status.pool.clone_from(&observed.moved_to);
+    }
     status.files.clone_from(&observed.server);
     status
 }

@@ -54,6 +54,7 @@ fn found(uid: &str, frozen: Option<bool>) -> Observed {
         snapshot: Some(facts),
         away: None,
         has_volume: true,
+        moved_to: None,
         parts: None,
         held_by: None,
         look_again: None,
@@ -128,6 +129,24 @@ fn a_snapshot_that_is_gone_is_not_taken_again_of_another_moment() {
     let late = plan(&snapshot(json!({})), &Observed::default());
     assert_eq!((late.steps.len(), reason(&late)), (0, (true, Reason::DiskLost)));
     assert!(late.readiness.message().contains("before the snapshot was taken"), "{late:?}");
+}
+
+#[test]
+fn a_snapshot_of_a_disk_that_was_moved_meanwhile_is_taken_in_the_pool_that_has_it_now() {
+    let observed = Observed { moved_to: Some("fast".into()), ..Observed::default() };
+    let bound = snapshot(json!({}));
+    let waits = plan(&bound, &observed);
+    assert_eq!((waits.steps.len(), reason(&waits)), (0, (false, Reason::Provisioning)));
+    assert!(waits.requeue_after.is_some());
+    let reported = status(&bound, &observed, &waits.readiness, Timestamp::UNIX_EPOCH);
+    assert_eq!(reported.pool.as_ref().map(ToString::to_string).as_deref(), Some("fast"));
+    let moved = DiskSnapshot { status: Some(reported), ..bound };
+    let there = Observed { has_volume: true, ..Observed::default() };
+    let taken = NewSnapshot { pool: "fast".into(), ..new() };
+    assert_eq!(plan(&moved, &there).steps, [Step::Take(vec![taken])]);
+    let lost = snapshot(json!({"takenAt": "2026-01-01T00:00:00Z"}));
+    let stays = status(&lost, &observed, &waits.readiness, Timestamp::UNIX_EPOCH);
+    assert_eq!(stays.pool.as_ref().map(ToString::to_string).as_deref(), Some("default"));
 }
 
 #[test]

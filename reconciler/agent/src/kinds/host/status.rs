@@ -18,7 +18,7 @@ use berth_host::{
     BackupFolderFacts, DeclaredSource, DedicatedFacts, ForeignKind, HugePagesFacts, ShareFacts, cpu_list,
 };
 use berth_qemu::machine::Accelerator;
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -278,7 +278,11 @@ fn believable_mtu(mtu: u16) -> Option<i64> {
 fn ranges(observed: &Observed, config: &AgentConfig) -> Vec<String> {
     let own = observed.facts.ranges.iter().map(|of| of.range);
     // Drops ranges that are contained in another.
-    let all = Ipv4Net::aggregate(&own.chain(config.control_plane.iter().copied()).collect());
+    let control_plane = config.control_plane.iter().filter_map(|range| match range {
+        IpNet::V4(range) => Some(*range),
+        IpNet::V6(_) => None,
+    });
+    let all = Ipv4Net::aggregate(&own.chain(control_plane).collect());
     all.iter().filter(|range| range.prefix_len() > 0).take(MAX_RANGES).map(ToString::to_string).collect()
 }
 

@@ -11,7 +11,7 @@ use berth_host::{
     BridgedNetwork, ExternalLease, Firewall, Forward, HostLinks, HostRange, InstanceFacts, Lease, Nat,
     NetworkConfig, TapFacts, Uplink,
 };
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use kube::Client;
 
 use super::Step;
@@ -110,8 +110,8 @@ pub(super) struct Actual<'a> {
     /// Bridges and interfaces of the host, which bridged networks name.
     pub(super) links: HostLinks,
     /// Addresses closed to guests, besides the site's hosts.
-    pub(super) closed: &'a [Ipv4Net],
-    pub(super) allowed: &'a [Ipv4Net],
+    pub(super) closed: &'a [IpNet],
+    pub(super) allowed: &'a [IpNet],
     /// Results of the health checks of targets of public addresses.
     pub(super) health: BTreeMap<CheckedTarget, Health>,
     /// Whether this agent has just started, so that no target has been checked.
@@ -485,8 +485,8 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     wanted.firewall.filters = filters(tables, &groups_of, &leased);
     // A tap that is about to be created counts, so that the firewall is the same before and after.
     wanted.firewall.guests = !seen.taps.is_empty() || !wanted.firewall.ports.is_empty();
-    wanted.firewall.closed = closed(tables, &assigned.bridges, seen);
-    wanted.firewall.allowed = seen.allowed.to_vec();
+    (wanted.firewall.closed, wanted.firewall.ipv6_closed) = closed(tables, &assigned.bridges, seen);
+    (wanted.firewall.allowed, wanted.firewall.ipv6_allowed) = by_family(seen.allowed);
     wanted.bridges = assigned.bridges;
     wanted.refused_networks = assigned.refused;
     wanted
@@ -515,17 +515,37 @@ fn attached(seen: &Actual<'_>) -> BTreeMap<String, String> {
 }
 
 /// Returns the destinations closed to guests: the control plane, all hosts of the site, and the hosts listed in the
-/// status of networks here.
-fn closed(tables: &Tables, bridges: &BTreeMap<String, String>, seen: &Actual<'_>) -> Vec<Ipv4Net> {
+/// status of networks here; those of IPv4 and those of IPv6.
+fn closed(
+    tables: &Tables,
+    bridges: &BTreeMap<String, String>,
+    seen: &Actual<'_>,
+) -> (Vec<Ipv4Net>, Vec<Ipv6Net>) {
     let mut closed = seen.closed.to_vec();
     if !bridges.is_empty() {
-        closed.extend(tables.host_addresses.listed().into_iter().flatten().copied().map(Ipv4Net::from));
+        closed.extend(tables.host_addresses.listed().into_iter().flatten().copied().map(IpNet::from));
     }
     for network in bridges.keys().filter_map(|name| find(tables, name)) {
         let hosts = network.status.iter().flat_map(|s| s.hosts.iter().map(|h| &h.address));
-        closed.extend(hosts.filter_map(|address| address.parse::<Ipv4Addr>().ok()).map(Ipv4Net::from));
+        closed.extend(
+            hosts
+                .filter_map(|address| address.parse::<Ipv4Addr>().ok())
+                .map(|address| IpNet::from(IpAddr::V4(address))),
+        );
     }
-    Ipv4Net::aggregate(&closed)
+    let (ipv4, ipv6) = by_family(&closed);
+    (Ipv4Net::aggregate(&ipv4), Ipv6Net::aggregate(&ipv6))
+}
+
+fn by_family(ranges: &[IpNet]) -> (Vec<Ipv4Net>, Vec<Ipv6Net>) {
+    let (mut ipv4, mut ipv6) = (Vec::new(), Vec::new());
+    for range in ranges {
+        match range {
+            IpNet::V4(range) => ipv4.push(*range),
+            IpNet::V6(range) => ipv6.push(*range),
+        }
+    }
+    (ipv4, ipv6)
 }
 
 /// Returns the public addresses with ports that an agent which has just started finds here.

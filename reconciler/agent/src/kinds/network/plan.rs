@@ -198,7 +198,9 @@ mod tests {
                     },
                     guests: false,
                     closed: [],
+                    ipv6_closed: [],
                     allowed: [],
+                    ipv6_allowed: [],
                 },
             ),
         ]
@@ -547,14 +549,21 @@ mod tests {
             "status": {"observedGeneration": 1, "vni": 77, "hosts": [{"name": "h1", "address": "192.0.2.1"}]},
         });
         index.apply::<berth_api::Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
-        let addresses = ["192.0.2.1", "192.0.2.7"].map(|address| address.parse().expect("an address"));
+        let addresses = ["192.0.2.1", "192.0.2.7", "2001:db8::7"]
+            .map(|address| address.parse::<IpAddr>().expect("an address"));
         let listed = berth_api::host_addresses::to_data(addresses.into_iter());
         let map = k8s_openapi::api::core::v1::ConfigMap { data: Some(listed), ..Default::default() };
         index.read().host_addresses.apply(Event::Apply(map));
-        let control_plane = ["203.0.113.5/32".parse().expect("an address")];
-        let here = Actual { host: "h1", closed: &control_plane, ..Actual::default() };
-        let closed: Vec<String> =
-            wanted(&index.read(), &here).firewall.closed.iter().map(ToString::to_string).collect();
+        let control_plane = ["203.0.113.5/32", "2001:db8:1::5/128"]
+            .map(|range| range.parse::<ipnet::IpNet>().expect("a range"));
+        let allowed =
+            ["192.0.2.7/32", "2001:db8::7/128"].map(|range| range.parse::<ipnet::IpNet>().expect("a range"));
+        let here = Actual { host: "h1", closed: &control_plane, allowed: &allowed, ..Actual::default() };
+        let firewall = wanted(&index.read(), &here).firewall;
+        let closed: Vec<String> = firewall.closed.iter().map(ToString::to_string).collect();
         assert_eq!(closed, ["192.0.2.1/32", "192.0.2.7/32", "203.0.113.5/32"]);
+        let closed: Vec<String> = firewall.ipv6_closed.iter().map(ToString::to_string).collect();
+        assert_eq!(closed, ["2001:db8::7/128", "2001:db8:1::5/128"]);
+        assert_eq!((firewall.allowed.len(), firewall.ipv6_allowed.len()), (1, 1));
     }
 }

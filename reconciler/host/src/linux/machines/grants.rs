@@ -1,12 +1,13 @@
 //! Access of QEMU processes to disks: QEMU's user owns the files of its disks while it has them, and reads the images and
 //! snapshots below them by its own hard links. The functions block; the methods do not.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use berth_qemu::machine::{Backing, DiskSpec, Medium};
+use berth_qemu::machine::{Backing, DiskSpec, MachineSpec, Medium};
 use berth_qemu::process::RunAs;
 use nix::unistd::Uid;
 
@@ -32,28 +33,84 @@ impl LinuxMachines {
     pub(in super::super) async fn grant(&self, instance: &str, spec: &DiskSpec) -> Result<DiskSpec> {
         let user = self.runs_as(instance).await?;
         let (layout, pool_folders) = (self.layout.clone(), self.pool_folders.clone());
-        let (instance, spec) = (instance.to_owned(), spec.clone());
-        files::blocking(move || disk(&layout, &instance, &spec, user.as_ref(), &pool_folders.there(&layout)?))
-            .await
+        let (instance, spec, folders) = (instance.to_owned(), spec.clone(), pool_folders.clone());
+        let grant = move || {
+            if let Some(pool) = layout.pool_of(&spec.file) {
+                pool_folders.ensure_there(&pool)?;
+            }
+            disk(&layout, &instance, &spec, user.as_ref(), &pool_folders.there(&layout)?)
+        };
+        folders.on_all(grant).await
     }
 
     pub(in super::super) async fn revoke(&self, instance: &str, volume: &str) -> Result<()> {
         check_name("volume", volume)?;
         let user = self.runs_as(instance).await?;
         let (layout, pool_folders) = (self.layout.clone(), self.pool_folders.clone());
-        let volume = volume.to_owned();
-        files::blocking(move || revoke(&layout, &volume, user.as_ref(), &pool_folders.there(&layout)?)).await
+        let (volume, folders) = (volume.to_owned(), pool_folders.clone());
+        let revoke = move || revoke(&layout, &volume, user.as_ref(), &pool_folders.there(&layout)?);
+        folders.on_all(revoke).await
     }
 
     /// Makes root the owner of files of a pool that is back, which belonged to machines that are gone.
     pub(in super::super) async fn revoke_departed(&self, pool: &str) -> Result<()> {
         let (layout, users, pool) = (self.layout.clone(), self.users.clone(), pool.to_owned());
-        files::blocking(move || revoke_departed(&layout, &users, &pool)).await
+        let pools = BTreeSet::from([pool.clone()]);
+        self.pool_folders.on_pools(&pools, move || revoke_departed(&layout, &users, &pool)).await
+    }
+
+    /// Returns the users that own files in pools.
+    pub(super) async fn owners(&self) -> Result<BTreeSet<u32>> {
+        let (layout, users, pool_folders) =
+            (self.layout.clone(), self.users.clone(), self.pool_folders.clone());
+        let list = move || users.owners_in(&pool_folders.there(&layout)?);
+        self.pool_folders.on_all(list).await
+    }
+
+    /// Takes all files in pools back from the user of an instance, and removes its hard links.
+    pub(super) async fn take_back(&self, instance: &str) -> Result<()> {
+        let (layout, users, instance) = (self.layout.clone(), self.users.clone(), instance.to_owned());
+        let pool_folders = self.pool_folders.clone();
+        let take_back = move || {
+            let pools = pool_folders.there(&layout)?;
+            revoke_all(&layout, &users, &instance, &pools)?;
+            remove_links(&layout, &instance, &pools)
+        };
+        self.pool_folders.on_all(take_back).await
+    }
+
+    /// Makes the disks and media of a machine that has no links yet accessible to this user.
+    pub(super) async fn lend(&self, machine: MachineSpec, user: Option<RunAs>) -> Result<MachineSpec> {
+        let (layout, pools) = (self.layout.clone(), self.pools_of(&machine.disks));
+        let lend = move || {
+            let mut machine = machine;
+            for of in &mut machine.disks {
+                *of = disk(&layout, &machine.instance, of, user.as_ref(), &[])?;
+            }
+            for of in machine.cdroms.iter_mut().filter_map(|cdrom| cdrom.medium.as_mut()) {
+                *of = medium(&layout, &machine.instance, of, user.as_ref())?;
+            }
+            Ok(machine)
+        };
+        self.pool_folders.on_pools(&pools, lend).await
+    }
+
+    /// The folders in which the QEMU of an instance opens files.
+    pub(super) async fn opened(&self, instance: &str, user: Option<RunAs>) -> Result<Vec<PathBuf>> {
+        let (layout, pool_folders, instance) =
+            (self.layout.clone(), self.pool_folders.clone(), instance.to_owned());
+        let list = move || folders(&layout, &instance, user.as_ref(), &pool_folders.there(&layout)?);
+        self.pool_folders.on_all(list).await
+    }
+
+    /// The pools with the files of these disks.
+    fn pools_of(&self, disks: &[DiskSpec]) -> BTreeSet<String> {
+        disks.iter().filter_map(|disk| self.layout.pool_of(&disk.file)).collect()
     }
 }
 
 /// Makes a disk accessible to this user, and returns it with the paths that its QEMU has to open. `pools`: those that are there.
-pub(super) fn disk(
+fn disk(
     layout: &Layout,
     instance: &str,
     disk: &DiskSpec,
@@ -138,7 +195,7 @@ fn remove_former_links(layout: &Layout, instance: &str, pools: &[String]) -> Res
 }
 
 /// Removes the hard links of an instance: they keep the bytes of the files allocated.
-pub(super) fn remove_links(layout: &Layout, instance: &str, pools: &[String]) -> Result<()> {
+fn remove_links(layout: &Layout, instance: &str, pools: &[String]) -> Result<()> {
     super::remove_folder(&layout.bases(instance))?;
     for pool in pools {
         super::remove_folder(&layout.snapshot_links(pool, instance))?;
@@ -147,12 +204,7 @@ pub(super) fn remove_links(layout: &Layout, instance: &str, pools: &[String]) ->
 }
 
 /// Directories in which an instance's QEMU opens files, now or when a disk is plugged in.
-pub(super) fn folders(
-    layout: &Layout,
-    instance: &str,
-    user: Option<&RunAs>,
-    pools: &[String],
-) -> Result<Vec<PathBuf>> {
+fn folders(layout: &Layout, instance: &str, user: Option<&RunAs>, pools: &[String]) -> Result<Vec<PathBuf>> {
     let mut folders = vec![layout.instance(instance), layout.pools()];
     for pool in pools {
         // A pool may have a folder elsewhere, or be a symbolic link that leads out of the pools directory.
@@ -175,7 +227,7 @@ fn revoke(layout: &Layout, volume: &str, user: Option<&RunAs>, pools: &[String])
 }
 
 /// Makes root the owner of all volume files again that the user of an instance owns after its QEMU has ended.
-pub(super) fn revoke_all(layout: &Layout, users: &Users, instance: &str, pools: &[String]) -> Result<()> {
+fn revoke_all(layout: &Layout, users: &Users, instance: &str, pools: &[String]) -> Result<()> {
     match users.own(instance) {
         Some(user) => take_back_where(layout, pools, |_, owner| owner == user.uid),
         None => Ok(()),

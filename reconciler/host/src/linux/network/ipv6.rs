@@ -110,14 +110,28 @@ fn has_way_out(firewall: &Firewall) -> bool {
     firewall.nat.iter().filter_map(|network| network.ipv6.as_ref()).any(is_open)
 }
 
-/// Returns the prefixes that the host is on itself: guests reach no addresses of them, as they reach no other host by IPv4. Empty while
-/// no network has a way to the outside.
+/// Returns the prefixes that the host is on itself, and the addresses of other hosts and of the control plane: guests reach none of
+/// them. Empty while no network has a way to the outside.
 pub(super) async fn closed(netlink: &Netlink, firewall: &Firewall) -> Result<Vec<Ipv6Net>> {
     if !has_way_out(firewall) {
         return Ok(Vec::new());
     }
-    let networks: Vec<Ipv6Net> = own_networks(netlink).await?.iter().map(Ipv6Net::trunc).collect();
-    Ok(Ipv6Net::aggregate(&networks))
+    let own = own_networks(netlink).await?;
+    let networks: Vec<Ipv6Net> = own.iter().chain(&firewall.ipv6_closed).map(Ipv6Net::trunc).collect();
+    let closed = Ipv6Net::aggregate(&networks);
+    Ok(closed.into_iter().flat_map(|range| without(range, &firewall.ipv6_allowed)).collect())
+}
+
+/// Returns the parts of a range that are in none of the others.
+fn without(range: Ipv6Net, others: &[Ipv6Net]) -> Vec<Ipv6Net> {
+    if others.iter().any(|other| other.contains(&range)) {
+        return Vec::new();
+    }
+    if !others.iter().any(|other| range.contains(other)) {
+        return vec![range];
+    }
+    let halves = range.subnets(range.prefix_len() + 1).into_iter().flatten();
+    halves.flat_map(|half| without(half, others)).collect()
 }
 
 /// Returns the host's addresses, except for loopback, link-local ones and those of berth's bridges, in order.
@@ -140,6 +154,25 @@ async fn own_networks(netlink: &Netlink) -> Result<Vec<Ipv6Net>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_allowed_is_left_out_of_what_is_closed() {
+        let range = |text: &str| text.parse::<Ipv6Net>().expect("a range");
+        let closed = |closed: &str, allowed: &[&str]| {
+            let allowed: Vec<Ipv6Net> = allowed.iter().map(|text| range(text)).collect();
+            without(range(closed), &allowed)
+        };
+        assert_eq!(closed("2001:db8::/64", &[]), [range("2001:db8::/64")]);
+        assert_eq!(closed("2001:db8::/64", &["2001:db8:1::/64"]), [range("2001:db8::/64")]);
+        assert_eq!(closed("2001:db8::7/128", &["2001:db8::/64"]), []);
+        assert_eq!(
+            closed("2001:db8::/126", &["2001:db8::2/128"]),
+            [range("2001:db8::/127"), range("2001:db8::3/128")]
+        );
+        let parts = closed("2001:db8::/64", &["2001:db8::7/128", "2001:db8::9/128"]);
+        assert!(parts.iter().all(|part| !part.contains(&range("2001:db8::7/128")) && part.prefix_len() > 64));
+        assert!(parts.iter().any(|part| part.contains(&range("2001:db8::8/128"))));
+    }
 
     #[test]
     fn interfaces_with_a_default_route_by_router_advertisements_are_found() {

@@ -11,9 +11,13 @@ fn users(folder: &Path, state: &str, range: UidRange) -> Users {
     Users::new(layout, Some(range), Some(SHARED)).with_registry(&folder.join("registry"))
 }
 
+fn owners(users: &Users) -> BTreeSet<u32> {
+    users.owners_in(&users.layout.pool_names().expect("listed")).expect("listed")
+}
+
 fn make(users: &Users, instance: &str) -> RunAs {
     files::ensure_folder(&users.layout.instance(instance)).expect("a folder");
-    users.assign(instance).expect("assigned").expect("a user")
+    users.assign(instance, &owners(users)).expect("assigned").expect("a user")
 }
 
 #[test]
@@ -36,7 +40,7 @@ fn each_instance_has_a_user_of_its_own_and_keeps_it() {
         assert_eq!(make(&users, &format!("i-{n}")), *user, "the same at its next start");
     }
     files::ensure_folder(&users.layout.instance("i-too-many")).expect("a folder");
-    let error = users.assign("i-too-many").expect_err("none is left");
+    let error = users.assign("i-too-many", &owners(&users)).expect_err("none is left");
     assert!(error.to_string().contains("--qemu-uid-range"), "{error}");
     users.forget("i-7").expect("forgotten");
     fs::remove_dir_all(users.layout.instance("i-7")).expect("removed");

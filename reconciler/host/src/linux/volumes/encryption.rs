@@ -56,7 +56,7 @@ impl LinuxVolumes {
 
     /// Writes another form of its key into the notes of a volume and its snapshots. Its files do not change.
     pub(in super::super) fn rewrap(&self, pool: &str, id: &str, sealed: &SealedKey) -> Result<()> {
-        let _chains = self.lock();
+        let _chains = self.lock(&[pool])?;
         let is_its = |noted: Option<&SealedKey>| noted.is_some_and(|noted| noted.id == sealed.id);
         // The volume comes last: after a crash all of it is done again.
         for snapshot in self.snapshot_ids(pool)? {

@@ -66,14 +66,20 @@ struct Pair {
     upper: SnapshotPlace,
 }
 
+impl Merge {
+    pub(in super::super) fn pool(&self) -> &str {
+        &self.pool
+    }
+}
+
 impl LinuxVolumes {
     /// Begins the merge of one deleted snapshot that is not in `kept`: of those that can be merged, the one whose last attempt is
     /// the longest ago.
     pub(in super::super) fn begin_merge(&self, kept: &BTreeSet<String>) -> Result<Option<Merge>> {
-        let _chains = self.lock();
         let Some(lock) = self.merge_lock()? else { return Ok(None) };
         let mut found: Vec<(SystemTime, String, Pair)> = Vec::new();
         for pool in self.pools()? {
+            let _chains = self.lock(&[&pool])?;
             self.complete_renamed(&pool)?;
             for pair in self.pairs(&pool, kept)? {
                 let changed = fs::metadata(&pair.lower.note).and_then(|about| about.modified());
@@ -82,7 +88,11 @@ impl LinuxVolumes {
         }
         found.sort_by(|a, b| (a.0, &a.1, &a.2.lower.id).cmp(&(b.0, &b.1, &b.2.lower.id)));
         let mut full = None;
-        for (_, pool, Pair { lower, note, upper }) in found {
+        for (_, pool, candidate) in found {
+            let _chains = self.lock(&[&pool])?;
+            // Another disk may be based on it since.
+            let again = self.pairs(&pool, kept)?.into_iter().find(|pair| pair.lower.id == candidate.lower.id);
+            let Some(Pair { lower, note, upper }) = again else { continue };
             let about = fs::metadata(&upper.file).map_err(failed("look at", &upper.file))?;
             if let Err(error) = files::check_space(&lower.file, about.blocks() * 512 + MARGIN) {
                 full.get_or_insert(error);
@@ -133,7 +143,7 @@ impl LinuxVolumes {
 
     /// Gives the file, which has all the data now, the name of the upper snapshot. Does nothing if that one went meanwhile.
     pub(in super::super) fn finish_merge(&self, merge: &Merge) -> Result<Merged> {
-        let _chains = self.lock();
+        let _chains = self.lock(&[&merge.pool])?;
         let (lower, upper) = (
             self.snapshot_place(&merge.pool, &merge.lower)?,
             self.snapshot_place(&merge.pool, &merge.upper)?,

@@ -167,7 +167,7 @@ impl LinuxVolumes {
     }
 
     pub(in super::super) fn check_move(&self, new: &NewMove) -> Result<()> {
-        let _chains = self.lock();
+        let _chains = self.lock(&[&new.from, &new.to])?;
         if self.volume(&new.to, &new.id)?.is_some() {
             return Ok(());
         }
@@ -176,7 +176,7 @@ impl LinuxVolumes {
 
     /// None: the volume is in the target already.
     pub(in super::super) fn begin_move(&self, new: &NewMove) -> Result<Option<Move>> {
-        let _chains = self.lock();
+        let _chains = self.lock(&[&new.from, &new.to])?;
         if self.volume(&new.to, &new.id)?.is_some() {
             return Ok(None);
         }
@@ -306,7 +306,7 @@ impl LinuxVolumes {
 
     /// Makes the copy the volume, and removes the former files.
     pub(in super::super) fn finish_move(&self, begun: &Move) -> Result<()> {
-        let _chains = self.lock();
+        let _chains = self.lock(&[&begun.new.from, &begun.new.to])?;
         let new = &begun.new;
         let place = self.place(&new.from, &new.id)?;
         let lost = || SystemError::VolumeLost { id: new.id.clone() };
@@ -403,8 +403,8 @@ impl LinuxVolumes {
 
     /// Removes the files of interrupted moves: one agent acts on a state directory.
     pub(in super::super) fn forget_moves(&self) -> Result<()> {
-        let _chains = self.lock();
         for pool in self.pools()? {
+            let _chains = self.lock(&[&pool])?;
             self.remove_partial(&pool, PARTIAL)?;
             self.settle_moves(&pool)?;
         }

@@ -62,7 +62,7 @@ impl LinuxVolumes {
 
     /// Makes the file the volume. All its data is on the medium already.
     pub(in super::super) fn finish_restored(&self, new: &NewVolume, partial: &Path) -> Result<VolumeFacts> {
-        let _chains = self.lock();
+        let _chains = self.lock(&[&new.pool])?;
         let place = self.place(&new.pool, &new.id)?;
         let lost = || SystemError::VolumeLost { id: new.id.clone() };
         if self.volume(&new.pool, &new.id)?.is_none() {

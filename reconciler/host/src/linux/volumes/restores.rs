@@ -24,7 +24,7 @@ use crate::{NewRestore, SystemError, VolumeFacts};
 
 impl LinuxVolumes {
     pub(in super::super) fn restore_snapshot(&self, new: &NewRestore) -> Result<VolumeFacts> {
-        let _chains = self.lock();
+        let _chains = self.lock(&[&new.pool])?;
         let place = self.place(&new.pool, &new.volume)?;
         let lost = || SystemError::VolumeLost { id: new.volume.clone() };
         self.volume(&new.pool, &new.volume)?.ok_or_else(lost)?;
@@ -84,7 +84,7 @@ impl LinuxVolumes {
     }
 
     pub(in super::super) fn finish_restore(&self, pool: &str, id: &str) -> Result<()> {
-        let _chains = self.lock();
+        let _chains = self.lock(&[pool])?;
         let place = self.place(pool, id)?;
         let Some(note) = Note::read(&place.note)? else { return Ok(()) };
         self.set_aside(&place, note.map_err(|detail| place.damaged(&detail))?).map(drop)

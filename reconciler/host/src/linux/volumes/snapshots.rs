@@ -147,7 +147,7 @@ impl LinuxVolumes {
     }
 
     pub(in super::super) fn begin_snapshots(&self, new: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {
-        let _chains = self.lock();
+        let _chains = self.lock(&super::chains::pools_of(new))?;
         let parts = new.iter().map(|new| self.part(new)).collect::<Result<Vec<_>>>()?;
         let (continued, others): (Vec<&Part<'_>>, Vec<&Part<'_>>) =
             parts.iter().partition(|part| part.has_continued());
@@ -189,7 +189,7 @@ impl LinuxVolumes {
     }
 
     pub(in super::super) fn check_snapshots(&self, new: &[NewSnapshot]) -> Result<()> {
-        let _chains = self.lock();
+        let _chains = self.lock(&super::chains::pools_of(new))?;
         new.iter().try_for_each(|new| self.part(new).map(drop))
     }
 
@@ -199,7 +199,7 @@ impl LinuxVolumes {
         volume: &str,
         snapshot: &str,
     ) -> Result<bool> {
-        let _chains = self.lock();
+        let _chains = self.lock(&[pool])?;
         let place = self.place(pool, volume)?;
         let note = Note::read(&place.note)?.transpose().map_err(|detail| place.damaged(&detail))?;
         match note.is_some_and(|note| note.snapshot.as_deref() == Some(snapshot)) {
@@ -305,7 +305,7 @@ impl LinuxVolumes {
         id: &str,
         taken: &Taken,
     ) -> Result<SnapshotFacts> {
-        let _chains = self.lock();
+        let _chains = self.lock(&[pool])?;
         let snapshot = self.snapshot_place(pool, id)?;
         let lost = || SystemError::SnapshotLost { id: id.to_owned() };
         let mut note = snapshot.read()?.ok_or_else(lost)?;
@@ -345,7 +345,7 @@ impl LinuxVolumes {
         id: &str,
         owner: &VolumeOwner,
     ) -> Result<()> {
-        let _chains = self.lock();
+        let _chains = self.lock(&[pool])?;
         let place = self.snapshot_place(pool, id)?;
         let note = place.read()?.filter(|note| note.merge.is_none());
         let note = note.ok_or_else(|| SystemError::SnapshotLost { id: id.to_owned() })?;
@@ -353,7 +353,7 @@ impl LinuxVolumes {
     }
 
     pub(in super::super) fn delete_snapshot(&self, pool: &str, id: &str) -> Result<()> {
-        let _chains = self.lock();
+        let _chains = self.lock(&[pool])?;
         let place = self.snapshot_place(pool, id)?;
         let Some(note) = place.read()? else { return Ok(()) };
         if note.taken.is_some() {

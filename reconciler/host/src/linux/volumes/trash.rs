@@ -1,6 +1,7 @@
 //! The trash: holds the files of deleted disks until they expire. The only module that deletes disks' data.
 
 use std::fs;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -14,7 +15,7 @@ use crate::{SystemError, TrashedVolume, VolumeFacts, VolumeOwner};
 
 impl LinuxVolumes {
     pub(in super::super) fn trash(&self, pool: &str, id: &str) -> Result<()> {
-        let _chains = self.lock();
+        let _chains = self.lock(&[pool])?;
         let place = self.place(pool, id)?;
         let Some(note) = Note::read(&place.note)? else {
             // Its file system may have been unmounted meanwhile.
@@ -36,7 +37,7 @@ impl LinuxVolumes {
     }
 
     pub(in super::super) fn restore(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<VolumeFacts> {
-        let _chains = self.lock();
+        let _chains = self.lock(&[pool])?;
         let place = self.place(pool, id)?;
         let lost = || SystemError::VolumeLost { id: id.to_owned() };
         if exists(&place.trashed_file)? {
@@ -67,7 +68,7 @@ impl LinuxVolumes {
     pub(in super::super) fn purge(&self, pool: &str, older_than: Duration) -> Result<Vec<String>> {
         check_name("pool", pool)?;
         self.pool_folders.ensure_there(pool)?;
-        let _chains = self.lock();
+        let _chains = self.lock(&[pool])?;
         let now = self.trash_clock()?;
         let mut purged = Vec::new();
         for name in files::names(&self.layout.trash(pool))? {
@@ -128,6 +129,7 @@ impl LinuxVolumes {
     }
 
     pub(super) fn trash_clock(&self) -> Result<u64> {
+        let _alone = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
         clock::read(self.layout.root(), &Boot::now()?)
     }
 }

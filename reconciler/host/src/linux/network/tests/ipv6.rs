@@ -248,6 +248,7 @@ fn guests_reach_the_outside_only_as_the_network_says() {
         outside.on(|| {
             ip("-6 addr add 2001:db8:9::2/64 dev eth0 nodad");
             ip("-6 addr add 2001:db8:1::2/64 dev eth0 nodad");
+            ip("-6 addr add 2001:db8:1::3/64 dev eth0 nodad");
             ip("-6 route add fd00:60::/64 via 2001:db8:9::1");
         });
         outside.serve6(80);
@@ -271,6 +272,14 @@ fn guests_reach_the_outside_only_as_the_network_says() {
             assert!(guest.connects("fd00:60::1", 53), "{egress:?}: names");
             assert_eq!(outside.fetch("fd00:60::5", 80), None, "{egress:?}: from outside");
             assert!(guest::fetch("fd00:60::5", 80).is_some(), "{egress:?}: its host reaches it");
+            if egress == Egress::None {
+                continue;
+            }
+            let host = vec!["2001:db8:1::3/128".parse().expect("an address")];
+            let closed = Firewall { ipv6_closed: host, ..rules(egress) };
+            f.networks.apply_firewall(&closed).await.expect("written");
+            assert!(!guest.connects("2001:db8:1::3", 80), "{egress:?}: another host, on another network");
+            assert!(guest.connects("2001:db8:1::2", 80), "{egress:?}: its neighbour");
         }
         // A foreign change is put right, and nothing is left.
         f.networks.remove(BRIDGE).await.expect("removed");

@@ -163,7 +163,8 @@ pub(super) fn reason(hit: &Hit) -> Option<(&'static str, &'static str)> {
         }
         ("inet", "forward") if has("no-route") => (
             "forwarding",
-            "its IPv6 egress has no way there: it is None, or the address is in a network of the host or of other guests",
+            "its IPv6 egress has no way there: it is None, or the address is in a network of the host or of other guests, or that of another \
+             host or of the control plane",
         ),
         ("inet", "forward") if has("\"saddr\"") => {
             ("forwarding", "packets leave a network from its own addresses only")
