@@ -527,8 +527,9 @@ async fn what_was_on_a_lost_host_says_so_and_can_be_deleted() {
     agents[1].abort();
     fleet.declare_host("h2", json!({"fenced": true, "cordoned": true})).await;
     let lost = fleet.until_vm(&second, "is given up", |vm| ready_reason(vm) == "HostFenced").await;
-    let conditions = lost.status.map(|s| s.conditions).unwrap_or_default();
-    assert!(condition::is_true(&conditions, ConditionType::Stalled));
+    let status = lost.status.unwrap_or_default();
+    assert!(condition::is_true(&status.conditions, ConditionType::Stalled));
+    assert_eq!((&status.process, &status.operation, status.facts.len()), (&None, &None, 0));
     assert!(fleet.host_exists("h2").await, "it is not forgotten while something is bound to it");
     let (vms, disks): (Api<VM>, Api<Disk>) =
         (Api::default_namespaced(fleet.admin.clone()), Api::default_namespaced(fleet.admin.clone()));

@@ -180,7 +180,7 @@ pub struct VMStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<Box<VMOperation>>,
     /// The last time that a change of `hardware` (without `vsockCID`) was applied to it, while it ran or at a power cycle, or, while it ran,
-    /// of `cpuTime`, the disks that it declares or the media in its CD-ROM drives. Absent: none was since its first start.
+    /// of `cpuTime`, of the disks that it declares, or of `inserted` of a CD-ROM drive. Absent: none was since its first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>")]
     pub last_reconfigured: Option<Timestamp>,

@@ -47,6 +47,8 @@ pub(crate) fn vm(cache: &Cache, config: &Config, vm: &VM, batch: &mut WriteBatch
     condition::remove(&mut status.conditions, ConditionType::GuestFrozen);
     status.state = Some(VMState::Failed);
     status.process = None;
+    status.facts.clear();
+    status.operation = None;
     status.guest = None;
     status.observed_addresses = Vec::new();
     status.observed_generation = generation;

@@ -24,7 +24,7 @@ fn has_vhost_net(files: &Path) -> Option<bool> {
     Some(targets.any(|target| target == Path::new(VHOST_NET)))
 }
 
-/// Returns the cgroup that limits the CPU time of a process: that of v2, or else of v1's CPU controller. `text`: the content of
+/// Returns the cgroup that limits the CPU time of a process: that of v1's CPU controller, or else of v2. `text`: the content of
 /// `/proc/PID/cgroup`.
 fn cgroup(text: &str) -> Option<String> {
     let entries = || text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cgroup_is_that_of_v2_or_of_the_cpu_controller_of_v1() {
+    fn the_cgroup_is_that_of_the_cpu_controller_of_v1_or_of_v2() {
         let of = |text: &str| cgroup(text).unwrap_or_default();
         assert_eq!(of("0::/berth/i-1\n"), "/berth/i-1");
         assert_eq!(

@@ -604,8 +604,11 @@ async fn observe_absent(
         observed.held = held(ctx, vm, &observed.journal, &host);
         observed.host = Some(host);
         observed.vsock_cid = vsock::choose(ctx, vm, &observed.instance, &observed.journal).await?;
-        observed.bootstrap = secrets::bootstrap(ctx, vm, &observed.instance).await?;
-        observed.secure_boot_keys = secrets::secure_boot_keys(ctx, vm, &observed.journal).await?;
+        // A VM that waits for the work on a disk is looked at again and again, and does not ask the control plane for Secrets each time.
+        if observed.disks.iter().all(|disk| disk.work.is_none()) {
+            observed.bootstrap = secrets::bootstrap(ctx, vm, &observed.instance).await?;
+            observed.secure_boot_keys = secrets::secure_boot_keys(ctx, vm, &observed.journal).await?;
+        }
     }
     Ok(())
 }

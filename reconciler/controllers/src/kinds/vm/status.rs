@@ -47,6 +47,8 @@ pub(super) fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
                 status.refusal = Some(Box::new(HostRefusal { host, epoch, message, time: Some(now) }));
             }
             status.admitted_epoch = None;
+            // That of the host that has it no longer.
+            status.operation = None;
             let (scheduled, reason) = (ConditionType::Scheduled, readiness.reason());
             condition::set(
                 conditions,

@@ -324,12 +324,14 @@ fn refusal(epoch: i64) -> serde_json::Value {
 #[test]
 fn a_refused_vm_is_placed_anew_under_a_higher_epoch_with_the_identity_and_addresses_it_has() {
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
-    let refused = bound_vm(json!({"refusal": refusal(3)}));
+    let download = json!({"name": "Download", "startedAt": "2026-01-01T00:00:00Z"});
+    let refused = bound_vm(json!({"refusal": refusal(3), "operation": download}));
     let back = plan(&refused, &observed(Some(disk(ready_disk()))), &capacity());
     let mut unbound = refused.clone();
     unbound.status = Some(status(&refused, &back.decision, now));
     let status_now = unbound.status.clone().expect("just set");
     assert_eq!(status_now.binding, None);
+    assert_eq!(status_now.operation, None, "that of its former host");
     assert_eq!(status_now.refusal.as_ref().and_then(|r| r.time), Some(now));
     let mut seen = observed(Some(disk(ready_disk())));
     seen.refused_by = Some(("h1".into(), "it is full".into()));

@@ -45,7 +45,8 @@ pub(super) fn current(
     let percent = percent.filter(|_| now.duration_since(started_at) >= LONG);
     Some(VMOperation {
         name,
-        started_at: started_at.round(jiff::Unit::Second).unwrap_or(started_at),
+        // Not rounded up: it is compared with the present time.
+        started_at: Timestamp::from_second(started_at.as_second()).unwrap_or(started_at),
         percent: percent.map(|percent| percent.clamp(0, 100) / 10 * 10).filter(|percent| *percent > 0),
     })
 }

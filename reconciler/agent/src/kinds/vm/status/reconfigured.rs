@@ -12,6 +12,7 @@ pub(super) fn is_reconfigured(stored: &VMStatus, status: &VMStatus) -> bool {
     let is_changed_live = || {
         stored.cpu_time != status.cpu_time
             || disks(stored) != disks(status)
+            // The status does not name the media: another one in a drive is no difference.
             || inserted(stored).ne(inserted(status))
     };
     declared(before) != declared(now) || (is_same_run(stored, status) && is_changed_live())

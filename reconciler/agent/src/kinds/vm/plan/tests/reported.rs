@@ -105,6 +105,14 @@ fn the_progress_of_a_download_costs_few_writes_and_alone_is_held_back() {
     let later = report(&object, Some(45), at(NOW + 60));
     assert_eq!(later.operation.as_deref(), Some(&VMOperation { percent: Some(40), ..begun }));
     assert_eq!(without_progress(&first, &later), first);
+
+    let within = |second: i64| Timestamp::from_millisecond(second * 1000 + 700).expect("small");
+    let mut object = vm(json!({}));
+    let first = report(&object, None, within(NOW));
+    object.status = Some(first.clone());
+    let percent = |status: VMStatus| status.operation.and_then(|operation| operation.percent);
+    assert_eq!(first.operation.as_deref().map(|operation| operation.started_at), Some(at(NOW)));
+    assert_eq!(percent(report(&object, Some(20), within(NOW + 10))), Some(20), "when it is looked at next");
 }
 
 /// The VM with the status that it has with this observation.
