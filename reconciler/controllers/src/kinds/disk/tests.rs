@@ -534,6 +534,8 @@ fn a_disk_is_bound_only_to_a_host_with_the_labels_that_it_asks_for() {
     assert_eq!(nowhere.outcome, Outcome::Blocked(vec![Dependency::Hosts]));
     cache.put(host("h2", "2", "b"), now);
     assert_eq!(in_the_way(&cache, &new), None, "its first VM goes to h2");
+    let waits = plan(&new, &observe(&cache, &new));
+    assert_eq!(waits.outcome, Outcome::Blocked(vec![Dependency::Hosts]), "h2 may get other labels");
 
     let there = json!({"binding": {"host": "h1", "epoch": 1}, "size": "1Gi", "volumeID": "v-1"});
     let other = object("Disk", "other", json!({"size": "1Gi"}), there);
