@@ -197,9 +197,13 @@ impl Index {
                 concerned.extend(entry.group.clone());
             }
         }
-        // Disks that were bound for it may have to be released, and one that it lists anew may not be allowed on its host.
+        // Disks that were bound for it may have to be released, and one that it lists anew, or an attachment names, may not be
+        // allowed on its host.
         if old.as_ref().map(|e| (&e.host, &e.disks)) != new.as_ref().map(|e| (&e.host, &e.disks)) {
             concerned.extend(old.iter().chain(&new).flat_map(|entry| entry.disks.iter().cloned()));
+            let attached = self.attachments_by_vm.get(key).into_iter().flat_map(KeySet::iter);
+            let attached = attached.filter_map(|attachment| self.attachment_entries.get(attachment));
+            concerned.extend(attached.map(|(disk, _)| disk.clone()));
         }
         if old != new {
             if releases(old.as_deref(), new.as_deref()) {
@@ -390,15 +394,16 @@ impl Index {
         changed
     }
 
-    /// Indexes an attachment (`None`: gone); returns the keys its change concerns: none.
+    /// Indexes an attachment (`None`: gone); returns the disk that it names, and the former one, if they change.
     pub(crate) fn set_attachment(
         &mut self,
         key: &Key,
         attachment: Option<&HotswapDiskAttachment>,
     ) -> Vec<Key> {
-        if let Some((disk, vm)) = self.attachment_entries.remove(key) {
-            take(&mut self.attachments_by_disk, &disk, key);
-            take(&mut self.attachments_by_vm, &vm, key);
+        let former = self.attachment_entries.remove(key);
+        if let Some((disk, vm)) = &former {
+            take(&mut self.attachments_by_disk, disk, key);
+            take(&mut self.attachments_by_vm, vm, key);
         }
         if let Some(attachment) = attachment {
             let namespace = attachment.namespace().unwrap_or_default();
@@ -408,7 +413,12 @@ impl Index {
             insert(&mut self.attachments_by_vm, vm.clone(), key);
             self.attachment_entries.insert(key.clone(), (disk, vm));
         }
-        Vec::new()
+        let current = self.attachment_entries.get(key);
+        if former.as_ref() == current {
+            return Vec::new();
+        }
+        // A disk that no host has may not be allowed on the host of the VM.
+        former.iter().chain(current).map(|(disk, _)| disk.clone()).collect()
     }
 
     /// Indexes the schedule, or the VM, that a VMSnapshot or a Backup was made for (`None`: for none, or it is gone); returns it, and the

@@ -103,8 +103,10 @@ fn plan(group: &PlacementGroup, observed: &Observed) -> Readiness {
         return Readiness::Ready(Reason::Available, format!("all {total} members are placed"));
     };
     if required && spec.strategy == Strategy::Spread && observed.values > 0 && total > observed.values {
+        let hosts =
+            if spec.host_selector.is_empty() { "hosts" } else { "hosts with the labels of hostSelector" };
         let text = format!(
-            "{placed} of {total} members are placed: the group keeps its members apart and hosts have {} different values of {}; add a host, or take members out",
+            "{placed} of {total} members are placed: the group keeps its members apart and {hosts} have {} different values of {}; add a host, or take members out",
             observed.values, spec.topology_key
         );
         return Readiness::Stalled(Reason::GroupTooLarge, text);
@@ -192,6 +194,20 @@ mod tests {
         insta::assert_snapshot!(readiness.message(), @"1 of 2 members are placed: the group keeps its members apart and hosts have 1 different values of kubernetes.io/hostname; add a host, or take members out");
         let preferred = says(json!({"enforcement": "preferred"}), &members, 1);
         assert!(matches!(preferred, Readiness::Reconciling(..)), "{preferred:?}");
+        let zoned = says(json!({"hostSelector": {"zone": "b"}}), &members, 1);
+        let words = "hosts with the labels of hostSelector have 1 different values";
+        assert!(zoned.message().contains(words), "{}", zoned.message());
+    }
+
+    #[test]
+    fn a_group_with_a_member_on_a_host_without_its_labels_is_not_ready_also_if_the_strategy_is_preferred() {
+        let lacks = Some(Lacks::Selected("zone=b".into()));
+        let members = [Member { lacks, ..member("a", Some("h")) }];
+        let readiness = says(json!({"enforcement": "preferred", "hostSelector": {"zone": "b"}}), &members, 1);
+        assert!(matches!(readiness, Readiness::Stalled(Reason::GroupRuleBroken, _)), "{readiness:?}");
+        assert_eq!(readiness.message(), "hostSelector asks for zone=b, which host h of a does not have");
+        let keyless = [Member { lacks: Some(Lacks::TopologyKey), ..member("a", Some("h")) }];
+        assert!(matches!(says(json!({}), &keyless, 1), Readiness::Ready(..)));
     }
 
     #[test]

@@ -91,6 +91,11 @@ fn plan_new(disk: &Disk, observed: &Observed) -> Plan<Option<Readiness>> {
         (None, Some(backup)) => plan_backup(disk, backup),
         (None, None) => plan_unbound(disk, observed.image.as_deref(), observed.others_may_judge),
     };
+    let plan = match &disk.spec.placement {
+        // The last host with its labels may lose them.
+        Some(_) if plan.steps.is_empty() => Plan { outcome: plan.outcome.and(Dependency::Hosts), ..plan },
+        _ => plan,
+    };
     match foreign.filter(|_| plan.steps.is_empty()) {
         // It may be shared no more.
         Some(original) => {

@@ -534,6 +534,8 @@ fn a_disk_is_bound_only_to_a_host_with_the_labels_that_it_asks_for() {
     assert_eq!(nowhere.outcome, Outcome::Blocked(vec![Dependency::Hosts]));
     cache.put(host("h2", "2", "b"), now);
     assert_eq!(in_the_way(&cache, &new), None, "its first VM goes to h2");
+    let waits = plan(&new, &observe(&cache, &new));
+    assert_eq!(waits.outcome, Outcome::Blocked(vec![Dependency::Hosts]), "h2 may get other labels");
 
     let there = json!({"binding": {"host": "h1", "epoch": 1}, "size": "1Gi", "volumeID": "v-1"});
     let other = object("Disk", "other", json!({"size": "1Gi"}), there);
@@ -550,4 +552,34 @@ fn a_disk_is_bound_only_to_a_host_with_the_labels_that_it_asks_for() {
     assert!(waits.text.contains("host h1"), "{}", waits.text);
     cache.put(host("h1", "3", "b"), now);
     assert_eq!(in_the_way(&cache, &new), None);
+}
+
+#[test]
+fn a_disk_is_looked_at_again_when_it_is_attached_and_when_the_vm_gets_a_host() {
+    let mut cache = Cache::new(std::time::Duration::from_secs(40));
+    let now = tokio::time::Instant::now();
+    let object = |kind: &str, name: &str, spec: serde_json::Value, status: serde_json::Value| {
+        json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": kind,
+            "metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"},
+            "spec": spec, "status": status,
+        })
+    };
+    let data = Key::namespaced(ObjectKind::Disk, "ns", "data");
+    let attachment = object("HotswapDiskAttachment", "a", json!({"vm": "web", "disk": "data"}), json!(null));
+    let attachment: berth_api::HotswapDiskAttachment =
+        serde_json::from_value(attachment).expect("an attachment");
+    let concerned = cache.put(attachment.clone(), now);
+    assert!(concerned.contains(&data), "{concerned:?}");
+    let mut reported = attachment;
+    reported.metadata.resource_version = Some("2".into());
+    let concerned = cache.put(reported.clone(), now);
+    assert!(!concerned.contains(&data), "only its status changed: {concerned:?}");
+    let spec = json!({"class": "small", "disks": [{"name": "root", "boot": true}]});
+    let bound = json!({"binding": {"host": "h1", "epoch": 1}});
+    let concerned =
+        cache.put(serde_json::from_value::<VM>(object("VM", "web", spec, bound)).expect("a VM"), now);
+    assert!(concerned.contains(&data), "{concerned:?}");
+    let concerned = cache.remove(&Key::of(&reported));
+    assert!(concerned.contains(&data), "{concerned:?}");
 }

@@ -58,9 +58,10 @@ fn conditions(
 ) -> Conditions {
     let kind = ConditionType::PlacementSynced;
     let synced = former.into_iter().filter(|condition| condition.type_ == kind.as_str());
-    // As the VM has it, with the time since when it is so.
+    // As the VM has it, with the time since when it is so. A generation of the VM would be read as one of the group.
     let scheduled = member.scheduled.as_ref().map(|scheduled| Condition {
         message: condition::cut(&scheduled.message, LONGEST_MESSAGE).to_owned(),
+        observed_generation: None,
         ..scheduled.clone()
     });
     let mut conditions: Conditions = scheduled.into_iter().chain(synced).collect();
@@ -180,6 +181,7 @@ mod tests {
             status: "False".into(),
             reason: "Unschedulable".into(),
             message: "no room ".repeat(100),
+            observed_generation: Some(7),
             ..serde_json::from_value(json!({"type": "", "status": "", "reason": "", "message": "",
                 "lastTransitionTime": "2026-01-01T00:00:00Z"}))
             .expect("a condition")
@@ -188,6 +190,7 @@ mod tests {
         let reported = report(&group(json!({})), &[waits], Vec::new(), at(1));
         let [condition] = reported[0].conditions.as_slice() else { panic!("{reported:?}") };
         assert_eq!((condition.reason.as_str(), condition.message.len()), ("Unschedulable", LONGEST_MESSAGE));
+        assert_eq!(condition.observed_generation, None, "that of the VM");
         let members = [placed("a", "1")];
         let first = report(&group(json!({})), &members, reported, at(2));
         assert_eq!(report(&group(json!({})), &members, first.clone(), at(3)), first);
