@@ -104,10 +104,11 @@ impl Defaults {
     }
 }
 
-/// Whether objects with these fields are placed on hosts.
+/// Whether the `host_selector` of the provider is the default of the placement of objects with these fields. That of a Disk has
+/// no default.
 #[must_use]
 pub fn has_placement(fields: &[Field]) -> bool {
-    fields.iter().any(|field| field.name == PLACEMENT)
+    fields.iter().any(|field| field.name == PLACEMENT && field.presence == Presence::Filled)
 }
 
 /// The labels in a text such as `zone=a,disk=ssd`. None if it is no such text.
