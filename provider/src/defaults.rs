@@ -111,14 +111,17 @@ pub fn has_placement(fields: &[Field]) -> bool {
     fields.iter().any(|field| field.name == PLACEMENT && field.presence == Presence::Filled)
 }
 
-/// The labels in a text such as `zone=a,disk=ssd`. None if it is no such text.
+/// The labels in a text such as `zone=a,disk=ssd`. None if it is no such text, or has a key twice.
 #[must_use]
 pub fn labels(text: &str) -> Option<BTreeMap<String, String>> {
-    let label = |text: &str| {
-        let (key, value) = text.split_once('=')?;
-        Some((key.trim().to_owned(), value.trim().to_owned()))
-    };
-    text.split(',').map(label).collect()
+    let mut labels = BTreeMap::new();
+    for label in text.split(',') {
+        let (key, value) = label.split_once('=')?;
+        if labels.insert(key.trim().to_owned(), value.trim().to_owned()).is_some() {
+            return None;
+        }
+    }
+    Some(labels)
 }
 
 #[cfg(test)]
@@ -220,5 +223,6 @@ mod tests {
         assert_eq!(labels("zone="), Some(of(&[("zone", "")])));
         assert_eq!(labels("zone"), None);
         assert_eq!(labels("zone=a,"), None);
+        assert_eq!(labels("zone=a,zone=b"), None, "no host has both");
     }
 }
