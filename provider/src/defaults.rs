@@ -1,5 +1,5 @@
 //! The defaults of the `provider` block: the pool of disks and the network of interfaces that name none, and the hosts of VMs that
-//! declare no placement. What exists keeps the value that it has.
+//! declare no placement. Disks, interfaces and VMs that exist keep their own.
 //!
 //! Pure. Another default must not move the disks, interfaces and VMs that exist.
 
