@@ -1,5 +1,5 @@
-# Defaults of a configuration: its new VMs run on the hosts of one zone, and their interfaces are on its own network. What exists keeps
-# its own values: another zone or network here changes nothing about it.
+# Defaults of a configuration: its new VMs run on the hosts of one zone, and their interfaces are on its own network. VMs that exist
+# keep theirs: another zone or network here changes nothing about them.
 
 terraform {
   required_version = ">= 1.11"

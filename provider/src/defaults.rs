@@ -1,5 +1,5 @@
 //! The defaults of the `provider` block: the pool of disks and the network of interfaces that name none, and the hosts of VMs that
-//! declare no placement. What exists keeps the value that it has.
+//! declare no placement. Disks, interfaces and VMs that exist keep their own.
 //!
 //! Pure. Another default must not move the disks, interfaces and VMs that exist.
 
@@ -104,20 +104,24 @@ impl Defaults {
     }
 }
 
-/// Whether objects with these fields are placed on hosts.
+/// Whether the `host_selector` of the provider is the default of the placement of objects with these fields. That of a Disk has
+/// no default.
 #[must_use]
 pub fn has_placement(fields: &[Field]) -> bool {
-    fields.iter().any(|field| field.name == PLACEMENT)
+    fields.iter().any(|field| field.name == PLACEMENT && field.presence == Presence::Filled)
 }
 
-/// The labels in a text such as `zone=a,disk=ssd`. None if it is no such text.
+/// The labels in a text such as `zone=a,disk=ssd`. None if it is no such text, or has a key twice.
 #[must_use]
 pub fn labels(text: &str) -> Option<BTreeMap<String, String>> {
-    let label = |text: &str| {
-        let (key, value) = text.split_once('=')?;
-        Some((key.trim().to_owned(), value.trim().to_owned()))
-    };
-    text.split(',').map(label).collect()
+    let mut labels = BTreeMap::new();
+    for label in text.split(',') {
+        let (key, value) = label.split_once('=')?;
+        if labels.insert(key.trim().to_owned(), value.trim().to_owned()).is_some() {
+            return None;
+        }
+    }
+    Some(labels)
 }
 
 #[cfg(test)]
@@ -219,5 +223,6 @@ mod tests {
         assert_eq!(labels("zone="), Some(of(&[("zone", "")])));
         assert_eq!(labels("zone"), None);
         assert_eq!(labels("zone=a,"), None);
+        assert_eq!(labels("zone=a,zone=b"), None, "no host has both");
     }
 }

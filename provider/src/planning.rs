@@ -98,7 +98,7 @@ fn plan_field(field: &Field, prior: &Value, config: &Value, place: Option<usize>
     let fallback;
     let config = if config.is_null() {
         match &field.presence {
-            // What fills it in is in the configuration already.
+            // The configuration has been filled in already.
             Presence::Required | Presence::Optional | Presence::Filled => return Value::Null,
             // Until the kind derives it.
             Presence::Derived => return prior.clone(),

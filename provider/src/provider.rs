@@ -194,7 +194,7 @@ fn host_selector(config: &Value) -> Result<BTreeMap<String, String>, Diagnostic>
         }
         (None, Some(text)) => defaults::labels(&text).ok_or_else(|| {
             let detail = format!(
-                "{HOST_SELECTOR_VARIABLE} is {text:?}: write KEY=VALUE, or several of them joined by commas."
+                "{HOST_SELECTOR_VARIABLE} is {text:?}: write KEY=VALUE, or several of them with different keys, joined by commas."
             );
             Diagnostic::error("Invalid host_selector", detail).at(HOST_SELECTOR)
         })?,

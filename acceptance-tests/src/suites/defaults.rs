@@ -1,7 +1,7 @@
 //! `examples/defaults` with the small guest: a new VM has the network and the placement of the provider, and keeps them.
 
 use anyhow::{Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::guests::GuestImage;
 use crate::image_server::Content;
@@ -33,6 +33,12 @@ fn lives(platform: &Platform, guest: &GuestImage, host: &str) -> Result<()> {
     let mut variables = json!({"image_url": url, "image_sha256": guest.sha256});
     project.write("terraform.tfvars.json", &variables.to_string())?;
     project.init()?;
+    let held = keeps_its_own(platform, &project, &mut variables, host);
+    project.destroy()?;
+    held
+}
+
+fn keeps_its_own(platform: &Platform, project: &Project, variables: &mut Value, host: &str) -> Result<()> {
     project.apply()?;
     let vm = platform.kubectl().object("vm", "defaults")?;
     ensure!(vm["spec"]["placement"] == json!({"hostSelector": {ZONE: "a"}}), "{vm:#}");
@@ -45,12 +51,11 @@ fn lives(platform: &Platform, guest: &GuestImage, host: &str) -> Result<()> {
     project.write("terraform.tfvars.json", &variables.to_string())?;
     project.edit("main.tf", r#"network       = "defaults""#, r#"network       = "default""#)?;
     project.plan_is_empty()?;
-    imported(&project)?;
-    project.destroy().map(drop)
+    imported(project)
 }
 
 fn imported(project: &Project) -> Result<()> {
     project.run(&["state", "rm", "berth_vm.web"])?.success()?;
-    project.run(&["import", "berth_vm.web", "default/defaults"])?.success()?;
+    project.run(&["import", "-input=false", "-no-color", "berth_vm.web", "default/defaults"])?.success()?;
     project.plan_is_empty()
 }

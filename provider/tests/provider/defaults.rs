@@ -4,7 +4,7 @@
 use serde_json::{Value as Json, json};
 use terraform_provider_berth::{BerthProvider, defaults::Defaults};
 use tfplugin6::{
-    CancellationToken, Diagnostic, Provider as _, diagnostic,
+    CancellationToken, Diagnostic, Provider as _, Value, diagnostic,
     provider::{ClientCapabilities, ConfigureRequest},
     resource::ValidateRequest,
 };
@@ -165,6 +165,12 @@ async fn another_selector_of_the_provider_changes_no_vm() {
     assert!(changed.is_clean(), "{}", changed.text());
     let object = plane.object("VM", "web").await;
     assert!(object["spec"]["placement"]["hostSelector"].is_null(), "it exists: it is not a new VM");
+
+    // A VM that is replaced is planned once more without a prior state.
+    let anew = stage.plan_from(Value::Null, &vm()).await.planned;
+    assert_eq!(anew.get("placement").get("host_selector").get("zone").as_str(), Some("b"));
+    let planned = Stage::new(&provider, "berth_disk").plan(&disk()).await.planned;
+    assert!(planned.get("placement").is_null(), "the placement of a disk has no default");
     plane.close().await;
 }
 

@@ -211,7 +211,7 @@ pub enum DiskAccess {
 
 /// The kind of source that the data of a new disk has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum DiskOrigin {
+pub enum DataOrigin {
     Blank,
     Image,
     Disk,
@@ -222,17 +222,17 @@ pub enum DiskOrigin {
 
 impl Disk {
     /// Returns the source of the data that it was created with. A later restore does not change it.
-    pub fn origin(&self) -> DiskOrigin {
+    pub fn origin(&self) -> DataOrigin {
         let Some(source) = &self.spec.source else {
-            return if self.spec.image.is_some() { DiskOrigin::Image } else { DiskOrigin::Blank };
+            return if self.spec.image.is_some() { DataOrigin::Image } else { DataOrigin::Blank };
         };
         let named = [
-            (source.disk.is_some(), DiskOrigin::Disk),
-            (source.snapshot.is_some(), DiskOrigin::Snapshot),
-            (source.backup.is_some(), DiskOrigin::Backup),
-            (source.file.is_some(), DiskOrigin::File),
+            (source.disk.is_some(), DataOrigin::Disk),
+            (source.snapshot.is_some(), DataOrigin::Snapshot),
+            (source.backup.is_some(), DataOrigin::Backup),
+            (source.file.is_some(), DataOrigin::File),
         ];
-        named.into_iter().find(|(is_named, _)| *is_named).map_or(DiskOrigin::Blank, |(_, origin)| origin)
+        named.into_iter().find(|(is_named, _)| *is_named).map_or(DataOrigin::Blank, |(_, origin)| origin)
     }
 
     /// Whether several VMs can use it at a time. They only read it.
@@ -408,12 +408,12 @@ mod tests {
     #[test]
     fn the_origin_of_a_disk_is_the_source_that_it_declares() {
         for (spec, origin) in [
-            (json!({"size": "1Gi"}), DiskOrigin::Blank),
-            (json!({"image": "debian"}), DiskOrigin::Image),
-            (json!({"source": {"disk": "a"}}), DiskOrigin::Disk),
-            (json!({"source": {"snapshot": "a"}}), DiskOrigin::Snapshot),
-            (json!({"source": {"backup": "a"}}), DiskOrigin::Backup),
-            (json!({"source": {"file": "/srv/a.qcow2"}}), DiskOrigin::File),
+            (json!({"size": "1Gi"}), DataOrigin::Blank),
+            (json!({"image": "debian"}), DataOrigin::Image),
+            (json!({"source": {"disk": "a"}}), DataOrigin::Disk),
+            (json!({"source": {"snapshot": "a"}}), DataOrigin::Snapshot),
+            (json!({"source": {"backup": "a"}}), DataOrigin::Backup),
+            (json!({"source": {"file": "/srv/a.qcow2"}}), DataOrigin::File),
         ] {
             let spec = serde_json::from_value(spec).expect("a spec");
             assert_eq!(Disk::new("a", spec).origin(), origin);

@@ -104,7 +104,7 @@ pub use condition::{ConditionType, ConditionUpdate, Conditions, Readiness};
 pub use cpu_amount::{CpuAmount, ParseCpuAmountError};
 pub use cpu_controls::CpuControls;
 pub use disk::{
-    DeletionPolicy, Disk, DiskAccess, DiskImport, DiskLimits, DiskOrigin, DiskPlacement, DiskRestore,
+    DataOrigin, DeletionPolicy, Disk, DiskAccess, DiskImport, DiskLimits, DiskPlacement, DiskRestore,
     DiskRestored, DiskSource, DiskSpec, DiskState, DiskStatus, ExpandPolicy, MOST_DISK_READERS, Provisioning,
 };
 pub use disk_snapshot::{Consistency, DiskSnapshot, DiskSnapshotSpec, DiskSnapshotStatus};

@@ -1,6 +1,6 @@
 //! A VM from a snapshot of another one, beside it.
 
-use berth_api::{Disk, DiskOrigin, VM};
+use berth_api::{DataOrigin, Disk, VM};
 use serde_json::json;
 
 use crate::disks::take_snapshot;
@@ -11,7 +11,7 @@ const TWIN: &str = "i-0123456789ac";
 const COPY: &str = "v-00000000000000c1";
 
 /// The UUID of the machine, and the origins of its disks, as the VM reports them.
-fn reported(vm: &VM) -> (String, Vec<Option<DiskOrigin>>) {
+fn reported(vm: &VM) -> (String, Vec<Option<DataOrigin>>) {
     let status = vm.status.as_ref().expect("reported");
     let uuid = status.hardware.as_ref().map(|hardware| hardware.uuid.clone()).unwrap_or_default();
     (uuid, status.disks.iter().map(|disk| disk.origin).collect())
@@ -31,9 +31,9 @@ async fn a_vm_from_a_snapshot_of_another_one_runs_beside_it_with_its_uuid() {
     fixture.make::<VM>("twin", twin, Some(vm_bound(TWIN, 3))).await;
     let is_reported = |vm: &VM| is_ready(vm, "Running") && reported(vm).1.iter().all(Option::is_some);
     let twin = fixture.until::<VM>("twin", is_reported).await;
-    assert_eq!(reported(&twin), (UUID.to_owned(), vec![Some(DiskOrigin::Snapshot)]));
+    assert_eq!(reported(&twin), (UUID.to_owned(), vec![Some(DataOrigin::Snapshot)]));
     let first = fixture.until::<VM>("web", is_reported).await;
-    let origins = vec![Some(DiskOrigin::Image), Some(DiskOrigin::Blank)];
+    let origins = vec![Some(DataOrigin::Image), Some(DataOrigin::Blank)];
     assert_eq!(reported(&first), (UUID.to_owned(), origins));
     for instance in [INSTANCE, TWIN] {
         assert!(fixture.system.hypervisor().view(instance).is_some(), "{instance} runs");

@@ -21,7 +21,7 @@ use crate::passthrough::{PciDeviceStatus, UsbDeviceStatus};
 use crate::public_ip::PublicPort;
 use crate::vgpus::VgpuStatus;
 use crate::{
-    Binding, Conditions, CpuTopology, DiskOrigin, Graphics, GuestOS, HugePages, Quantity, VMState, Watchdog,
+    Binding, Conditions, CpuTopology, DataOrigin, Graphics, GuestOS, HugePages, Quantity, VMState, Watchdog,
 };
 
 /// The observed state of a VM. Read back from the host, never copied from the spec.
@@ -539,7 +539,7 @@ pub struct DiskAttachmentStatus {
     /// The source of the data that the Disk was created with: `Image`, `Disk`, `Snapshot`, `Backup`, `File` (one of the host that was
     /// taken over), or `Blank`. Absent until the Disk has a host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub origin: Option<DiskOrigin>,
+    pub origin: Option<DataOrigin>,
     /// Its size, as a quantity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]

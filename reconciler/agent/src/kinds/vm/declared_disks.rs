@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_api::condition::{find, is_true};
 use berth_api::vm::{VMOperationName, disk_obstacle};
-use berth_api::{ConditionType, Disk, DiskOrigin, ExpandPolicy, MOST_DISK_READERS, ObjectUse, Reason, VM};
+use berth_api::{ConditionType, DataOrigin, Disk, ExpandPolicy, MOST_DISK_READERS, ObjectUse, Reason, VM};
 use berth_host::VolumeFacts;
 use berth_qemu::machine::Bus;
 use kube::ResourceExt;
@@ -176,7 +176,7 @@ async fn work(ctx: &Context, disk: &Disk, operation: VMOperationName) -> DiskWor
 /// The origin of a disk, its size and the space that it takes, as its Disk has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReportedDisk {
-    pub(crate) origin: Option<DiskOrigin>,
+    pub(crate) origin: Option<DataOrigin>,
     pub(crate) size: Option<String>,
     pub(crate) used: Option<String>,
 }
