@@ -116,6 +116,22 @@ impl ResourceKind for Network {
         found
     }
 
+    /// An attribute that is left out is `true`: declaring that replaces nothing.
+    fn refine(&self, change: &mut PlannedChange<'_>) {
+        let is_on =
+            |state: &Value, name: &str| state.get(name).is_null() || state.get(name).as_bool() == Some(true);
+        for name in ["dhcp4", "dhcp6"] {
+            if !is_on(change.prior, name) || !is_on(&change.planned, name) {
+                continue;
+            }
+            let path = AttributePath::root(name);
+            change.replace.retain(|replaced| *replaced != path);
+            for change in change.changes.iter_mut().filter(|change| change.path == path) {
+                change.effect = Effect::Live;
+            }
+        }
+    }
+
     async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
         let is_same = |name: &&str| {
             let (planned, prior) = (change.planned.get(name), change.prior.get(name));

@@ -137,6 +137,13 @@ fn vm() -> Json {
     vm
 }
 
+/// The network without `dhcp4` and `dhcp6`, which are `true` then.
+fn as_by_default(network: &Json) -> Json {
+    let mut network = network.clone();
+    (network["dhcp4"], network["dhcp6"]) = (Json::Null, Json::Null);
+    network
+}
+
 fn interface() -> Json {
     json!({"name": "nic0", "network": "default", "public_ip": "a", "public_ipv6": "b", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9", "ipv6_address": "fd00:60::9",
             "model": "virtio", "queues": 2, "acceleration": "Auto", "link": "Up", "security_groups": ["a"], "allowed_addresses": ["10.77.0.100/32"], "allowed_mac_addresses": ["00:00:5e:00:01:0a"],
@@ -667,6 +674,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_network", network.clone(), "/isolated", json!(true), Announced::Live),
         ("berth_network", network.clone(), "/dhcp4", json!(false), Announced::Replace),
         ("berth_network", network.clone(), "/dhcp6", json!(false), Announced::Replace),
+        ("berth_network", as_by_default(&network), "/dhcp4", json!(true), Announced::Live),
+        ("berth_network", as_by_default(&network), "/dhcp6", json!(true), Announced::Live),
         ("berth_network", network, "/mtu", json!(1450), Announced::PowerCycle),
         ("berth_network", lan.clone(), "/bridge/name", json!("vmbr1"), Announced::Replace),
         ("berth_network", lan.clone(), "/bridge/trunk_vlans", json!(["20"]), Announced::Live),

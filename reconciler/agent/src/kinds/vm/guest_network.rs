@@ -27,8 +27,12 @@ fn config(network: &Network, interface: &InterfaceStatus) -> InterfaceConfig {
         }
         None => GuestRoutes::default(),
     };
-    // In an overlay the router advertises itself, whatever the interface declares.
-    let is_ipv6_open = if is_overlay { network.spec.ipv6_egress != Egress::None } else { has_default };
+    let has_dhcp6 = !network.is_without_dhcp6(interface.dhcp6);
+    // In an overlay the router advertises itself, whatever the interface declares. A guest without DHCPv6 ignores it.
+    let is_ipv6_open = match is_overlay {
+        true => network.spec.ipv6_egress != Egress::None && (has_dhcp6 || has_default),
+        false => has_default,
+    };
     let ipv6_gateway = ipv6.and_then(|_| network.ipv6_gateway()).filter(|_| is_ipv6_open);
     let route = |route: &Route| ConfiguredRoute { to: route.to.to_string(), via: route.via.to_string() };
     let address = |address: &str, length: u8| format!("{address}/{length}");
@@ -45,7 +49,7 @@ fn config(network: &Network, interface: &InterfaceStatus) -> InterfaceConfig {
         search_domains: search_domains(network, interface),
         routes: routes.others.iter().map(route).collect(),
         dhcp4: (ipv4.is_some() && network.is_without_dhcp4(interface.dhcp4)).then_some(false),
-        dhcp6: (ipv6.is_some() && network.is_without_dhcp6(interface.dhcp6)).then_some(false),
+        dhcp6: (ipv6.is_some() && !has_dhcp6).then_some(false),
         mtu: mtu_of(network).into(),
     }
 }
@@ -147,6 +151,17 @@ mod tests {
         let only =
             json!({"address": "10.77.0.2", "ipv6Address": "fd00:60::2", "dhcp4": true, "dhcp6": false});
         assert_eq!(marked(only), (Value::Null, json!(false)));
+        let routed = json!({"ipv6CIDR": "fd00:60::/64", "ipv6Egress": "Routed"});
+        let gateways = |own: Value| {
+            let mut interface = json!({"ipv6Address": "fd00:60::2", "defaultRoute": false});
+            interface
+                .as_object_mut()
+                .expect("an object")
+                .extend(own.as_object().cloned().unwrap_or_default());
+            configured(routed.clone(), interface)["gateways"].clone()
+        };
+        assert_eq!(gateways(json!({})), json!(["fd00:60::1"]), "by router advertisements");
+        assert_eq!(gateways(json!({"dhcp6": false})), Value::Null, "the guest ignores them");
     }
 
     #[test]

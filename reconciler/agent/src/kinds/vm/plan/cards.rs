@@ -37,9 +37,10 @@ pub(super) fn queues_of(interface: &NetworkInterface) -> u8 {
     interface.queues.map_or(1, |queues| queues.clamp(1, machine::MAX_QUEUES))
 }
 
-/// Whether QEMU moves the packets of the card also where the host's kernel could.
+/// Whether QEMU moves the packets of the card also where the host's kernel could, which moves those of a virtio card only: for another
+/// model the declaration changes nothing, and waits for no power cycle.
 pub(super) fn is_unaccelerated(interface: &NetworkInterface) -> bool {
-    interface.acceleration == Some(Acceleration::Off)
+    interface.model == NicModel::Virtio && interface.acceleration == Some(Acceleration::Off)
 }
 
 pub(super) fn model_of(interface: &NetworkInterface) -> machine::NicModel {

@@ -4,8 +4,12 @@ export DEBIAN_FRONTEND=noninteractive
 has() { command -v "$1" >/dev/null 2>&1; }
 install_agent() {
 	if has apt-get; then
-		# Another program may use apt at the first boot.
-		apt-get update && apt-get -o DPkg::Lock::Timeout=300 install -y qemu-guest-agent
+		# Another program may use apt at the first boot: `update` fails at once then, and only `install` can wait.
+		for pause in 15 30 60; do
+			apt-get update && apt-get -o DPkg::Lock::Timeout=300 install -y qemu-guest-agent && return
+			sleep "$pause"
+		done
+		apt-get -o DPkg::Lock::Timeout=300 install -y qemu-guest-agent
 	elif has dnf; then
 		dnf install -y qemu-guest-agent
 	elif has yum; then

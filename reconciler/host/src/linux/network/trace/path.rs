@@ -186,10 +186,14 @@ impl<'a> Walk<'a> {
 
     /// The router to which a guest sends a packet, as DHCP gives it routes.
     fn router(&self, network: &NetworkConfig, port: &Port, to: IpAddr) -> Option<IpAddr> {
-        let IpAddr::V4(to) = to else { return network.ipv6.map(|ipv6| ipv6.gateway.into()) };
-        let gateway = network.ipv4?.gateway;
         let lease = network.leases.iter().find(|lease| lease.mac == port.mac);
         let has_default = !lease.is_some_and(|lease| lease.no_default_route);
+        let IpAddr::V4(to) = to else {
+            // A guest with DHCPv6 follows the router's advertisements, whatever its interface declares.
+            let has_router = has_default || !lease.is_some_and(|lease| lease.no_dhcp6);
+            return network.ipv6.filter(|_| has_router).map(|ipv6| ipv6.gateway.into());
+        };
+        let gateway = network.ipv4?.gateway;
         let routes = GuestRoutes::of(&network.routes, Some(gateway), port.address, has_default).all();
         let found = routes.iter().filter(|route| route.to.contains(&to));
         found.max_by_key(|route| route.to.prefix_len()).map(|route| route.via.into())
