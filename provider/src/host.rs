@@ -163,7 +163,7 @@ fn adopted_differently(change: &PlannedChange<'_>, host: &Json) -> Vec<Diagnosti
     };
     let then = change.config.get("namespaces");
     let now = names(current.get("namespaces").unwrap_or(&Value::Null));
-    if !then.is_null() && then.is_wholly_known() && now != names(then) {
+    if !now.is_empty() && !then.is_null() && then.is_wholly_known() && now != names(then) {
         warnings.push(warning(format!("{now:?}"), AttributePath::root("namespaces")));
     }
     let labels = current.get("labels").unwrap_or(&Value::Null);

@@ -223,6 +223,9 @@ async fn privileged_fields_of_a_namespace_are_set_by_privileged_users_alone() {
             made(&plane.delete(Sender::Bob, "VM", "a").await);
         }
     }
+    let isolated = vm(json!({"class": "dedicated", "isolateEmulatorThread": true}));
+    let text = "isolateEmulatorThread is a privileged field";
+    refused(&plane.create(Sender::Bob, "VM", "a", isolated).await, text);
     let mac = json!([{"name": "nic0", "macAddress": "52:54:00:00:00:01"}]);
     let spec = vm(json!({"cpus": 1, "networkInterfaces": mac}));
     refused(&plane.create(Sender::Bob, "VM", "a", spec.clone()).await, "macAddress of an interface");

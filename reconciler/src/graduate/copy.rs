@@ -100,7 +100,8 @@ fn is_missing(error: &anyhow::Error) -> bool {
 
 async fn namespaces(client: &Client) -> anyhow::Result<Vec<Object>> {
     let all = list(client, NAMESPACE).await?;
-    let own = |object: &Object| !EVERYWHERE.contains(&object.name()) && !object.name().starts_with("kube-");
+    let is_theirs = |name: &str| EVERYWHERE.contains(&name) || name.starts_with("kube-");
+    let own = |object: &Object| !is_theirs(object.name()) || translate::is_restricted(object);
     Ok(all.into_iter().filter(own).collect())
 }
 
@@ -248,6 +249,9 @@ impl Copying<'_> {
                 bail!("the target has another one of that name: rename or delete one of them");
             }
             if object.kind == NAMESPACE {
+                if let Some(metadata) = translate::restrictions(object, &found, self.replace) {
+                    self.merge(&object.path(), found.uid(), &metadata).await?;
+                }
                 return Ok(found);
             }
             if found.was(found.uid()) || !is_moved(object, &found) {

@@ -5,7 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::{MOVED_FROM_ANNOTATION, gates::DELETE_GATE};
+use berth_api::{
+    MOVED_FROM_ANNOTATION,
+    gates::DELETE_GATE,
+    restrictions::{OFFERED_CLASSES_ANNOTATION, PRIVILEGED_FIELDS_LABEL},
+};
 use serde_json::{Map, Value, json};
 
 use super::kinds::Object;
@@ -15,6 +19,10 @@ const FORMER_UID: &str = berth_api::FORMER_UID_ANNOTATION;
 
 /// The number of former uids an object keeps.
 const MAX_MOVES: usize = 8;
+
+/// The marks by which a Namespace is restricted, and the field of its metadata that each is in.
+const MARKS: [(&str, &str); 2] =
+    [("annotations", OFFERED_CLASSES_ANNOTATION), ("labels", PRIVILEGED_FIELDS_LABEL)];
 
 /// Former uids and the current uid of each.
 pub(super) type Uids = BTreeMap<String, String>;
@@ -53,6 +61,24 @@ pub(super) fn created(object: &Object) -> Value {
     copy.remove("status");
     copy.insert("metadata".to_owned(), metadata.into());
     Value::Object(copy)
+}
+
+/// Whether a Namespace restricts its VMs.
+pub(super) fn is_restricted(namespace: &Object) -> bool {
+    MARKS.iter().any(|(field, mark)| namespace.value["metadata"][field][mark].is_string())
+}
+
+/// Returns the metadata to merge into the target's Namespace, so that it restricts its VMs as the source's does; `None` if nothing is to
+/// be done. A mark that the target has itself stays, unless that is an older state of the same site.
+pub(super) fn restrictions(source: &Object, target: &Object, is_older: bool) -> Option<Value> {
+    let mut metadata = json!({});
+    for (field, mark) in MARKS {
+        let [wanted, has] = [source, target].map(|object| &object.value["metadata"][field][mark]);
+        if wanted != has && (is_older || has.is_null()) {
+            metadata[field][mark] = wanted.clone();
+        }
+    }
+    (metadata != json!({})).then_some(metadata)
 }
 
 /// Marks an object that the target had before and that is the same with its own uid too, so that it stays when the
@@ -162,7 +188,7 @@ pub(super) fn released(object: &Object) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::kinds::{HOST, OURS, SECRET, VM};
+    use super::super::kinds::{HOST, NAMESPACE, OURS, SECRET, VM};
     use super::*;
 
     fn vm() -> Object {
@@ -268,6 +294,25 @@ mod tests {
         let secret =
             Object::new(SECRET, json!({"metadata": {"name": "s", "uid": "u"}, "data": {"a": "Yg=="}}));
         assert_eq!(created(&secret)["data"], json!({"a": "Yg=="}));
+    }
+
+    #[test]
+    fn a_namespace_that_is_there_is_restricted_as_the_sources_is() {
+        let namespace = |metadata: Value| Object::new(NAMESPACE, json!({"metadata": metadata}));
+        let offered = |classes: &str| json!({"annotations": {OFFERED_CLASSES_ANNOTATION: classes}});
+        let (plain, small) = (namespace(json!({"name": "n"})), namespace(offered("small")));
+        let reserved = namespace(json!({"labels": {"a": "b", PRIVILEGED_FIELDS_LABEL: "Reserved"}}));
+        assert!(is_restricted(&small) && is_restricted(&reserved) && !is_restricted(&plain));
+        assert_eq!(restrictions(&small, &plain, false), Some(offered("small")));
+        let label = json!({"labels": {PRIVILEGED_FIELDS_LABEL: "Reserved"}});
+        assert_eq!(restrictions(&reserved, &small, false), Some(label));
+        assert_eq!(restrictions(&small, &small, false), None);
+        let large = namespace(offered("large"));
+        assert_eq!(restrictions(&small, &large, false), None, "the target's own mark stays");
+        assert_eq!(restrictions(&plain, &large, false), None);
+        assert_eq!(restrictions(&small, &large, true), Some(offered("small")));
+        let removed = json!({"annotations": {OFFERED_CLASSES_ANNOTATION: null}});
+        assert_eq!(restrictions(&plain, &large, true), Some(removed));
     }
 
     #[test]

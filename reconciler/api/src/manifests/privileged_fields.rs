@@ -9,12 +9,13 @@ use super::guarded_fields::{GuardedField, of_specs, privileged_users, privileged
 use super::policy;
 use crate::restrictions::{PRIVILEGED_FIELDS_LABEL, RESERVED};
 
-const OF_VMS: [GuardedField; 10] = [
+const OF_VMS: [GuardedField; 11] = [
     GuardedField::value("uuid"),
     GuardedField::value("serialNumber"),
     GuardedField::value("machineType"),
     GuardedField::or_none("hugePages"),
     GuardedField::flag("dedicatedCpuPlacement"),
+    GuardedField::flag("isolateEmulatorThread"),
     GuardedField::flag("vsock"),
     GuardedField::list("pciDevices"),
     GuardedField::list("usbDevices"),
