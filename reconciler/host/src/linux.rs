@@ -73,10 +73,10 @@ use super::{
     BackupFolderMapping, BridgedNetwork, ChecksumSource, Credentials, DeviceSpecs, ExternalLease, Firewall,
     ForeignObject, Forwarding, HostFacts, HostInfo, HostLinks, HostUse, ImageFacts, ImageFile, ImageSource,
     Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks,
-    NewImage, NewMove, NewRestore, NewSnapshot, NewVolume, PciMapping, PoolFolderMapping, ProcessFacts,
-    Progress, RemoteImage, ResolvedImage, Result, SealedKey, ShareMapping, SharedPool, SnapshotFacts,
-    StateAccess, SystemError, Taken, TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink,
-    UsbMapping, VgpuMapping, VolumeFacts, VolumeOwner, Volumes,
+    NewImage, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, PciMapping, PoolFolderMapping,
+    ProcessFacts, Progress, RemoteImage, ResolvedImage, Result, SealedKey, ShareMapping, SharedPool,
+    SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume,
+    Uplink, UsbMapping, VgpuMapping, VolumeFacts, VolumeOwner, Volumes,
 };
 use backup_folders::BackupFolders;
 pub use backups::{EntryFacts, ObjectStore, RepositoryEntry, RepositoryReader};
@@ -447,6 +447,16 @@ impl Volumes for LinuxSystem {
         };
         let new = volume.clone();
         self.on_volumes(move |v| v.create(&new, base.as_ref())).await
+    }
+
+    async fn take_volume(&self, volume: &NewTake) -> Result<VolumeFacts> {
+        let _no_image_goes = self.bases.read().await;
+        if let Some(digest) = &volume.base {
+            let missing = || SystemError::ImageNotCached { digest: digest.clone() };
+            self.images.cached(digest).await?.ok_or_else(missing)?;
+        }
+        let new = volume.clone();
+        self.on_volumes(move |v| v.take_from_host(&new)).await
     }
 
     async fn grow_volume(&self, pool: &str, id: &str, size: u64) -> Result<VolumeFacts> {
