@@ -212,3 +212,6 @@ fn unbound(vm: &VM, now: Timestamp) -> VMStatus {
     status.observed_generation = generation;
     status
 }
+
+#[cfg(test)]
+mod tests;
