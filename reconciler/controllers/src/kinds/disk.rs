@@ -39,6 +39,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         batch.status(disk.as_ref(), status);
         return Outcome::Settled;
     }
+    rebind::after_marking(cache, &disk, batch);
     rebind::after_taking(cache, &disk, batch);
     let mut observed = observe(cache, &disk);
     if observed.source.is_some() {

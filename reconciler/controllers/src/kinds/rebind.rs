@@ -1,9 +1,13 @@
 //! A VM of a fenced host with all disks in shared pools: it goes to another host, with its disks.
 //!
 //! ```text
-//!    bound to OLD,        each Disk: not bound,       the VM: not bound,         placed as a new VM is,    the host's agent
-//!    OLD is fenced ────▶  formerHost OLD       ────▶  not admitted        ────▶  with its disks     ────▶  takes the files
+//!    bound to OLD,        each Disk:             each Disk:       the VM: not bound,       placed as a new VM is,     the host's
+//!    OLD is fenced ────▶  formerHost OLD  ────▶  not bound  ────▶ not admitted      ────▶  with its disks       ────▶ agent takes
+//!                                                                                                                    the files
 //! ```
+//!
+//! A Disk loses its host only after its `formerHost` was read back: definitions of an older version would drop it, and with it the place of
+//! the file.
 //!
 //! The fence comes first: an administrator has said that nothing runs on OLD any more. No agent of OLD is obeyed after that, and its host
 //! stays fenced until all files are taken from its folder. Each step is one write with the resource version that was read, and is decided
@@ -12,8 +16,8 @@
 use std::sync::Arc;
 
 use berth_api::{
-    Binding, ConditionType, ConditionUpdate, Disk, DiskState, DiskStatus, Power, Readiness, Reason,
-    StoragePoolType, VM, VMState, VMStatus, condition, vm::HostRefusal,
+    Binding, ConditionType, ConditionUpdate, Disk, DiskState, DiskStatus, Power, RESTORE_ANNOTATION,
+    Readiness, Reason, StoragePoolType, VM, VMState, VMStatus, condition, vm::HostRefusal,
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -35,6 +39,14 @@ pub(crate) fn vm(cache: &Cache, config: &Config, vm: &VM, batch: &mut WriteBatch
     }
     let disks = disks(cache, vm, host).ok()?;
     let now = config.clock.now();
+    let unmarked: Vec<&Arc<Disk>> = disks.iter().filter(|disk| !is_left_on(disk, host)).collect();
+    if !unmarked.is_empty() {
+        // The Disks enqueue the VM when they have the mark.
+        for disk in unmarked {
+            batch.status(disk.as_ref(), marked(disk, host));
+        }
+        return Some(Outcome::Settled);
+    }
     let bound: Vec<&Arc<Disk>> = disks.iter().filter(|disk| host_of(disk).is_some()).collect();
     if bound.is_empty() {
         batch.status(vm, unbound(vm, now));
@@ -58,6 +70,20 @@ pub(super) fn why_lost(cache: &Cache, vm: &VM, host: &str) -> Option<String> {
 /// Whether the file of a disk without a host is in the folder of this one.
 pub(super) fn is_left_on(disk: &Disk, host: &str) -> bool {
     disk.status.as_ref().is_some_and(|status| status.former_host.as_deref() == Some(host))
+}
+
+/// Enqueues the VMs of a disk that is marked as left on its fenced host: the next step is theirs. For a disk without a host that is deleted,
+/// enqueues the one that has its file, which may be removed now.
+pub(super) fn after_marking(cache: &Cache, disk: &Disk, batch: &mut WriteBatch) {
+    if host_of(disk).is_some_and(|host| cache.is_fenced(host) && is_left_on(disk, host)) {
+        cache.index.vms_with_disk(&Key::of(disk)).into_iter().for_each(|vm| batch.enqueue(vm));
+    }
+    let former = disk.status.as_ref().and_then(|status| status.former_host.as_ref());
+    if let Some(former) =
+        former.filter(|_| disk.metadata.deletion_timestamp.is_some() && host_of(disk).is_none())
+    {
+        batch.enqueue(Key::cluster(ObjectKind::Host, former));
+    }
 }
 
 /// Returns the status of a disk that is unbound only until a VM is placed with it, without users that are gone: nothing else is decided
@@ -133,7 +159,7 @@ fn refusal(cache: &Cache, vm: &VM, disk: &Disk, host: &str) -> Option<&'static s
     let status = disk.status.clone().unwrap_or_default();
     let uid = vm.uid().unwrap_or_default();
     let is_whole = match host_of(disk) {
-        Some(of) => of == host && status.former_host.is_none(),
+        Some(of) => of == host && status.former_host.as_deref().is_none_or(|former| former == host),
         None => status.former_host.as_deref() == Some(host),
     };
     let refusals = [
@@ -145,6 +171,7 @@ fn refusal(cache: &Cache, vm: &VM, disk: &Disk, host: &str) -> Option<&'static s
         (disk.spec.encryption.is_some(), "is encrypted"),
         (disk.is_read_only_many(), "is one that several VMs read"),
         (disk.spec.source.is_some(), "is made from a source"),
+        (disk.annotations().contains_key(RESTORE_ANNOTATION), "was brought back after it was deleted"),
         (disk.spec.restore.is_some() || status.restored_from.is_some(), "was restored from a snapshot"),
         (status.used_by.iter().any(|user| user.vm_uid != uid), "is used by another VM"),
         (has_snapshots(cache, disk), "has snapshots"),
@@ -162,6 +189,11 @@ fn has_snapshots(cache: &Cache, disk: &Disk) -> bool {
     })
 }
 
+/// The status of a disk with the mark of the host that has its file.
+fn marked(disk: &Disk, host: &str) -> DiskStatus {
+    DiskStatus { former_host: Some(host.to_owned()), ..disk.status.clone().unwrap_or_default() }
+}
+
 /// The status of a disk whose file stays in the folder of the lost host until the next one takes it.
 fn left(disk: &Disk, host: &str, now: Timestamp) -> DiskStatus {
     let mut status = disk.status.clone().unwrap_or_default();
@@ -170,7 +202,6 @@ fn left(disk: &Disk, host: &str, now: Timestamp) -> DiskStatus {
         format!("host {host} is gone for good: the next host of its VM takes its file from the shared pool");
     Readiness::Reconciling(Reason::HostFenced, text).write(&mut status.conditions, generation, now);
     status.binding = None;
-    status.former_host = Some(host.to_owned());
     status.state = Some(DiskState::Pending);
     status.observed_generation = generation;
     status

@@ -69,6 +69,8 @@ fn only_plain_disks_in_shared_pools_go_to_another_host() {
         (json!({}), json!({"binding": {"host": "h2", "epoch": 1}}), "another host"),
         (json!({}), json!({"formerHost": "h0"}), "folder of one"),
         (json!({}), json!({"binding": null, "formerHost": "h2"}), "another host"),
+        // Definitions of an older version have dropped the mark.
+        (json!({}), json!({"binding": null}), "another host"),
         (json!({}), json!({"size": null}), "no file yet"),
         (json!({"source": {"disk": "other"}}), json!({}), "made from a source"),
         (json!({"restore": {"snapshot": "s"}}), json!({}), "restored"),
@@ -108,7 +110,9 @@ fn a_disk_of_an_attachment_keeps_a_vm_lost_and_the_message_says_so_only_with_a_s
 #[test]
 fn a_vm_that_leaves_keeps_its_identity_and_its_disks_keep_theirs() {
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
-    let of_disk = left(&disk_with(json!({}), json!({})), "h1", now);
+    let of_disk = marked(&disk_with(json!({}), json!({})), "h1");
+    assert_eq!(of_disk.binding.as_ref().map(|binding| binding.host.as_str()), Some("h1"));
+    let of_disk = left(&Disk { status: Some(of_disk), ..disk_with(json!({}), json!({})) }, "h1", now);
     assert_eq!((of_disk.binding, of_disk.former_host.as_deref()), (None, Some("h1")));
     assert_eq!((of_disk.volume_id.as_deref(), of_disk.size.as_deref()), (Some("v-1"), Some("1Gi")));
     assert_eq!(of_disk.used_by.len(), 1, "no other VM gets it meanwhile");
