@@ -18,6 +18,7 @@ mod network;
 mod placement_group;
 mod public_ip;
 mod quota;
+mod rebind;
 mod role;
 mod security_group;
 mod snapshot_schedule;

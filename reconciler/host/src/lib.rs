@@ -85,7 +85,7 @@ pub use vaults::{VaultAccess, VaultLogin, Vaults};
 pub use vgpus::{VgpuFacts, VgpuMapping, VgpuSelector};
 pub use volumes::{
     DeclaredRestore, DeclaredSource, MOST_RESTORES, MOST_SNAPSHOTS, Merged, NewMove, NewRestore, NewSnapshot,
-    NewVolume, Restored, SnapshotFacts, Taken, TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
+    NewTake, NewVolume, Restored, SnapshotFacts, Taken, TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
 };
 
 type Result<T> = std::result::Result<T, SystemError>;

@@ -74,7 +74,7 @@ use super::{
     BackupFolderMapping, BridgedNetwork, ChecksumSource, Credentials, DeviceSpecs, ExternalLease, Firewall,
     ForeignObject, Forwarding, HostFacts, HostInfo, HostLinks, HostUse, ImageFacts, ImageFile, ImageSource,
     Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks,
-    NewImage, NewMove, NewRestore, NewSnapshot, NewVolume, PciMapping, PoolFolderMapping, ProcessDetails,
+    NewImage, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, PciMapping, PoolFolderMapping, ProcessDetails,
     ProcessFacts, Progress, RemoteImage, ResolvedImage, Result, SealedKey, ShareMapping, SharedPool,
     SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume,
     Uplink, UsbMapping, VgpuMapping, VolumeFacts, VolumeOwner, Volumes,
@@ -481,6 +481,16 @@ impl Volumes for LinuxSystem {
         };
         let new = volume.clone();
         self.on_pool(&volume.pool, move |v| v.create(&new, base.as_ref())).await
+    }
+
+    async fn take_volume(&self, volume: &NewTake) -> Result<VolumeFacts> {
+        let _no_image_goes = self.bases.read().await;
+        if let Some(digest) = &volume.base {
+            let missing = || SystemError::ImageNotCached { digest: digest.clone() };
+            self.images.cached(digest).await?.ok_or_else(missing)?;
+        }
+        let new = volume.clone();
+        self.on_pool(&volume.pool, move |v| v.take_from_host(&new)).await
     }
 
     async fn grow_volume(&self, pool: &str, id: &str, size: u64) -> Result<VolumeFacts> {

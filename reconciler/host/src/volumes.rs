@@ -45,6 +45,13 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// behind.
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts>;
 
+    /// Moves a volume of a host that is gone for good to this host's folder of the same shared pool. Does nothing if the volume is here. The
+    /// caller knows that nothing writes to it any more.
+    ///
+    /// *Errors*: [`SystemError::VolumeLost`] if the other host's folder does not have it; [`SystemError::VolumeBusy`] while a QEMU has it
+    /// open; [`SystemError::VolumeDamaged`] if it is none that can be taken, with the file where it was; [`SystemError::ImageNotCached`].
+    async fn take_volume(&self, volume: &NewTake) -> Result<VolumeFacts>;
+
     /// Grows a volume that no QEMU has open (a volume in use grows by QMP). Does nothing if it already has this size;
     /// refuses a smaller one.
     async fn grow_volume(&self, pool: &str, id: &str, size: u64) -> Result<VolumeFacts>;
@@ -155,6 +162,19 @@ pub struct NewMove {
     pub id: String,
     pub from: String,
     pub to: String,
+}
+
+/// A volume to take from the folder of another host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewTake {
+    pub pool: String,
+    pub id: String,
+    /// The name of the host that had it.
+    pub from: String,
+    /// The uid of its Disk.
+    pub uid: Option<String>,
+    /// Digest of the cached image that it is an overlay on; None for a blank volume.
+    pub base: Option<String>,
 }
 
 /// The greatest number of restores of a volume that its note lists; older ones are dropped.

@@ -31,7 +31,7 @@ use crate::departed;
 use crate::error::Error;
 use crate::index::{Departed, Indexed, Table, Tables, volume_of};
 use crate::key::{Key, ObjectName};
-use berth_host::{ImageSource, NewRestore, NewSnapshot, NewVolume, SealedKey, VolumeOwner};
+use berth_host::{ImageSource, NewRestore, NewSnapshot, NewTake, NewVolume, SealedKey, VolumeOwner};
 use berth_qemu::block::IoLimits;
 
 use crate::pulls::Wanted;
@@ -48,6 +48,8 @@ pub(crate) enum Step {
     /// Has the disk enqueued on the progress of a download that another object started.
     FollowPull(ImageSource),
     Create(NewVolume),
+    /// Moves its file from the folder of its former host in a shared pool.
+    Take(NewTake),
     /// Starts to make its file from a backup, which continues in the background.
     StartRestore(Wanted),
     /// Has the disk enqueued on the progress of that.

@@ -14,7 +14,7 @@ use crate::{
     cache::Cache,
     config::Config,
     key::{Key, ObjectKind},
-    kinds::fenced,
+    kinds::{fenced, rebind},
     plan::{Dependency, Outcome},
 };
 
@@ -35,6 +35,12 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     if let Some(vm) = undecided_user(cache, &disk) {
         return Outcome::Blocked(vec![Dependency::Object(vm)]);
     }
+    if let Some(status) = rebind::between_hosts(cache, &disk) {
+        batch.status(disk.as_ref(), status);
+        return Outcome::Settled;
+    }
+    rebind::after_marking(cache, &disk, batch);
+    rebind::after_taking(cache, &disk, batch);
     let mut observed = observe(cache, &disk);
     if observed.source.is_some() {
         observed.fresh_volume_id = format!("v-{}", config.identities.hex(16));

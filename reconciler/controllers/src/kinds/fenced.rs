@@ -16,6 +16,7 @@ use crate::{
     cache::Cache,
     config::Config,
     key::{Key, ObjectKind},
+    kinds::rebind,
     plan::{Outcome, Step},
 };
 
@@ -31,8 +32,11 @@ pub(crate) fn vm(cache: &Cache, config: &Config, vm: &VM, batch: &mut WriteBatch
     }
     let mut status = vm.status.clone().unwrap_or_default();
     let generation = vm.metadata.generation.unwrap_or_default();
+    let why = rebind::why_lost(cache, vm, &host)
+        .map(|why| format!(" (not placed on another host: {why})"))
+        .unwrap_or_default();
     let text = format!(
-        "host {host} is gone for good, and with it this VM and its disks: delete them and create them again"
+        "host {host} is gone for good, and with it this VM and its disks{why}: delete them and create them again"
     );
     lost(&mut status.conditions, &text, generation, config.clock.now());
     for kind in [ConditionType::Running, ConditionType::GuestReady] {
@@ -141,8 +145,9 @@ pub(crate) fn host_itself(cache: &Cache, host: &Host, batch: &mut WriteBatch) {
 /// Returns the VMs, Disks, snapshots, attachments and Backups that are bound to a host. Scans the disks: a host is rarely lost.
 fn bound_to(cache: &Cache, host: &str) -> Vec<Key> {
     let is_there = |binding: Option<&berth_api::Binding>| binding.is_some_and(|b| b.host == host);
-    let disks =
-        cache.tables.disks.all().filter(|d| is_there(d.status.as_ref().and_then(|s| s.binding.as_ref())));
+    let disks = cache.tables.disks.all().filter(|disk| {
+        is_there(disk.status.as_ref().and_then(|s| s.binding.as_ref())) || rebind::is_left_on(disk, host)
+    });
     let attachments = cache
         .tables
         .attachments

@@ -24,7 +24,7 @@ use crate::{
     config::Config,
     key::{Key, ObjectKind},
     kinds::network::default_network,
-    kinds::{fenced, public_ip, role, ticket_accounts},
+    kinds::{fenced, public_ip, rebind, role, ticket_accounts},
     plan::{Outcome, Plan, Step},
     topology,
 };
@@ -68,7 +68,10 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     };
     // A VM that was never admitted on a host is not lost with that host.
     let admitted = vm.status.as_ref().is_some_and(VMStatus::is_admitted);
-    if admitted && let Some(outcome) = fenced::vm(cache, config, &vm, batch) {
+    if admitted
+        && let Some(outcome) =
+            rebind::vm(cache, config, &vm, batch).or_else(|| fenced::vm(cache, config, &vm, batch))
+    {
         return outcome;
     }
     let vm = with_claimed_interfaces(cache, vm);

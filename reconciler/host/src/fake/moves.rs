@@ -1,10 +1,27 @@
 //! Moves of volumes between the pools of the fake host.
 
+use std::path::Path;
+
 use super::FakeSystem;
 use super::state::{Volume, volume_path};
-use crate::{NewMove, Result, SystemError, VolumeFacts};
+use crate::{NewMove, NewTake, Result, SystemError, VolumeFacts};
 
 impl FakeSystem {
+    /// Whether any machine has this file open.
+    pub(super) fn is_open(&self, path: &Path) -> bool {
+        let machines = self.hypervisor.instances();
+        let views = machines.iter().filter_map(|instance| self.hypervisor.view(instance));
+        views.flat_map(|view| view.disks.into_values()).any(|(file, _)| file == path)
+    }
+
+    /// Fake hosts share no folder: only a volume that is here already is found.
+    pub(super) fn taken(&self, new: &NewTake) -> Result<VolumeFacts> {
+        let state = self.state();
+        state.ensure_there(&new.pool)?;
+        let found = state.volumes.get(&new.id).map(|volume| self.facts_of(volume));
+        found.ok_or_else(|| SystemError::VolumeLost { id: new.id.clone() })
+    }
+
     pub(super) fn check_relocation(&self, new: &NewMove) -> Result<()> {
         let state = self.state();
         for pool in [&new.from, &new.to] {

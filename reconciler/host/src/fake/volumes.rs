@@ -9,7 +9,7 @@ use berth_qemu::machine::{Backing, Cache, DiskKey, Format};
 
 use crate::volumes::check_encryption;
 use crate::{
-    Merged, NewMove, NewRestore, NewSnapshot, NewVolume, Progress, Result, SealedKey, SharedPool,
+    Merged, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, Progress, Result, SealedKey, SharedPool,
     SnapshotFacts, SystemError, Taken, TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
 };
 
@@ -18,13 +18,6 @@ use super::calls::failed;
 use super::state::{Snapshot, State, Volume, volume_path};
 
 impl FakeSystem {
-    /// Whether any machine has this file open.
-    pub(super) fn is_open(&self, path: &Path) -> bool {
-        let machines = self.hypervisor.instances();
-        let views = machines.iter().filter_map(|instance| self.hypervisor.view(instance));
-        views.flat_map(|view| view.disks.into_values()).any(|(file, _)| file == path)
-    }
-
     pub(super) fn facts_of(&self, volume: &Volume) -> VolumeFacts {
         let size = self.files.size_of(&volume.facts.path).unwrap_or(0);
         VolumeFacts { size, ..volume.facts.clone() }
@@ -349,6 +342,10 @@ impl Volumes for FakeSystem {
 
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts> {
         self.call("create_volume", async { self.make_volume(volume) }).await
+    }
+
+    async fn take_volume(&self, volume: &NewTake) -> Result<VolumeFacts> {
+        self.call("take_volume", async { self.taken(volume) }).await
     }
 
     async fn grow_volume(&self, _: &str, id: &str, size: u64) -> Result<VolumeFacts> {

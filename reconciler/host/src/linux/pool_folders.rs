@@ -210,6 +210,20 @@ impl PoolFolders {
         there.map_err(|detail| SystemError::PoolAway { pool: pool.to_owned(), detail })
     }
 
+    /// Returns the folder with the volumes of another host in a shared pool. Blocking.
+    ///
+    /// *Errors*: [`SystemError::PoolAway`], also if this host does not know the pool as a shared one.
+    pub(super) fn volumes_of_host(&self, pool: &str, host: &str) -> Result<PathBuf> {
+        self.ensure_there(pool)?;
+        let away = |detail: String| SystemError::PoolAway { pool: pool.to_owned(), detail };
+        if host.is_empty() || host.starts_with('.') || host.contains('/') {
+            return Err(away(format!("{host:?} cannot be the name of a folder")));
+        }
+        let folder = self.folders.get(pool).filter(|_| locked(&self.shared).contains(pool));
+        let folder = folder.ok_or_else(|| away("it is not known as one of type Shared (yet)".to_owned()))?;
+        Ok(folder.folder_of(host).join(VOLUMES))
+    }
+
     /// Lists the pools that are there. In the folders of others nothing is changed: they may be those of another host. Blocking.
     pub(super) fn there(&self, layout: &Layout) -> Result<Vec<String>> {
         let mut pools = layout.pool_names()?;

@@ -12,7 +12,8 @@
 //! QEMU gets a disk, nor which disks should exist.
 //!
 //! The first file of a volume is named by its id; after each snapshot it continues in another one, see `snapshots`. Below it are
-//! the files of snapshots; those of deleted ones become fewer, see `merges`. A volume goes to another pool by `moves`.
+//! the files of snapshots; those of deleted ones become fewer, see `merges`. A volume goes to another pool by `moves`,
+//! and from the folder of a lost host to that of this one by `taken`.
 
 mod adopt;
 mod chains;
@@ -26,6 +27,7 @@ mod restores;
 mod snapshot_note;
 mod snapshots;
 mod space;
+mod taken;
 mod trash;
 
 use std::fs::{self, File};

@@ -31,6 +31,9 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
         Step::Create(volume) => {
             ctx.system.create_volume(volume).await?;
         }
+        Step::Take(new) => {
+            ctx.system.take_volume(new).await?;
+        }
         Step::TakeSnapshot(new) => take(ctx, std::slice::from_ref(new)).await?,
         Step::Restore { pool, volume, owner } => {
             ctx.system.restore_volume(pool, volume, owner).await?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use berth_api::{DeletionPolicy, Disk, ExpandPolicy, Provisioning, Quantity, Readiness, Reason, former_uid};
-use berth_host::{NewRestore, NewSnapshot, NewVolume, VolumeFacts, VolumeOwner};
+use berth_host::{NewRestore, NewSnapshot, NewTake, NewVolume, VolumeFacts, VolumeOwner};
 use berth_qemu::machine::{Backing, Format};
 use kube::ResourceExt;
 
@@ -304,6 +304,9 @@ fn wanted_size(disk: &Disk) -> Result<Option<u64>, Plan<Step>> {
 
 fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     let pool = disk.spec.pool.to_string();
+    if let Some(from) = disk.status.as_ref().and_then(|status| status.former_host.clone()) {
+        return take(disk, volume, from, observed);
+    }
     if disk.status.as_ref().is_some_and(|status| status.size.is_some()) {
         let text = format!(
             "volume {volume} was on this host and its file is gone: bring the file back, or replace the Disk"
@@ -353,6 +356,24 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     let create =
         NewVolume { encryption, pool, id: volume.to_owned(), size, base, snapshot, file, thick, owner };
     Plan::steps(vec![Step::Create(create)], Readiness::Reconciling(Reason::Provisioning, "being made".into()))
+}
+
+/// Returns the plan for a disk whose file is still in the folder of its former host: nothing else is ever made for it.
+fn take(disk: &Disk, volume: &str, from: String, observed: &Observed) -> Plan<Step> {
+    let size = match wanted_size(disk) {
+        Ok(size) => size,
+        Err(plan) => return plan,
+    };
+    let base = match base(disk, size, observed.image.as_ref()) {
+        Ok(base) => base,
+        Err(plan) => return plan,
+    };
+    if observed.user_waits {
+        return user_waits(disk);
+    }
+    let text = format!("its file is being taken from the folder of host {from}");
+    let new = NewTake { pool: disk.pool().to_string(), id: volume.to_owned(), from, uid: disk.uid(), base };
+    Plan::steps(vec![Step::Take(new)], Readiness::Reconciling(Reason::Moving, text))
 }
 
 /// Returns the plan while the VM is not admitted. As the controllers reported it: that this host has not admitted the VM yet, or refuses

@@ -22,6 +22,10 @@ pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, no
         let used = observed.used.map(|used| amount(used, size, status.used.as_deref()));
         status.used = used.or(status.used);
     }
+    if observed.volume.is_some() {
+        // It is this host's from now on.
+        status.former_host = None;
+    }
     if let Some(last) = observed.volume.as_ref().and_then(|volume| volume.restores.last()) {
         let restored = DiskRestored {
             snapshot: last.declared.name.as_str().into(),

@@ -119,6 +119,27 @@ fn a_disk_of_a_pool_that_is_away_is_neither_lost_nor_made_nor_removed() {
     assert_eq!(status.size.as_deref(), Some("1Gi"), "so that it is known to exist");
 }
 
+#[test]
+fn a_disk_of_a_lost_host_is_taken_from_its_folder_with_its_image_there_and_never_made_anew() {
+    let left = |spec| disk(spec, json!({"size": "1Gi", "pool": "site", "formerHost": "h0"}));
+    let blank = left(json!({"size": "1Gi", "pool": "site"}));
+    let take = |base: Option<&str>| {
+        let (pool, id) = ("site".to_owned(), "v-1".to_owned());
+        Step::Take(NewTake { pool, id, from: "h0".into(), uid: None, base: base.map(str::to_owned) })
+    };
+    assert_eq!(plan(&blank, &Observed::default()).steps, [take(None)]);
+    let waits = Observed { user_waits: true, ..Observed::default() };
+    assert!(plan(&blank, &waits).steps.is_empty(), "its VM may yet go elsewhere");
+    let of_image = left(json!({"size": "1Gi", "pool": "site", "image": "debian"}));
+    assert_eq!(plan(&of_image, &cached(GIB)).steps, [take(Some("ab"))]);
+    let report = |seen: &Observed| {
+        let readiness = plan(&blank, seen).readiness;
+        status(&blank, seen, &readiness, Timestamp::UNIX_EPOCH).former_host
+    };
+    assert_eq!(report(&Observed::default()).as_deref(), Some("h0"));
+    assert_eq!(report(&volume(GIB)), None, "the file is here");
+}
+
 fn reason(plan: &Plan<Step>) -> (bool, Reason) {
     (matches!(plan.readiness, Readiness::Stalled(..)), plan.readiness.reason())
 }
@@ -627,6 +648,7 @@ proptest! {
                     }
                     Step::Create(_) | Step::StartRestore(_) => prop_assert!(observed.volume.is_none() && !known),
                     Step::Restore { .. } => prop_assert!(observed.volume.is_none()),
+                    Step::Take(_) => prop_assert!(observed.volume.is_none() && disk.status.as_ref().is_some_and(|s| s.former_host.is_some())),
                     Step::RestoreSnapshot(_) => prop_assert!(observed.opener.is_none() && observed.restore.is_due()),
                     Step::StartMove(_) => prop_assert!(observed.opener.is_none()),
                     Step::FollowMove(_) | Step::CancelMove(_) | Step::Pull(_) | Step::FollowPull(_) | Step::FollowRestore(_) | Step::CancelRestore(_) | Step::TakeSnapshot(_) | Step::FinishRestore { .. } | Step::TakeOver { .. } | Step::Reserve { .. } | Step::Rewrap { .. } | Step::SetLimits { .. } | Step::ShortenChain { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}

@@ -152,7 +152,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         .collect();
     let volume_id = |disk: &DiskSeen| match claim_of(cache, &disk.key, disk.object.as_deref()) {
         Some(claim) => claim.id.clone(),
-        None => format!("v-{}", identities.hex(16)),
+        None => left_volume(disk).unwrap_or_else(|| format!("v-{}", identities.hex(16))),
     };
     let volume_ids = disks.iter().map(volume_id).collect();
     let new_disks =
@@ -237,6 +237,12 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         refused_by: refusal.map(|r| (r.host.clone(), r.message.clone())),
         fresh,
     }
+}
+
+/// Returns the identity of a disk whose file is in the folder of a host that is gone: it stays the same.
+fn left_volume(disk: &DiskSeen) -> Option<String> {
+    let status = disk.object.as_ref()?.status.as_ref()?;
+    status.former_host.as_ref().and(status.volume_id.clone())
 }
 
 /// Returns the first inserted medium with the content of an Image of another namespace that is not shared (any more).

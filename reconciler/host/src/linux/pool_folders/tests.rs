@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::super::volumes::LinuxVolumes;
 use super::*;
-use crate::{NewVolume, VolumeOwner};
+use crate::{NewTake, NewVolume, VolumeOwner};
 
 const POOL: &str = "fast";
 const ID: &str = "v-0123456789abcdef";
@@ -306,4 +306,56 @@ fn a_folder_that_qemus_user_cannot_reach_gets_no_disks() {
     assert!(away(folders().ensure_there(POOL)).contains("chmod o-w"));
     fs::set_permissions(f.at("fast"), PermissionsExt::from_mode(0o711)).expect("closed to others");
     folders().ensure_there(POOL).expect("it can pass through");
+}
+
+#[test]
+fn a_volume_of_a_lost_host_is_taken_from_its_folder_once_and_whole() {
+    let f = Fixture::new();
+    fs::create_dir_all(f.at("other/pools")).expect("made");
+    let first = f.fast();
+    let second =
+        PoolFolders::open(&[f.mapping(POOL, "fast")], &f.at("other/pools"), &[], None).expect("opened");
+    declare(&first, "a", "u", true);
+    let theirs = f.volumes(&first);
+    let made = theirs.create(&new(), None).expect("made");
+    let layout = Layout::new(f.at("other")).with_pool_places(second.places());
+    let volumes = LinuxVolumes::new(layout, None).with_pool_folders(second.clone());
+    let take =
+        NewTake { pool: POOL.to_owned(), id: ID.to_owned(), from: "a".to_owned(), uid: None, base: None };
+    assert!(
+        matches!(volumes.take_from_host(&take), Err(SystemError::PoolAway { .. })),
+        "not known as shared"
+    );
+    declare(&second, "b", "u", false);
+    for wrong in [
+        NewTake { uid: Some("another".to_owned()), ..take.clone() },
+        NewTake { base: Some("0".repeat(64)), ..take.clone() },
+    ] {
+        assert!(matches!(volumes.take_from_host(&wrong), Err(SystemError::VolumeDamaged { .. })));
+    }
+    let elsewhere = NewTake { from: "c".to_owned(), ..take.clone() };
+    assert!(matches!(volumes.take_from_host(&elsewhere), Err(SystemError::VolumeLost { .. })));
+    let outside = NewTake { from: "../a".to_owned(), ..take.clone() };
+    assert!(matches!(volumes.take_from_host(&outside), Err(SystemError::PoolAway { .. })));
+    assert!(made.path.exists(), "refused: nothing was touched");
+    for _ in 0..2 {
+        let taken = volumes.take_from_host(&take).expect("taken");
+        assert_eq!(taken.path, f.at("fast/hosts/b/volumes").join(format!("{ID}.qcow2")));
+        assert_eq!((taken.size, taken.owner), (made.size, made.owner.clone()));
+    }
+    assert!(!made.path.exists());
+    assert!(theirs.volume(POOL, ID).expect("read").is_none(), "the lost host does not have it any more");
+    // A crash came between the note and the renaming, and another one after it.
+    let note = f.at("fast/hosts/b/volumes").join(format!("{ID}.json"));
+    let written = fs::read_to_string(&note).expect("read");
+    fs::write(f.at("fast/hosts/a/volumes").join(format!("{ID}.json")), &written).expect("written");
+    fs::rename(f.at("fast/hosts/b/volumes").join(format!("{ID}.qcow2")), &made.path).expect("moved");
+    let intent = written.replace("\"complete\": true", "\"complete\": false");
+    assert_ne!(intent, written);
+    fs::write(&note, &intent).expect("written");
+    assert!(volumes.volume(POOL, ID).expect("read").is_none());
+    volumes.take_from_host(&take).expect("taken again");
+    fs::write(&note, &intent).expect("written");
+    volumes.take_from_host(&take).expect("finished");
+    assert_eq!(fs::read_to_string(&note).expect("read"), written);
 }

@@ -1,0 +1,248 @@
+//! A VM of a fenced host with all disks in shared pools: it goes to another host, with its disks.
+//!
+//! ```text
+//!    bound to OLD,        each Disk:             each Disk:       the VM: not bound,       placed as a new VM is,     the host's
+//!    OLD is fenced ────▶  formerHost OLD  ────▶  not bound  ────▶ not admitted      ────▶  with its disks       ────▶ agent takes
+//!                                                                                                                    the files
+//! ```
+//!
+//! A Disk loses its host only after its `formerHost` was read back: definitions of an older version would drop it, and with it the place of
+//! the file.
+//!
+//! The fence comes first: an administrator has said that nothing runs on OLD any more. No agent of OLD is obeyed after that, and its host
+//! stays fenced until all files are taken from its folder. Each step is one write with the resource version that was read, and is decided
+//! from the objects alone, so a crash between two of them loses nothing.
+
+use std::sync::Arc;
+
+use berth_api::{
+    Binding, ConditionType, ConditionUpdate, Disk, DiskState, DiskStatus, Power, RESTORE_ANNOTATION,
+    Readiness, Reason, StoragePoolType, VM, VMState, VMStatus, condition, vm::HostRefusal,
+};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::{
+    batch::WriteBatch,
+    cache::Cache,
+    config::Config,
+    key::{Key, ObjectKind},
+    plan::Outcome,
+};
+
+/// Rebinds a VM of a fenced host; `None` if its host is not fenced, or the VM stays lost with it.
+pub(crate) fn vm(cache: &Cache, config: &Config, vm: &VM, batch: &mut WriteBatch) -> Option<Outcome> {
+    let binding = vm.status.as_ref()?.binding.as_ref()?;
+    let host = &binding.host;
+    if !cache.is_fenced(host) || vm.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let disks = disks(cache, vm, host).ok()?;
+    let now = config.clock.now();
+    let unmarked: Vec<&Arc<Disk>> = disks.iter().filter(|disk| !is_left_on(disk, host)).collect();
+    if !unmarked.is_empty() {
+        // The Disks enqueue the VM when they have the mark.
+        for disk in unmarked {
+            batch.status(disk.as_ref(), marked(disk, host));
+        }
+        return Some(Outcome::Settled);
+    }
+    let bound: Vec<&Arc<Disk>> = disks.iter().filter(|disk| host_of(disk).is_some()).collect();
+    if bound.is_empty() {
+        batch.status(vm, unbound(vm, now));
+    }
+    for disk in bound {
+        batch.status(disk.as_ref(), left(disk, host, now));
+    }
+    batch.enqueue(Key::of(vm));
+    Some(Outcome::Settled)
+}
+
+/// Returns why a VM with a disk in a shared pool stays lost with its host.
+pub(super) fn why_lost(cache: &Cache, vm: &VM, host: &str) -> Option<String> {
+    let namespace = vm.namespace().unwrap_or_default();
+    let mut objects =
+        vm.spec.disks.iter().filter_map(|disk| cache.tables.disks.named(&namespace, disk.name.as_str()));
+    let has_shared = objects.any(|disk| is_shared(cache, disk));
+    disks(cache, vm, host).err().filter(|_| has_shared)
+}
+
+/// Whether the file of a disk without a host is in the folder of this one.
+pub(super) fn is_left_on(disk: &Disk, host: &str) -> bool {
+    disk.status.as_ref().is_some_and(|status| status.former_host.as_deref() == Some(host))
+}
+
+/// Enqueues the VMs of a disk that is marked as left on its fenced host: the next step is theirs. For a disk without a host that is deleted,
+/// enqueues the one that has its file, which may be removed now.
+pub(super) fn after_marking(cache: &Cache, disk: &Disk, batch: &mut WriteBatch) {
+    if host_of(disk).is_some_and(|host| cache.is_fenced(host) && is_left_on(disk, host)) {
+        cache.index.vms_with_disk(&Key::of(disk)).into_iter().for_each(|vm| batch.enqueue(vm));
+    }
+    let former = disk.status.as_ref().and_then(|status| status.former_host.as_ref());
+    if let Some(former) =
+        former.filter(|_| disk.metadata.deletion_timestamp.is_some() && host_of(disk).is_none())
+    {
+        batch.enqueue(Key::cluster(ObjectKind::Host, former));
+    }
+}
+
+/// Returns the status of a disk that is unbound only until a VM is placed with it, without users that are gone: nothing else is decided
+/// about it.
+pub(super) fn between_hosts(cache: &Cache, disk: &Disk) -> Option<DiskStatus> {
+    let status = disk.status.as_ref().filter(|status| status.binding.is_none())?;
+    if status.former_host.is_none() || disk.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let namespace = disk.namespace().unwrap_or_default();
+    let mut status = status.clone();
+    status.used_by.retain(|user| {
+        let vm = cache.tables.vms.named(&namespace, &user.vm);
+        vm.is_some_and(|vm| vm.uid().as_deref() == Some(user.vm_uid.as_str()))
+    });
+    Some(status)
+}
+
+/// Enqueues the fenced hosts once a disk of a shared pool is not in their folders (any more): one of them may be removed now.
+pub(super) fn after_taking(cache: &Cache, disk: &Disk, batch: &mut WriteBatch) {
+    let is_taken = disk.status.as_ref().is_some_and(|status| status.former_host.is_none());
+    if !is_taken || !is_shared(cache, disk) || host_of(disk).is_none_or(|host| cache.is_fenced(host)) {
+        return;
+    }
+    let fenced = cache.tables.hosts.all().filter(|host| host.spec.fenced);
+    fenced.for_each(|host| batch.enqueue(Key::cluster(ObjectKind::Host, &host.name_any())));
+}
+
+fn is_shared(cache: &Cache, disk: &Disk) -> bool {
+    let pool = cache.tables.storage_pools.cluster(disk.pool().as_str());
+    pool.is_some_and(|pool| pool.spec.pool_type == StoragePoolType::Shared)
+}
+
+fn host_of(disk: &Disk) -> Option<&String> {
+    disk.status.as_ref()?.binding.as_ref().map(|binding| &binding.host)
+}
+
+/// Returns the disks of a VM that can go to another host. The error is why it cannot.
+fn disks(cache: &Cache, vm: &VM, host: &str) -> Result<Vec<Arc<Disk>>, String> {
+    let namespace = vm.namespace().unwrap_or_default();
+    let hardware = vm.status.as_ref().and_then(|status| status.hardware.as_ref());
+    let had_tpm = hardware.and_then(|hardware| hardware.tpm).unwrap_or_default();
+    let is_secure = hardware.is_some_and(|hardware| hardware.firmware == "UEFISecureBoot");
+    let has_attachments = cache.tables.attachments.all().any(|attachment| {
+        attachment.metadata.namespace == vm.metadata.namespace && attachment.spec.vm.as_str() == vm.name_any()
+    });
+    let refusals = [
+        (vm.spec.disks.is_empty(), "it has no disk"),
+        (had_tpm || cache.declares_tpm(vm), "its TPM was on that host"),
+        (is_secure, "its firmware variables, with the keys of Secure Boot, were on that host"),
+        (vm.spec.power == Power::Suspended, "the memory of its suspended guest was on that host"),
+        (vm.spec.restore.is_some(), "it declares a restore"),
+        (has_attachments, "it has a disk of a HotswapDiskAttachment"),
+    ];
+    if let Some((_, why)) = refusals.iter().find(|(refuses, _)| *refuses) {
+        return Err((*why).to_owned());
+    }
+    let mut disks = Vec::new();
+    for named in &vm.spec.disks {
+        let name = named.name.as_str();
+        let disk = cache.tables.disks.named(&namespace, name);
+        let disk = disk.ok_or_else(|| format!("Disk {name} does not exist"))?;
+        if let Some(why) = refusal(cache, vm, disk, host) {
+            return Err(format!("Disk {name} {why}"));
+        }
+        disks.push(disk.clone());
+    }
+    Ok(disks)
+}
+
+/// Returns why a disk cannot go to another host, if it cannot.
+fn refusal(cache: &Cache, vm: &VM, disk: &Disk, host: &str) -> Option<&'static str> {
+    let status = disk.status.clone().unwrap_or_default();
+    let uid = vm.uid().unwrap_or_default();
+    let is_whole = match host_of(disk) {
+        Some(of) => of == host && status.former_host.as_deref().is_none_or(|former| former == host),
+        None => status.former_host.as_deref() == Some(host),
+    };
+    let refusals = [
+        (!is_shared(cache, disk), "is in no pool of type Shared"),
+        (disk.metadata.deletion_timestamp.is_some(), "is being deleted"),
+        (disk.spec.pool != *disk.pool(), "was to be moved to another pool"),
+        (!is_whole || status.volume_id.is_none(), "has its file on another host, or in the folder of one"),
+        (status.size.is_none(), "has no file yet"),
+        (disk.spec.encryption.is_some(), "is encrypted"),
+        (disk.is_read_only_many(), "is one that several VMs read"),
+        (disk.spec.source.is_some(), "is made from a source"),
+        (disk.annotations().contains_key(RESTORE_ANNOTATION), "was brought back after it was deleted"),
+        (disk.spec.restore.is_some() || status.restored_from.is_some(), "was restored from a snapshot"),
+        (status.used_by.iter().any(|user| user.vm_uid != uid), "is used by another VM"),
+        (has_snapshots(cache, disk), "has snapshots"),
+    ];
+    refusals.into_iter().find_map(|(refuses, why)| refuses.then_some(why))
+}
+
+fn has_snapshots(cache: &Cache, disk: &Disk) -> bool {
+    let volume = disk.status.as_ref().and_then(|status| status.volume_id.as_ref());
+    cache.tables.disk_snapshots.all().any(|snapshot| {
+        let of_volume = snapshot.status.as_ref().and_then(|status| status.volume_id.as_ref());
+        let is_of_name = snapshot.metadata.namespace == disk.metadata.namespace
+            && snapshot.spec.disk.as_str() == disk.name_any();
+        is_of_name || (of_volume.is_some() && of_volume == volume)
+    })
+}
+
+/// The status of a disk with the mark of the host that has its file.
+fn marked(disk: &Disk, host: &str) -> DiskStatus {
+    DiskStatus { former_host: Some(host.to_owned()), ..disk.status.clone().unwrap_or_default() }
+}
+
+/// The status of a disk whose file stays in the folder of the lost host until the next one takes it.
+fn left(disk: &Disk, host: &str, now: Timestamp) -> DiskStatus {
+    let mut status = disk.status.clone().unwrap_or_default();
+    let generation = disk.metadata.generation.unwrap_or_default();
+    let text =
+        format!("host {host} is gone for good: the next host of its VM takes its file from the shared pool");
+    Readiness::Reconciling(Reason::HostFenced, text).write(&mut status.conditions, generation, now);
+    status.binding = None;
+    status.state = Some(DiskState::Pending);
+    status.observed_generation = generation;
+    status
+}
+
+/// The status of a VM that nothing runs of any more, and that is placed again.
+fn unbound(vm: &VM, now: Timestamp) -> VMStatus {
+    let mut status = vm.status.clone().unwrap_or_default();
+    let generation = vm.metadata.generation.unwrap_or_default();
+    let host = status.binding.as_ref().map(|binding| binding.host.clone()).unwrap_or_default();
+    let text =
+        format!("host {host} is gone for good, its disks are in shared pools: it is placed on another host");
+    if let Some(Binding { host, epoch }) = status.binding.take() {
+        // Every later binding has a greater epoch.
+        let refusal = HostRefusal { host, epoch, message: text.clone(), time: Some(now) };
+        status.refusal = Some(Box::new(refusal));
+    }
+    let reason = Reason::HostFenced;
+    for kind in [ConditionType::Scheduled, ConditionType::Running, ConditionType::GuestReady] {
+        let update = ConditionUpdate::from_bool(kind, false, reason, &text);
+        condition::set(&mut status.conditions, update, generation, now);
+    }
+    condition::remove(&mut status.conditions, ConditionType::GuestFrozen);
+    Readiness::Reconciling(reason, text).write(&mut status.conditions, generation, now);
+    status.state = Some(VMState::Pending);
+    status.admitted_epoch = None;
+    status.host_address = None;
+    status.process = None;
+    status.guest = None;
+    status.cpu_time = None;
+    status.dedicated_cpus = None;
+    status.storage = None;
+    status.observed_addresses = Vec::new();
+    status.pending_power_cycle = Vec::new();
+    status.cdroms = Vec::new();
+    status.pci_devices = Vec::new();
+    status.usb_devices = Vec::new();
+    status.vgpus = Vec::new();
+    status.observed_generation = generation;
+    status
+}
+
+#[cfg(test)]
+mod tests;

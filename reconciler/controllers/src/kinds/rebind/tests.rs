@@ -1,0 +1,136 @@
+//! Decisions about the VMs of a fenced host.
+
+use berth_api::{Host, HotswapDiskAttachment, StoragePool};
+use serde_json::{Value, json};
+
+use super::*;
+
+fn object<K: serde::de::DeserializeOwned>(
+    kind: &str,
+    name: &str,
+    namespace: Option<&str>,
+    spec: Value,
+    status: Value,
+) -> K {
+    let metadata = json!({"name": name, "namespace": namespace, "uid": name, "resourceVersion": "1"});
+    let whole = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": metadata,
+        "spec": spec, "status": status});
+    serde_json::from_value(whole).expect("an object")
+}
+
+fn vm_with(spec: Value) -> VM {
+    let mut whole = json!({"class": "small", "disks": [{"name": "root", "boot": true}]});
+    for (key, value) in spec.as_object().cloned().unwrap_or_default() {
+        whole[key] = value;
+    }
+    let status = json!({"binding": {"host": "h1", "epoch": 4}, "admittedEpoch": 4, "instanceID": "i-1", "state": "Running"});
+    object("VM", "web", Some("ns"), whole, status)
+}
+
+fn disk_with(spec: Value, status: Value) -> Disk {
+    let mut declared = json!({"size": "1Gi", "pool": "site"});
+    let mut known = json!({"binding": {"host": "h1", "epoch": 2}, "volumeID": "v-1", "size": "1Gi", "pool": "site",
+        "usedBy": [{"use": "Fixed", "vm": "web", "vmUid": "web"}]});
+    for (whole, changes) in [(&mut declared, spec), (&mut known, status)] {
+        for (key, value) in changes.as_object().cloned().unwrap_or_default() {
+            whole[key] = value;
+        }
+    }
+    object("Disk", "root", Some("ns"), declared, known)
+}
+
+fn cache(fenced: bool, disk: Disk) -> Cache {
+    let now = tokio::time::Instant::now();
+    let mut cache = Cache::new(std::time::Duration::from_secs(40));
+    cache.put(object::<Host>("Host", "h1", None, json!({"fenced": fenced}), json!(null)), now);
+    for (name, kind) in [("site", "Shared"), ("fast", "Local")] {
+        cache.put(object::<StoragePool>("StoragePool", name, None, json!({"type": kind}), json!(null)), now);
+    }
+    cache.put(disk, now);
+    cache
+}
+
+#[test]
+fn only_plain_disks_in_shared_pools_go_to_another_host() {
+    let plain = || vm_with(json!({}));
+    let why = |vm: &VM, spec: Value, status: Value| {
+        let cache = cache(true, disk_with(spec, status));
+        disks(&cache, vm, "h1").err().unwrap_or_default()
+    };
+    assert_eq!(why(&plain(), json!({}), json!({})), "");
+    assert_eq!(
+        why(&plain(), json!({}), json!({"binding": null, "formerHost": "h1"})),
+        "",
+        "it was left there"
+    );
+    let refused = [
+        (json!({"pool": "fast"}), json!({"pool": "fast"}), "no pool of type Shared"),
+        (json!({"pool": "fast"}), json!({}), "another pool"),
+        (json!({}), json!({"binding": {"host": "h2", "epoch": 1}}), "another host"),
+        (json!({}), json!({"formerHost": "h0"}), "folder of one"),
+        (json!({}), json!({"binding": null, "formerHost": "h2"}), "another host"),
+        // Definitions of an older version have dropped the mark.
+        (json!({}), json!({"binding": null}), "another host"),
+        (json!({}), json!({"size": null}), "no file yet"),
+        (json!({"source": {"disk": "other"}}), json!({}), "made from a source"),
+        (json!({"restore": {"snapshot": "s"}}), json!({}), "restored"),
+        (json!({}), json!({"usedBy": [{"use": "Fixed", "vm": "db", "vmUid": "db"}]}), "another VM"),
+    ];
+    for (spec, status, text) in refused {
+        let found = why(&plain(), spec, status);
+        assert!(found.starts_with("Disk root ") && found.contains(text), "{found:?} does not say {text:?}");
+    }
+    let lost = [
+        (json!({"disks": []}), "no disk"),
+        (json!({"tpm": true}), "TPM"),
+        (json!({"power": "Suspended"}), "memory"),
+        (json!({"disks": [{"name": "root", "boot": true}, {"name": "data"}]}), "does not exist"),
+    ];
+    for (spec, text) in lost {
+        let found = why(&vm_with(spec), json!({}), json!({}));
+        assert!(found.contains(text), "{found:?} does not say {text:?}");
+    }
+}
+
+#[test]
+fn a_disk_of_an_attachment_keeps_a_vm_lost_and_the_message_says_so_only_with_a_shared_pool() {
+    let with_attachment = |disk: Disk| {
+        let mut cache = cache(true, disk);
+        let attachment: HotswapDiskAttachment =
+            object("HotswapDiskAttachment", "a", Some("ns"), json!({"vm": "web", "disk": "x"}), json!(null));
+        cache.put(attachment, tokio::time::Instant::now());
+        why_lost(&cache, &vm_with(json!({})), "h1")
+    };
+    let why = with_attachment(disk_with(json!({}), json!({}))).expect("it stays lost");
+    assert!(why.contains("HotswapDiskAttachment"), "{why}");
+    let local = disk_with(json!({"pool": "fast"}), json!({"pool": "fast"}));
+    assert_eq!(with_attachment(local), None, "nothing else was to be expected");
+}
+
+#[test]
+fn a_vm_that_leaves_keeps_its_identity_and_its_disks_keep_theirs() {
+    let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+    let of_disk = marked(&disk_with(json!({}), json!({})), "h1");
+    assert_eq!(of_disk.binding.as_ref().map(|binding| binding.host.as_str()), Some("h1"));
+    let of_disk = left(&Disk { status: Some(of_disk), ..disk_with(json!({}), json!({})) }, "h1", now);
+    assert_eq!((of_disk.binding, of_disk.former_host.as_deref()), (None, Some("h1")));
+    assert_eq!((of_disk.volume_id.as_deref(), of_disk.size.as_deref()), (Some("v-1"), Some("1Gi")));
+    assert_eq!(of_disk.used_by.len(), 1, "no other VM gets it meanwhile");
+    let of_vm = unbound(&vm_with(json!({})), now);
+    assert_eq!((of_vm.binding, of_vm.admitted_epoch), (None, None));
+    assert_eq!(of_vm.instance_id.as_deref(), Some("i-1"), "the guest is the same machine");
+    assert_eq!(of_vm.refusal.map(|refusal| refusal.epoch), Some(4), "the next epoch is greater");
+    assert!(condition::find(&of_vm.conditions, "Running").is_some_and(|c| c.status == "False"));
+}
+
+#[test]
+fn a_disk_between_hosts_is_held_for_its_vm_until_that_is_deleted() {
+    let left = || disk_with(json!({}), json!({"binding": null, "formerHost": "h1"}));
+    let mut cache = cache(true, left());
+    assert!(is_left_on(&left(), "h1") && !is_left_on(&left(), "h2"));
+    let users = |cache: &Cache| between_hosts(cache, &left()).map(|status| status.used_by.len());
+    assert_eq!(users(&cache), Some(0), "its VM is gone");
+    cache.put(vm_with(json!({})), tokio::time::Instant::now());
+    assert_eq!(users(&cache), Some(1));
+    assert_eq!(between_hosts(&cache, &disk_with(json!({}), json!({}))), None, "it has a host");
+}
