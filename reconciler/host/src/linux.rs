@@ -74,10 +74,10 @@ use super::{
     BackupFolderMapping, BridgedNetwork, ChecksumSource, Credentials, DeviceSpecs, ExternalLease, Firewall,
     ForeignObject, Forwarding, HostFacts, HostInfo, HostLinks, HostUse, ImageFacts, ImageFile, ImageSource,
     Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks,
-    NewImage, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, PciMapping, PoolFolderMapping, ProcessDetails,
-    ProcessFacts, Progress, RemoteImage, ResolvedImage, Result, SealedKey, ShareMapping, SharedPool,
-    SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume,
-    Uplink, UsbMapping, VgpuMapping, VolumeFacts, VolumeOwner, Volumes,
+    NewImage, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, PciMapping, PoolFolderMapping,
+    ProcessDetails, ProcessFacts, Progress, RemoteImage, ResolvedImage, Result, SealedKey, ShareMapping,
+    SharedPool, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts, Trace, TraceRequest,
+    TrashedVolume, Uplink, UsbMapping, VgpuMapping, VolumeFacts, VolumeOwner, Volumes,
 };
 use backup_folders::BackupFolders;
 pub use backups::{EntryFacts, ObjectStore, RepositoryEntry, RepositoryReader};

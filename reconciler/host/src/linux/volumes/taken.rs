@@ -24,7 +24,7 @@ use crate::{NewTake, SystemError, VolumeFacts};
 impl LinuxVolumes {
     /// Moves a volume from the folder of another host to that of this one. When the volume is here, the other folder is not looked at.
     pub(in super::super) fn take_from_host(&self, new: &NewTake) -> Result<VolumeFacts> {
-        let _chains = self.lock();
+        let _chains = self.lock(&[&new.pool])?;
         let place = self.place(&new.pool, &new.id)?;
         if self.volume(&new.pool, &new.id)?.is_none() {
             if exists(&place.trashed_file)? {
