@@ -24,7 +24,7 @@ use crate::SystemError;
 /// How long a folder may take to answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What goes on in a folder that may not answer.
+/// The look and the work that go on in a folder which may not answer.
 #[derive(Debug, Default)]
 pub(super) struct Looking {
     /// When the look that goes on was begun.
