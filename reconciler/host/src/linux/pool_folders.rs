@@ -421,7 +421,7 @@ impl PoolFolder {
 
     fn facts(self: &Arc<Self>) -> PoolFolderFacts {
         let looked = self.look(|folder| {
-            folder.ensure_there()?;
+            folder.ensure_answers()?;
             folder.ensure_usable()?;
             files::space(&folder.path).map_err(|error| format!("its space cannot be read: {error}"))
         });

@@ -33,23 +33,27 @@ impl LinuxMachines {
     pub(in super::super) async fn grant(&self, instance: &str, spec: &DiskSpec) -> Result<DiskSpec> {
         let user = self.runs_as(instance).await?;
         let (layout, pool_folders) = (self.layout.clone(), self.pool_folders.clone());
-        let (instance, spec, folders) = (instance.to_owned(), spec.clone(), pool_folders.clone());
+        let (of, spec, pool) = (instance.to_owned(), spec.clone(), layout.pool_of(&spec.file));
+        let pools: BTreeSet<String> = pool.iter().cloned().collect();
         let grant = move || {
-            if let Some(pool) = layout.pool_of(&spec.file) {
+            if let Some(pool) = pool {
                 pool_folders.ensure_there(&pool)?;
             }
-            disk(&layout, &instance, &spec, user.as_ref(), &pool_folders.there(&layout)?)
+            disk(&layout, &of, &spec, user.as_ref())
         };
-        folders.on_all(grant).await
+        let granted = self.pool_folders.on_pools(&pools, grant).await?;
+        if user.is_some() {
+            let (layout, of) = (self.layout.clone(), instance.to_owned());
+            self.in_each_pool(move |pool| remove_former_links(&layout, &of, pool)).await?;
+        }
+        Ok(granted)
     }
 
     pub(in super::super) async fn revoke(&self, instance: &str, volume: &str) -> Result<()> {
         check_name("volume", volume)?;
         let user = self.runs_as(instance).await?;
-        let (layout, pool_folders) = (self.layout.clone(), self.pool_folders.clone());
-        let (volume, folders) = (volume.to_owned(), pool_folders.clone());
-        let revoke = move || revoke(&layout, &volume, user.as_ref(), &pool_folders.there(&layout)?);
-        folders.on_all(revoke).await
+        let (layout, volume) = (self.layout.clone(), volume.to_owned());
+        self.in_each_pool(move |pool| revoke(&layout, &volume, user.as_ref(), pool)).await
     }
 
     /// Makes root the owner of files of a pool that is back, which belonged to machines that are gone.
@@ -70,22 +74,43 @@ impl LinuxMachines {
     /// Takes all files in pools back from the user of an instance, and removes its hard links.
     pub(super) async fn take_back(&self, instance: &str) -> Result<()> {
         let (layout, users, instance) = (self.layout.clone(), self.users.clone(), instance.to_owned());
-        let pool_folders = self.pool_folders.clone();
-        let take_back = move || {
-            let pools = pool_folders.there(&layout)?;
-            revoke_all(&layout, &users, &instance, &pools)?;
-            remove_links(&layout, &instance, &pools)
+        let bases = layout.bases(&instance);
+        let take_back = move |pool: &str| {
+            revoke_all(&layout, &users, &instance, pool)?;
+            // The links keep the bytes of the files allocated.
+            super::remove_folder(&layout.snapshot_links(pool, &instance))
         };
-        self.pool_folders.on_all(take_back).await
+        self.in_each_pool(take_back).await?;
+        files::blocking(move || super::remove_folder(&bases)).await
+    }
+
+    /// Runs work in each pool that is there, one after the other: what is given up goes on in its pool alone, and never in one in which the
+    /// next work has begun.
+    async fn in_each_pool(&self, work: impl Fn(&str) -> Result<()> + Clone + Send + 'static) -> Result<()> {
+        let (layout, pool_folders) = (self.layout.clone(), self.pool_folders.clone());
+        let there = move || pool_folders.there(&layout);
+        for pool in self.pool_folders.on_all(there).await? {
+            let (work, pools) = (work.clone(), BTreeSet::from([pool.clone()]));
+            match self.pool_folders.on_pools(&pools, move || work(&pool)).await {
+                // As one that was away before.
+                Err(error @ SystemError::PoolAway { .. }) => tracing::debug!(%error, "pool left out"),
+                done => done?,
+            }
+        }
+        Ok(())
     }
 
     /// Makes the disks and media of a machine that has no links yet accessible to this user.
     pub(super) async fn lend(&self, machine: MachineSpec, user: Option<RunAs>) -> Result<MachineSpec> {
-        let (layout, pools) = (self.layout.clone(), self.pools_of(&machine.disks));
+        let (layout, pool_folders) = (self.layout.clone(), self.pool_folders.clone());
+        let pools = self.pools_of(&machine.disks);
+        let needed = pools.clone();
         let lend = move || {
+            // Work that was given up may still take files back in a pool that was away.
+            needed.iter().try_for_each(|pool| pool_folders.ensure_there(pool))?;
             let mut machine = machine;
             for of in &mut machine.disks {
-                *of = disk(&layout, &machine.instance, of, user.as_ref(), &[])?;
+                *of = disk(&layout, &machine.instance, of, user.as_ref())?;
             }
             for of in machine.cdroms.iter_mut().filter_map(|cdrom| cdrom.medium.as_mut()) {
                 *of = medium(&layout, &machine.instance, of, user.as_ref())?;
@@ -109,14 +134,8 @@ impl LinuxMachines {
     }
 }
 
-/// Makes a disk accessible to this user, and returns it with the paths that its QEMU has to open. `pools`: those that are there.
-fn disk(
-    layout: &Layout,
-    instance: &str,
-    disk: &DiskSpec,
-    user: Option<&RunAs>,
-    pools: &[String],
-) -> Result<DiskSpec> {
+/// Makes a disk accessible to this user, and returns it with the paths that its QEMU has to open.
+fn disk(layout: &Layout, instance: &str, disk: &DiskSpec, user: Option<&RunAs>) -> Result<DiskSpec> {
     let Some(user) = user else { return Ok(disk.clone()) };
     if disk.read_only {
         files::grant(&disk.file, Some(user))?;
@@ -124,7 +143,6 @@ fn disk(
         files::give(&disk.file, Some(user))?;
     }
     let backing = disk.backing.as_ref().map(|backing| chain(layout, instance, backing, user)).transpose()?;
-    remove_former_links(layout, instance, pools)?;
     Ok(DiskSpec { backing, ..disk.clone() })
 }
 
@@ -180,25 +198,14 @@ fn links(layout: &Layout, instance: &str, file: &Path) -> PathBuf {
 
 /// Removes the hard links of an instance to snapshots that were merged with others: nothing opens them by this name any more, and
 /// the links keep their bytes allocated.
-fn remove_former_links(layout: &Layout, instance: &str, pools: &[String]) -> Result<()> {
-    for pool in pools {
-        let (links, snapshots) = (layout.snapshot_links(pool, instance), layout.snapshots(pool));
-        for name in files::names(&links)? {
-            let snapshot = snapshots.join(&name);
-            if !snapshot.try_exists().map_err(failed("look for", &snapshot))? {
-                let link = links.join(&name);
-                files::remove_if_there(&link).map_err(failed("remove", &link))?;
-            }
+fn remove_former_links(layout: &Layout, instance: &str, pool: &str) -> Result<()> {
+    let (links, snapshots) = (layout.snapshot_links(pool, instance), layout.snapshots(pool));
+    for name in files::names(&links)? {
+        let snapshot = snapshots.join(&name);
+        if !snapshot.try_exists().map_err(failed("look for", &snapshot))? {
+            let link = links.join(&name);
+            files::remove_if_there(&link).map_err(failed("remove", &link))?;
         }
-    }
-    Ok(())
-}
-
-/// Removes the hard links of an instance: they keep the bytes of the files allocated.
-fn remove_links(layout: &Layout, instance: &str, pools: &[String]) -> Result<()> {
-    super::remove_folder(&layout.bases(instance))?;
-    for pool in pools {
-        super::remove_folder(&layout.snapshot_links(pool, instance))?;
     }
     Ok(())
 }
@@ -219,17 +226,17 @@ fn folders(layout: &Layout, instance: &str, user: Option<&RunAs>, pools: &[Strin
 }
 
 /// Makes root the owner of a volume's file again, if this user owns it.
-fn revoke(layout: &Layout, volume: &str, user: Option<&RunAs>, pools: &[String]) -> Result<()> {
+fn revoke(layout: &Layout, volume: &str, user: Option<&RunAs>, pool: &str) -> Result<()> {
     let Some(user) = user else { return Ok(()) };
     // After a snapshot a number follows the volume's id.
     let is_its = |name: &str| name.ends_with(".qcow2") && name.split('.').next() == Some(volume);
-    take_back_where(layout, pools, |name, owner| is_its(name) && owner == user.uid)
+    take_back_where(layout, pool, |name, owner| is_its(name) && owner == user.uid)
 }
 
 /// Makes root the owner of all volume files again that the user of an instance owns after its QEMU has ended.
-fn revoke_all(layout: &Layout, users: &Users, instance: &str, pools: &[String]) -> Result<()> {
+fn revoke_all(layout: &Layout, users: &Users, instance: &str, pool: &str) -> Result<()> {
     match users.own(instance) {
-        Some(user) => take_back_where(layout, pools, |_, owner| owner == user.uid),
+        Some(user) => take_back_where(layout, pool, |_, owner| owner == user.uid),
         None => Ok(()),
     }
 }
@@ -266,15 +273,13 @@ fn owner_of(path: &Path) -> Option<u32> {
     fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map(|about| about.uid())
 }
 
-fn take_back_where(layout: &Layout, pools: &[String], wanted: impl Fn(&str, u32) -> bool) -> Result<()> {
-    for pool in pools {
-        for folder in [layout.volumes(pool), layout.trash(pool)] {
-            for name in files::names(&folder)? {
-                let path = folder.join(&name);
-                // A file that has been removed needs no owner.
-                if fs::symlink_metadata(&path).is_ok_and(|m| m.is_file() && wanted(&name, m.uid())) {
-                    files::revoke(&path)?;
-                }
+fn take_back_where(layout: &Layout, pool: &str, wanted: impl Fn(&str, u32) -> bool) -> Result<()> {
+    for folder in [layout.volumes(pool), layout.trash(pool)] {
+        for name in files::names(&folder)? {
+            let path = folder.join(&name);
+            // A file that has been removed needs no owner.
+            if fs::symlink_metadata(&path).is_ok_and(|m| m.is_file() && wanted(&name, m.uid())) {
+                files::revoke(&path)?;
             }
         }
     }

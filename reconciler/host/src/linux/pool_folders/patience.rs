@@ -4,14 +4,16 @@
 //! ```text
 //!  a look     in a thread of its own, one at a time for each folder; those that wait for it give up when it has taken too long
 //!  work       is watched by looks: when one has taken too long, its caller gets an error, and its thread is left to itself
+//!  back       once a look answers and all work that was given up has ended
 //! ```
 //!
-//! So a folder that does not answer takes one thread for its look and one for each work that it interrupted, and holds up no other.
+//! So a folder that does not answer takes one thread for its look and one for each work that it interrupted, and holds up no other. Work that
+//! was given up may still write when the server is back: until it has ended the pool is away, so that no other work changes the same files.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,11 +24,14 @@ use crate::SystemError;
 /// How long a folder may take to answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// When the look that goes on was begun.
+/// The look and the work that go on in a folder which may not answer.
 #[derive(Debug, Default)]
 pub(super) struct Looking {
+    /// When the look that goes on was begun.
     begun: Mutex<Option<Instant>>,
     ended: Condvar,
+    /// Work that was given up; each is held by the thread that does it.
+    given_up: Mutex<Vec<Weak<()>>>,
 }
 
 /// A look that goes on.
@@ -70,10 +75,24 @@ impl PoolFolder {
         }
     }
 
-    /// Checks that the pool is there, and that its file system answers: the marker may be in the page cache.
+    /// Checks that the pool is there, that its file system answers (the marker may be in the page cache), and that no work goes on that
+    /// was given up.
     pub(super) fn ensure_answers(&self) -> std::result::Result<(), String> {
         self.ensure_there()?;
-        files::space(&self.path).map(drop).map_err(|error| format!("its space cannot be read: {error}"))
+        files::space(&self.path).map_err(|error| format!("its space cannot be read: {error}"))?;
+        match self.is_interrupted() {
+            true => Err(format!(
+                "work in its folder {} that was given up while it did not answer has not ended",
+                self.path.display()
+            )),
+            false => Ok(()),
+        }
+    }
+
+    fn is_interrupted(&self) -> bool {
+        let mut given_up = locked(&self.looking.given_up);
+        given_up.retain(|work| work.strong_count() > 0);
+        !given_up.is_empty()
     }
 
     /// Without the time that has passed since: a message that changes is written again and again.
@@ -94,7 +113,8 @@ impl PoolFolder {
 impl PoolFolders {
     /// Runs blocking work that uses these pools.
     ///
-    /// *Errors*: [`SystemError::PoolAway`] if one of them does not answer. The work then goes on if it ever does.
+    /// *Errors*: [`SystemError::PoolAway`] if one of them does not answer. The work then goes on if it ever does, and the pool is away
+    /// until it has ended.
     pub(in super::super) async fn on_pools<T: Send + 'static>(
         &self,
         pools: &BTreeSet<String>,
@@ -142,9 +162,14 @@ impl PoolFolders {
         if folders.is_empty() {
             return blocking(work).await;
         }
+        let goes_on = Arc::new(());
+        let noted = Arc::downgrade(&goes_on);
+        // Dropped after the result, which may remove files when it is dropped.
+        let work = move || (work(), goes_on);
         tokio::select! {
-            done = blocking(work) => done,
+            (done, _) = blocking(work) => done,
             folder = silent_of(folders) => {
+                locked(&folder.looking.given_up).push(noted);
                 Err(SystemError::PoolAway { pool: folder.pool.clone(), detail: folder.silence() })
             }
         }

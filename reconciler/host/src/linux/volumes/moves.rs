@@ -390,21 +390,30 @@ impl LinuxVolumes {
         }
     }
 
-    /// Settles the interrupted moves of a pool. The caller holds the lock.
+    /// Settles the interrupted moves of a pool. The caller does not hold the lock.
     pub(super) fn settle_moves(&self, pool: &str) -> Result<()> {
         for name in files::names(&self.layout.volumes(pool))? {
             let Some(id) = name.strip_suffix(".json").filter(|id| is_name(id)) else { continue };
-            if let Err(error) = self.settle_volume(pool, id) {
+            if let Err(error) = self.settle_with_lock(pool, id) {
                 tracing::warn!(volume = id, pool, error = error.chain(), "a move is not settled yet");
             }
         }
         Ok(())
     }
 
+    /// With the lock of the other pool too: its note of the volume changes as well.
+    fn settle_with_lock(&self, pool: &str, id: &str) -> Result<()> {
+        let Some(Ok(note)) = Note::read(&self.place(pool, id)?.note)? else { return Ok(()) };
+        let Some(other) = note.moved_to.or(note.moved_from) else { return Ok(()) };
+        self.pool_folders.ensure_there(&other)?;
+        let has_it = self.pool_of_volume(id)?.unwrap_or_else(|| other.clone());
+        let _chains = self.lock(&[pool, &other, &has_it])?;
+        self.settle_volume(pool, id)
+    }
+
     /// Removes the files of interrupted moves: one agent acts on a state directory.
     pub(in super::super) fn forget_moves(&self) -> Result<()> {
         for pool in self.pools()? {
-            let _chains = self.lock(&[&pool])?;
             self.remove_partial(&pool, PARTIAL)?;
             self.settle_moves(&pool)?;
         }

@@ -68,6 +68,7 @@ impl LinuxVolumes {
     pub(in super::super) fn purge(&self, pool: &str, older_than: Duration) -> Result<Vec<String>> {
         check_name("pool", pool)?;
         self.pool_folders.ensure_there(pool)?;
+        self.settle_moves(pool)?;
         let _chains = self.lock(&[pool])?;
         let now = self.trash_clock()?;
         let mut purged = Vec::new();
@@ -96,7 +97,6 @@ impl LinuxVolumes {
             // Without a file it is the note of an interrupted removal or restore.
             files::remove_if_there(&place.trashed_note).map_err(failed("remove", &place.trashed_note))?;
         }
-        self.settle_moves(pool)?;
         self.collect_snapshots(pool)?;
         Ok(purged)
     }

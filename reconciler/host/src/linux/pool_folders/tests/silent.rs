@@ -32,9 +32,13 @@ impl Silent {
 
     /// The server is back.
     fn end(self, folders: &PoolFolders, pool: &str) {
+        self.end_when(|| folders.ensure_there(pool).is_ok());
+    }
+
+    fn end_when(self, is_seen: impl Fn() -> bool) {
         fs::rename(&self.kept, &self.marker).expect("moved");
         let begun = Instant::now();
-        while folders.ensure_there(pool).is_err() {
+        while !is_seen() {
             assert!(begun.elapsed() < DEADLINE, "it stays away");
             // Answers those that read it now. Reading and writing never waits.
             drop(OpenOptions::new().read(true).write(true).open(&self.fifo).expect("opened"));
@@ -108,4 +112,31 @@ async fn work_in_a_folder_that_stops_answering_is_given_up_and_repeated_without_
     folders.on_all(once).await.expect("the second time");
     assert_eq!(*locked(&tries), 2);
     silent.end(&folders, POOL);
+}
+
+#[tokio::test]
+async fn a_pool_is_away_until_work_that_was_given_up_in_it_has_ended() {
+    let f = Fixture::new();
+    let folders = two_pools(&f);
+    let silent = Silent::new(&f, "slow");
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let writes = move || {
+        // An error: the test has failed.
+        let _ = ended.recv();
+        Ok(())
+    };
+    let slow = BTreeSet::from(["slow".to_owned()]);
+    let error = folders.on_pools(&slow, writes).await.expect_err("it does not answer");
+    assert_eq!(error.variant(), "PoolAway", "{error}");
+    silent.end_when(|| away(folders.ensure_there("slow")).contains("has not ended"));
+    let facts = folders.facts().await;
+    let slow = facts.iter().find(|of| of.pool == "slow").expect("it is listed");
+    assert!(slow.problem.as_ref().is_some_and(|problem| problem.contains("has not ended")), "{slow:?}");
+    folders.ensure_there(POOL).expect("it is not concerned");
+    end.send(()).expect("it waits");
+    let begun = Instant::now();
+    while folders.ensure_there("slow").is_err() {
+        assert!(begun.elapsed() < DEADLINE, "it stays away");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
