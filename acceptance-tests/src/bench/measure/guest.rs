@@ -66,7 +66,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
     let image = bench.small_guest()?;
     let mut site = Site::new(&bench.binaries.berth, &bench.log("N14"))?;
     site.start(&[])?;
-    let load = Load::build(site.folder())?;
+    let load = Load::build(&site.images())?;
     let _outside = Outside::beyond(site.namespace(), &load)?;
     let access = site.access()?;
     let mut api = site.api()?;
@@ -99,7 +99,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
 
 /// The class and the images.
 fn make_objects(api: &mut Api, access: &Access, site: &Site, image: &GuestImage, load: &Load) -> Result<()> {
-    let file = site.folder().join("small.qcow2");
+    let file = site.images().join("small.qcow2");
     fs::copy(&image.path, &file)?;
     let source = json!({"url": format!("file://{}", file.display()), "sha256": image.sha256});
     fleet::make_image(api, access, IMAGE, &json!({"source": source}))?;

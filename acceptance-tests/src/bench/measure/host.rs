@@ -37,7 +37,7 @@ impl Host {
         let state = site.folder().join(NAME);
         let berth = Berth::new(program, &Machine::plain(&namespace), &state, "", log)
             .named(NAME)
-            .with_images_in(site.folder());
+            .with_images_in(&site.images());
         let mut command = berth.host_command();
         command.args(["--cpu-overcommit", "64", "--kubeconfig"]).arg(site.kubeconfig());
         let daemon = Daemon::spawn("berth host", &mut command, log)?;

@@ -41,7 +41,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
     let mut api = site.api()?;
     std::thread::sleep(SETTLE);
     let empty = proc::memory(host.pid()?)?.rss;
-    fleet::make_halted(&mut api, &access, site.folder())?;
+    fleet::make_halted(&mut api, &access, &site.images())?;
     let few = Fleet::prepare(&mut api, "few", FEW)?;
     let agent_with = |fleet: &Fleet| -> Result<f64> {
         fleet.start(&access, Duration::from_millis(100), Some(host::NAME))?;
@@ -56,8 +56,8 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
     undo::halt_if_interrupted();
     few.and(more).remove(&access)?;
 
-    // Hosts take images only from the site's folder.
-    let small = site.folder().join("small.qcow2");
+    // Hosts take images only from this folder of the site.
+    let small = site.images().join("small.qcow2");
     std::fs::copy(&image.path, &small)?;
     let source = json!({"url": format!("file://{}", small.display()), "sha256": image.sha256});
     fleet::make_image(&mut api, &access, "small", &json!({"source": source}))?;
@@ -98,7 +98,7 @@ fn libvirtd(site: &Site, log: &Path) -> Result<(f64, f64)> {
     let libvirt = Libvirt::start(&site.folder().join("libvirt"), log)?;
     std::thread::sleep(SETTLE);
     let empty = libvirt.memory()?;
-    let image = fleet::halting_sector(site.folder());
+    let image = fleet::halting_sector(&site.images());
     let with = |prefix: &str, more: usize| -> Result<f64> {
         libvirt.burst(&libvirt.prepare(prefix, more, &image)?)?;
         std::thread::sleep(SETTLE);

@@ -20,6 +20,8 @@ use crate::scratch::Scratch;
 const PUBLIC: &str = "198.51.100.0/28";
 /// The interval between two checks of a starting berth.
 const GLANCE: Duration = Duration::from_millis(1);
+/// The folder that hosts take images from, in the site's folder.
+const IMAGES: &str = "images";
 /// The time after which a start counts as failed.
 const START: Duration = Duration::from_secs(60);
 
@@ -59,7 +61,8 @@ impl Site {
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
         let berth =
             Berth::new(&script, &Machine::plain(&namespace), &folder.path().join("state"), PUBLIC, log)
-                .with_images_in(folder.path());
+                .with_images_in(&folder.path().join(IMAGES));
+        fs::create_dir(folder.path().join(IMAGES))?;
         Ok(Self { daemon: None, namespace, berth, gate, log: log.to_owned(), folder })
     }
 
@@ -124,6 +127,11 @@ impl Site {
     /// The address and credentials of the API.
     pub fn access(&self) -> Result<Access> {
         Access::read(&self.kubeconfig(), &self.namespace)
+    }
+
+    /// The folder that hosts take images from.
+    pub fn images(&self) -> PathBuf {
+        self.folder.path().join(IMAGES)
     }
 
     /// The port of the API.

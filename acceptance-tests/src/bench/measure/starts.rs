@@ -31,7 +31,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
     site.start(&["--cpu-overcommit", "64"])?;
     let access = site.access()?;
     let mut api = site.api()?;
-    fleet::make_halted(&mut api, &access, site.folder())?;
+    fleet::make_halted(&mut api, &access, &site.images())?;
     let template = template(&site)?;
     let (mut ours, mut bare): (Vec<Samples>, Vec<Samples>) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
@@ -84,7 +84,7 @@ struct UnderLibvirt {
 
 fn under_libvirt(bench: &Bench, site: &Site) -> Result<UnderLibvirt> {
     let libvirt = Libvirt::start(&site.folder().join("libvirt"), &bench.log("N1-libvirtd"))?;
-    let image = fleet::halting_sector(site.folder());
+    let image = fleet::halting_sector(&site.images());
     let mut bursts = Vec::new();
     for round in 0..ROUNDS {
         undo::halt_if_interrupted();
