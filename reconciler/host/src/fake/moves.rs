@@ -15,7 +15,7 @@ impl FakeSystem {
     }
 
     /// Fake hosts share no folder: only a volume that is here already is found.
-    pub(super) fn taken(&self, new: &NewTake) -> Result<VolumeFacts> {
+    pub(super) fn volume_taken(&self, new: &NewTake) -> Result<VolumeFacts> {
         let state = self.state();
         state.ensure_there(&new.pool)?;
         let found = state.volumes.get(&new.id).map(|volume| self.facts_of(volume));

@@ -345,7 +345,7 @@ impl Volumes for FakeSystem {
     }
 
     async fn take_volume(&self, volume: &NewTake) -> Result<VolumeFacts> {
-        self.call("take_volume", async { self.taken(volume) }).await
+        self.call("take_volume", async { self.volume_taken(volume) }).await
     }
 
     async fn grow_volume(&self, _: &str, id: &str, size: u64) -> Result<VolumeFacts> {

@@ -153,7 +153,7 @@ fn nothing_is_created_in_the_folder_of_an_unmounted_file_system_and_its_disks_ar
     let other = NewVolume { id: "v-other".to_owned(), ..new() };
     assert_eq!(volumes.create(&other, None).expect_err("it is away").variant(), "PoolAway");
     assert_eq!(volumes.trash(POOL, ID).expect_err("it is away").variant(), "PoolAway");
-    let purged = volumes.purge(POOL, std::time::Duration::ZERO);
+    let purged = volumes.purge(POOL, Duration::ZERO);
     assert_eq!(purged.expect_err("it is away").variant(), "PoolAway");
     assert!(volumes.volumes().expect("the others are listed").is_empty());
     assert!(volumes.based_on(&"ab".repeat(32)).expect("looked").is_some(), "no image is removed meanwhile");

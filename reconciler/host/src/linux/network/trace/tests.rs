@@ -119,6 +119,8 @@ fn firewall(egress: Egress) -> Firewall {
         },
         guests: true,
         closed: vec!["192.0.2.0/24".parse().expect("a range")],
+        ipv6_closed: Vec::new(),
+        ipv6_allowed: Vec::new(),
         allowed: vec!["192.0.2.80/32".parse().expect("a range")],
     }
 }
