@@ -147,9 +147,12 @@ fn is_owner(text: &str) -> bool {
     (1..=63).contains(&text.len()) && text.bytes().all(fits)
 }
 
+/// An attribute, whether it accepts a text, and the rule in words.
+type NameRule = (&'static str, fn(&str) -> bool, &'static str);
+
 /// The errors of the names that are set.
 fn invalid_names(read: impl Fn(&str) -> Option<String>) -> Vec<Diagnostic> {
-    let rules: [(&str, fn(&str) -> bool, &str); 4] = [
+    let rules: [NameRule; 4] = [
         ("namespace", ResourceName::is_dns_label, INVALID_NAMESPACE),
         ("pool", ResourceName::is_dns_label, INVALID_POOL),
         ("network", ResourceName::is_dns_label, INVALID_NETWORK),

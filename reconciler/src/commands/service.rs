@@ -249,11 +249,12 @@ mod tests {
         {
             assert!(with(Role::Up, &[], variable).is_ok(), "{variable:?}");
         }
-        let cases: [(Role, &[&str], (&str, &str), &str); 5] = [
-            (Role::Host, &[], ("BERTH_API_QPS", "many"), "--api-qps"),
+        let none: &[&str] = &[];
+        let cases = [
+            (Role::Host, none, ("BERTH_API_QPS", "many"), "--api-qps"),
             (
                 Role::Host,
-                &[],
+                none,
                 ("BERTH_LISTEN", "0.0.0.0:7443"),
                 "`berth host` has no option with this variable",
             ),
@@ -263,8 +264,8 @@ mod tests {
                 ("BERTH_LISTEN", "1.2.3.4:5"),
                 "--listen is given as well",
             ),
-            (Role::Up, &[], ("BERTH_STATE_DIR", "/srv"), "--state-dir is given as well"),
-            (Role::Host, &[], ("BERTH_JOIN", "berth1.x"), "readable by every user"),
+            (Role::Up, none, ("BERTH_STATE_DIR", "/srv"), "--state-dir is given as well"),
+            (Role::Host, none, ("BERTH_JOIN", "berth1.x"), "readable by every user"),
         ];
         for (role, arguments, variable, expected) in cases {
             let refused = with(role, arguments, variable).expect_err(variable.0);
