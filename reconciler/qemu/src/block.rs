@@ -17,6 +17,7 @@
 mod chain;
 mod key;
 mod limits;
+mod names;
 mod observe;
 mod stats;
 
@@ -31,9 +32,10 @@ pub use crate::devices::Unplugged;
 use crate::machine::{Bus, DiskSpec, SpecError, blockdevs, disk_device, overlay_blockdev};
 use crate::qmp::{Qmp, QmpError};
 pub use chain::shorten_chain;
-use chain::{is_open, place_in_chain, remove_nodes};
+use chain::{is_open, remove_nodes};
 pub use key::add_key;
 pub use limits::IoLimits;
+use names::place_in_chain;
 pub use observe::{Devices, Observation, cdroms, disks, free_target};
 use observe::{disk_devices, node, nodes};
 pub use stats::{DURATION_LIMITS, DiskUse, OperationUse, disk_use};

@@ -85,11 +85,11 @@ fn options_of_variables(
         let Some(long) = option.and_then(|option| option.get_long()) else {
             bail!("--env {name}: `berth {}` has no option with this variable", role.as_str());
         };
-        let is_given = |argument: &OsString| {
+        let names_the_option = |argument: &OsString| {
             let rest = argument.to_str().and_then(|argument| argument.strip_prefix("--")?.strip_prefix(long));
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
         };
-        if given.iter().any(is_given) {
+        if given.iter().any(names_the_option) {
             bail!("--env {name}: --{long} is given as well, and the option counts");
         }
         // The value of a flag is not that of an option.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::chain::is_inline;
+use super::names::is_inline;
 use super::{BlockError, IoLimits, ObservedCdrom, ObservedDisk};
 use crate::devices;
 use crate::machine::{Bus, CdromSpec, MAX_CDROMS, NicModel, PORT_PREFIX, SEED_TARGET};
