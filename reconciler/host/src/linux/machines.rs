@@ -146,7 +146,8 @@ impl LinuxMachines {
         let started_at = Timestamp::now();
         let record = self.layout.instance(instance).join("process.json");
         let started = Started { identity: identity.clone(), started_at };
-        blocking(move || files::write_json(&record, &started, 0o600)).await?;
+        // After the next boot there is no such process.
+        blocking(move || files::write_json_until_boot(&record, &started, 0o600)).await?;
         tracing::info!(instance, pid = identity.pid, "machine started");
         let dedicated = self.dedicated_cpus(instance).await?;
         Ok(ProcessFacts { identity, started_at, dedicated })

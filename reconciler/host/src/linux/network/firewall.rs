@@ -92,7 +92,8 @@ impl Rules {
         );
         blocking(move || {
             files::ensure_folder(file.parent().unwrap_or(&file))?;
-            files::write_json(&file, &record, 0o600)
+            // The kernel does not keep the rules over a boot either.
+            files::write_json_until_boot(&file, &record, 0o600)
         })
         .await
     }
