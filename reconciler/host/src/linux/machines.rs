@@ -41,6 +41,7 @@ use berth_qemu::machine::{
 };
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::{self, Claims, LaunchError, LocalHypervisor, RunAs};
+use berth_qemu::single_flight::SingleFlight;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -75,6 +76,7 @@ pub(super) struct LinuxMachines {
     pool: DedicatedPool,
     shares: Shares,
     pool_folders: PoolFolders,
+    listed_owners: SingleFlight<BTreeSet<u32>>,
 }
 
 /// The most recently started process.
@@ -95,7 +97,8 @@ impl LinuxMachines {
         files::ensure_folder(&layout.instances())?;
         let pool = DedicatedPool::new(dedicated_cpus);
         let (hypervisor, pool_folders) = (OnceCell::new(), PoolFolders::default());
-        Ok(Self { layout, users, hypervisor, pool, shares, pool_folders })
+        let listed_owners = SingleFlight::default();
+        Ok(Self { layout, users, hypervisor, pool, shares, pool_folders, listed_owners })
     }
 
     /// Replaces the real hypervisor.
@@ -177,7 +180,9 @@ impl LinuxMachines {
         files.virtiofs = self.shares.files(&machine.shares).await?;
         files.from_saved_state = from_saved_state;
         let state = self.layout.state(&machine.instance);
-        let owners = self.owners().await?;
+        // A start lists the files of all pools once: for those of the instance's user, or for the users of all, from whom another one differs.
+        let is_known = self.is_known(&machine.instance).await?;
+        let owners = if is_known { BTreeSet::new() } else { self.owners().await? };
         let user = blocking(move || {
             files::ensure_folder(&folder)?;
             let user = users.assign(&instance, &owners)?;
@@ -194,8 +199,10 @@ impl LinuxMachines {
             Ok::<_, SystemError>(user)
         })
         .await?;
-        // After a crash the instance's user still owns the files of its former disks, including disks that it no longer has.
-        self.take_back(&machine.instance).await?;
+        if is_known || user.is_none() {
+            // After a crash the instance's user still owns the files of its former disks, including disks that it no longer has.
+            self.take_back(&machine.instance).await?;
+        }
         let machine = self.lend(machine, user).await?;
         let folders = self.opened(&machine.instance, user).await?;
         files.confinement = user.map(|user| Confinement { user, folders });

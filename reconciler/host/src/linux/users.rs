@@ -156,6 +156,22 @@ impl Users {
         self.range.is_some_and(|range| (range.first..=range.last).contains(&uid))
     }
 
+    /// Returns the exclusive user that the instance has and keeps.
+    pub(super) fn kept(&self, instance: &str) -> Result<Option<RunAs>> {
+        if self.range.is_none() {
+            return Ok(None);
+        }
+        let _one_at_a_time = self.choice.lock().unwrap_or_else(PoisonError::into_inner);
+        let _registry = self.lock_registry()?;
+        self.claimed(instance)
+    }
+
+    /// Returns the recorded user of the instance, if no other record has it. The registry must be locked.
+    fn claimed(&self, instance: &str) -> Result<Option<RunAs>> {
+        let Some(record) = self.record(instance) else { return Ok(None) };
+        Ok(self.claim(record.uid, &self.layout.user(instance))?.then(|| record.run_as()))
+    }
+
     /// Returns the user for the instance's QEMU, assigned if necessary. None: the agent's own user.
     ///
     /// *Assumptions:* the instance's QEMU is not running.
@@ -168,10 +184,8 @@ impl Users {
         let _one_at_a_time = self.choice.lock().unwrap_or_else(PoisonError::into_inner);
         let _registry = self.lock_registry()?;
         let path = self.layout.user(instance);
-        if let Some(record) = self.record(instance)
-            && self.claim(record.uid, &path)?
-        {
-            return Ok(Some(record.run_as()));
+        if let Some(user) = self.claimed(instance)? {
+            return Ok(Some(user));
         }
         let taken = self.taken()?;
         for uid in range.from(rand::rng().random_range(0..range.size())) {
