@@ -658,6 +658,10 @@ impl Networks for LinuxSystem {
         self.networks.taps().await
     }
 
+    async fn networks_and_taps(&self) -> Result<(Vec<String>, Vec<TapFacts>)> {
+        self.networks.networks_and_taps().await
+    }
+
     async fn apply_firewall(&self, firewall: &Firewall) -> Result<()> {
         self.networks.apply_firewall(firewall).await
     }
