@@ -118,6 +118,15 @@ pub(super) fn write_until_boot(path: &Path, bytes: &[u8], mode: u32) -> Result<(
     write_then(path, bytes, mode, |_, unfinished| fs::rename(unfinished, path))
 }
 
+/// Has a file that was written without a sync, and its name, on disk when this returns.
+pub(super) fn sync(path: &Path) -> Result<()> {
+    let sync = || -> io::Result<()> {
+        File::open(path)?.sync_all()?;
+        sync_parent(path)
+    };
+    sync().map_err(failed("write", path))
+}
+
 /// Writes the file, and has it take the place of the former one.
 fn write_then(
     path: &Path,
