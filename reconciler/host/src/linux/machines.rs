@@ -180,7 +180,7 @@ impl LinuxMachines {
         files.virtiofs = self.shares.files(&machine.shares).await?;
         files.from_saved_state = from_saved_state;
         let state = self.layout.state(&machine.instance);
-        // A start lists the files of all pools once: for those of the instance's user, or for the users of all, from whom another one differs.
+        // A start lists the files of all pools once: to take back those of the instance's user, or to find a user that has none.
         let is_known = self.is_known(&machine.instance).await?;
         let owners = if is_known { BTreeSet::new() } else { self.owners().await? };
         let user = blocking(move || {
