@@ -156,9 +156,9 @@ impl Context {
         self.config.clock.now()
     }
 
-    /// Returns the host's facts, with the measured per-VM memory overhead.
+    /// Returns the host's facts that the start of a VM depends on, with the measured per-VM memory overhead. Networks are not among them.
     pub(crate) async fn facts(&self) -> Result<HostFacts, Error> {
-        let facts = self.system.facts().await?;
+        let facts = self.system.machine_facts().await?;
         Ok(HostFacts { overhead_bytes: self.overhead.figure(facts.overhead_bytes), ..facts })
     }
 

@@ -18,6 +18,12 @@ use crate::{
 pub trait HostInfo: Send + Sync + fmt::Debug + 'static {
     async fn facts(&self) -> Result<HostFacts>;
 
+    /// Returns the facts that the start of a machine depends on. Those of networks, folders for backups and folders of pools may be left
+    /// out: to list all links of a host takes longer with each machine that runs there.
+    async fn machine_facts(&self) -> Result<HostFacts> {
+        self.facts().await
+    }
+
     /// Measures the memory of a QEMU beyond its guest's, in bytes; `None` if it cannot be measured or the process has
     /// ended.
     async fn overhead(&self, process: &ProcessIdentity, guest_memory: u64) -> Result<Option<u64>>;

@@ -658,6 +658,10 @@ impl Networks for LinuxSystem {
         self.networks.taps().await
     }
 
+    async fn networks_and_taps(&self) -> Result<(Vec<String>, Vec<TapFacts>)> {
+        self.networks.networks_and_taps().await
+    }
+
     async fn apply_firewall(&self, firewall: &Firewall) -> Result<()> {
         self.networks.apply_firewall(firewall).await
     }
@@ -938,17 +942,13 @@ impl Machines for LinuxSystem {
 #[async_trait]
 impl HostInfo for LinuxSystem {
     async fn facts(&self) -> Result<HostFacts> {
-        let mut facts = self.host.facts(self.layout.root()).await?;
+        let mut facts = self.machine_facts().await?;
         if let Some(address) = facts.address {
             facts.mtu = self.networks.mtu_at(address).await?;
         }
         facts.ranges = self.networks.host_ranges().await?;
         facts.ipv6_addresses = self.networks.host_ipv6_addresses().await?;
         facts.links = self.networks.host_links().await?;
-        let (pci, usb, vgpus) = (self.passthrough.clone(), self.usb.clone(), self.vgpus.clone());
-        (facts.pci_devices, facts.usb_devices, facts.vgpus) =
-            blocking(move || Ok::<_, SystemError>((pci.facts()?, usb.facts()?, vgpus.facts()?))).await?;
-        facts.shares = self.shares.facts().await;
         facts.backup_folders = self.backup_folders.facts().await;
         facts.pool_folders = self.pool_folders.facts().await;
         for pool in self.pool_folders.returned(&facts.pool_folders) {
@@ -961,6 +961,15 @@ impl HostInfo for LinuxSystem {
                 self.pool_folders.look_again(&pool);
             }
         }
+        Ok(facts)
+    }
+
+    async fn machine_facts(&self) -> Result<HostFacts> {
+        let mut facts = self.host.facts(self.layout.root()).await?;
+        let (pci, usb, vgpus) = (self.passthrough.clone(), self.usb.clone(), self.vgpus.clone());
+        (facts.pci_devices, facts.usb_devices, facts.vgpus) =
+            blocking(move || Ok::<_, SystemError>((pci.facts()?, usb.facts()?, vgpus.facts()?))).await?;
+        facts.shares = self.shares.facts().await;
         facts.dedicated = self.machines.dedicated_facts().await?;
         Ok(facts)
     }

@@ -54,6 +54,11 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
     /// Lists berth's taps on this host.
     async fn taps(&self) -> Result<Vec<TapFacts>>;
 
+    /// Lists both, which may take one look at the links of the host.
+    async fn networks_and_taps(&self) -> Result<(Vec<String>, Vec<TapFacts>)> {
+        Ok((self.networks().await?, self.taps().await?))
+    }
+
     /// Replaces berth's rules in the host's firewall, in one transaction, and assigns the public addresses to the host.
     /// An empty `Firewall` removes everything. Does nothing if the rules are already in place.
     async fn apply_firewall(&self, firewall: &Firewall) -> Result<()>;

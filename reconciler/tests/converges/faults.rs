@@ -68,6 +68,7 @@ fn has_effect(call: &str) -> bool {
         "read_journal",
         "stderr_tail",
         "facts",
+        "machine_facts",
         "foreign",
         "connect",
         "guest_agent",

@@ -8,19 +8,25 @@ use crate::{ForeignKind, ForeignObject, HostFacts, HostInfo, HostUse, Result};
 
 use super::FakeSystem;
 
+impl FakeSystem {
+    fn facts_now(&self) -> HostFacts {
+        let boot_id = self.hypervisor().boot_id();
+        let running = self.hypervisor.instances();
+        let state = self.state();
+        let mut facts = HostFacts { boot_id, ..state.facts.clone() };
+        facts.dedicated.free = state.free_cpus(|instance: &String| running.contains(instance));
+        facts
+    }
+}
+
 #[async_trait]
 impl HostInfo for FakeSystem {
     async fn facts(&self) -> Result<HostFacts> {
-        let boot_id = self.hypervisor().boot_id();
-        let running = self.hypervisor.instances();
-        let runs = |instance: &String| running.contains(instance);
-        self.call("facts", async {
-            let state = self.state();
-            let mut facts = HostFacts { boot_id, ..state.facts.clone() };
-            facts.dedicated.free = state.free_cpus(runs);
-            Ok(facts)
-        })
-        .await
+        self.call("facts", async { Ok(self.facts_now()) }).await
+    }
+
+    async fn machine_facts(&self) -> Result<HostFacts> {
+        self.call("machine_facts", async { Ok(self.facts_now()) }).await
     }
 
     async fn overhead(&self, _: &ProcessIdentity, _: u64) -> Result<Option<u64>> {

@@ -105,6 +105,35 @@ pub(super) fn ensure_folder(path: &Path) -> Result<()> {
 
 /// Writes a file atomically; it is on disk when this returns.
 pub(super) fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+    write_then(path, bytes, mode, |file, unfinished| {
+        file.sync_all()?;
+        fs::rename(unfinished, path)?;
+        sync_parent(path)
+    })
+}
+
+/// Writes a file atomically that counts only until the next boot: after a crash of the host it may be missing, the former one, or damaged.
+/// A crash of the agent changes nothing in it. Waits for no disk.
+pub(super) fn write_until_boot(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+    write_then(path, bytes, mode, |_, unfinished| fs::rename(unfinished, path))
+}
+
+/// Has a file that was written without a sync, and its name, on disk when this returns.
+pub(super) fn sync(path: &Path) -> Result<()> {
+    let sync = || -> io::Result<()> {
+        File::open(path)?.sync_all()?;
+        sync_parent(path)
+    };
+    sync().map_err(failed("write", path))
+}
+
+/// Writes the file, and has it take the place of the former one.
+fn write_then(
+    path: &Path,
+    bytes: &[u8],
+    mode: u32,
+    replace: impl FnOnce(&File, &Path) -> io::Result<()>,
+) -> Result<()> {
     let unfinished = unfinished(path);
     let write = || -> io::Result<()> {
         // A leftover with another mode or owner must not pass either on to the new file.
@@ -112,9 +141,7 @@ pub(super) fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&unfinished)?;
         file.set_permissions(fs::Permissions::from_mode(mode))?;
         file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&unfinished, path)?;
-        sync_parent(path)
+        replace(&file, &unfinished)
     };
     write().map_err(|error| {
         // Best effort: the file may not exist.
@@ -134,6 +161,12 @@ pub(super) fn write_json<T: Serialize>(path: &Path, value: &T, mode: u32) -> Res
     let mut bytes = serde_json::to_vec_pretty(value).expect("our own types are plain JSON");
     bytes.push(b'\n');
     write_atomic(path, &bytes, mode)
+}
+
+/// Does the same as [`write_until_boot`] for JSON.
+pub(super) fn write_json_until_boot<T: Serialize>(path: &Path, value: &T, mode: u32) -> Result<()> {
+    let bytes = serde_json::to_vec(value).expect("our own types are plain JSON");
+    write_until_boot(path, &bytes, mode)
 }
 
 /// Reads a JSON file; None if it does not exist. The inner error is for people: the file exists but cannot be parsed.
@@ -241,6 +274,20 @@ mod tests {
         fs::write(unfinished(&path), b"half").expect("leftover");
         write_json(&path, &serde_json::json!({"n": 1}), 0o600).expect("first");
         write_json(&path, &serde_json::json!({"n": 2}), 0o600).expect("second");
+        let value: serde_json::Value = read_json(&path).expect("read").expect("there").expect("JSON");
+        assert_eq!(value["n"], 2);
+        assert_eq!(names(folder.path()).expect("list"), ["a.json"]);
+        assert_eq!(fs::metadata(&path).expect("metadata").permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_file_until_the_next_boot_is_replaced_in_one_step_too() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("a.json");
+        fs::write(unfinished(&path), b"half").expect("leftover");
+        for n in [1, 2] {
+            write_json_until_boot(&path, &serde_json::json!({"n": n}), 0o600).expect("written");
+        }
         let value: serde_json::Value = read_json(&path).expect("read").expect("there").expect("JSON");
         assert_eq!(value["n"], 2);
         assert_eq!(names(folder.path()).expect("list"), ["a.json"]);

@@ -41,6 +41,7 @@ use berth_qemu::machine::{
 };
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::{self, Claims, LaunchError, LocalHypervisor, RunAs};
+use berth_qemu::single_flight::SingleFlight;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -75,6 +76,7 @@ pub(super) struct LinuxMachines {
     pool: DedicatedPool,
     shares: Shares,
     pool_folders: PoolFolders,
+    listed_owners: SingleFlight<BTreeSet<u32>>,
 }
 
 /// The most recently started process.
@@ -95,7 +97,8 @@ impl LinuxMachines {
         files::ensure_folder(&layout.instances())?;
         let pool = DedicatedPool::new(dedicated_cpus);
         let (hypervisor, pool_folders) = (OnceCell::new(), PoolFolders::default());
-        Ok(Self { layout, users, hypervisor, pool, shares, pool_folders })
+        let listed_owners = SingleFlight::default();
+        Ok(Self { layout, users, hypervisor, pool, shares, pool_folders, listed_owners })
     }
 
     /// Replaces the real hypervisor.
@@ -146,7 +149,8 @@ impl LinuxMachines {
         let started_at = Timestamp::now();
         let record = self.layout.instance(instance).join("process.json");
         let started = Started { identity: identity.clone(), started_at };
-        blocking(move || files::write_json(&record, &started, 0o600)).await?;
+        // After the next boot there is no such process.
+        blocking(move || files::write_json_until_boot(&record, &started, 0o600)).await?;
         tracing::info!(instance, pid = identity.pid, "machine started");
         let dedicated = self.dedicated_cpus(instance).await?;
         Ok(ProcessFacts { identity, started_at, dedicated })
@@ -176,7 +180,9 @@ impl LinuxMachines {
         files.virtiofs = self.shares.files(&machine.shares).await?;
         files.from_saved_state = from_saved_state;
         let state = self.layout.state(&machine.instance);
-        let owners = self.owners().await?;
+        // A start lists the files of all pools once: to take back those of the instance's user, or to find a user that has none.
+        let is_known = self.is_known(&machine.instance).await?;
+        let owners = if is_known { BTreeSet::new() } else { self.owners().await? };
         let user = blocking(move || {
             files::ensure_folder(&folder)?;
             let user = users.assign(&instance, &owners)?;
@@ -193,8 +199,10 @@ impl LinuxMachines {
             Ok::<_, SystemError>(user)
         })
         .await?;
-        // After a crash the instance's user still owns the files of its former disks, including disks that it no longer has.
-        self.take_back(&machine.instance).await?;
+        if is_known || user.is_none() {
+            // After a crash the instance's user still owns the files of its former disks, including disks that it no longer has.
+            self.take_back(&machine.instance).await?;
+        }
         let machine = self.lend(machine, user).await?;
         let folders = self.opened(&machine.instance, user).await?;
         files.confinement = user.map(|user| Confinement { user, folders });

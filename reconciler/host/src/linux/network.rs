@@ -217,11 +217,20 @@ impl LinuxNetworks {
 
     /// Lists bridges, tunnels, and the directories of networks that remain after a reboot.
     pub(super) async fn networks(&self) -> Result<Vec<String>> {
+        self.networks_of(&Netlink::open()?.links().await?).await
+    }
+
+    /// Lists networks and taps by one list of all links.
+    pub(super) async fn networks_and_taps(&self) -> Result<(Vec<String>, Vec<TapFacts>)> {
         let links = Netlink::open()?.links().await?;
-        let mut names = ours(&links, BRIDGE_PREFIX, LinkKind::Bridge);
-        names.extend(ours(&links, TUNNEL_PREFIX, LinkKind::Vxlan).iter().map(|name| tunnel::bridge_of(name)));
-        names.extend(bridged::bridges(&links));
-        names.extend(relay::bridges(&links));
+        Ok((self.networks_of(&links).await?, taps_of(&links)))
+    }
+
+    async fn networks_of(&self, links: &[Link]) -> Result<Vec<String>> {
+        let mut names = ours(links, BRIDGE_PREFIX, LinkKind::Bridge);
+        names.extend(ours(links, TUNNEL_PREFIX, LinkKind::Vxlan).iter().map(|name| tunnel::bridge_of(name)));
+        names.extend(bridged::bridges(links));
+        names.extend(relay::bridges(links));
         let folder = self.layout.networks();
         let left = blocking(move || files::names(&folder)).await?;
         names.extend(left.into_iter().filter(|n| check_link("bridge", n, BRIDGE_PREFIX).is_ok()));
@@ -279,14 +288,7 @@ impl LinuxNetworks {
     }
 
     pub(super) async fn taps(&self) -> Result<Vec<TapFacts>> {
-        let links = Netlink::open()?.links().await?;
-        let bridge = |name: &str| {
-            let tap = links.iter().find(|link| link.name == name)?;
-            let bridge = links.iter().find(|link| Some(link.index) == tap.controller)?;
-            (bridge.kind == Some(LinkKind::Bridge)).then(|| bridge.name.clone())
-        };
-        let taps = ours(&links, TAP_PREFIX, LinkKind::Tap).into_iter();
-        Ok(taps.map(|name| TapFacts { bridge: bridge(&name), name }).collect())
+        Ok(taps_of(&Netlink::open()?.links().await?))
     }
 
     /// Lists the ranges that the host itself uses.
@@ -399,6 +401,21 @@ impl LinuxNetworks {
         check_link("tap", &request.tap, TAP_PREFIX)?;
         trace::trace(&Netlink::open()?, &self.rules, request).await
     }
+}
+
+/// Returns the taps among these links.
+fn taps_of(links: &[Link]) -> Vec<TapFacts> {
+    let bridges: BTreeMap<u32, &Link> = links.iter().map(|link| (link.index, link)).collect();
+    let tap = |link: &Link| {
+        let bridge = link.controller.and_then(|index| bridges.get(&index));
+        let bridge = bridge.filter(|bridge| bridge.kind == Some(LinkKind::Bridge));
+        TapFacts { bridge: bridge.map(|bridge| bridge.name.clone()), name: link.name.clone() }
+    };
+    let is_tap =
+        |link: &&Link| link.kind == Some(LinkKind::Tap) && check_link("link", &link.name, TAP_PREFIX).is_ok();
+    let mut taps: Vec<TapFacts> = links.iter().filter(is_tap).map(tap).collect();
+    taps.sort_by(|one, other| one.name.cmp(&other.name));
+    taps
 }
 
 /// Whether a bridge of berth's has the IPv4 address of a gateway.

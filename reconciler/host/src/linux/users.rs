@@ -156,6 +156,22 @@ impl Users {
         self.range.is_some_and(|range| (range.first..=range.last).contains(&uid))
     }
 
+    /// Returns the exclusive user that the instance has and keeps.
+    pub(super) fn kept(&self, instance: &str) -> Result<Option<RunAs>> {
+        if self.range.is_none() {
+            return Ok(None);
+        }
+        let _one_at_a_time = self.choice.lock().unwrap_or_else(PoisonError::into_inner);
+        let _registry = self.lock_registry()?;
+        self.claimed(instance)
+    }
+
+    /// Returns the recorded user of the instance, if no other record has it. The registry must be locked.
+    fn claimed(&self, instance: &str) -> Result<Option<RunAs>> {
+        let Some(record) = self.record(instance) else { return Ok(None) };
+        Ok(self.claim(record.uid, &self.layout.user(instance))?.then(|| record.run_as()))
+    }
+
     /// Returns the user for the instance's QEMU, assigned if necessary. None: the agent's own user.
     ///
     /// *Assumptions:* the instance's QEMU is not running.
@@ -165,20 +181,26 @@ impl Users {
     /// `owners`: of files in pools, which are listed before: a pool that does not answer would hold up all instances.
     pub(super) fn assign(&self, instance: &str, owners: &BTreeSet<u32>) -> Result<Option<RunAs>> {
         let Some(range) = self.range else { return Ok(None) };
+        let user = self.choose(range, instance, owners)?;
+        // Without the locks: the others that are started now do not wait for the disk one after the other.
+        files::sync(&self.layout.user(instance))?;
+        Ok(Some(user))
+    }
+
+    fn choose(&self, range: UidRange, instance: &str, owners: &BTreeSet<u32>) -> Result<RunAs> {
         let _one_at_a_time = self.choice.lock().unwrap_or_else(PoisonError::into_inner);
         let _registry = self.lock_registry()?;
-        let path = self.layout.user(instance);
-        if let Some(record) = self.record(instance)
-            && self.claim(record.uid, &path)?
-        {
-            return Ok(Some(record.run_as()));
+        if let Some(user) = self.claimed(instance)? {
+            return Ok(user);
         }
+        let path = self.layout.user(instance);
         let taken = self.taken()?;
         for uid in range.from(rand::rng().random_range(0..range.size())) {
             if !taken.has(uid) && !owners.contains(&uid) && self.claim(uid, &path)? {
                 let record = Record { uid };
-                files::write_json(&path, &record, 0o600)?;
-                return Ok(Some(record.run_as()));
+                // Synced by the caller. A damaged one counts as none.
+                files::write_json_until_boot(&path, &record, 0o600)?;
+                return Ok(record.run_as());
             }
         }
         Err(SystemError::Invalid {

@@ -229,7 +229,8 @@ impl LinuxVolumes {
             && !note.complete
         {
             note.complete = true;
-            note.write(&place.note)?;
+            // Syncs the folder, which is that of the file too.
+            return note.write(&place.note);
         }
         files::sync_parent(&place.file).map_err(failed("write", &place.file))
     }

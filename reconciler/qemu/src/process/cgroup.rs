@@ -351,8 +351,12 @@ impl Hierarchy {
                 None => vec![mount.clone(), mount.join(PARENT)],
             };
             for level in levels {
-                for controller in ["+cpu", "+memory", "+pids"] {
-                    let _ = std::fs::write(level.join("cgroup.subtree_control"), controller);
+                let file = level.join("cgroup.subtree_control");
+                // A write waits for all cgroups that are being removed, also where it changes nothing.
+                let enabled = std::fs::read_to_string(&file).unwrap_or_default();
+                let is_missing = |name: &&str| !enabled.split_whitespace().any(|of| of == *name);
+                for controller in ["cpu", "memory", "pids"].into_iter().filter(is_missing) {
+                    let _ = std::fs::write(&file, format!("+{controller}"));
                 }
             }
         }

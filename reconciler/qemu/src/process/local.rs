@@ -38,6 +38,9 @@ use crate::single_flight::SingleFlight;
 
 /// From the start of the process until its monitor must reply. A hundred at once on two cores need 8 s.
 const LAUNCH_LIMIT: Duration = Duration::from_secs(60);
+/// Between two attempts to connect to the monitor of a QEMU that has just been started.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(4);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// From SIGKILL until the process must have ended.
 const KILL_LIMIT: Duration = Duration::from_secs(30);
 const STDERR_LINES: usize = 20;
@@ -692,11 +695,17 @@ fn exited(spec: &LaunchSpec, status: String, stderr: String) -> LaunchError {
     }
 }
 
+/// Returns the pause before the next attempt to connect: an eighth of the time that has passed, so that a monitor is found soon after it is
+/// there, and a hundred that take seconds cost few attempts.
+fn pause_after(passed: Duration) -> Duration {
+    (passed / 8).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+}
+
 /// Waits until the monitor replies, or QEMU has failed.
 async fn answers(child: &mut Child, spec: &LaunchSpec) -> Result<ProcessIdentity, LaunchError> {
     let pid = i32::try_from(child.id()).expect("process numbers are positive ints");
-    let deadline = Instant::now() + LAUNCH_LIMIT;
-    let mut pause = Duration::from_millis(4);
+    let begun = Instant::now();
+    let deadline = begun + LAUNCH_LIMIT;
     let words = || last_lines(&spec.files.paths.stderr_log, STDERR_LINES, STDERR_BYTES).unwrap_or_default();
     loop {
         let attempt = async {
@@ -715,11 +724,27 @@ async fn answers(child: &mut Child, spec: &LaunchSpec) -> Result<ProcessIdentity
             }
             _ => {}
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_millis(50));
+        tokio::time::sleep(pause_after(begun.elapsed())).await;
     }
     match identity::of(pid) {
         Ok(Some(identity)) => Ok(identity),
         _ => Err(LaunchError::Exited { status: "just after its start".to_owned(), stderr: words() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_attempts_find_a_monitor_soon_after_it_is_there() {
+        let (mut passed, mut attempts) = (Duration::ZERO, 0);
+        while passed < Duration::from_secs(4) {
+            let pause = pause_after(passed);
+            assert!(pause <= (passed / 8).max(SHORTEST_PAUSE), "{passed:?}");
+            passed += pause;
+            attempts += 1;
+        }
+        assert!(attempts < 120, "{attempts}");
     }
 }

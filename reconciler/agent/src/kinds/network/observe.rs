@@ -132,8 +132,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
 
 /// Returns None if a VM left during the observation: its guest may still run and must not be treated as gone.
 async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
-    let bridges = ctx.system.networks().await?;
-    let taps = ctx.system.taps().await?;
+    let (bridges, taps) = ctx.system.networks_and_taps().await?;
     let known = known_owners(&ctx.index.read());
     let mut tap_owners = known.clone();
     let mut kept = Vec::new();

@@ -469,7 +469,7 @@ async fn observe_running(
         _ => true,
     };
     if !synced {
-        let host = ctx.system.facts().await?;
+        let host = ctx.system.machine_facts().await?;
         let offered = offered(ctx, &host);
         let taken = taken_memory(&ctx.index.read(), vm, host.overhead_bytes);
         observed.free_memory = Some(offered.1.saturating_sub(taken));
@@ -511,7 +511,7 @@ async fn observe_cpu_time(ctx: &Context, observed: &mut Observed) -> Result<(), 
     // Only a reservation depends on the host.
     let cpus = match observed.cpu_controls.reserved {
         0 => 1,
-        _ => ctx.system.facts().await?.cpus,
+        _ => ctx.system.machine_facts().await?.cpus,
     };
     observed.wanted_cpu_time = cpu_time::of(&observed.cpu_controls, cpus);
     observed.cpu_time = Some(ctx.system.cpu_time(&observed.instance).await?);

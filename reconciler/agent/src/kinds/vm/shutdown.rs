@@ -37,7 +37,7 @@ pub(super) async fn has_room(
     let begins = machine.is_some_and(|machine| is_idle(&machine.transfer));
     let Some(run) = journal.run.as_ref().filter(|_| begins) else { return Ok(true) };
     let needed = run.machine.as_deref().map_or(run.memory_bytes, size_at_most);
-    Ok(ctx.system.facts().await?.storage_free_bytes >= needed.saturating_add(FOR_THE_HOST))
+    Ok(ctx.system.machine_facts().await?.storage_free_bytes >= needed.saturating_add(FOR_THE_HOST))
 }
 
 /// Returns the VM with the power that its guest has while its host is being shut down.

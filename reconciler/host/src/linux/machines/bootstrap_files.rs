@@ -1,5 +1,6 @@
-//! The files with a machine's bootstrap data, written anew at each start with data. They stay when the machine ends, and may contain secrets.
+//! The files with a machine's bootstrap data, written at each start with other data. They stay when the machine ends, and may contain secrets.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use berth_qemu::machine::{FwCfg, RunAs};
@@ -66,7 +67,10 @@ impl BootstrapFiles {
             match bytes {
                 None => files::remove_if_there(file).map_err(failed("remove", file))?,
                 Some(bytes) => {
-                    files::write_atomic(file, &bytes, 0o600)?;
+                    // A start with the same data as before, such as that of a guest which ended, waits for no disk.
+                    if !fs::read(file).is_ok_and(|written| written == bytes) {
+                        files::write_atomic(file, &bytes, 0o600)?;
+                    }
                     files::grant(file, user)?;
                 }
             }
@@ -79,5 +83,25 @@ impl BootstrapFiles {
         let mut present =
             [&self.seed, &self.sysprep, &self.ignition].into_iter().filter(|file| file.exists());
         present.try_for_each(|file| files::grant(file, user))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn equal_data_is_written_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let written = |user_data: &str| {
+            let seed = Seed { user_data: user_data.to_owned(), ..Seed::default() };
+            BootstrapFiles::new(Some(seed), folder.path()).write(None).expect("written");
+            fs::metadata(folder.path().join("seed.img")).expect("there").ino()
+        };
+        let first = written("a");
+        assert_eq!(written("a"), first);
+        assert_ne!(written("b"), first, "another file takes its place");
     }
 }

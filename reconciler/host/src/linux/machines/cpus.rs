@@ -66,7 +66,7 @@ impl LinuxMachines {
         };
         let path = self.layout.instance(instance).join(RECORD);
         let record = chosen.clone();
-        blocking(move || files::write_json(&path, &record, 0o600)).await?;
+        blocking(move || files::write_json_until_boot(&path, &record, 0o600)).await?;
         // Without a choice of nodes there is nothing to prefer.
         let usable = if nodes.len() > 1 {
             memory_nodes(Path::new("/sys"), Path::new("/proc"))

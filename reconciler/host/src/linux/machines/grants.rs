@@ -63,12 +63,19 @@ impl LinuxMachines {
         self.pool_folders.on_pools(&pools, move || revoke_departed(&layout, &users, &pool)).await
     }
 
-    /// Returns the users that own files in pools.
+    /// Returns the users that own files in pools. Instances that are started at the same time share a list that began after all of them
+    /// asked: it has all files of all disks.
     pub(super) async fn owners(&self) -> Result<BTreeSet<u32>> {
         let (layout, users, pool_folders) =
             (self.layout.clone(), self.users.clone(), self.pool_folders.clone());
         let list = move || users.owners_in(&pool_folders.there(&layout)?);
-        self.pool_folders.on_all(list).await
+        self.listed_owners.share(self.pool_folders.on_all(list)).await
+    }
+
+    /// Whether the instance has a user of its own, which may own files.
+    pub(super) async fn is_known(&self, instance: &str) -> Result<bool> {
+        let (users, instance) = (self.users.clone(), instance.to_owned());
+        files::blocking(move || Ok(users.kept(&instance)?.is_some())).await
     }
 
     /// Takes all files in pools back from the user of an instance, and removes its hard links.

@@ -95,7 +95,7 @@ fn prepare(folder: &Path, files: &Files, network: &NetworkConfig, conf: &str, ho
             if read(&files.loaded)? != checksum {
                 files::write_atomic(&files.hosts, hosts.as_bytes(), 0o644)?;
                 daemon.reload()?;
-                files::write_atomic(&files.loaded, checksum.as_bytes(), 0o600)?;
+                files::write_until_boot(&files.loaded, checksum.as_bytes(), 0o600)?;
                 tracing::debug!(
                     bridge = network.bridge,
                     leases = network.leases.len(),
@@ -114,7 +114,7 @@ fn prepare(folder: &Path, files: &Files, network: &NetworkConfig, conf: &str, ho
             }
             files::write_atomic(&files.conf, conf.as_bytes(), 0o644)?;
             files::write_atomic(&files.hosts, hosts.as_bytes(), 0o644)?;
-            files::write_atomic(&files.loaded, checksum.as_bytes(), 0o600)?;
+            files::write_until_boot(&files.loaded, checksum.as_bytes(), 0o600)?;
             Ok(true)
         }
     }

@@ -55,9 +55,8 @@ impl Rules {
     /// `ipv6_closed`: prefixes to which guests' IPv6 packets are not forwarded.
     pub(super) async fn apply(&self, firewall: &Firewall, ipv6_closed: &[Ipv6Net]) -> Result<()> {
         let mut written = self.written.lock().await;
-        let there = listing().await;
         if firewall.is_empty() {
-            match there {
+            match listing().await {
                 Ok(there) if there.is_empty() => {}
                 Ok(there) => submit(&ruleset::remove(&tables(&there))).await?,
                 // Without nftables there are no berth rules either.
@@ -73,12 +72,15 @@ impl Rules {
         if written.is_none() {
             *written = self.remembered().await;
         }
-        let there = there?;
-        let shown = checksum_of(&there);
-        if written.as_ref().is_some_and(|w| w.asked == asked && w.shown == shown) {
-            return Ok(());
+        // Other rules are written whatever the kernel has: a listing takes longer with each guest.
+        if written.as_ref().is_some_and(|w| w.asked == asked) {
+            let shown = checksum_of(&listing().await?);
+            if written.as_ref().is_some_and(|w| w.shown == shown) {
+                return Ok(());
+            }
         }
-        submit(&ruleset::replace(firewall, ipv6_closed, &tables(&there))).await?;
+        // The transaction makes both tables, and so may delete both, also one that is not there.
+        submit(&ruleset::replace(firewall, ipv6_closed, &ruleset::TABLES)).await?;
         let shown = checksum_of(&listing().await?);
         let now = Written { asked, shown };
         let (file, record) = (self.file.clone(), now.clone());
@@ -90,7 +92,8 @@ impl Rules {
         );
         blocking(move || {
             files::ensure_folder(file.parent().unwrap_or(&file))?;
-            files::write_json(&file, &record, 0o600)
+            // The kernel does not keep the rules over a boot either.
+            files::write_json_until_boot(&file, &record, 0o600)
         })
         .await
     }
@@ -122,19 +125,22 @@ impl Rules {
 
 /// Lists the existing tables of berth's as nftables shows them.
 async fn listing() -> Result<Vec<(Table, Value)>> {
-    let mut there = Vec::new();
-    for table in ruleset::TABLES {
-        let output = NFT.run(&["-j", "list", "table", table.family, table.name], Vec::new()).await?;
-        if output.ok {
-            let listing = serde_json::from_slice(&output.stdout).map_err(|e| NFT.failed(e.to_string()))?;
-            there.push((table, ruleset::canonical(listing)));
-        } else if !output.stderr.contains("No such file or directory")
-            && !is_unsupported(table, &output.stderr)
-        {
-            return Err(NFT.failed(output.stderr));
-        }
+    let [first, second] = ruleset::TABLES;
+    let (first, second) = tokio::join!(listed(first), listed(second));
+    Ok([first?, second?].into_iter().flatten().collect())
+}
+
+/// Lists a table. None: it is not there.
+async fn listed(table: Table) -> Result<Option<(Table, Value)>> {
+    let output = NFT.run(&["-j", "list", "table", table.family, table.name], Vec::new()).await?;
+    if output.ok {
+        let listing = serde_json::from_slice(&output.stdout).map_err(|e| NFT.failed(e.to_string()))?;
+        return Ok(Some((table, ruleset::canonical(listing))));
     }
-    Ok(there)
+    match output.stderr.contains("No such file or directory") || is_unsupported(table, &output.stderr) {
+        true => Ok(None),
+        false => Err(NFT.failed(output.stderr)),
+    }
 }
 
 /// A kernel without bridge rules has no such table; the error is only reported when such a rule is written.

@@ -48,6 +48,20 @@ fn each_instance_has_a_user_of_its_own_and_keeps_it() {
 }
 
 #[test]
+fn an_instance_keeps_its_user_as_long_as_the_record() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let users = users(folder.path(), "state", small());
+    assert_eq!(users.kept("i-1").expect("looked"), None);
+    let user = make(&users, "i-1");
+    assert_eq!(users.kept("i-1").expect("looked"), Some(user));
+    // A reboot empties the registry.
+    fs::remove_dir_all(folder.path().join("registry")).expect("removed");
+    assert_eq!(users.kept("i-1").expect("looked"), Some(user));
+    fs::remove_file(users.layout.user("i-1")).expect("removed");
+    assert_eq!(users.kept("i-1").expect("looked"), None);
+}
+
+#[test]
 fn two_berths_on_one_machine_give_out_different_users() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let [one, two] = ["one", "two"].map(|state| users(folder.path(), state, small()));

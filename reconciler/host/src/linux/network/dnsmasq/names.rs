@@ -63,9 +63,10 @@ fn prepare(files: &Files, conf: &str, records: &str) -> Result<bool> {
     if let Some(daemon) = Daemon::find(&files.conf, &files.pid)? {
         if read(&files.conf)? == conf {
             if read(&files.loaded)? != checksum {
-                files::write_atomic(&files.names, records.as_bytes(), 0o644)?;
+                // After a boot no server runs, and all files are written again.
+                files::write_until_boot(&files.names, records.as_bytes(), 0o644)?;
                 daemon.reload()?;
-                files::write_atomic(&files.loaded, checksum.as_bytes(), 0o600)?;
+                files::write_until_boot(&files.loaded, checksum.as_bytes(), 0o600)?;
             }
             return Ok(false);
         }
@@ -73,7 +74,7 @@ fn prepare(files: &Files, conf: &str, records: &str) -> Result<bool> {
     }
     files::write_atomic(&files.conf, conf.as_bytes(), 0o644)?;
     files::write_atomic(&files.names, records.as_bytes(), 0o644)?;
-    files::write_atomic(&files.loaded, checksum.as_bytes(), 0o600)?;
+    files::write_until_boot(&files.loaded, checksum.as_bytes(), 0o600)?;
     Ok(true)
 }
 
