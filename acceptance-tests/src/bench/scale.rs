@@ -33,8 +33,9 @@ const BURST: Duration = Duration::from_secs(900);
 const HEARTBEATS: &[&str] = &["leases"];
 /// The number of lists of all VMs from which the cost of one list is measured.
 const LISTS: u32 = 5;
-/// The time over which the idle load is measured before each burst.
-const IDLE: Duration = Duration::from_secs(3);
+/// The interval in which hosts renew their Leases, which is most of the idle load. Hosts that were started together renew them together, so
+/// that the load of a part of it is anything between none and half as much again: only whole ones are measured.
+const HEARTBEAT: Duration = Duration::from_secs(15);
 /// The time limit until writes stop: hosts report the last VMs in Events and their own status some time after these have
 /// converged.
 const REST: Duration = Duration::from_secs(300);
@@ -93,7 +94,7 @@ pub struct Burst {
     pub bound: Duration,
     /// The time from the first request until all VMs and disks were ready.
     pub converged: Duration,
-    /// The time from the first request until writes stopped.
+    /// The time from the first request until writes had stopped, in whole intervals of heartbeats.
     pub lasted: Duration,
     /// The processor time of control plane and controllers until writes stopped, without their idle load.
     pub cpu: Duration,
@@ -139,6 +140,12 @@ impl Burst {
 
 fn ratio(a: u64, b: usize) -> f64 {
     a as f64 / b as f64
+}
+
+/// The time that is left until whole intervals of heartbeats have passed.
+fn until_heartbeat(passed: Duration) -> Duration {
+    let whole = passed.as_secs() / HEARTBEAT.as_secs() + 1;
+    Duration::from_secs(whole * HEARTBEAT.as_secs()).saturating_sub(passed)
 }
 
 /// The cost of one VM in a list for control plane and client.
@@ -277,6 +284,7 @@ impl Site {
         let (bound, converged) = followed.with_context(|| format!("{count} VMs at once"))?;
         self.vms = all;
         self.rest()?;
+        std::thread::sleep(until_heartbeat(begun.elapsed()));
         let took = begun.elapsed();
         Ok(Burst {
             vms: count,
@@ -320,7 +328,7 @@ impl Site {
     /// The share of a core that control plane and controllers use when idle.
     fn idle(&self) -> Result<f64> {
         let (begun, before) = (Instant::now(), self.stage.cpu()?);
-        std::thread::sleep(IDLE);
+        std::thread::sleep(HEARTBEAT);
         Ok(self.stage.cpu()?.saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64())
     }
 
@@ -341,5 +349,17 @@ impl Site {
             peak_memory: self.stage.peak_memory()?,
             hosts_memory: proc::memory(self.stage.hosts())?.rss,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_measured_over_whole_intervals_of_heartbeats() {
+        assert_eq!(until_heartbeat(Duration::from_millis(12_500)), Duration::from_millis(2_500));
+        assert_eq!(until_heartbeat(Duration::from_secs(44)), Duration::from_secs(1));
+        assert_eq!(until_heartbeat(HEARTBEAT), HEARTBEAT);
     }
 }
