@@ -33,8 +33,18 @@ const BURST: Duration = Duration::from_secs(900);
 const HEARTBEATS: &[&str] = &["leases"];
 /// The number of lists of all VMs from which the cost of one list is measured.
 const LISTS: u32 = 5;
-/// The time over which the idle load is measured before each burst.
+/// The time over which the idle load is measured before a burst beside which it is small.
 const IDLE: Duration = Duration::from_secs(3);
+/// The interval in which hosts renew their Leases, which is most of the idle load. Hosts that were started together do it together, so that
+/// the load of a part of the interval is anything between none and half as much again.
+const LEASES: Duration = Duration::from_secs(15);
+/// The interval of the other requests that hosts repeat, and of bookmarks.
+const REQUESTS: Duration = Duration::from_secs(60);
+/// The number of hosts from which those are not small beside [`PROBE`] VMs.
+const MANY_HOSTS: u16 = 200;
+/// The interval in which the hosts' watches begin anew, and the time that it takes until those of all hosts have.
+const WATCHES: Duration = Duration::from_secs(290);
+const WATCHES_TAKE: Duration = Duration::from_secs(20);
 /// The time limit until writes stop: hosts report the last VMs in Events and their own status some time after these have
 /// converged.
 const REST: Duration = Duration::from_secs(300);
@@ -93,7 +103,7 @@ pub struct Burst {
     pub bound: Duration,
     /// The time from the first request until all VMs and disks were ready.
     pub converged: Duration,
-    /// The time from the first request until writes stopped.
+    /// The time from the first request until writes had stopped, in whole periods of the idle load.
     pub lasted: Duration,
     /// The processor time of control plane and controllers until writes stopped, without their idle load.
     pub cpu: Duration,
@@ -139,6 +149,24 @@ impl Burst {
 
 fn ratio(a: u64, b: usize) -> f64 {
     a as f64 / b as f64
+}
+
+/// The time that is left until a multiple of a period has passed.
+fn until_whole(passed: Duration, period: Duration) -> Duration {
+    let whole = passed.as_secs() / period.as_secs() + 1;
+    Duration::from_secs(whole * period.as_secs()).saturating_sub(passed)
+}
+
+/// The time that is left until watches neither begin anew nor do so before this time has passed, so long after the hosts were started.
+fn until_quiet(passed: Duration, needed: Duration) -> Duration {
+    let since = Duration::from_secs(passed.as_secs() % WATCHES.as_secs());
+    if since < WATCHES_TAKE {
+        WATCHES_TAKE - since
+    } else if since + needed > WATCHES {
+        WATCHES + WATCHES_TAKE - since
+    } else {
+        Duration::ZERO
+    }
 }
 
 /// The cost of one VM in a list for control plane and client.
@@ -234,14 +262,15 @@ pub fn run(size: Size, measured: &Measured<'_>, logs: &Path) -> Result<Findings>
     plane.create_shared()?;
     let watching = Watching::start(&plane);
     let idle_writes = NOTHING + u64::from(size.hosts) / HOSTS_PER_WRITE;
-    let mut site = Site { watching, plane, stage, idle_writes, vms: 0 };
+    let period = if size.hosts < MANY_HOSTS { LEASES } else { REQUESTS };
+    let mut site = Site { watching, plane, stage, idle_writes, begun, period, vms: 0 };
     // One-time work (the image is verified) is not part of a VM's cost.
-    site.burst("first", usize::from(size.hosts))?;
-    let early = site.burst("early", PROBE)?;
+    site.burst("first", usize::from(size.hosts), IDLE)?;
+    let early = site.probe("early")?;
     let short_list = site.list(LISTS * 20)?;
-    let burst = site.burst("vm", size.vms)?;
+    let burst = site.burst("vm", size.vms, IDLE)?;
     note(&format!("  {} VMs are converged after {:.1?}", size.vms, burst.converged));
-    let late = site.burst("late", PROBE)?;
+    let late = site.probe("late")?;
     let long_list = site.list(LISTS)?;
     std::thread::sleep(LAST_REPORTS);
     let steady = site.steady(size.steady)?;
@@ -255,13 +284,23 @@ struct Site {
     stage: Stage,
     /// The number of writes per [`GLANCE`] that counts as idle.
     idle_writes: u64,
+    /// When the hosts were started.
+    begun: Instant,
+    /// The period of the idle load.
+    period: Duration,
     vms: usize,
 }
 
 impl Site {
-    /// Creates VMs at once and waits until they have converged.
-    fn burst(&mut self, prefix: &str, count: usize) -> Result<Burst> {
-        let idle = self.idle()?;
+    /// Measures the cost of [`PROBE`] VMs over whole periods of the idle load, which is larger than it.
+    fn probe(&mut self, prefix: &str) -> Result<Burst> {
+        std::thread::sleep(until_quiet(self.begun.elapsed(), 3 * self.period));
+        self.burst(prefix, PROBE, self.period)
+    }
+
+    /// Creates VMs at once and waits until they have converged. `period`: that over which the idle load is measured.
+    fn burst(&mut self, prefix: &str, count: usize, period: Duration) -> Result<Burst> {
+        let idle = self.idle(period)?;
         let names: Vec<String> = (0..count).map(|number| format!("{prefix}-{number:05}")).collect();
         let before = (self.plane.counts()?, self.stage.cpu()?, proc::cpu(self.stage.hosts())?);
         let begun = Instant::now();
@@ -277,6 +316,7 @@ impl Site {
         let (bound, converged) = followed.with_context(|| format!("{count} VMs at once"))?;
         self.vms = all;
         self.rest()?;
+        std::thread::sleep(until_whole(begun.elapsed(), period));
         let took = begun.elapsed();
         Ok(Burst {
             vms: count,
@@ -318,9 +358,9 @@ impl Site {
     }
 
     /// The share of a core that control plane and controllers use when idle.
-    fn idle(&self) -> Result<f64> {
+    fn idle(&self, length: Duration) -> Result<f64> {
         let (begun, before) = (Instant::now(), self.stage.cpu()?);
-        std::thread::sleep(IDLE);
+        std::thread::sleep(length);
         Ok(self.stage.cpu()?.saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64())
     }
 
@@ -341,5 +381,22 @@ impl Site {
             peak_memory: self.stage.peak_memory()?,
             hosts_memory: proc::memory(self.stage.hosts())?.rss,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_is_measured_over_whole_periods_in_which_no_watches_begin_anew() {
+        let seconds = Duration::from_secs;
+        assert_eq!(until_whole(Duration::from_millis(12_500), LEASES), Duration::from_millis(2_500));
+        assert_eq!(until_whole(seconds(44), LEASES), seconds(1));
+        assert_eq!(until_whole(REQUESTS, REQUESTS), REQUESTS);
+        assert_eq!(until_quiet(seconds(5), seconds(180)), seconds(15));
+        assert_eq!(until_quiet(seconds(100), seconds(180)), Duration::ZERO);
+        assert_eq!(until_quiet(seconds(200), seconds(180)), seconds(110));
+        assert_eq!(until_quiet(seconds(580 + 20), seconds(180)), Duration::ZERO);
     }
 }

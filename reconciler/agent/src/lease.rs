@@ -220,9 +220,12 @@ impl HostLease {
 
     /// Writes the Lease if it is ours to write.
     async fn write_own(&self, state: &mut State) -> Result<Lease, Error> {
-        if let Some(version) = state.version.clone()
-            && state.checked.is_some_and(|at| at.elapsed() < CHECK_SITE_EVERY)
-        {
+        if let Some(version) = state.version.clone() {
+            if state.checked.is_none_or(|at| at.elapsed() >= CHECK_SITE_EVERY) {
+                self.site.check().await?;
+                state.checked = Some(Instant::now());
+            }
+            // It is not read again: if another client has written it, the version is another one.
             match self.write(state, &version).await {
                 // Another client wrote it, or it was deleted.
                 Err(error) if matches!(error, Error::Conflict) || error.is_not_found() => {

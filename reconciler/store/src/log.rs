@@ -276,18 +276,27 @@ impl Log {
 
     /// Returns the highest revision to which the time and count limits of the window allow compaction.
     pub(crate) fn compactable(&self, written_before_ms: i64, keep_revisions: u64) -> rusqlite::Result<u64> {
-        let old: Option<i64> = self
-            .db
-            .query_row(
-                "SELECT max(id) FROM log WHERE id > ?1 AND written_ms < ?2",
-                [tables::number(&self.db, tables::COMPACTED)?, written_before_ms],
-                |row| row.get(0),
-            )
-            .optional()?
-            .flatten();
+        let compacted = tables::number(&self.db, tables::COMPACTED)?;
+        let (old, _) = self.written_before(compacted, written_before_ms)?;
         let last = self.last()?;
         let beyond_count = last.unsigned_abs().saturating_sub(keep_revisions);
-        Ok(old.unwrap_or(0).unsigned_abs().max(beyond_count).min(last.unsigned_abs()))
+        Ok(old.max(beyond_count).min(last.unsigned_abs()))
+    }
+
+    /// Returns the last of the rows after a revision that were all written before a time, 0 for none, and the number of rows that were read.
+    /// The oldest are read first: most of the history is younger, and is not read.
+    pub(crate) fn written_before(&self, after: i64, before_ms: i64) -> rusqlite::Result<(u64, usize)> {
+        let mut statement =
+            self.db.prepare_cached("SELECT id, written_ms FROM log WHERE id > ?1 ORDER BY id")?;
+        let (mut rows, mut last, mut read) = (statement.query([after])?, 0, 0);
+        while let Some(row) = rows.next()? {
+            read += 1;
+            if row.get::<_, i64>(1)? >= before_ms {
+                break;
+            }
+            last = row.get::<_, i64>(0)?.unsigned_abs();
+        }
+        Ok((last, read))
     }
 
     /// Removes the rows that neither `revision` nor later ones need. The last row always stays, so that

@@ -20,7 +20,7 @@ use crate::{
     cache::security_groups::{Membership, SecurityGroups, memberships_of},
     key::{Key, ObjectKind},
 };
-use allocated::AllocatedAddresses;
+use allocated::{Address, AllocatedAddresses};
 
 /// A VM's contribution to the index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -155,6 +155,31 @@ fn forwarding_of(ip: &PublicIP) -> Option<VmEntry> {
     (!addresses.is_empty()).then(|| VmEntry { host, addresses, ..VmEntry::default() })
 }
 
+fn ipv4_of(entry: Option<&VmEntry>) -> &[(String, Ipv4Addr)] {
+    entry.map(|entry| entry.addresses.as_slice()).unwrap_or_default()
+}
+
+fn ipv6_of(entry: Option<&VmEntry>) -> &[(String, Ipv6Addr)] {
+    entry.map(|entry| entry.ipv6_addresses.as_slice()).unwrap_or_default()
+}
+
+/// Takes the addresses that an object has anew, and gives back those that it has no more. One that it keeps is not touched: to find the
+/// lowest free one again, all that follow it would be passed.
+fn move_allocated<A: Address>(
+    networks: &mut HashMap<String, AllocatedAddresses<A>>,
+    before: &[(String, A)],
+    now: &[(String, A)],
+) {
+    for (network, address) in before.iter().filter(|had| !now.contains(had)) {
+        if let Some(allocated) = networks.get_mut(network) {
+            allocated.remove(*address);
+        }
+    }
+    for (network, address) in now.iter().filter(|has| !before.contains(has)) {
+        networks.entry(network.clone()).or_default().insert(*address);
+    }
+}
+
 /// Whether a VM takes less of its host, or of its networks, than it did.
 fn releases(old: Option<&VmEntry>, new: Option<&VmEntry>) -> bool {
     let Some(old) = old else { return false };
@@ -209,6 +234,8 @@ impl Index {
             if releases(old.as_deref(), new.as_deref()) {
                 self.capacity.freed();
             }
+            move_allocated(&mut self.addresses, ipv4_of(old.as_deref()), ipv4_of(new.as_deref()));
+            move_allocated(&mut self.ipv6_addresses, ipv6_of(old.as_deref()), ipv6_of(new.as_deref()));
             if let Some(old) = &old {
                 self.subtract(key, old);
             }
@@ -288,12 +315,6 @@ impl Index {
         for ip in &entry.public_ips {
             insert(&mut self.by_public_ip, ip.clone(), key);
         }
-        for (network, address) in &entry.addresses {
-            self.addresses.entry(network.clone()).or_default().insert(*address);
-        }
-        for (network, address) in &entry.ipv6_addresses {
-            self.ipv6_addresses.entry(network.clone()).or_default().insert(*address);
-        }
         for mac in &entry.macs {
             insert(&mut self.macs, mac.clone(), key);
         }
@@ -315,16 +336,6 @@ impl Index {
         }
         for ip in &entry.public_ips {
             take(&mut self.by_public_ip, ip, key);
-        }
-        for (network, address) in &entry.addresses {
-            if let Some(set) = self.addresses.get_mut(network) {
-                set.remove(*address);
-            }
-        }
-        for (network, address) in &entry.ipv6_addresses {
-            if let Some(set) = self.ipv6_addresses.get_mut(network) {
-                set.remove(*address);
-            }
         }
         for mac in &entry.macs {
             take(&mut self.macs, mac, key);
@@ -382,14 +393,7 @@ impl Index {
         // An isolated network lists these addresses.
         let (before, after) = (addresses(&old), addresses(&new));
         changed.extend(before.symmetric_difference(&after).filter_map(|(network, _)| network_key(network)));
-        for (network, address) in old.iter().flat_map(|entry| &entry.addresses) {
-            if let Some(set) = self.addresses.get_mut(network) {
-                set.remove(*address);
-            }
-        }
-        for (network, address) in new.iter().flat_map(|entry| &entry.addresses) {
-            self.addresses.entry(network.clone()).or_default().insert(*address);
-        }
+        move_allocated(&mut self.addresses, ipv4_of(old.as_ref()), ipv4_of(new.as_ref()));
         self.forwarding.extend(new.map(|entry| (key.clone(), entry)));
         changed
     }

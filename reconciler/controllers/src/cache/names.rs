@@ -5,7 +5,6 @@ use std::net::IpAddr;
 
 use berth_api::VM;
 
-use super::key_set::KeySet;
 use crate::key::{Key, ObjectKind};
 
 /// A network (`namespace/name`), and an address of a VM in it.
@@ -14,8 +13,8 @@ pub(crate) type NamedAddress = (String, IpAddr);
 /// The index that the module describes.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    /// By network (`namespace/name`).
-    vms: HashMap<String, KeySet>,
+    /// By network (`namespace/name`). A tree: a network has thousands of VMs, and a sorted list would move half of them for each new one.
+    vms: HashMap<String, BTreeSet<Key>>,
     /// The networks that have a domain.
     with_domain: HashSet<String>,
 }
@@ -65,7 +64,7 @@ impl Names {
             }
         }
         for network in after.difference(&before) {
-            self.vms.entry(network.clone()).or_default().insert(vm);
+            self.vms.entry(network.clone()).or_default().insert(vm.clone());
         }
         let changed = old.symmetric_difference(new).map(|(network, _)| network);
         let key = |network: &String| {
@@ -77,7 +76,7 @@ impl Names {
 
     /// Returns the VMs with a name in a network (`namespace/name`), in order.
     pub(crate) fn vms(&self, network: &str) -> impl Iterator<Item = &Key> {
-        self.vms.get(network).into_iter().flat_map(KeySet::iter)
+        self.vms.get(network).into_iter().flatten()
     }
 }
 

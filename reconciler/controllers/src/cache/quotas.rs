@@ -2,6 +2,7 @@
 //! kept.
 
 pub(crate) mod count;
+mod sum;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,6 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::{Cache, Tables};
 use crate::key::{Key, ObjectKind};
 use count::Counted;
+use sum::Sum;
 
 /// The usage of each namespace that has a Quota.
 #[derive(Debug, Default)]
@@ -21,12 +23,14 @@ pub(crate) struct Usages(BTreeMap<String, Usage>);
 pub(crate) struct Usage {
     quotas: BTreeSet<Key>,
     counted: BTreeMap<Key, Counted>,
-    placed: QuotaAmounts,
-    total: QuotaAmounts,
+    placed: Sum,
+    total: Sum,
     /// In the order in which they get what is left.
     unplaced: BTreeSet<(Option<Timestamp>, Key)>,
-    /// The objects with amounts that come from other objects.
-    derived: BTreeSet<Key>,
+    /// The VMs with amounts that come from a class.
+    of_classes: BTreeSet<Key>,
+    /// The other objects with amounts that come from other objects: those whose size is not known yet.
+    of_sources: BTreeSet<Key>,
 }
 
 impl Usages {
@@ -41,7 +45,6 @@ impl Usage {
         for key in count::keys(tables, namespace) {
             usage.set(&key, count::of(tables, &key));
         }
-        usage.add_up();
         usage
     }
 
@@ -56,12 +59,12 @@ impl Usage {
 
     /// The sum of the objects that are placed.
     pub(crate) fn placed(&self) -> QuotaAmounts {
-        self.placed
+        self.placed.amounts()
     }
 
     /// The sum of all objects.
     pub(crate) fn total(&self) -> QuotaAmounts {
-        self.total
+        self.total.amounts()
     }
 
     /// The objects that are not placed, in the order in which they get what is left.
@@ -71,26 +74,21 @@ impl Usage {
 
     /// Counts an object of this namespace and those that may get their amounts from it; returns whether any has changed.
     fn recount(&mut self, tables: &Tables, namespace: &str, key: &Key) -> bool {
-        let is_class = key.kind == ObjectKind::VMClass;
-        let is_source = matches!(
-            key.kind,
+        let mut keys: Vec<Key> = match key.kind {
+            ObjectKind::VMClass => self.of_classes.iter().cloned().collect(),
             ObjectKind::Image
-                | ObjectKind::Disk
-                | ObjectKind::DiskSnapshot
-                | ObjectKind::Backup
-                | ObjectKind::Host
-        );
-        let follows = |of: &&Key| if of.kind == ObjectKind::VM { is_class } else { is_source };
-        let mut keys: Vec<Key> = self.derived.iter().filter(follows).cloned().collect();
+            | ObjectKind::Disk
+            | ObjectKind::DiskSnapshot
+            | ObjectKind::Backup
+            | ObjectKind::Host => self.of_sources.iter().cloned().collect(),
+            _ => Vec::new(),
+        };
         if key.namespace() == namespace {
             keys.push(key.clone());
         }
         let mut has_changed = false;
         for key in keys {
             has_changed |= self.set(&key, count::of(tables, &key));
-        }
-        if has_changed {
-            self.add_up();
         }
         has_changed
     }
@@ -100,31 +98,28 @@ impl Usage {
         if self.counted.get(key) == counted.as_ref() {
             return false;
         }
+        let derived = if key.kind == ObjectKind::VM { &mut self.of_classes } else { &mut self.of_sources };
         if let Some(before) = self.counted.remove(key) {
+            self.total.take(before.amounts);
+            if before.is_placed {
+                self.placed.take(before.amounts);
+            }
             self.unplaced.remove(&(before.since, key.clone()));
-            self.derived.remove(key);
+            derived.remove(key);
         }
         if let Some(counted) = counted {
-            if !counted.is_placed {
+            self.total.add(counted.amounts);
+            if counted.is_placed {
+                self.placed.add(counted.amounts);
+            } else {
                 self.unplaced.insert((counted.since, key.clone()));
             }
             if counted.is_derived {
-                self.derived.insert(key.clone());
+                derived.insert(key.clone());
             }
             self.counted.insert(key.clone(), counted);
         }
         true
-    }
-
-    /// Sums up anew: a sum that has reached the greatest number cannot be reduced.
-    fn add_up(&mut self) {
-        (self.placed, self.total) = Default::default();
-        for counted in self.counted.values() {
-            self.total = self.total.plus(counted.amounts);
-            if counted.is_placed {
-                self.placed = self.placed.plus(counted.amounts);
-            }
-        }
     }
 }
 

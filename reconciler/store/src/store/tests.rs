@@ -527,6 +527,20 @@ fn a_compaction_does_not_read_all_that_there_is() {
     }
 }
 
+#[test]
+fn the_age_of_the_history_is_found_without_reading_all_of_it() {
+    let (store, boats) = (memory(), resource("toys.example/boats"));
+    for at_ms in 1..=200 {
+        let key = Key::new(&boats, "ns", &format!("n{at_ms}"));
+        block_on(store.submit(Write { at_ms, ..put(&key, Expect::Absent, 0) })).unwrap();
+    }
+    let found = |after, before_ms| with_log(&store, |log| log.written_before(after, before_ms)).unwrap();
+    assert_eq!(found(0, 1), (0, 1), "all are younger");
+    assert_eq!(found(0, 4), (3, 4));
+    assert_eq!(found(100, 4), (0, 1), "what was compacted is not read");
+    assert_eq!(found(198, i64::MAX), (200, 2), "all are older");
+}
+
 fn large(key: &Key, expect: Expect, value: u32) -> Write {
     let object =
         json!({"value": value, "filling": "x".repeat(100_000), "metadata": {"name": "large", "uid": "u"}});

@@ -29,11 +29,19 @@ pub(super) struct AllocatedAddresses<A> {
     pub(super) addresses: BTreeSet<A>,
     /// The first free address after the lowest allocated one.
     gap: Option<A>,
+    /// The number of addresses that searches have passed.
+    #[cfg(test)]
+    passed: usize,
 }
 
 impl<A> Default for AllocatedAddresses<A> {
     fn default() -> Self {
-        Self { addresses: BTreeSet::new(), gap: None }
+        Self {
+            addresses: BTreeSet::new(),
+            gap: None,
+            #[cfg(test)]
+            passed: 0,
+        }
     }
 }
 
@@ -69,6 +77,10 @@ impl<A: Address> AllocatedAddresses<A> {
     fn close_gap(&mut self, after: A) {
         self.gap = after.next();
         while let Some(gap) = self.gap.filter(|gap| self.addresses.contains(gap)) {
+            #[cfg(test)]
+            {
+                self.passed += 1;
+            }
             self.gap = gap.next();
         }
     }
@@ -84,8 +96,15 @@ impl<A: Address> AllocatedAddresses<A> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use berth_api::VM;
     use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        cache::{capacity::Demand, index::Index},
+        key::{Key, ObjectKind},
+    };
 
     proptest! {
         #[test]
@@ -105,6 +124,38 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_vm_that_changes_and_keeps_its_addresses_has_no_address_looked_for() {
+        let key = |number: u16| Key::namespaced(ObjectKind::VM, "ns", &format!("vm-{number}"));
+        let vm = |number: u16, epoch: i64| -> VM {
+            let [high, low] = number.to_be_bytes();
+            serde_json::from_value(json!({
+                "metadata": {"name": format!("vm-{number}"), "namespace": "ns"},
+                "spec": {"class": "s", "disks": [], "networkInterfaces": []},
+                "status": {"observedGeneration": 1, "binding": {"host": format!("h{epoch}"), "epoch": epoch}, "interfaces": [{
+                    "name": "nic0", "network": "ns/lan", "macAddress": format!("52:54:00:00:{high:02x}:{low:02x}"),
+                    "address": format!("10.0.{high}.{low}"), "ipv6Address": format!("fd00::{number:x}"),
+                }]},
+            }))
+            .expect("a VM")
+        };
+        let mut index = Index::default();
+        for number in 2..1002 {
+            index.set_vm(&key(number), Some(&vm(number, 1)), Demand::default());
+        }
+        let passed =
+            |index: &Index| (index.addresses["ns/lan"].passed, index.ipv6_addresses["ns/lan"].passed);
+        let before = passed(&index);
+        for number in 2..1002 {
+            index.set_vm(&key(number), Some(&vm(number, 2)), Demand::default());
+        }
+        assert_eq!(passed(&index), before);
+        let first = Ipv4Addr::new(10, 0, 0, 2);
+        assert_eq!(u32::from(index.lowest_free("ns/lan", first)), u32::from(first) + 1000);
+        index.set_vm(&key(7), None, Demand::default());
+        assert_eq!(index.lowest_free("ns/lan", first), Ipv4Addr::new(10, 0, 0, 7));
     }
 
     #[test]
