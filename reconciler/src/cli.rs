@@ -582,8 +582,10 @@ pub enum HostAction {
     Forget {
         /// The host's name.
         host: String,
-        /// Declares the machine lost with everything on it. Its VMs and disks become Stalled with the reason HostFenced
-        /// until they are deleted, and the Host is deleted together with the last one.
+        /// Declares the machine lost with everything on it: turn it off first, because berth does not check that nothing
+        /// runs there. VMs whose disks are all plain ones in pools of type Shared start on another host with these disks.
+        /// The others, and their disks, become Stalled with the reason HostFenced until they are deleted. The Host is
+        /// deleted together with the last one, and once all those disks are on other hosts.
         #[arg(long)]
         lost: bool,
     },

@@ -7,6 +7,7 @@ pub mod faults;
 pub mod host_labels;
 pub mod joining;
 pub mod load_balancer;
+pub mod lost_host;
 pub mod names;
 pub mod namespaces;
 pub mod overhead;
@@ -92,6 +93,7 @@ fn chapters(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Resul
     let group = spread::run(report, fleet, guest)?;
     copied_image::run(report, fleet);
     shared_pool::run(report, fleet);
+    lost_host::run(report, fleet);
     faults::run(report, fleet, &group);
     overhead::run(report, fleet);
     spread::destroy(report, fleet, group)?;

@@ -230,6 +230,12 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
     if known.is_some() && left.is_empty() {
         said_unused(&hosts, host).await?;
     }
+    if lost && is_alive(client, host).await? {
+        eprintln!(
+            "Host {host} has reported within the last minute. Its guests go on until its machine is turned off: do \
+             that now."
+        );
+    }
     // Access is revoked first: a forgotten host must not register itself again.
     token::end_access(client, host).await?;
     remove_roles(client, host).await?;
@@ -237,8 +243,8 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
         let spec = json!({"fenced": true, "cordoned": true});
         declare(client, host, &spec).await?;
         eprintln!(
-            "Host {host} is given up, and with it {} objects: {}. They say so until they are deleted; the Host goes \
-             with the last one.",
+            "Host {host} is given up, and with it {} objects: {}. VMs with all disks in shared pools start on another \
+             host if they can; the others say so until they are deleted. The Host goes with the last one.",
             left.len(),
             some(&left)
         );

@@ -13,18 +13,23 @@ use crate::fleet::Fleet;
 use crate::manifests;
 use crate::report::Report;
 
-const POOL: &str = "slow";
+/// The pool.
+pub const POOL: &str = "slow";
+/// The number of the machine that joins.
+const FIFTH: u32 = 5;
 /// VMs and their disks.
 const NAMES: [&str; 2] = ["common-0", "common-1"];
 /// A host looks at its pools every minute.
 const LOOKS: Duration = Duration::from_secs(150);
 
-/// Runs the case beside the members of a group whose image and class are `web`; nothing of VMs is left behind.
-pub fn run(report: &mut Report, fleet: &Fleet) {
+/// Runs the case beside the members of a group whose image and class are `web`; nothing of VMs is left behind. The pool stays, and one
+/// more host, without guests: both for the next case.
+pub fn run(report: &mut Report, fleet: &mut Fleet) {
     report.case(
         "hosts have a folder in common as a pool: each has its own files there, and one that has not mounted it writes nothing",
         || {
-            let common = fleet.folder().join("common");
+            fleet.join(FIFTH, &[])?;
+            let common = common(fleet);
             fs::create_dir(&common)?;
             let folders: Vec<PathBuf> =
                 fleet.members().iter().map(|member| member.berth.pool_folder(POOL)).collect();
@@ -39,10 +44,14 @@ pub fn run(report: &mut Report, fleet: &Fleet) {
                 let delete = ["delete", object, one, other, "--ignore-not-found", "--timeout=60s"];
                 fleet.kubectl().ok(&delete)?;
             }
-            fleet.kubectl().delete(&format!("storagepool/{POOL}"))?;
             held
         },
     );
+}
+
+/// The folder that all hosts have in common.
+pub fn common(fleet: &Fleet) -> PathBuf {
+    fleet.folder().join("common")
 }
 
 fn own(folder: &Path) -> PathBuf {

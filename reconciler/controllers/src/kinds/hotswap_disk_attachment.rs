@@ -166,7 +166,8 @@ fn plan(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Decisio
                     format!("Disk {} is given back to its host first", disk_key.name),
                 );
             }
-            if let Some(why) = observed.unconfirmed.clone().or_else(|| awaits_its_host(disk.as_ref())) {
+            let why = observed.unconfirmed.clone().or_else(|| awaits_its_host(disk.as_ref()));
+            if let Some(why) = why.or_else(|| left_behind(disk)) {
                 return wait(Reason::WaitingForDisk, format!("Disk {}: {why}", disk_key.name));
             }
             if let Some(Obstacle { text, dependencies: needed }) = &observed.obstacle {
@@ -214,8 +215,18 @@ fn status(
     status
 }
 
+/// Returns why a disk is not bound under another identity than its file has.
+fn left_behind(disk: &Disk) -> Option<String> {
+    let host = disk.status.as_ref()?.former_host.as_ref()?;
+    Some(format!(
+        "its file is in the folder of host {host}, which is gone for good: list it in the disks of a VM, which takes it from there"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
+    use berth_api::DiskStatus;
+
     use super::*;
     use serde_json::json;
 
@@ -252,6 +263,19 @@ mod tests {
         };
         assert!(text.contains("Disk data is ReadOnlyMany") && text.contains("disks of VM data"), "{text}");
         assert!(plan.steps.is_empty());
+    }
+
+    #[test]
+    fn a_disk_whose_file_is_in_the_folder_of_a_lost_host_gets_no_other_identity() {
+        let (attachment, mut observed) = seen(json!({"image": "debian"}));
+        let mut disk = observed.disk.as_deref().cloned().expect("a disk");
+        disk.status = Some(DiskStatus { former_host: Some("h9".into()), ..DiskStatus::default() });
+        observed.disk = Some(Arc::new(disk));
+        let plan = plan(&attachment, &observed);
+        let Decision::Wait(Readiness::Reconciling(Reason::WaitingForDisk, text)) = &plan.decision else {
+            panic!("{plan:?}")
+        };
+        assert!(text.contains("host h9") && plan.steps.is_empty(), "{text}");
     }
 
     #[test]

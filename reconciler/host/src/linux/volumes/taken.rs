@@ -50,6 +50,9 @@ impl LinuxVolumes {
             return Err(lost());
         }
         let here = self.layout.volumes(&new.pool).join(file_name(&new.id, note.generation));
+        if exists(&here)? {
+            return Err(place.damaged("a file of its name is in the folder of this host already"));
+        }
         // As long as a QEMU of any host has it open, it stays, if the file system has locks between hosts.
         let _locked = lock(&file, &new.id)?;
         files::ensure_folder(&self.layout.volumes(&new.pool))?;
