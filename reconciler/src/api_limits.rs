@@ -18,6 +18,8 @@ use tower::{BoxError, Layer, Service};
 
 /// The interval between pings on an idle connection, unless an option says otherwise.
 const PING_EVERY: Duration = Duration::from_secs(20);
+/// How long a request waits for its place at most: callers that give up and try again leave places behind that nothing takes.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// The part of a path that is about Leases.
 const LEASES: &str = "/coordination.k8s.io/";
 
@@ -142,7 +144,7 @@ impl Bucket {
         let now = Instant::now();
         let earliest = now.checked_sub(self.saved).unwrap_or(now);
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = earliest.max(*next);
+        let due = earliest.max(*next).min(now + LONGEST_WAIT);
         *next = due + self.every;
         (due > now).then_some(due)
     }

@@ -17,7 +17,8 @@ use serde_json::{Map, Value, json};
 type Entries = BTreeMap<String, String>;
 
 /// Domains whose keys, and those of their subdomains, are not passed down.
-const RESERVED: [&str; 6] = ["berth.dev", "kubernetes.io", "k8s.io", "helm.sh", "argoproj.io", "fluxcd.io"];
+const RESERVED: [&str; 8] =
+    ["berth.dev", "kubernetes.io", "k8s.io", "helm.sh", "argoproj.io", "fluxcd.io", "k14s.io", "cattle.io"];
 /// The greatest number of labels, and of annotations, that are passed down: the first ones by key.
 const MOST: usize = 64;
 /// The length in bytes of the longest value that is passed down. An object has at most 256 KiB of annotations.
@@ -57,8 +58,9 @@ impl Inherited {
     /// Adds them to a new object that follows them, with a record of their keys: by it, one that is not passed down any more is
     /// known from one of the object's own.
     pub(crate) fn add_recorded_to(self, meta: &mut ObjectMeta) {
-        let records = self.records();
-        self.add_to(meta);
+        let followed = self.followed_by(meta);
+        let records = followed.records();
+        followed.add_to(meta);
         for (name, record) in records {
             if let Some(keys) = record {
                 meta.annotations.get_or_insert_default().insert(name.to_owned(), keys);
@@ -66,15 +68,36 @@ impl Inherited {
         }
     }
 
+    /// Returns those that an object follows: without keys of its own, which it has with another value, and which no record names.
+    fn followed_by(&self, meta: &ObjectMeta) -> Self {
+        let annotations = meta.annotations.as_ref();
+        let follows = |entries: &Entries, is: Option<&Entries>, record: &str| {
+            let record = annotations.and_then(|annotations| annotations.get(record));
+            let is_recorded =
+                |key: &str| record.is_some_and(|keys| keys.split(',').any(|known| known == key));
+            let is_own = |key: &str, value: &String| {
+                is.and_then(|is| is.get(key)).is_some_and(|own| own != value) && !is_recorded(key)
+            };
+            let followed = entries.iter().filter(|(key, value)| !is_own(key.as_str(), value));
+            followed.map(|(key, value)| (key.clone(), value.clone())).collect()
+        };
+        Self {
+            labels: follows(&self.labels, meta.labels.as_ref(), INHERITED_LABELS_ANNOTATION),
+            annotations: follows(&self.annotations, annotations, INHERITED_ANNOTATIONS_ANNOTATION),
+        }
+    }
+
     /// Returns the changes of an object that follows them, as a merge patch of its metadata. None: it has all of them, and none that
     /// is not passed down any more.
     pub(crate) fn changes(&self, of: &ObjectMeta) -> Option<Value> {
+        let followed = self.followed_by(of);
         let annotations = of.annotations.as_ref();
         let recorded = |name: &str| annotations.and_then(|annotations| annotations.get(name));
-        let of_labels = differences(of.labels.as_ref(), &self.labels, recorded(INHERITED_LABELS_ANNOTATION));
+        let of_labels =
+            differences(of.labels.as_ref(), &followed.labels, recorded(INHERITED_LABELS_ANNOTATION));
         let mut of_annotations =
-            differences(annotations, &self.annotations, recorded(INHERITED_ANNOTATIONS_ANNOTATION));
-        for (name, record) in self.records() {
+            differences(annotations, &followed.annotations, recorded(INHERITED_ANNOTATIONS_ANNOTATION));
+        for (name, record) in followed.records() {
             if recorded(name) != record.as_ref() {
                 of_annotations.insert(name.to_owned(), json!(record));
             }
@@ -205,6 +228,23 @@ mod tests {
         let disk = patched(&disk, &changes);
         assert_eq!(disk.labels, meta(&json!({"own": "1", "team": "other"}), &json!(null)).labels);
         assert_eq!(after.changes(&disk), None);
+    }
+
+    #[test]
+    fn a_key_that_an_object_has_with_a_value_of_its_own_is_neither_changed_nor_removed() {
+        let passed = Inherited::of(&meta(&json!({"team": "shop", "tier": "front"}), &json!(null)));
+        let disk = meta(&json!({"team": "own", "tier": "front"}), &json!(null));
+        let changes = passed.changes(&disk).expect("a record");
+        assert_eq!(changes, json!({"annotations": {"berth.dev/inherited-labels": "tier"}}));
+        let disk = patched(&disk, &changes);
+        let changes = Inherited::default().changes(&disk).expect("nothing is passed down any more");
+        assert_eq!(patched(&disk, &changes).labels, meta(&json!({"team": "own"}), &json!(null)).labels);
+        let mut new = meta(&json!({"team": "own"}), &json!(null));
+        passed.clone().add_recorded_to(&mut new);
+        assert_eq!(passed.changes(&new), None);
+        // A value that was passed down and is changed is set back.
+        let changed = patched(&new, &json!({"labels": {"tier": "back"}}));
+        assert_eq!(passed.changes(&changed), Some(json!({"labels": {"tier": "front"}})));
     }
 
     #[test]
