@@ -18,8 +18,6 @@ use tower::{BoxError, Layer, Service};
 
 /// The interval between pings on an idle connection, unless an option says otherwise.
 const PING_EVERY: Duration = Duration::from_secs(20);
-/// How long a request waits for its place at most: callers that give up and try again leave places behind that nothing takes.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// The part of a path that is about Leases.
 const LEASES: &str = "/coordination.k8s.io/";
 
@@ -97,13 +95,13 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let is_limited = !is_watch(&request);
         let is_counted = is_limited && !request.uri().path().contains(LEASES);
-        let wait = self.limits.bucket.as_ref().filter(|_| is_counted).and_then(|bucket| bucket.take());
+        let place = self.limits.bucket.as_ref().filter(|_| is_counted).and_then(Bucket::take);
         let limit = self.limits.timeout.filter(|_| is_limited);
         // A client sends nothing before its future is polled.
         let answer = self.inner.call(request);
         async move {
-            if let Some(moment) = wait {
-                tokio::time::sleep_until(moment).await;
+            if let Some(place) = place {
+                place.wait().await;
             }
             match limit {
                 None => answer.await,
@@ -139,14 +137,36 @@ impl Bucket {
         Self { every, saved, next: Mutex::new(now.checked_sub(saved).unwrap_or(now)) }
     }
 
-    /// Takes the place of one request; returns the moment for which it has to wait.
-    fn take(&self) -> Option<Instant> {
+    /// Takes the place of one request; returns it if the request has to wait for it.
+    fn take(self: &Arc<Self>) -> Option<Place> {
         let now = Instant::now();
         let earliest = now.checked_sub(self.saved).unwrap_or(now);
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = earliest.max(*next).min(now + LONGEST_WAIT);
+        let due = earliest.max(*next);
         *next = due + self.every;
-        (due > now).then_some(due)
+        (due > now).then(|| Place { bucket: Arc::clone(self), due })
+    }
+}
+
+/// The place of a request that waits. One whose caller gives up before is given back.
+#[derive(Debug)]
+struct Place {
+    bucket: Arc<Bucket>,
+    due: Instant,
+}
+
+impl Place {
+    async fn wait(self) {
+        tokio::time::sleep_until(self.due).await;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if Instant::now() < self.due {
+            let mut next = self.bucket.next.lock().unwrap_or_else(PoisonError::into_inner);
+            *next = next.checked_sub(self.bucket.every).unwrap_or(*next);
+        }
     }
 }
 
@@ -180,6 +200,22 @@ mod tests {
             }
         });
         futures::future::join_all(answers).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_whose_caller_gives_up_is_given_back() {
+        let bucket = Arc::new(Bucket::new(Rate { per_second: 1, burst: 1 }));
+        assert!(bucket.take().is_none(), "the burst");
+        for _ in 0..100 {
+            drop(bucket.take().expect("it waits"));
+        }
+        let place = bucket.take().expect("it waits");
+        assert!(place.due <= Instant::now() + Duration::from_secs(1), "{:?}", place.due);
+        place.wait().await;
+        assert!(
+            bucket.take().expect("one a second").due > Instant::now(),
+            "a place that was used is not given back"
+        );
     }
 
     #[tokio::test(start_paused = true)]

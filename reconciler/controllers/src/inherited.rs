@@ -68,7 +68,8 @@ impl Inherited {
         }
     }
 
-    /// Returns those that an object follows: without keys of its own, which it has with another value, and which no record names.
+    /// Returns those that an object follows: without keys of its own, which it has with another value, and which no record names. One
+    /// with the same value is taken for an inherited one: earlier versions recorded none.
     fn followed_by(&self, meta: &ObjectMeta) -> Self {
         let annotations = meta.annotations.as_ref();
         let follows = |entries: &Entries, is: Option<&Entries>, record: &str| {
@@ -183,7 +184,7 @@ mod tests {
         let labels = json!({
             "team": "shop", "example.com/tier": "front", "notberth.dev/a": "b", "berth.dev/vm-snapshot": "x",
             "app.kubernetes.io/instance": "shop", "topology.kubernetes.io/zone": "a", "k8s.io/x": "y",
-            "kustomize.toolkit.fluxcd.io/name": "x",
+            "kustomize.toolkit.fluxcd.io/name": "x", "kapp.k14s.io/app": "1", "fleet.cattle.io/bundle-id": "x",
         });
         let annotations = json!({
             "note": "mine", "poweron.check.berth.dev/backup": "wait", "argocd.argoproj.io/tracking-id": "x",
