@@ -258,5 +258,7 @@ mod tests {
         // Two places are taken by those that wait.
         tokio::time::sleep(Duration::from_millis(400)).await;
         assert_eq!(immediate(&take()), 3 - 1);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(immediate(&take()), 3);
     }
 }
