@@ -126,17 +126,18 @@ proptest! {
     #[test]
     fn any_provider_block_is_configured_or_refused(texts in vec(prop_oneof![text().prop_map(Value::from), Just(Value::Null)], 10), http: bool) {
         let names = ["kubeconfig", "context", "host", "token", "ca_certificate", "namespace", "pool", "network", "owner"];
-        let label = texts[names.len()].clone();
+        let zone = texts[names.len()].clone();
+        let label = zone.as_str().unwrap_or_default().to_owned();
         let mut config = Value::object(names.into_iter().zip(texts));
-        config.set("host_selector", Value::object([("zone", label)]));
+        config.set("host_selector", Value::object([("zone", zone)]));
         config.set("allow_loopback_http", Value::Bool(http));
         run(async {
             let provider = &*CONFIGURED;
             let (client, cancel) = (ClientCapabilities::default(), CancellationToken::new());
             let found = provider.validate(ValidateRequest { config: config.clone(), client, cancel: cancel.clone() }).await;
-            // The generated token may be a part of the address, which the message repeats.
+            // The generated token may be a part of the address or of the label, which messages repeat.
             let host = config.get("host").as_str().unwrap_or_default();
-            let is_secret = |token: &&str| token.trim().len() > 8 && !host.contains(*token);
+            let is_secret = |token: &&str| token.trim().len() > 8 && !host.contains(*token) && !label.contains(*token);
             let secret = config.get("token").as_str().filter(is_secret).map(str::to_owned);
             let configured = provider.configure(ConfigureRequest { config, terraform_version: "1.11.4".into(), client, cancel: cancel.clone() }).await;
             for text in found.iter().chain(&configured) {
