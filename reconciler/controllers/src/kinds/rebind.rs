@@ -230,6 +230,8 @@ fn unbound(vm: &VM, now: Timestamp) -> VMStatus {
     status.admitted_epoch = None;
     status.host_address = None;
     status.process = None;
+    status.facts.clear();
+    status.operation = None;
     status.guest = None;
     status.cpu_time = None;
     status.dedicated_cpus = None;

@@ -501,17 +501,18 @@ fn a_new_disk_needs_that_the_image_of_another_namespace_is_still_shared() {
     assert_eq!(plan(&bound, &observe(&cache, &bound)).decision, None, "one that exists goes on");
 }
 
+fn object(kind: &str, name: &str, spec: serde_json::Value, status: serde_json::Value) -> serde_json::Value {
+    json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": kind,
+        "metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"},
+        "spec": spec, "status": status,
+    })
+}
+
 #[test]
 fn a_disk_is_bound_only_to_a_host_with_the_labels_that_it_asks_for() {
     let mut cache = Cache::new(std::time::Duration::from_secs(40));
     let now = tokio::time::Instant::now();
-    let object = |kind: &str, name: &str, spec: serde_json::Value, status: serde_json::Value| {
-        json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": kind,
-            "metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"},
-            "spec": spec, "status": status,
-        })
-    };
     let host = |name: &str, version: &str, zone: &str| -> Host {
         serde_json::from_value(json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "Host", "spec": {},
@@ -558,13 +559,6 @@ fn a_disk_is_bound_only_to_a_host_with_the_labels_that_it_asks_for() {
 fn a_disk_is_looked_at_again_when_it_is_attached_and_when_the_vm_gets_a_host() {
     let mut cache = Cache::new(std::time::Duration::from_secs(40));
     let now = tokio::time::Instant::now();
-    let object = |kind: &str, name: &str, spec: serde_json::Value, status: serde_json::Value| {
-        json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": kind,
-            "metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"},
-            "spec": spec, "status": status,
-        })
-    };
     let data = Key::namespaced(ObjectKind::Disk, "ns", "data");
     let attachment = object("HotswapDiskAttachment", "a", json!({"vm": "web", "disk": "data"}), json!(null));
     let attachment: berth_api::HotswapDiskAttachment =

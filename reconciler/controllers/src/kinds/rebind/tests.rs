@@ -116,7 +116,11 @@ fn a_vm_that_leaves_keeps_its_identity_and_its_disks_keep_theirs() {
     assert_eq!((of_disk.binding, of_disk.former_host.as_deref()), (None, Some("h1")));
     assert_eq!((of_disk.volume_id.as_deref(), of_disk.size.as_deref()), (Some("v-1"), Some("1Gi")));
     assert_eq!(of_disk.used_by.len(), 1, "no other VM gets it meanwhile");
-    let of_vm = unbound(&vm_with(json!({})), now);
+    let mut lost = vm_with(json!({}));
+    let known = lost.status.as_mut().expect("a status");
+    known.facts.insert("cgroup".into(), "/berth/i-1".into());
+    let of_vm = unbound(&lost, now);
+    assert!(of_vm.facts.is_empty(), "they are of the process on the lost host");
     assert_eq!((of_vm.binding, of_vm.admitted_epoch), (None, None));
     assert_eq!(of_vm.instance_id.as_deref(), Some("i-1"), "the guest is the same machine");
     assert_eq!(of_vm.refusal.map(|refusal| refusal.epoch), Some(4), "the next epoch is greater");
