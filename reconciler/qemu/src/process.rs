@@ -23,6 +23,7 @@ mod swtpm;
 mod tap;
 #[cfg(test)]
 mod tests;
+mod vfork;
 mod virtiofsd;
 mod vsock;
 

@@ -12,6 +12,7 @@ mod discovery;
 mod dnsmasq;
 mod firewall;
 mod foreign;
+mod generation;
 pub(super) mod guest_port;
 mod host_ranges;
 mod ipv6;

@@ -9,7 +9,6 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, chown};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use super::landlock::Reach;
 use super::launch::{self, Cell};
 use super::local::{hidden_without, ruleset_of_program};
 use super::pidfd::PidFd;
+use super::vfork::Child;
 use super::{LaunchError, ProcessError, RunAs};
 use crate::machine::DiskKey;
 
@@ -124,7 +124,7 @@ impl Filter {
         let inherited = output.try_clone().map_err(|source| failed(Path::new("memory"), source))?;
         let started = tokio::task::spawn_blocking(move || own.start(inherited)).await;
         let mut running = started.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
-        let pid = i32::try_from(running.child.id()).expect("process numbers are positive ints");
+        let pid = running.child.pid();
         match tokio::time::timeout(self.time, PidFd::of_child(&running.child)?.ended(pid)).await {
             Ok(ended) => ended?,
             Err(_) => return Err(FilterError::TooSlow { after: self.time }),

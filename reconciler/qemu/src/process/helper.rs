@@ -6,12 +6,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::Child;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use super::pidfd::PidFd;
+use super::vfork::Child;
 use super::{ProcessError, ProcessIdentity, RunAs, identity};
 
 /// Each has nothing to finish, and ends within a few milliseconds.
@@ -62,7 +62,7 @@ async fn end_one(process: &ProcessIdentity) -> Result<(), ProcessError> {
 
 /// Reaps it when it ends. It outlives the caller, and is then reaped by the system.
 pub(super) fn reap_later(child: Child) {
-    let pid = i32::try_from(child.id()).expect("process numbers are positive ints");
+    let pid = child.pid();
     tokio::spawn(async move {
         if let Ok(Some(process)) = identity::of(pid)
             && let Ok(Some(fd)) = PidFd::open(&process)

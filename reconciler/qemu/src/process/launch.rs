@@ -1,20 +1,23 @@
 //! Turns a prepared command into an independent process: session, cgroup, network, user, files.
 #![allow(unsafe_code, reason = "what happens between fork and exec")]
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::process::CommandExt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
 use super::landlock::{self, Ruleset};
 use super::lent_folder::LentFolder;
+use super::vfork::{self, Child, Program};
 use super::{LaunchError, RunAs};
+
+/// The whole environment of the process.
+const ENVIRONMENT: [&CStr; 2] = [c"PATH=/usr/sbin:/usr/bin:/sbin:/bin", c"LC_ALL=C.UTF-8"];
 
 /// The steps that the child executes before it becomes QEMU. All data is prepared: after fork only system calls are
 /// allowed, no allocation and no locks.
@@ -79,17 +82,22 @@ pub(super) fn spawn(
         cpus: cell.cpus,
         folder: cell.folder.cloned(),
     };
-    let mut command = Command::new(binary);
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).current_dir("/");
-    if let Some(name) = cell.name {
-        command.arg0(name);
-    }
-    command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("LC_ALL", "C.UTF-8");
-    // SAFETY: `become_qemu` makes system calls only, on memory that was allocated before the fork.
-    unsafe { command.pre_exec(move || become_qemu(&child0)) };
-    command.spawn().map_err(|source| match source.kind() {
+    let failed = |source: io::Error| LaunchError::Spawn { binary: binary.to_owned(), source };
+    let name = cell.name.map_or(binary.as_os_str().as_bytes(), str::as_bytes);
+    let arguments = [name].into_iter().chain(args.iter().map(String::as_bytes));
+    let program = Program {
+        path: CString::new(binary.as_os_str().as_bytes()).map_err(|error| failed(error.into()))?,
+        arguments: arguments
+            .map(CString::new)
+            .collect::<Result<_, _>>()
+            .map_err(|error| failed(error.into()))?,
+        environment: ENVIRONMENT.map(CString::from).to_vec(),
+    };
+    // SAFETY: `become_qemu` makes system calls only, on memory that was allocated before.
+    let spawned = unsafe { vfork::spawn(&program, &stderr, &|| become_qemu(&child0)) };
+    spawned.map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => LaunchError::NoBinary { binary: binary.to_owned() },
-        _ => LaunchError::Spawn { binary: binary.to_owned(), source },
+        _ => failed(source),
     })
 }
 
@@ -125,9 +133,11 @@ fn become_qemu(plan: &Child0) -> io::Result<()> {
             // paths.
             possible(libc::unshare(libc::CLONE_NEWNET))?;
             hide(&plan.hidden)?;
-            check(libc::setgroups(plan.groups.len(), plan.groups.as_ptr()))?;
-            check(libc::setresgid(run_as.gid, run_as.gid, run_as.gid))?;
-            check(libc::setresuid(run_as.uid, run_as.uid, run_as.uid))?;
+            // Not by the C library, which would change the caller's other threads, too.
+            let (count, groups) = (plan.groups.len(), plan.groups.as_ptr());
+            check_long(libc::syscall(libc::SYS_setgroups, count, groups))?;
+            check_long(libc::syscall(libc::SYS_setresgid, run_as.gid, run_as.gid, run_as.gid))?;
+            check_long(libc::syscall(libc::SYS_setresuid, run_as.uid, run_as.uid, run_as.uid))?;
         }
         if let Some(folder) = &plan.folder {
             folder.mount()?;
@@ -180,5 +190,9 @@ fn possible(result: libc::c_int) -> io::Result<bool> {
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {
+    check_long(result.into())
+}
+
+fn check_long(result: libc::c_long) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -7,7 +7,6 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, fchown};
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use super::cgroup::Share;
 use super::key_file::{self, key_file};
 use super::landlock::{Reach, Ruleset};
 use super::pidfd::PidFd;
+use super::vfork::Child;
 use super::{
     Cgroups, LaunchError, ProcessError, ProcessIdentity, RunAs, affinity, helper, identity, last_lines,
     launch, list_qemu, log, oom, swtpm, tap, virtiofsd, vsock,
@@ -703,7 +703,7 @@ fn pause_after(passed: Duration) -> Duration {
 
 /// Waits until the monitor replies, or QEMU has failed.
 async fn answers(child: &mut Child, spec: &LaunchSpec) -> Result<ProcessIdentity, LaunchError> {
-    let pid = i32::try_from(child.id()).expect("process numbers are positive ints");
+    let pid = child.pid();
     let begun = Instant::now();
     let deadline = begun + LAUNCH_LIMIT;
     let words = || last_lines(&spec.files.paths.stderr_log, STDERR_LINES, STDERR_BYTES).unwrap_or_default();

@@ -51,7 +51,7 @@ pub struct NbdServer {
 
 impl fmt::Debug for NbdServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NbdServer").field("pid", &self.running.child.id()).finish_non_exhaustive()
+        f.debug_struct("NbdServer").field("pid", &self.running.child.pid()).finish_non_exhaustive()
     }
 }
 
@@ -120,7 +120,7 @@ impl NbdServer {
 
     /// Waits until the program has closed its files and ended. The connection must have been closed.
     pub async fn ended(mut self) -> Result<(), FilterError> {
-        let pid = i32::try_from(self.running.child.id()).expect("process numbers are positive ints");
+        let pid = self.running.child.pid();
         match tokio::time::timeout(END, PidFd::of_child(&self.running.child)?.ended(pid)).await {
             Ok(ended) => ended?,
             Err(_) => return Err(FilterError::TooSlow { after: END }),

@@ -6,12 +6,12 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::process::Child;
 
 use nix::sys::signal::Signal;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::vfork::Child;
 use super::{ProcessError, ProcessIdentity, identity};
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl PidFd {
 
     /// Opens a child that nobody has waited for: its pid is not reused until then, also if it has ended.
     pub(super) fn of_child(child: &Child) -> Result<Self, ProcessError> {
-        let pid = i32::try_from(child.id()).expect("process numbers are positive ints");
+        let pid = child.pid();
         let gone = || ProcessError::Open { pid, source: io::Error::from_raw_os_error(libc::ESRCH) };
         Self::of_pid(pid)?.ok_or_else(gone)
     }

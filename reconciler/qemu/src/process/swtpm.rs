@@ -8,11 +8,11 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown};
 use std::path::{Path, PathBuf};
-use std::process::Child;
 
 use super::landlock::{Reach, Ruleset};
 use super::launch::{self, Cell};
 use super::scan::programs;
+use super::vfork::Child;
 use super::{LaunchError, ProcessError, ProcessIdentity, RunAs, helper};
 use crate::machine::TpmFiles;
 

@@ -8,13 +8,13 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::Child;
 
 use nix::unistd::Uid;
 
 use super::launch::{self, Cell};
 use super::lent_folder::LentFolder;
 use super::scan::programs;
+use super::vfork::Child;
 use super::{LaunchError, ProcessError, ProcessIdentity, RunAs, helper};
 use crate::machine::{MachinePaths, SharedFolder, VirtiofsFiles};
 

@@ -2,8 +2,11 @@
 //! that.
 //!
 //! nftables lists rules in its own notation, so the desired rules cannot be compared with a listing. Instead, a
-//! checksum of the listing right after a write is stored beside that of the desired rules: if both are unchanged, there
-//! is nothing to do. A foreign change to berth's tables in between changes the listing.
+//! checksum of the listing after a write is stored beside that of the desired rules: if both are unchanged, there is
+//! nothing to do. A foreign change to berth's tables in between changes the listing.
+//!
+//! A listing takes longer with each guest. While the kernel's generation is that of the write, no program has changed any
+//! rule, and nothing is listed; the first check of rules that stay lists them once, for the checks after a foreign change.
 
 use std::path::PathBuf;
 
@@ -15,7 +18,7 @@ use tokio::sync::Mutex;
 
 use super::super::files::{self, blocking};
 use super::super::program::Program;
-use super::{Result, ruleset};
+use super::{Result, generation, ruleset};
 use crate::{Firewall, SystemError};
 use ruleset::Table;
 
@@ -24,11 +27,23 @@ pub(in crate::linux) const NFT: Program = Program {
     advice: "berth forwards public addresses with it (Debian, Ubuntu: apt install nftables; Fedora: dnf install nftables)",
 };
 
-/// Checksums of the desired rules, and of nftables' listing after they were written.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// The rules that were written.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Written {
+    /// Checksum of the desired rules.
     asked: String,
-    shown: String,
+    /// Checksum of nftables' listing after they were written. None: they were not listed yet.
+    shown: Option<String>,
+    /// The kernel's generation since they were written or seen unchanged. Not stored: another network namespace counts from the start.
+    #[serde(skip)]
+    generation: Option<u32>,
+}
+
+impl Written {
+    /// Whether no program has changed any rule since the generation was read.
+    fn is_of(&self, generation: Option<u32>) -> bool {
+        generation.is_some() && self.generation == generation
+    }
 }
 
 /// Whether the kernel has the rules that were asked for.
@@ -72,24 +87,41 @@ impl Rules {
         if written.is_none() {
             *written = self.remembered().await;
         }
-        // Other rules are written whatever the kernel has: a listing takes longer with each guest.
-        if written.as_ref().is_some_and(|w| w.asked == asked) {
-            let shown = checksum_of(&listing().await?);
-            if written.as_ref().is_some_and(|w| w.shown == shown) {
+        // Other rules are written whatever the kernel has.
+        let before = generation::current().await;
+        if let Some(last) = written.as_mut().filter(|last| last.asked == asked) {
+            if last.is_of(before) && last.shown.is_some() {
+                return Ok(());
+            }
+            let shown = Some(checksum_of(&listing().await?));
+            if last.is_of(before) && last.is_of(generation::current().await) {
+                last.shown = shown;
+                return self.record(last.clone()).await;
+            }
+            if last.shown.is_some() && last.shown == shown {
+                last.generation = before;
                 return Ok(());
             }
         }
         // The transaction makes both tables, and so may delete both, also one that is not there.
         submit(&ruleset::replace(firewall, ipv6_closed, &ruleset::TABLES)).await?;
-        let shown = checksum_of(&listing().await?);
-        let now = Written { asked, shown };
-        let (file, record) = (self.file.clone(), now.clone());
-        *written = Some(now);
+        let after = generation::current().await;
+        let now = match generation::is_next(before, after) {
+            true => Written { asked, shown: None, generation: after },
+            // Another program changed rules, perhaps these.
+            false => Written { asked, shown: Some(checksum_of(&listing().await?)), generation: None },
+        };
+        *written = Some(now.clone());
         tracing::info!(
             networks = firewall.nat.len(),
             forwards = firewall.forwards.len(),
             "firewall rules written"
         );
+        self.record(now).await
+    }
+
+    async fn record(&self, record: Written) -> Result<()> {
+        let file = self.file.clone();
         blocking(move || {
             files::ensure_folder(file.parent().unwrap_or(&file))?;
             // The kernel does not keep the rules over a boot either.
@@ -109,11 +141,15 @@ impl Rules {
         if written.is_none() {
             *written = self.remembered().await;
         }
-        let now = Written {
-            asked: checksum(&ruleset::replace(firewall, ipv6_closed, &[])),
-            shown: checksum_of(&there),
+        let asked = checksum(&ruleset::replace(firewall, ipv6_closed, &[]));
+        let Some(written) = written.as_ref().filter(|written| written.asked == asked) else {
+            return Ok(Installed::Changed);
         };
-        Ok(if written.as_ref() == Some(&now) { Installed::Yes } else { Installed::Changed })
+        let is_same = match &written.shown {
+            Some(shown) => *shown == checksum_of(&there),
+            None => written.is_of(generation::current().await),
+        };
+        Ok(if is_same { Installed::Yes } else { Installed::Changed })
     }
 
     async fn remembered(&self) -> Option<Written> {
