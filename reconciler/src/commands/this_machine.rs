@@ -53,7 +53,9 @@ pub(super) async fn system(
     let opened = tokio::task::spawn_blocking(move || LinuxSystem::open(config))
         .await
         .context("preparing this host")?;
-    opened.with_context(|| format!("preparing this host in {}", state_dir.display()))
+    let system = opened.with_context(|| format!("preparing this host in {}", state_dir.display()))?;
+    system.precede_machines();
+    Ok(system)
 }
 
 /// Returns the CPUs of --dedicated-cpus.

@@ -22,3 +22,10 @@ pub(super) fn has_systemd() -> bool {
 pub(super) fn has_machines_unit() -> bool {
     Cgroups::detect().has_unit()
 }
+
+/// Gives this process more CPU time than the machines, where no service manager decides it.
+pub(super) fn precede_machines() {
+    if let Err(error) = Cgroups::detect().precede_machines() {
+        tracing::debug!(%error, "berth has no CPU weight of its own");
+    }
+}

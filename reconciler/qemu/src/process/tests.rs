@@ -1,4 +1,5 @@
 use std::os::unix::fs::symlink;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -283,6 +284,32 @@ fn limits_are_written_where_the_version_keeps_them() {
             assert_eq!(read(share), written);
         }
     }
+}
+
+#[test]
+fn berth_itself_takes_precedence_where_it_is_at_the_root_of_a_hierarchy_that_divides_cpu_time() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let [v1, v2] = ["v1", "v2"].map(|name| root.path().join(name));
+    for (version, weight) in [(&v1, "cpu.shares"), (&v2, "cpu.weight")] {
+        std::fs::create_dir_all(version.join("berth-agent")).expect("made");
+        std::fs::write(version.join("berth-agent").join(weight), "").expect("written");
+    }
+    let mounts = format!("x {} cgroup rw,cpu 0 0\nx {} cgroup2 rw 0 0", v1.display(), v2.display());
+    let cgroups = Cgroups::from_mounts(&mounts);
+    let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+    cgroups.precede_from("3:cpu,cpuacct:/user\n0::/system.slice/berth.service\n").expect("nothing to do");
+    assert_eq!(read(v1.join("berth-agent/cpu.shares")), "");
+    cgroups.precede_from("3:cpuacct:/\n2:cpu,x:/\n0::/init.scope\n").expect("moved");
+    assert_eq!(read(v1.join("berth-agent/cpu.shares")), "3072");
+    assert_eq!(read(v1.join("berth-agent/cgroup.procs")), "0");
+    assert_eq!(read(v2.join("berth-agent/cpu.weight")), "");
+    cgroups.precede_from("0::/\n").expect("moved");
+    assert_eq!(read(v2.join("berth-agent/cpu.weight")), "300");
+    assert_eq!(read(v2.join("berth-agent/cgroup.procs")), "0");
+    std::fs::remove_dir_all(&v2).expect("removed");
+    std::fs::create_dir(&v2).expect("made");
+    cgroups.precede_from("0::/\n").expect("without a controller there is nothing to divide");
+    assert!(!v2.join("berth-agent").exists());
 }
 
 #[test]
