@@ -18,7 +18,7 @@ use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use crate::JsonKind;
+use crate::{JsonKind, exact};
 
 /// An object of any kind as JSON text.
 ///
@@ -44,7 +44,11 @@ impl Unparsed {
 
     /// Reads the object, without its managed fields.
     pub fn parse<K: JsonKind>(&self) -> Result<K, serde_json::Error> {
-        K::from_json(&self.unmanaged())
+        let mut object = K::from_json(&self.unmanaged())?;
+        // The type is Kubernetes', and nearly all objects have one or two.
+        let metadata = object.meta_mut();
+        metadata.finalizers = metadata.finalizers.take().map(exact::fitted);
+        Ok(object)
     }
 
     /// The text without the managed fields.
