@@ -34,7 +34,7 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// client and server when a lagging watcher catches up.
 const TOGETHER: usize = 32 << 10;
 /// The number of events for which a watch that has caught up keeps space.
-const KEPT: usize = 16;
+const KEPT: usize = 4;
 /// A watcher that has just received an event waits this long, times the number of watchers of the same events,
 /// for further events so that they are sent together: waking a thousand clients for every event costs the
 /// clients and the server more than anything else.
