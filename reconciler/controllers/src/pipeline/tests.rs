@@ -145,7 +145,7 @@ impl Server {
     }
 
     fn write(&mut self, job: &Job, fate: Fate) -> WriteResult {
-        let Some(known) = self.vms.get(&job.key.name).cloned().filter(|_| job.key.kind == ObjectKind::VM)
+        let Some(known) = self.vms.get(&*job.key.name).cloned().filter(|_| job.key.kind == ObjectKind::VM)
         else {
             return self.write_others(job);
         };
@@ -171,18 +171,18 @@ impl Server {
                         other => panic!("a VM alone writes no {other:?}"),
                     }
                 }
-                self.vms.insert(job.key.name.clone(), vm.clone());
+                self.vms.insert(job.key.name.to_string(), vm.clone());
                 others.push(Response::Is(vm.into()));
                 return WriteResult { responses: others, error: None };
             }
             Fate::Conflict => {
                 vm.metadata.labels = Some(BTreeMap::from([("edited".to_owned(), self.version.to_string())]));
-                self.vms.insert(job.key.name.clone(), vm.clone());
+                self.vms.insert(job.key.name.to_string(), vm.clone());
                 (vec![Response::Is(vm.into())], 409)
             }
             Fate::Lost => (Vec::new(), 503),
             Fate::Deleted => {
-                self.vms.remove(&job.key.name);
+                self.vms.remove(&*job.key.name);
                 (vec![Response::Gone(job.key.clone())], 404)
             }
         };
