@@ -74,7 +74,8 @@ fn range_of(part: &str, text: &str) -> Range<usize> {
     start..start + part.len()
 }
 
-/// Reads the identity of the object of this text, which is JSON. What follows the metadata is not read: that is most of the text.
+/// Reads the identity of the object of this text, which is JSON. Spec and status, most of the text, follow the metadata and are
+/// not read.
 fn identity_of(text: &str) -> Result<Identity<'_>, serde_json::Error> {
     let mut found = None;
     let read = serde_json::Deserializer::from_str(text).deserialize_map(Head { found: &mut found });

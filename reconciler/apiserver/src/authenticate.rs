@@ -51,7 +51,7 @@ impl Credential {
 }
 
 /// The credential of the last request of a connection. A client sends the same token with each request, and each of its open watches
-/// has a credential: a host has some twenty watches, and a token has a kilobyte.
+/// keeps a credential: a host has sixteen watches, and its token is about 1 KB.
 #[derive(Debug, Default)]
 pub(crate) struct LastCredential(Mutex<Option<Credential>>);
 
