@@ -158,7 +158,7 @@ pub struct VMStatus {
     pub restarts: i64,
     /// The last time that the guest ended by itself, also after it was started again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_end: Option<GuestEnd>,
+    pub last_end: Option<Box<GuestEnd>>,
     /// The `restartToken` of the last restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_token: Option<String>,

@@ -94,7 +94,8 @@ fn site(hosts: &[i64]) -> (Pipeline, Server, VecDeque<Job>) {
     let (mut pipeline, mut server, mut jobs) = (pipeline(hosts), Server::default(), VecDeque::new());
     for cpus in 1..=3 {
         let mut user = vm(&format!("{USER}{cpus}"), &format!("c{cpus}"), 1);
-        user.spec.placement = Some(Placement { host: Some("nowhere".into()), ..Placement::default() });
+        user.spec.placement =
+            Some(Box::new(Placement { host: Some("nowhere".into()), ..Placement::default() }));
         pipeline.take(Change::Applied(user.clone().into()), Instant::now());
         server.vms.insert(user.name_any(), user);
     }
