@@ -338,7 +338,7 @@ impl RunProfile {
             further_serial_ports: further_serial_ports(vm),
             vsock: vm.spec.vsock,
             boot_order: vm.spec.boot_order.clone(),
-            secure_boot_keys: vm.spec.secure_boot_keys.clone(),
+            secure_boot_keys: vm.spec.secure_boot_keys.as_deref().cloned(),
         }
     }
 }

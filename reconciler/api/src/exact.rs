@@ -11,18 +11,22 @@ where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
 {
-    let grown = Vec::<T>::deserialize(deserializer)?;
+    Vec::<T>::deserialize(deserializer).map(fitted)
+}
+
+/// The list in memory of its own size.
+pub(crate) fn fitted<T>(grown: Vec<T>) -> Vec<T> {
     // A copy: an allocator may answer a request to shrink with the same memory.
     let mut exact = Vec::with_capacity(grown.len());
     exact.extend(grown);
-    Ok(exact)
+    exact
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use crate::{Disk, VM};
+    use crate::{Disk, Unparsed, VM};
 
     #[test]
     fn an_object_that_is_read_has_no_spare_room_in_its_lists() {
@@ -33,6 +37,8 @@ mod tests {
             "status": {
                 "conditions": [condition, condition, condition],
                 "interfaces": [{"name": "nic0", "network": "a/b", "macAddress": "m"}],
+                "networkConfig": [{"name": "nic0", "addresses": ["a"], "gateways": ["g"], "dns": ["d"], "mtu": 1500}],
+                "observedAddresses": [{"name": "nic0", "addresses": ["a"]}],
                 "disks": [{"name": "root", "attached": true}],
                 "guest": {"agent": true, "addresses": ["a"], "interfaces": [{"name": "eth0", "addresses": []}]},
             },
@@ -45,11 +51,16 @@ mod tests {
             vm.spec.network_interfaces.capacity(),
             status.conditions.capacity(),
             status.interfaces.capacity(),
+            status.network_config.capacity(),
+            status.network_config[0].addresses.capacity(),
+            status.network_config[0].gateways.capacity(),
+            status.network_config[0].dns.capacity(),
+            status.observed_addresses.capacity(),
             status.disks.capacity(),
             guest.addresses.capacity(),
             guest.interfaces.capacity(),
         ];
-        assert_eq!(rooms, [1, 1, 3, 1, 1, 1, 1]);
+        assert_eq!(rooms, [1, 1, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
         let disk: Disk = serde_json::from_value(json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "Disk", "metadata": {"name": "root"}, "spec": {"size": "1Gi"},
             "status": {"conditions": [condition, condition], "usedBy": [{"use": "Fixed", "vm": "web", "vmUid": "u"}]},
@@ -57,5 +68,15 @@ mod tests {
         .expect("a disk");
         let status = disk.status.expect("a status");
         assert_eq!((status.conditions.capacity(), status.used_by.capacity()), (2, 1));
+    }
+
+    #[test]
+    fn an_object_of_a_watch_has_no_spare_room_for_finalizers() {
+        let text =
+            r#"{"metadata": {"name": "root", "finalizers": ["berth.dev/host"]}, "spec": {"size": "1Gi"}}"#;
+        let disk: Unparsed = serde_json::from_str(text).expect("an object");
+        let disk: Disk = disk.parse().expect("a disk");
+        let finalizers = disk.metadata.finalizers.expect("finalizers");
+        assert_eq!((finalizers.capacity(), finalizers[0].as_str()), (1, "berth.dev/host"));
     }
 }

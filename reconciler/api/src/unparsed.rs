@@ -14,11 +14,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::api::ApiResource;
 use kube::core::DynamicResourceScope;
-use serde::de::{Deserializer, Error};
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use crate::JsonKind;
+use crate::{JsonKind, exact};
 
 /// An object of any kind as JSON text.
 ///
@@ -44,7 +44,11 @@ impl Unparsed {
 
     /// Reads the object, without its managed fields.
     pub fn parse<K: JsonKind>(&self) -> Result<K, serde_json::Error> {
-        K::from_json(&self.unmanaged())
+        let mut object = K::from_json(&self.unmanaged())?;
+        // The type is Kubernetes', and nearly all objects have one or two.
+        let metadata = object.meta_mut();
+        metadata.finalizers = metadata.finalizers.take().map(exact::fitted);
+        Ok(object)
     }
 
     /// The text without the managed fields.
@@ -57,8 +61,7 @@ impl Unparsed {
     }
 
     fn new(text: Box<RawValue>) -> Result<Self, serde_json::Error> {
-        let Head { metadata: Identity { name, namespace, uid, resource_version, managed_fields } } =
-            serde_json::from_str(text.get())?;
+        let Identity { name, namespace, uid, resource_version, managed_fields } = identity_of(text.get())?;
         let managed_fields = managed_fields.map(|fields| range_of(fields.get(), text.get()));
         let metadata = ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() };
         Ok(Self { text, managed_fields, metadata })
@@ -71,10 +74,52 @@ fn range_of(part: &str, text: &str) -> Range<usize> {
     start..start + part.len()
 }
 
+/// Reads the identity of the object of this text, which is JSON. Spec and status, most of the text, follow the metadata and are
+/// not read.
+fn identity_of(text: &str) -> Result<Identity<'_>, serde_json::Error> {
+    let mut found = None;
+    let read = serde_json::Deserializer::from_str(text).deserialize_map(Head { found: &mut found });
+    match found {
+        // An error only says that the object does not end there.
+        Some(identity) => Ok(identity),
+        None => read.map(|()| Identity::default()),
+    }
+}
+
+/// The members of an object up to its metadata.
+struct Head<'a, 'de> {
+    found: &'a mut Option<Identity<'de>>,
+}
+
 #[derive(Deserialize)]
-struct Head<'a> {
-    #[serde(borrow, default)]
-    metadata: Identity<'a>,
+#[serde(field_identifier, rename_all = "lowercase")]
+enum Member {
+    Metadata,
+    #[serde(other)]
+    Other,
+}
+
+impl<'de> Visitor<'de> for Head<'_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        while let Some(member) = members.next_key::<Member>()? {
+            match member {
+                Member::Metadata => {
+                    *self.found = Some(members.next_value()?);
+                    return Ok(());
+                }
+                Member::Other => {
+                    members.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -204,6 +249,23 @@ mod tests {
                 assert_eq!(json!(read.parse::<Disk>().expect("a disk")), json!(expected), "{text}");
             }
         }
+    }
+
+    #[test]
+    fn the_identity_is_read_wherever_the_metadata_is() {
+        let texts = [
+            r#"{"metadata": {"name": "m", "uid": "u", "labels": {"uid": "x"}}, "spec": {"metadata": {"name": "n"}}}"#,
+            r#"{"spec": {"metadata": {"name": "n"}}, "kind": "K", "metadata": {"uid": "u", "name": "m"}}"#,
+        ];
+        for text in texts {
+            let read: Unparsed = serde_json::from_str(text).expect("an object");
+            assert_eq!((read.name_any().as_str(), read.uid().as_deref()), ("m", Some("u")), "{text}");
+            assert_eq!(json!(read), serde_json::from_str::<serde_json::Value>(text).expect("JSON"));
+        }
+        let without: Unparsed = serde_json::from_str("{}").expect("an object");
+        assert_eq!(without.meta(), &ObjectMeta::default());
+        assert!(serde_json::from_str::<Unparsed>(r#"{"metadata": 7}"#).is_err());
+        assert!(serde_json::from_str::<Unparsed>(r#"{"metadata": {"name": "m"}, "spec": "#).is_err());
     }
 
     #[test]

@@ -185,7 +185,7 @@ pub struct VMSpec {
     /// keys have signed. Needs the firmware `UEFISecureBoot`. Default: none, and Microsoft's keys count. They are enrolled once for each
     /// value, at the next power cycle; the guest's other firmware variables, such as boot entries, stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub secure_boot_keys: Option<SecureBootKeys>,
+    pub secure_boot_keys: Option<Box<SecureBootKeys>>,
     /// Whether the guest has a TPM 2.0, which Windows 11 requires and which disk encryption can keep its keys in. Its memory
     /// belongs to the VM: it is kept over power cycles, also while `tpm` is false, and removed with the VM. The VM's host needs
     /// the program `swtpm`. Default: that of the class, or false without a class. A change takes effect at the next power cycle.
@@ -349,7 +349,7 @@ pub struct VMSpec {
     pub network_interfaces: Vec<NetworkInterface>,
     /// Where the VM may run. The host where it does run is in `status.binding`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub placement: Option<Placement>,
+    pub placement: Option<Box<Placement>>,
     /// Data for the guest's first boot (cloud-init, NoCloud).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Box<Bootstrap>>,

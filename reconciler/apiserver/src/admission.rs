@@ -106,9 +106,9 @@ impl Policies {
         self.policies.is_empty()
     }
 
-    /// Whether a policy uses the Namespace object that a request is in.
-    pub(crate) fn reads_namespace(&self) -> bool {
-        self.policies.iter().any(Policy::reads_namespace)
+    /// Whether a policy about such requests uses the Namespace object that the request is in.
+    pub(crate) fn reads_namespace(&self, request: &Request<'_>) -> bool {
+        self.policies.iter().any(|policy| policy.constraints.selects(request) && policy.reads_namespace())
     }
 
     /// Evaluates a request; warnings are for the `Warning` headers of the response.

@@ -1,6 +1,7 @@
 //! The identity that makes a request.
 
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 /// An authenticated user, as `SelfSubjectReview` shows it and as access rules and admission policies see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +46,27 @@ impl Identity {
 
     pub(crate) fn is_master(&self) -> bool {
         self.groups.iter().any(|group| group == MASTERS)
+    }
+}
+
+/// A bearer token.
+pub(crate) struct Token {
+    text: Box<str>,
+    /// Its SHA-256, calculated once: tokens are compared and remembered by it, so that the time tells nothing about them.
+    hash: [u8; 32],
+}
+
+impl Token {
+    pub(crate) fn new(text: &str) -> Self {
+        Self { text: text.into(), hash: Sha256::digest(text.as_bytes()).into() }
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    pub(crate) fn hash(&self) -> &[u8; 32] {
+        &self.hash
     }
 }
 

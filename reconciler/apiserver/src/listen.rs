@@ -22,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::authenticate::Credential;
+use crate::authenticate::LastCredential;
 use crate::connection_policy::{ConnectionPolicy, Health};
 use crate::credentials::of_certificate;
 use crate::http::{Front, bearer, from_socket};
@@ -125,12 +125,14 @@ async fn talk<S>(
     stream.set_write_timeout(Some(WRITE_TIMEOUT));
     let policy = ConnectionPolicy::new(IDLE);
     let observed = Arc::clone(&policy);
+    let credentials = Arc::new(LastCredential::default());
     let service = service_fn(move |request: Request<Incoming>| {
         let open = observed.request(request.version());
         // On the heap, to be freed with the response head: the task of an open watch would keep the space of a
         // whole request.
-        let answer =
-            Box::pin(answer(Arc::clone(&front), request.map(Body::new), peer, by_certificate.clone()));
+        let (front, credentials) = (Arc::clone(&front), Arc::clone(&credentials));
+        let request = request.map(Body::new);
+        let answer = Box::pin(answer(front, credentials, request, peer, by_certificate.clone()));
         async move {
             let response = answer.await;
             Ok::<_, Infallible>(match open {
@@ -177,12 +179,13 @@ fn log_end<E: std::fmt::Display>(ended: Result<(), E>) {
 
 async fn answer(
     front: Arc<Front>,
+    credentials: Arc<LastCredential>,
     mut request: Request<Body>,
     peer: SocketAddr,
     by_certificate: Option<Identity>,
 ) -> http::Response<Body> {
     // An invalid token is an error even if the client certificate is valid.
-    let who = match bearer(&request).map(Credential::new) {
+    let who = match bearer(&request).map(|token| credentials.with(token)) {
         Some(credential) => {
             let who = credential.identity(&front.core.tokens);
             request.extensions_mut().insert(credential);

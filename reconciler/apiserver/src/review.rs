@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::authenticate;
 use crate::authorize::{self, Attributes};
 use crate::core::Core;
-use crate::identity::Identity;
+use crate::identity::{Identity, Token};
 use crate::request::ResourcePath;
 use crate::service_account::ISSUER;
 
@@ -136,7 +136,7 @@ fn whose(core: &Core, spec: &Value) -> Result<Value> {
     if audiences.is_empty() {
         audiences.push(ISSUER.to_owned());
     }
-    Ok(match authenticate::token(&core.tokens, token, &audiences) {
+    Ok(match authenticate::token(&core.tokens, &Token::new(token), &audiences) {
         Ok(holder) => {
             json!({"authenticated": true, "user": user_info(&holder.identity), "audiences": holder.audiences})
         }

@@ -17,7 +17,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::identity::{Holder, Identity, TokenError};
+use crate::identity::{Holder, Identity, Token, TokenError};
 use berth_engine::Clock;
 
 /// The issuer, and the default audience of a token request.
@@ -130,20 +130,19 @@ impl SigningKey {
     }
 
     /// Returns the claims of a token signed with this key. Does not check whether the token is still valid.
-    fn read(&self, token: &str) -> Option<Arc<Claims>> {
-        if token.len() > MAX_TOKEN {
+    fn read(&self, token: &Token) -> Option<Arc<Claims>> {
+        if token.as_str().len() > MAX_TOKEN {
             return None;
         }
-        let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         let mut good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(claims) = good.get(&hash) {
+        if let Some(claims) = good.get(token.hash()) {
             return Some(Arc::clone(claims));
         }
-        let claims = Arc::new(self.verify(token)?);
+        let claims = Arc::new(self.verify(token.as_str())?);
         if good.len() >= REMEMBERED {
             good.clear();
         }
-        good.insert(hash, Arc::clone(&claims));
+        good.insert(*token.hash(), Arc::clone(&claims));
         Some(claims)
     }
 
@@ -186,7 +185,7 @@ impl Accounts {
     ///
     /// # Errors
     /// The token is not signed by this server, is for other audiences, has expired or was revoked.
-    pub(crate) fn authenticate(&self, token: &str, wanted: &[String]) -> Result<Holder, TokenError> {
+    pub(crate) fn authenticate(&self, token: &Token, wanted: &[String]) -> Result<Holder, TokenError> {
         let claims = self.signing.read(token).ok_or(TokenError::Unknown)?;
         let audiences: Vec<String> =
             wanted.iter().filter(|audience| claims.audiences.contains(audience)).cloned().collect();

@@ -75,9 +75,9 @@ macro_rules! define_tables {
                 }
             }
 
-            fn put(&mut self, object: Object, precedence: Precedence) -> bool {
+            fn put(&mut self, key: &Key, object: Object, precedence: Precedence) -> bool {
                 match object {
-                    $(Object::$kind(object) => self.$table.put(object, precedence)),+
+                    $(Object::$kind(object) => self.$table.put(key, object, precedence)),+
                 }
             }
         }
@@ -283,10 +283,12 @@ impl Cache {
 
     fn insert(&mut self, object: Object, now: Instant, precedence: Precedence) -> Vec<Key> {
         let key = object.key();
+        // The indices share the texts of the table's copy.
+        let key = self.tables.of(key.kind).key(&key).cloned().unwrap_or(key);
         let before = self.before(&key);
         let uid = object.meta().uid.clone();
         let is_created = before.uses.is_none() && !self.tables.of(key.kind).is_listing();
-        if !self.tables.put(object, precedence) {
+        if !self.tables.put(&key, object, precedence) {
             return Vec::new();
         }
         self.never_bound.seen(&key, uid.as_deref(), self.is_bound(&key), is_created);

@@ -1,7 +1,8 @@
 //! The watched kinds, and the key of an object: kind, namespace and name.
 
+use std::sync::Arc;
+
 use berth_api::{JsonKind, SYSTEM_NAMESPACE, host_addresses::HOST_ADDRESSES, manifests::access};
-use kube::ResourceExt;
 
 /// Calls a macro with every watched kind: its name, the name of its table in the cache, its Rust type.
 macro_rules! with_kinds {
@@ -70,31 +71,33 @@ pub(crate) trait Watched: JsonKind {
     const KIND: ObjectKind;
 }
 
-/// The key of an object.
+/// The key of an object. Copies share their texts: the cache, its indices and the queue have a dozen copies of each key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     /// The kind.
     pub(crate) kind: ObjectKind,
     /// The namespace; none for cluster-scoped kinds.
-    pub(crate) namespace: Option<String>,
+    pub(crate) namespace: Option<Arc<str>>,
     /// The name.
-    pub(crate) name: String,
+    pub(crate) name: Arc<str>,
 }
 
 impl Key {
     /// The key of an object.
     pub(crate) fn of<K: Watched>(object: &K) -> Self {
-        Self { kind: K::KIND, namespace: object.namespace(), name: object.name_any() }
+        let meta = object.meta();
+        let name = meta.name.as_deref().or(meta.generate_name.as_deref()).unwrap_or_default();
+        Self { kind: K::KIND, namespace: meta.namespace.as_deref().map(Into::into), name: name.into() }
     }
 
     /// The key of an object of a namespaced kind.
     pub(crate) fn namespaced(kind: ObjectKind, namespace: &str, name: &str) -> Self {
-        Self { kind, namespace: Some(namespace.to_owned()), name: name.to_owned() }
+        Self { kind, namespace: Some(namespace.into()), name: name.into() }
     }
 
     /// The key of an object of a cluster-scoped kind.
     pub(crate) fn cluster(kind: ObjectKind, name: &str) -> Self {
-        Self { kind, namespace: None, name: name.to_owned() }
+        Self { kind, namespace: None, name: name.into() }
     }
 
     /// The key of the ConfigMap with the addresses of all hosts.

@@ -298,7 +298,7 @@ impl Pipeline {
     fn settle(&mut self, job: &Job, error: Option<crate::writer::WriteError>) {
         let key = &job.key;
         let span =
-            info_span!("reconcile", kind = key.kind.as_str(), namespace = key.namespace(), name = key.name);
+            info_span!("reconcile", kind = key.kind.as_str(), namespace = key.namespace(), name = &*key.name);
         let _entered = span.enter();
         match error {
             None => {

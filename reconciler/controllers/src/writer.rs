@@ -51,7 +51,7 @@ impl WriteError {
         Self {
             kind: key.kind.as_str(),
             namespace: key.namespace().to_owned(),
-            name: key.name.clone(),
+            name: key.name.to_string(),
             source,
         }
     }
@@ -132,7 +132,8 @@ impl<'a> StatusVisitor for Attempt<'a> {
     fn visit<K: WithStatus>(self, object: &K) -> Self::Output {
         let Self(writer, operation) = self;
         let key = Key::of(object);
-        sent(K::api(writer.0.clone(), &key), key.name, request(object, operation), read::<K>).boxed()
+        sent(K::api(writer.0.clone(), &key), key.name.to_string(), request(object, operation), read::<K>)
+            .boxed()
     }
 }
 
@@ -272,7 +273,7 @@ impl Writer {
         request: Request,
     ) -> Result<Option<Response>, kube::Error> {
         let key = Key::of(object);
-        let answer = sent(K::api(self.0.clone(), &key), key.name, Ok(request), read::<K>).await?;
+        let answer = sent(K::api(self.0.clone(), &key), key.name.to_string(), Ok(request), read::<K>).await?;
         Ok(answer.map(Response::Is))
     }
 

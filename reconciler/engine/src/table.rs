@@ -32,6 +32,11 @@ impl<K: Ord + Clone, V> Table<K, V> {
         self.objects.get(key)
     }
 
+    /// Returns the copy of this key that the table has, for users of keys that share their memory.
+    pub fn key(&self, key: &K) -> Option<&K> {
+        self.objects.get_key_value(key).map(|(key, _)| key)
+    }
+
     /// Returns all objects, in order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &Arc<V>)> {
         self.objects.iter()
@@ -102,6 +107,16 @@ mod tests {
         assert!(table.is_synced() && !table.is_listing());
         assert_eq!(table.get(&"a"), Some(&Arc::new(2)));
         assert_eq!(table.iter_from("b").map(|(key, _)| *key).collect::<Vec<_>>(), ["b", "c"]);
+    }
+
+    #[test]
+    fn the_copy_of_a_key_is_the_one_of_its_first_object() {
+        let (first, second): (Arc<str>, Arc<str>) = ("a".into(), "a".into());
+        let mut table = Table::default();
+        assert_eq!(table.key(&second), None);
+        table.insert(Arc::clone(&first), Arc::new(1));
+        table.insert(Arc::clone(&second), Arc::new(2));
+        assert!(table.key(&second).is_some_and(|key| Arc::ptr_eq(key, &first)));
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl Counters {
     pub(crate) fn applied<'a>(&self, events: impl Iterator<Item = &'a Arc<Event>> + Clone, stored: u64) {
         let events = || events.clone();
         let bytes = |entry: &Arc<Entry>| entry.bytes.len() as u64;
-        let gone: u64 = events().filter_map(|event| event.previous.as_ref()).map(bytes).sum();
+        let gone: u64 = events().map(|event| event.superseded as u64).sum();
         let come: u64 =
             events().filter(|event| event.change != Change::Deleted).map(|event| bytes(&event.entry)).sum();
         self.stored.fetch_add(stored, Ordering::Relaxed);

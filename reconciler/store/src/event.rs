@@ -33,7 +33,11 @@ impl Change {
 pub struct Event {
     pub change: Change,
     pub entry: Arc<Entry>,
+    /// The state before the write, if there was one. In a new event it is `entry` if both have the same facts: nothing can be selected by
+    /// the difference, and the text before, which no watcher is sent then, is not kept for as long as the event.
     pub previous: Option<Arc<Entry>>,
+    /// The size of the state before the write in bytes; 0 in an event of the past.
+    pub(crate) superseded: usize,
     /// The watch frame that most watchers send, created once for all of them.
     pub frame: OnceLock<Bytes>,
 }
@@ -44,12 +48,17 @@ impl Event {
         let frame = frame(change.name(), &entry.bytes);
         let end = frame.len() - FRAME_END.len();
         entry.bytes = frame.slice(end - entry.bytes.len()..end);
-        Arc::new(Self { change, entry: Arc::new(entry), previous, frame: frame.into() })
+        let entry = Arc::new(entry);
+        let superseded = previous.as_ref().map_or(0, |previous| previous.bytes.len());
+        let is_alike = |previous: &Arc<Entry>| Arc::ptr_eq(&previous.facts, &entry.facts);
+        let previous =
+            previous.map(|previous| if is_alike(&previous) { Arc::clone(&entry) } else { previous });
+        Arc::new(Self { change, entry, previous, superseded, frame: frame.into() })
     }
 
     /// Returns an event of the past.
     pub(crate) fn read(change: Change, entry: Arc<Entry>, previous: Option<Arc<Entry>>) -> Arc<Self> {
-        Arc::new(Self { change, entry, previous, frame: OnceLock::new() })
+        Arc::new(Self { change, entry, previous, superseded: 0, frame: OnceLock::new() })
     }
 }
 
@@ -88,5 +97,26 @@ mod tests {
         assert_eq!(&frame[..], b"{\"type\":\"MODIFIED\",\"object\":{\"a\":1}}\n");
         assert_eq!(event.entry.bytes, bytes);
         assert!(frame.as_ptr_range().contains(&event.entry.bytes.as_ptr()), "the text is kept once");
+    }
+
+    #[test]
+    fn an_event_keeps_the_text_before_only_if_a_selector_may_tell_the_states_apart() {
+        let key = Key::new(&"x/things".into(), "n", "t");
+        let state = |revision, text: &'static [u8], facts: &Arc<Facts>| Entry {
+            key: key.clone(),
+            revision,
+            written_ms: 0,
+            bytes: Bytes::from_static(text),
+            facts: Arc::clone(facts),
+        };
+        let facts = Arc::new(Facts::default());
+        let before = Arc::new(state(7, b"{\"a\":1}", &facts));
+        let event = Event::written(Change::Modified, state(8, b"{}", &facts), Some(Arc::clone(&before)));
+        assert_eq!((event.superseded, Arc::strong_count(&before)), (7, 1));
+        let previous = event.previous.as_ref().unwrap();
+        assert!(previous.key == before.key && Arc::ptr_eq(&previous.facts, &before.facts));
+        let other = Arc::new(Facts { deleting: true, ..Facts::default() });
+        let event = Event::written(Change::Modified, state(9, b"{}", &other), Some(Arc::clone(&before)));
+        assert!(Arc::ptr_eq(event.previous.as_ref().unwrap(), &before));
     }
 }

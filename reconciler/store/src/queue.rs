@@ -13,7 +13,7 @@ pub(crate) const WATCH_BUFFER: usize = 2048;
 const WATCH_BYTES: usize = 16 << 20;
 /// The number of events for which a queue without events keeps space. There are tens of thousands of watchers, and a burst of events
 /// makes all of their queues grow.
-const KEPT: usize = 16;
+const KEPT: usize = 4;
 
 #[derive(Debug, Default)]
 struct Waiting {

@@ -12,19 +12,19 @@ pub struct InterfaceConfig {
     #[schemars(length(max = 63))]
     pub name: String,
     /// Its private addresses with the lengths of their prefixes, IPv4 first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(length(max = 2), inner(length(max = 43)))]
     pub addresses: Vec<String>,
     /// The routers of its default routes, IPv4 first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(length(max = 2), inner(length(max = 39)))]
     pub gateways: Vec<String>,
     /// Its name servers, IPv4 first in an `Overlay`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(length(max = 8), inner(length(max = 39)))]
     pub dns: Vec<String>,
     /// The domains in which the guest looks up names.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(length(max = 7), inner(length(max = 100)))]
     pub search_domains: Vec<String>,
     /// Its routes beside the default routes.

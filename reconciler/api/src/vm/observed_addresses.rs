@@ -11,6 +11,7 @@ pub struct ObservedAddresses {
     #[schemars(length(max = 63))]
     pub name: String,
     /// The addresses, IPv4 first.
+    #[serde(deserialize_with = "crate::exact::list")]
     #[schemars(length(max = 16), inner(length(max = 39)))]
     pub addresses: Vec<String>,
     /// The IPv4 address that the network's DHCP server has leased to the interface, as its host has read in the server's answer. The

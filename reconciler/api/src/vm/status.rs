@@ -69,14 +69,14 @@ pub struct VMStatus {
     pub interfaces: Vec<InterfaceStatus>,
     /// The network configuration that the guest gets for each interface, as it is declared now: addresses, routers, name servers, routes
     /// and MTU. The result in the guest is in `guest.interfaces`; a network configuration in `bootstrap` replaces it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 256))]
     pub network_config: Vec<InterfaceConfig>,
     /// The addresses that the running guest was seen to send from within two hours, on Networks whose addresses others give out
     /// (`External`), of that family. Its host reads them from ARP and neighbour discovery, also without a guest agent. The guest claims
     /// them: nothing has checked that they are its own, except for `leasedAddress`, which the network's DHCP server gave it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 256))]
     pub observed_addresses: Vec<ObservedAddresses>,
@@ -158,7 +158,7 @@ pub struct VMStatus {
     pub restarts: i64,
     /// The last time that the guest ended by itself, also after it was started again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_end: Option<GuestEnd>,
+    pub last_end: Option<Box<GuestEnd>>,
     /// The `restartToken` of the last restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_token: Option<String>,
@@ -420,11 +420,11 @@ pub struct Hardware {
     #[schemars(range(min = 3, max = 2147483647))]
     pub vsock_cid: Option<i64>,
     /// The places of the disks that the VM declares, kept over power cycles.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(length(max = 32))]
     pub disk_places: Vec<DiskPlace>,
     /// The places of the network cards, kept over power cycles.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(length(max = 16))]
     pub interface_places: Vec<InterfacePlace>,
 }

@@ -47,13 +47,13 @@ impl Constraints {
         if namespace == Ok(false) || !self.matches_object(request) {
             return Ok(false);
         }
-        if self.excluded.iter().any(|rule| rule.matches(request, self.exact)) {
-            return Ok(false);
-        }
-        if !self.rules.is_empty() && !self.rules.iter().any(|rule| rule.matches(request, self.exact)) {
-            return Ok(false);
-        }
-        namespace
+        if self.selects(request) { namespace } else { Ok(false) }
+    }
+
+    /// Whether the rules select the request, whatever the labels of its object and namespace are.
+    pub(super) fn selects(&self, request: &Request<'_>) -> bool {
+        let any = |rules: &[Rule]| rules.iter().any(|rule| rule.matches(request, self.exact));
+        !any(&self.excluded) && (self.rules.is_empty() || any(&self.rules))
     }
 
     fn matches_namespace(&self, request: &Request<'_>) -> Result<bool, String> {

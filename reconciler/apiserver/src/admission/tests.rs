@@ -74,8 +74,8 @@ impl Case {
         self.check_with(policies, &Objects(Vec::new()))
     }
 
-    fn check_with(&self, policies: &Policies, objects: &Objects) -> Result<Vec<String>, Denied> {
-        let request = Request {
+    fn request(&self) -> Request<'_> {
+        Request {
             operation: self.operation,
             group: "x.dev",
             version: self.version,
@@ -88,10 +88,15 @@ impl Case {
             user: &self.user,
             object: self.object.as_ref(),
             old_object: self.old.as_ref(),
-            namespace_object: policies.reads_namespace().then_some(&self.namespace),
+            namespace_object: None,
             options: None,
-        };
-        policies.check(&request, objects)
+        }
+    }
+
+    fn check_with(&self, policies: &Policies, objects: &Objects) -> Result<Vec<String>, Denied> {
+        let request = self.request();
+        let namespace_object = policies.reads_namespace(&request).then_some(&self.namespace);
+        policies.check(&Request { namespace_object, ..request }, objects)
     }
 
     fn allows(&self, policy: Value) -> bool {
@@ -137,6 +142,19 @@ fn expressions_see_the_request() {
     ] {
         assert!(Case::default().allows(rule(expression)), "{expression}");
     }
+}
+
+#[test]
+fn a_namespace_is_read_only_for_requests_that_a_policy_with_it_selects() {
+    let reads = |expression: &str, resource: &str| {
+        let mut policy = rule(expression);
+        policy["spec"]["matchConstraints"]["resourceRules"][0]["resources"] = json!([resource]);
+        let policies = Policies::build(&[policy], &[binding(&["Deny"])]);
+        policies.reads_namespace(&Case::default().request())
+    };
+    assert!(reads("namespaceObject.metadata.labels.team == 'red'", "things"));
+    assert!(!reads("namespaceObject.metadata.labels.team == 'red'", "others"));
+    assert!(!reads("object.spec.size == 3", "things"));
 }
 
 #[test]

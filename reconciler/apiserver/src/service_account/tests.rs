@@ -21,9 +21,9 @@ fn claims() -> Claims {
 fn a_token_says_what_was_signed_and_only_its_own_key_believes_it() {
     let (key, other) = (SigningKey::ephemeral().unwrap(), SigningKey::ephemeral().unwrap());
     let token = key.sign(&claims()).unwrap();
-    assert_eq!(key.read(&token).as_deref(), Some(&claims()));
-    assert_eq!(key.read(&token).as_deref(), Some(&claims()), "also when it is remembered");
-    assert_eq!(other.read(&token), None);
+    assert_eq!(key.read(&Token::new(&token)).as_deref(), Some(&claims()));
+    assert_eq!(key.read(&Token::new(&token)).as_deref(), Some(&claims()), "also when it is remembered");
+    assert_eq!(other.read(&Token::new(&token)), None);
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn what_was_changed_or_is_signed_otherwise_is_not_believed() {
         String::new(),
         "a".repeat(MAX_TOKEN + 1),
     ] {
-        assert_eq!(key.read(&forged), None, "{forged}");
+        assert_eq!(key.read(&Token::new(&forged)), None, "{forged}");
     }
 }
 
@@ -50,7 +50,7 @@ fn what_was_changed_or_is_signed_otherwise_is_not_believed() {
 fn a_token_of_another_issuer_is_not_believed() {
     let key = SigningKey::ephemeral().unwrap();
     let token = key.sign(&Claims { issuer: "https://example.com".into(), ..claims() }).unwrap();
-    assert_eq!(key.read(&token), None);
+    assert_eq!(key.read(&Token::new(&token)), None);
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn the_key_is_made_once_and_only_its_owner_reads_it() {
     use std::os::unix::fs::PermissionsExt as _;
     let directory = tempfile::tempdir().unwrap();
     let token = SigningKey::open(directory.path()).unwrap().sign(&claims()).unwrap();
-    assert!(SigningKey::open(directory.path()).unwrap().read(&token).is_some());
+    assert!(SigningKey::open(directory.path()).unwrap().read(&Token::new(&token)).is_some());
     let mode = std::fs::metadata(directory.path().join(KEY_FILE)).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 }

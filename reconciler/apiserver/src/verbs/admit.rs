@@ -23,8 +23,6 @@ impl Call {
         if policies.is_empty() {
             return Ok(());
         }
-        let namespace = policies.reads_namespace().then(|| self.core.namespace(&self.target.namespace));
-        let namespace = namespace.flatten().map(|entry| entry.value());
         let resource = self.resource();
         // A namespace counts as inside itself, as in Kubernetes.
         let place = if resource.is("", "namespaces") { &self.target.name } else { &self.target.namespace };
@@ -44,8 +42,13 @@ impl Call {
             user: &self.who,
             options: None,
             dry_run: self.options.dry_run,
-            namespace_object: namespace.as_ref(),
+            namespace_object: None,
         };
+        // Parsed only if it is needed: few policies use it, and the renewals of hosts' Leases are most of the writes.
+        let namespace =
+            policies.reads_namespace(&request).then(|| self.core.namespace(&self.target.namespace));
+        let namespace = namespace.flatten().map(|entry| entry.value());
+        let request = admission::Request { namespace_object: namespace.as_ref(), ..request };
         match policies.check(&request, &*self.core) {
             Ok(warnings) => {
                 self.warnings.extend(warnings);

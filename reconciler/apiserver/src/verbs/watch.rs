@@ -14,7 +14,7 @@ use berth_apimachinery::selector::Selector;
 use berth_store::{Change, Entry, Event, ReadError, Subscription, frame, with_revision};
 use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use super::list::parse_revision;
 use super::{ApiError, Call, Result};
@@ -34,7 +34,7 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// client and server when a lagging watcher catches up.
 const TOGETHER: usize = 32 << 10;
 /// The number of events for which a watch that has caught up keeps space.
-const KEPT: usize = 16;
+const KEPT: usize = 4;
 /// A watcher that has just received an event waits this long, times the number of watchers of the same events,
 /// for further events so that they are sent together: waking a thousand clients for every event costs the
 /// clients and the server more than anything else.
@@ -67,7 +67,8 @@ pub(crate) struct WatchStream {
     backlog: VecDeque<Arc<Event>>,
     /// The revision of the bookmark that ends the initial events.
     initial_end: Option<u64>,
-    bookmarks: Option<Interval>,
+    /// When the next bookmark is due, if the watcher requested any.
+    bookmark_at: Option<Instant>,
     /// The revision from which the watcher would resume.
     last_sent: u64,
     /// When the last event was sent.
@@ -128,11 +129,6 @@ impl Call {
         let timeout = self.options.timeout_seconds.filter(|seconds| *seconds > 0);
         let timeout = timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs).min(MAX_TIMEOUT);
         let now = Instant::now();
-        let bookmarks = self.options.bookmarks.then(|| {
-            let mut ticks = interval_at(now + BOOKMARK_EVERY, BOOKMARK_EVERY);
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            ticks
-        });
         Ok(WatchStream {
             core: Arc::clone(&self.core),
             target: self.target.clone(),
@@ -142,7 +138,7 @@ impl Call {
             subscription,
             initial,
             initial_end: start.with_end.then_some(revision),
-            bookmarks,
+            bookmark_at: self.options.bookmarks.then(|| now + BOOKMARK_EVERY),
             last_sent: start.after.unwrap_or_default(),
             told_at: None,
             deadline: now + timeout,
@@ -213,19 +209,8 @@ impl WatchStream {
                 }
                 continue;
             }
-            let check = self.credential.as_ref().map(|(_, at)| *at);
-            let check = async {
-                match check {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let ticked = async {
-                match &mut self.bookmarks {
-                    Some(ticks) => ticks.tick().await,
-                    None => std::future::pending().await,
-                }
-            };
+            // One timer: a control plane has thousands of idle watches.
+            let wake = self.wake_at();
             tokio::select! {
                 biased;
                 event = self.subscription.events.recv() => match event {
@@ -236,19 +221,33 @@ impl WatchStream {
                     None => return self.cut_off(),
                 },
                 () = self.core.stopping.cancelled() => self.done = true,
-                () = check => {}
-                () = sleep_until(self.deadline) => if let Some(frame) = self.last_word() {
+                () = sleep_until(wake) => if let Some(frame) = self.on_time() {
                     return Some(frame);
                 },
-                _ = ticked => {
-                    let revision = self.catch_up();
-                    // Events come first; while some are pending, the bookmark waits for the next tick.
-                    if self.backlog.is_empty() {
-                        return Some(self.bookmark(revision, false));
-                    }
-                }
             }
         }
+    }
+
+    /// When the watch has something to do without an event.
+    fn wake_at(&self) -> Instant {
+        let check = self.credential.as_ref().map(|(_, at)| *at);
+        check.into_iter().chain(self.bookmark_at).fold(self.deadline, Instant::min)
+    }
+
+    /// Does what is due by now; returns the frame to send, if any.
+    fn on_time(&mut self) -> Option<Bytes> {
+        if self.check_revoked() {
+            return None;
+        }
+        let now = Instant::now();
+        if now >= self.deadline {
+            return self.last_word();
+        }
+        let due = self.bookmark_at.filter(|at| now >= *at)?;
+        self.bookmark_at = Some(after(due, BOOKMARK_EVERY, now));
+        let revision = self.catch_up();
+        // Events come first; while some are pending, the bookmark waits for the next time.
+        self.backlog.is_empty().then(|| self.bookmark(revision, false))
     }
 
     /// Whether the token is no longer valid. The client restarts the watch with its current token.
@@ -257,7 +256,7 @@ impl WatchStream {
         if let Some((credential, at)) = &mut self.credential
             && now >= *at
         {
-            *at = now + AUTHENTICATE_EVERY;
+            *at = after(*at, AUTHENTICATE_EVERY, now);
             self.done |= credential.identity(&self.core.tokens).is_none();
             return self.done;
         }
@@ -335,7 +334,7 @@ impl WatchStream {
     fn last_word(&mut self) -> Option<Bytes> {
         self.done = true;
         let revision = self.catch_up();
-        let news = self.bookmarks.is_some() && self.backlog.is_empty() && revision > self.last_sent;
+        let news = self.bookmark_at.is_some() && self.backlog.is_empty() && revision > self.last_sent;
         news.then(|| self.bookmark(revision, false))
     }
 
@@ -416,6 +415,13 @@ impl WatchStream {
     }
 }
 
+/// The next time of a regular action that was due at a time: without drift, so that the check of a token and a bookmark wake the watch
+/// together.
+fn after(due: Instant, every: Duration, now: Instant) -> Instant {
+    let next = due + every;
+    if next > now { next } else { now + every }
+}
+
 /// The delay between the frames of a watcher when a resource has this many watchers.
 fn gathering(watchers: usize) -> Duration {
     let gap = GATHER_EACH.saturating_mul(u32::try_from(watchers).unwrap_or(u32::MAX)).min(GATHER_MOST);
@@ -430,5 +436,20 @@ fn relabelled(entry: &Entry, revision: u64) -> Entry {
         written_ms: entry.written_ms,
         bytes: with_revision(&entry.bytes, revision).unwrap_or_else(|| entry.bytes.clone()),
         facts: Arc::clone(&entry.facts),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regular_actions_do_not_drift_and_missed_ones_are_left_out() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let late = at(30) + Duration::from_millis(2);
+        assert_eq!(after(at(30), Duration::from_secs(30), late), at(60));
+        assert_eq!(after(at(30), Duration::from_secs(30), at(60)), at(90));
+        assert_eq!(after(at(30), Duration::from_secs(30), at(200)), at(230));
     }
 }

@@ -90,7 +90,7 @@ impl Cache {
             ObjectKind::Backup => {
                 let disks = self.repository_users.iter().filter(|user| {
                     let disk = self.tables.disks.get(user).and_then(|disk| host_of_disk(disk));
-                    user.namespace == key.namespace && disk.is_some_and(|(_, backup)| backup == key.name)
+                    user.namespace == key.namespace && disk.is_some_and(|(_, backup)| *backup == *key.name)
                 });
                 let works = std::iter::once(key).chain(disks).filter_map(|user| self.works_on(user));
                 works.map(|(host, _)| role(host)).collect()

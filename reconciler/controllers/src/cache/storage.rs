@@ -269,7 +269,7 @@ mod tests {
             host
         };
         let names = |old: Option<&Host>, new: Option<&Host>| -> Vec<String> {
-            changed_pools(old, new).into_iter().map(|key| key.name).collect()
+            changed_pools(old, new).into_iter().map(|key| key.name.to_string()).collect()
         };
         assert_eq!(names(Some(&host("1Gi")), Some(&host("2Gi"))), ["fast"]);
         assert_eq!(names(Some(&host("1Gi")), Some(&host("1Gi"))), Vec::<String>::new());

@@ -43,20 +43,19 @@ impl<K: Watched> Table<K> {
     }
 
     /// Caches an object, unless a newer one is cached and takes precedence; returns whether it was cached.
-    pub(super) fn put(&mut self, mut object: Arc<K>, precedence: Precedence) -> bool {
+    pub(super) fn put(&mut self, key: &Key, mut object: Arc<K>, precedence: Precedence) -> bool {
         // Field ownership is not used here, and is half of an object's memory.
         if object.meta().managed_fields.is_some() {
             Arc::make_mut(&mut object).meta_mut().managed_fields = None;
         }
-        let key = Key::of(object.as_ref());
-        let cached = self.0.get(&key);
+        let cached = self.0.get(key);
         if precedence == Precedence::IfNewer
             && cached.is_some_and(|cached| !is_newer(object.as_ref(), cached.as_ref()))
         {
-            self.0.list(&key);
+            self.0.list(key);
             return false;
         }
-        self.0.insert(key, object);
+        self.0.insert(key.clone(), object);
         true
     }
 }
@@ -72,6 +71,8 @@ pub(crate) trait AnyTable {
     /// Completes the list; returns the keys it did not name.
     fn end_list(&mut self) -> Vec<Key>;
     fn remove(&mut self, key: &Key);
+    /// Returns the copy of this key that the table has.
+    fn key(&self, key: &Key) -> Option<&Key>;
     fn object(&self, key: &Key) -> Option<Object>;
     fn meta(&self, key: &Key) -> Option<&ObjectMeta>;
 }
@@ -102,6 +103,10 @@ where
 
     fn remove(&mut self, key: &Key) {
         self.0.remove(key);
+    }
+
+    fn key(&self, key: &Key) -> Option<&Key> {
+        self.0.key(key)
     }
 
     fn object(&self, key: &Key) -> Option<Object> {

@@ -9,6 +9,7 @@
 //! and after a short delay, which coalesces changes, for all others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use berth_api::{
     Backup, Disk, DiskSnapshot, EncryptionStatus, HotswapDiskAttachment, LISTED_USERS, ObjectUser, PublicIP,
@@ -27,7 +28,7 @@ use crate::{
 pub(crate) struct Users {
     users: HashMap<Key, BTreeSet<Key>>,
     /// For kinds that are found by name alone: the namespaces with an object that names it.
-    namespaces: HashMap<(ObjectKind, String), BTreeSet<String>>,
+    namespaces: HashMap<(ObjectKind, Arc<str>), BTreeSet<Arc<str>>>,
     /// Objects with changed users, and whether they must be reconciled at once.
     changed: BTreeMap<Key, bool>,
 }
@@ -220,7 +221,7 @@ impl Users {
         let shared = is_shared(used.kind) && used.namespace() == SHARED_NAMESPACE;
         let name = (used.kind, used.name.clone());
         let elsewhere = self.namespaces.get(&name).filter(|_| shared).into_iter().flatten();
-        let elsewhere = elsewhere.filter(|ns| *ns != SHARED_NAMESPACE).map(move |ns| from(ns));
+        let elsewhere = elsewhere.filter(|ns| ***ns != *SHARED_NAMESPACE).map(move |ns| from(ns));
         let elsewhere = elsewhere.filter(move |key| !exists(key));
         let own = self.users.get(used).into_iter().flatten();
         own.chain(elsewhere.flat_map(|key| self.users.get(&key).into_iter().flatten()))
@@ -252,7 +253,7 @@ impl Users {
             self.of(used, &exists).filter(|user| counts(user)).take(LISTED_USERS * 2).map(|key| ObjectUser {
                 kind: key.kind.as_str().to_owned(),
                 namespace: key.namespace().to_owned(),
-                name: key.name.clone(),
+                name: key.name.to_string(),
             });
         listed_users(before, is_user, all)
     }

@@ -30,7 +30,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     }
     let alive = cache.is_alive(&key.name);
     if !alive && !is_called_unknown(&host) && !cache.is_silence_confirmed(&key.name, Instant::now()) {
-        batch.write(Write::ReadLease(key.name.clone()));
+        batch.write(Write::ReadLease(key.name.to_string()));
         batch.enqueue(key.clone());
         return Outcome::Settled;
     }

@@ -72,7 +72,7 @@ fn observe(cache: &Cache, attachment: &HotswapDiskAttachment, identities: &Ident
     let by_vm = cache.index.vms_with_disk(&disk_key).into_iter().next().map(|key| format!("VM {}", key.name));
     let is_bound = |key: &Key| {
         let other = cache.tables.attachments.get(key).and_then(|a| a.status.as_ref());
-        key.name != mine && other.is_some_and(|s| s.binding.is_some())
+        *key.name != *mine && other.is_some_and(|s| s.binding.is_some())
     };
     let by_attachment = cache.index.attachments_of_disk(&disk_key).into_iter().find(is_bound);
     let unbound = disk.as_deref().filter(|d| d.status.as_ref().is_none_or(|s| s.binding.is_none()));

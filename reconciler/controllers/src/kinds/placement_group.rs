@@ -71,7 +71,7 @@ fn observe(cache: &Cache, group: &PlacementGroup, key: &Key) -> Observed {
         let scheduled = status.and_then(|s| condition::find(&s.conditions, "Scheduled"));
         let why_not = scheduled.filter(|c| c.status == "False").map(|c| c.message.clone());
         let lacks = candidate.and_then(|candidate| lacks(group, candidate));
-        Some(Member { vm: key.name.clone(), host, value, scheduled: scheduled.cloned(), lacks, why_not })
+        Some(Member { vm: key.name.to_string(), host, value, scheduled: scheduled.cloned(), lacks, why_not })
     };
     let hosts = capacity.hosts().filter(|host| has_labels(host, &group.spec.host_selector));
     Observed {

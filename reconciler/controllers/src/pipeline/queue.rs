@@ -352,7 +352,7 @@ mod tests {
             queue.rotate_waiting(2);
             for key in drain(&mut queue) {
                 block(&mut queue, &key, room(100, 1));
-                seen.push(key.name);
+                seen.push(key.name.to_string());
             }
         }
         assert_eq!(seen, ["a", "b", "c", "a", "b", "c"]);

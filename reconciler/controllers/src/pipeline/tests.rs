@@ -94,7 +94,8 @@ fn site(hosts: &[i64]) -> (Pipeline, Server, VecDeque<Job>) {
     let (mut pipeline, mut server, mut jobs) = (pipeline(hosts), Server::default(), VecDeque::new());
     for cpus in 1..=3 {
         let mut user = vm(&format!("{USER}{cpus}"), &format!("c{cpus}"), 1);
-        user.spec.placement = Some(Placement { host: Some("nowhere".into()), ..Placement::default() });
+        user.spec.placement =
+            Some(Box::new(Placement { host: Some("nowhere".into()), ..Placement::default() }));
         pipeline.take(Change::Applied(user.clone().into()), Instant::now());
         server.vms.insert(user.name_any(), user);
     }
@@ -145,7 +146,7 @@ impl Server {
     }
 
     fn write(&mut self, job: &Job, fate: Fate) -> WriteResult {
-        let Some(known) = self.vms.get(&job.key.name).cloned().filter(|_| job.key.kind == ObjectKind::VM)
+        let Some(known) = self.vms.get(&*job.key.name).cloned().filter(|_| job.key.kind == ObjectKind::VM)
         else {
             return self.write_others(job);
         };
@@ -171,18 +172,18 @@ impl Server {
                         other => panic!("a VM alone writes no {other:?}"),
                     }
                 }
-                self.vms.insert(job.key.name.clone(), vm.clone());
+                self.vms.insert(job.key.name.to_string(), vm.clone());
                 others.push(Response::Is(vm.into()));
                 return WriteResult { responses: others, error: None };
             }
             Fate::Conflict => {
                 vm.metadata.labels = Some(BTreeMap::from([("edited".to_owned(), self.version.to_string())]));
-                self.vms.insert(job.key.name.clone(), vm.clone());
+                self.vms.insert(job.key.name.to_string(), vm.clone());
                 (vec![Response::Is(vm.into())], 409)
             }
             Fate::Lost => (Vec::new(), 503),
             Fate::Deleted => {
-                self.vms.remove(&job.key.name);
+                self.vms.remove(&*job.key.name);
                 (vec![Response::Gone(job.key.clone())], 404)
             }
         };

@@ -82,7 +82,7 @@ pub(super) async fn secure_boot_keys(
     vm: &VM,
     journal: &Journal,
 ) -> Result<KeysToEnroll, Error> {
-    let Some(declared) = vm.spec.secure_boot_keys.as_ref() else { return Ok(KeysToEnroll::NotDue) };
+    let Some(declared) = vm.spec.secure_boot_keys.as_deref() else { return Ok(KeysToEnroll::NotDue) };
     if journal.enrolled.as_ref() == Some(declared) {
         return Ok(KeysToEnroll::NotDue);
     }

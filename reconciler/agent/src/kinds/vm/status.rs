@@ -82,7 +82,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     status.console.clone_from(&observed.console);
     status.host_address = observed.host_address.clone().or(status.host_address.take());
     status.restarts = observed.journal.restarts;
-    status.last_end = observed.journal.last_end.as_ref().map(last_end);
+    status.last_end = observed.journal.last_end.as_ref().map(|ended| Box::new(last_end(ended)));
     if let Some(run) = &observed.journal.run
         && run.process.is_some()
     {

@@ -74,7 +74,7 @@ fn names(cache: &Cache, network: &Network, name: &str) -> Vec<NetworkName> {
         let object = cache.tables.vms.get(vm)?;
         let called = match is_shared {
             true => format!("{}.{}", vm.name, vm.namespace()),
-            false if vm.namespace() == namespace => vm.name.clone(),
+            false if vm.namespace() == namespace => vm.name.to_string(),
             false => return None,
         };
         let interfaces = object.status.iter().flat_map(|status| &status.interfaces);

@@ -180,7 +180,7 @@ fn a_prefix_with_public_addresses_is_refused_until_the_pool_has_others_and_what_
     let refused = rejection("2001:db8:7::1:0/112", &over).expect("it covers them");
     assert_eq!(refused.reason, Reason::InvalidSpec);
     assert!(refused.text.contains("2001:db8:7::/64 has public addresses"), "{refused:?}");
-    assert!(matches!(&refused.dependencies[..], [Dependency::Object(pool)] if pool.name == "six"));
+    assert!(matches!(&refused.dependencies[..], [Dependency::Object(pool)] if *pool.name == *"six"));
     assert_eq!(rejection("2001:db8:8::/112", &over), None);
     assert_eq!(rejection("192.0.2.0/28", &over), None);
     assert_eq!(rejection("2001:db8:7::1:0/112", &accepted(over.clone(), 7)), None);

@@ -219,7 +219,7 @@ fn targets_that_do_not_run_are_named_and_those_elsewhere_get_an_address_of_their
     let mut with_it = cache;
     let concerned = with_it.put(ip.clone(), tokio::time::Instant::now());
     assert!(
-        concerned.iter().any(|key| key.name == "default"),
+        concerned.iter().any(|key| *key.name == *"default"),
         "the Network has one more host: {concerned:?}"
     );
     assert!(with_it.index.is_address_used("ns/default", "10.77.0.254".parse().expect("an address")));

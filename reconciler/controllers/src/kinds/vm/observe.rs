@@ -375,8 +375,8 @@ pub(super) fn other_user(cache: &Cache, key: &Key, disk: Option<&Disk>, vm: &VM)
     if let Some(user) = named {
         return Some(user.vm.clone());
     }
-    let is_other = |other: &Key| other.name != vm.name_any() && host_of(cache, other).is_some();
-    cache.index.vms_with_disk(key).into_iter().find(is_other).map(|other| other.name)
+    let is_other = |other: &Key| *other.name != *vm.name_any() && host_of(cache, other).is_some();
+    cache.index.vms_with_disk(key).into_iter().find(is_other).map(|other| other.name.to_string())
 }
 
 pub(super) fn bound(disk: &Disk) -> Option<&Binding> {
