@@ -24,6 +24,7 @@ pub mod manifests;
 pub mod namespace;
 pub mod next_version;
 pub mod oci_registry;
+pub mod package_source;
 pub mod platform;
 pub mod prerequisites;
 pub mod proc;

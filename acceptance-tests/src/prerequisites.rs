@@ -3,7 +3,7 @@
 //! A package that would start a service when installed (etcd) is unpacked into the cache instead, see [`crate::tools`].
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -97,19 +97,24 @@ pub fn install(needed: &[(&str, &str)]) -> Result<()> {
     Ok(())
 }
 
-/// Downloads a package (its newest version) and unpacks it into `into`, without installing it.
-pub fn unpack(package: &str, into: &Path) -> Result<()> {
-    let downloads = Scratch::new()?;
-    if download(package, downloads.path()).is_err() {
+/// Downloads a package (its newest version) into an empty folder, and returns its archive.
+pub fn archive(package: &str, into: &Path) -> Result<PathBuf> {
+    if download(package, into).is_err() {
         // The lists may name a version that the mirror has replaced since.
         update_lists()?;
-        download(package, downloads.path()).with_context(|| format!("downloading {package}"))?;
+        download(package, into).with_context(|| format!("downloading {package}"))?;
     }
-    let archive = std::fs::read_dir(downloads.path())?
+    std::fs::read_dir(into)?
         .flatten()
         .map(|entry| entry.path())
         .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
-        .with_context(|| format!("apt-get downloaded no archive of {package}"))?;
+        .with_context(|| format!("apt-get downloaded no archive of {package}"))
+}
+
+/// Downloads a package (its newest version) and unpacks it into `into`, without installing it.
+pub fn unpack(package: &str, into: &Path) -> Result<()> {
+    let downloads = Scratch::new()?;
+    let archive = archive(package, downloads.path())?;
     let mut extract = Command::new("dpkg-deb");
     process::run(extract.arg("--extract").arg(archive).arg(into), Duration::from_secs(120))?.success()?;
     Ok(())

@@ -65,6 +65,7 @@ use anyhow::Result;
 
 use crate::cache::Cache;
 use crate::control_plane::Programs;
+use crate::guests::debian::DebianGuests;
 use crate::guests::{self, GuestImage};
 use crate::next_version::{self, NextVersion};
 use crate::platform::Parts;
@@ -366,7 +367,7 @@ pub struct Kit {
     small: OnceCell<GuestImage>,
     signed: OnceCell<GuestImage>,
     installer: OnceCell<GuestImage>,
-    debian: OnceCell<GuestImage>,
+    debian: OnceCell<DebianGuests>,
 }
 
 fn once<T: Clone>(cell: &OnceCell<T>, make: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -463,11 +464,11 @@ impl Kit {
         })
     }
 
-    /// The Debian guest.
-    pub fn debian_guest(&self) -> Result<GuestImage> {
+    /// The Debian guest, with and without the guest agent.
+    pub fn debian_guests(&self) -> Result<DebianGuests> {
         once(&self.debian, || {
             prerequisites::ensure_installed()?;
-            guests::debian::image(&self.cache)
+            guests::debian::images(&self.cache)
         })
     }
 

@@ -73,8 +73,9 @@ fn demo(arguments: &Arguments) -> Result<()> {
     let kit = Kit::new(if arguments.debug { Source::Debug } else { Source::Release })?;
     let parts = step("Building berth and its Terraform provider", || kit.parts("demo"))?;
     let guest = step("Building a Debian 12 guest from Debian's packages (kept for the next time)", || {
-        kit.debian_guest()
-    })?;
+        kit.debian_guests()
+    })?
+    .with_agent;
     let mut platform =
         step("Starting `berth up`: control plane, scheduler and host agent in one process", || {
             Platform::embedded(&parts)

@@ -24,7 +24,7 @@ const PACKAGES: &[&str] = &[
     "cloud-init",
     "cloud-guest-utils",
     "openssh-server",
-    "qemu-guest-agent",
+    AGENT,
     "iproute2",
     "e2fsprogs",
     "fdisk",
@@ -45,20 +45,35 @@ const INITRAMFS: &str = include_str!("debian/init.sh");
 const SETTINGS: &str = include_str!("debian/settings.sh");
 const COMMAND_LINE: &str = "console=tty0 console=ttyS0,115200 quiet loglevel=3 root=LABEL=berth-root mitigations=off \
                             no_timer_check systemd.show_status=0 audit=0 net.ifnames=0";
+const WITH_AGENT: &str = "disk.qcow2";
+const WITHOUT_AGENT: &str = "without-agent.qcow2";
 const ESP: u64 = 48 << 20;
 /// The size of the root partition, in bytes: room for the system and a little more; cloud-init grows it to the disk.
 const ROOT: u64 = 1100 << 20;
 /// The version of the recipe's part in Rust.
-const RECIPE: &str = "1";
+const RECIPE: &str = "2";
+/// The package that one of the images lacks.
+pub const AGENT: &str = "qemu-guest-agent";
 
-/// Returns the image from the cache, or builds it.
-pub fn image(cache: &Cache) -> Result<GuestImage> {
+/// Two images of the same system.
+#[derive(Debug, Clone)]
+pub struct DebianGuests {
+    pub with_agent: GuestImage,
+    /// It has all that the agent's package depends on.
+    pub without_agent: GuestImage,
+}
+
+/// Returns the images from the cache, or builds them.
+pub fn images(cache: &Cache) -> Result<DebianGuests> {
     let (package, version) = kernel::package()?;
     let mut ingredients = vec![RECIPE, INITRAMFS, SETTINGS, COMMAND_LINE, SUITE, &package, &version];
     ingredients.extend(PACKAGES);
     ingredients.extend(MODULES);
     let entry = cache.entry("debian-guest", &ingredients, |folder| build(&package, folder))?;
-    GuestImage::at(entry.join("disk.qcow2"))
+    Ok(DebianGuests {
+        with_agent: GuestImage::at(entry.join(WITH_AGENT))?,
+        without_agent: GuestImage::at(entry.join(WITHOUT_AGENT))?,
+    })
 }
 
 fn build(package: &str, folder: &Path) -> Result<()> {
@@ -82,18 +97,27 @@ fn build(package: &str, folder: &Path) -> Result<()> {
     fs::write(&initramfs, archive(&kernel)?)?;
     let unified = work.path().join("unified.efi");
     kernel::unified(&kernel.image(), &initramfs, COMMAND_LINE, work.path(), &unified)?;
-    let file_system = work.path().join("root.ext4");
-    disk_image::make_ext4(&root, "berth-root", ROOT, &file_system)?;
+    make_disk(&root, &unified, work.path(), &folder.join(WITH_AGENT))?;
+    let mut purge = Command::new("chroot");
+    purge.arg(&root).args(["dpkg", "--purge", AGENT]);
+    process::run(&mut purge, Duration::from_secs(60))?.success()?;
+    make_disk(&root, &unified, work.path(), &folder.join(WITHOUT_AGENT))
+}
 
-    let disk = work.path().join("disk.raw");
+fn make_disk(root: &Path, unified: &Path, work: &Path, disk: &Path) -> Result<()> {
+    let file_system = work.join("root.ext4");
+    disk_image::make_ext4(root, "berth-root", ROOT, &file_system)?;
+    let raw = work.join("disk.raw");
     let esp = Partition { kind: PartitionKind::Efi, start: FIRST_PARTITION, length: ESP };
     // Last, so that it can grow.
     let system = Partition { kind: PartitionKind::Root, start: esp.start + esp.length, length: ROOT };
-    File::create(&disk)?.set_len(system.start + system.length + FIRST_PARTITION)?;
-    disk_image::write_gpt(&disk, &[esp, system])?;
-    disk_image::write_fat(&disk, esp.start, esp.length, "ESP", &[("EFI/BOOT/BOOTX64.EFI", &unified)])?;
-    disk_image::place(&disk, system.start, &file_system)?;
-    disk_image::compress(&disk, &folder.join("disk.qcow2"))
+    File::create(&raw)?.set_len(system.start + system.length + FIRST_PARTITION)?;
+    disk_image::write_gpt(&raw, &[esp, system])?;
+    disk_image::write_fat(&raw, esp.start, esp.length, "ESP", &[("EFI/BOOT/BOOTX64.EFI", unified)])?;
+    disk_image::place(&raw, system.start, &file_system)?;
+    disk_image::compress(&raw, disk)?;
+    fs::remove_file(&file_system)?;
+    Ok(fs::remove_file(&raw)?)
 }
 
 fn bootstrap(root: &Path, temporary: &Path) -> Result<()> {

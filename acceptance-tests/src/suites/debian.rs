@@ -6,7 +6,9 @@ use anyhow::{Context, Result, ensure};
 
 use super::kubectl::contains_all;
 use super::{Kit, guest_access, guest_users, lifecycle};
-use crate::platform::Platform;
+use crate::guests::debian::AGENT;
+use crate::package_source::PackageSource;
+use crate::platform::{NEIGHBOUR, Platform};
 use crate::process::Finished;
 use crate::report::{Report, note};
 use crate::terraform::Project;
@@ -28,12 +30,17 @@ const DUAL_STACK: &str = r#"resource "berth_network" "dual" {
 /// Runs the suite.
 pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let parts = report.step("the programs are built", || kit.parts("debian"))?;
-    let guest = report.step("the Debian guest is built", || kit.debian_guest())?;
+    let guest = report.step("the Debian guest is built", || kit.debian_guests())?.without_agent;
     let platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
+    let packages = report.step("a source of packages has the guest agent", || {
+        PackageSource::start(AGENT, platform.neighbour(), NEIGHBOUR)
+    })?;
     let before = report.step("the empty host is looked at", || platform.footprint())?;
     let user_data = std::fs::read_to_string(workspace::root().join("examples/quickstart/cloud-init.yaml"))?;
     let project = report.step("init finds the provider in a mirror", || {
+        let user_data = format!("{user_data}{}", with_source(&packages)?);
         let project = lifecycle::quickstart(&platform, &guest, &user_data)?;
+        project.edit("main.tf", "  bootstrap = {\n", "  bootstrap = {\n    guest_agent = \"Install\"\n")?;
         let mut variables: serde_json::Value = serde_json::from_str(&project.read("terraform.tfvars.json")?)?;
         variables["guest_agent"] = true.into();
         project.write("terraform.tfvars.json", &variables.to_string())?;
@@ -47,10 +54,12 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
         project.init()?;
         Ok(project)
     })?;
-    let public = report.step("apply of the quickstart ends when the guest agent answers", || {
-        project.apply()?;
-        project.output("public_address")
-    });
+    let public =
+        report.step("apply of the quickstart installs the guest agent and ends when it answers", || {
+            project.apply()?;
+            ensure!(packages.downloads() == 1, "{} downloads of the package", packages.downloads());
+            project.output("public_address")
+        });
     let outcome = public.and_then(|public| guest_cases(report, &platform, &project, &public));
     if report.count().failed > 0 {
         note(&platform.keep_evidence());
@@ -60,6 +69,14 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
         platform.nothing_beyond(&before, Duration::from_secs(60))
     });
     outcome
+}
+
+/// The part of the user data that makes this the only source of packages of the guest.
+fn with_source(packages: &PackageSource) -> Result<String> {
+    Ok(format!(
+        "bootcmd:\n  - rm -f /etc/apt/sources.list.d/*\n  - echo '{}' >/etc/apt/sources.list\n",
+        packages.line()?
+    ))
 }
 
 fn guest_cases(report: &mut Report, platform: &Platform, project: &Project, public: &str) -> Result<()> {

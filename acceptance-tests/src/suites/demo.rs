@@ -32,7 +32,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     }
     let program = report.step("the demo is built", || {
         kit.binaries()?;
-        kit.debian_guest()?;
+        kit.debian_guests()?;
         build()
     })?;
     let (int, term) = (Signal::SIGINT, Signal::SIGTERM);

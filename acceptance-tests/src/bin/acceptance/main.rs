@@ -180,7 +180,7 @@ fn prepare(kit: &Kit, extended: bool) -> Result<Count> {
     note(&format!("settable clock: {}", kit.settable_clock()?.display()));
     note(&format!("berth's next version: {}", kit.next_version()?.berth.display()));
     note(&format!("small guest: {}", kit.small_guest()?.path.display()));
-    note(&format!("Debian guest: {}", kit.debian_guest()?.path.display()));
+    note(&format!("Debian guest: {}", kit.debian_guests()?.with_agent.path.display()));
     note(&format!("ready after {}", spoken(started.elapsed())));
     Ok(Count::default())
 }

@@ -15,7 +15,7 @@ ssh:
   emit_keys_to_console: false
 cloud_init_modules: [bootcmd, write-files, growpart, resizefs, set_hostname, update_hostname, users-groups, ssh]
 cloud_config_modules: [set-passwords, runcmd]
-cloud_final_modules: [write-files-deferred, scripts-per-once, scripts-per-boot, scripts-user, final-message]
+cloud_final_modules: [write-files-deferred, scripts-vendor, scripts-per-once, scripts-per-boot, scripts-user, final-message]
 END
 systemctl enable systemd-networkd.service ssh.service
 systemctl set-default multi-user.target

@@ -360,7 +360,7 @@ impl Hierarchy {
         if let Self::V2 { mount } = self {
             enable(mount, "cpu");
         }
-        for (file, value) in self.weight(OWN_WEIGHT) {
+        if let Some((file, value)) = self.weight(OWN_WEIGHT) {
             let path = directory.join(file);
             // Version 2 beside version 1, which has the controller: the cgroup divides nothing.
             if !path.exists() {
