@@ -44,10 +44,10 @@ const NEEDED: &[(&str, &str)] = &[
 const FOLDERS: &[&str] = &["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// The full path of a command, from PATH and the usual folders.
-pub fn command(name: &str) -> Option<std::path::PathBuf> {
+pub fn command(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
-        .chain(FOLDERS.iter().map(std::path::PathBuf::from))
+        .chain(FOLDERS.iter().map(PathBuf::from))
         .map(|folder| folder.join(name))
         .find(|candidate| candidate.is_file())
 }
