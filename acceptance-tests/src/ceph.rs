@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -62,7 +63,7 @@ const SIZE: u64 = 1 << 30;
 
 /// The folder with the servers' programs and their libraries. Installs what a host needs, too.
 pub fn servers(cache: &Cache) -> Result<PathBuf> {
-    prerequisites::install(CLIENTS)?;
+    install_clients(cache)?;
     let versions: Vec<String> =
         SERVERS.iter().map(|package| prerequisites::candidate(package)).collect::<Result<_>>()?;
     let ingredients: Vec<&str> = SERVERS.iter().copied().chain(versions.iter().map(String::as_str)).collect();
@@ -86,6 +87,13 @@ pub fn servers(cache: &Cache) -> Result<PathBuf> {
         }
         Ok(fs::remove_dir_all(unpacked)?)
     })
+}
+
+/// Installs what a host needs. The tools may be built ahead by another process at the same time.
+fn install_clients(cache: &Cache) -> Result<()> {
+    let lock = fs::File::create(cache.root().join("ceph-clients.lock"))?;
+    let _lock = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
+    prerequisites::install(CLIENTS)
 }
 
 /// Where the servers run, and their files.
