@@ -158,8 +158,7 @@ fn boots(fleet: &Fleet, ceph: &Ceph, image: &GuestImage) -> Result<Guest> {
     project.plan_is_empty()?;
     ensure!(fleet.host_of(VM)? == LOST, "it is on {}", fleet.host_of(VM)?);
     for disk in [ROOT, DATA] {
-        let clients = ceph.clients(&volume(fleet, disk)?)?;
-        ensure!(clients.len() == 1, "{disk} is open at {clients:?}");
+        client(ceph, &volume(fleet, disk)?)?;
     }
     let root = ceph.image(&volume(fleet, ROOT)?)?;
     let parent = root["parent"]["image"].as_str().unwrap_or_default();
@@ -251,11 +250,7 @@ fn goes_on_elsewhere(fleet: &mut Fleet, ceph: &Ceph, guest: &Guest) -> Result<()
     let (pids, address) = (fleet.member(LOST)?.qemu()?, fleet.member(STAYS)?.address.clone());
     cut_off(fleet.member(LOST)?.namespace(), &address)?;
     let written = write(fleet, guest, 6)?;
-    let mut former = Vec::new();
-    for image in &images {
-        former.extend(ceph.clients(image)?);
-    }
-    ensure!(!former.is_empty(), "no client has {images:?} open");
+    let former = [client(ceph, &images[0])?, client(ceph, &images[1])?];
 
     fleet.administrator().run(&["host", "forget", LOST, "--lost"])?.success()?;
     kubectl.until(&format!("vm/{VM}"), "to run elsewhere", ANSWER, |vm| {
@@ -265,9 +260,8 @@ fn goes_on_elsewhere(fleet: &mut Fleet, ceph: &Ceph, guest: &Guest) -> Result<()
     let blocked = ceph.blocked()?;
     ensure!(former.iter().all(|client| blocked.contains(client)), "{blocked:?} are not all of {former:?}");
     for image in &images {
-        let clients = ceph.clients(image)?;
-        let is_new = clients.len() == 1 && !former.contains(&clients[0]);
-        ensure!(is_new, "{image} is open at {clients:?}, before at {former:?}");
+        let client = client(ceph, image)?;
+        ensure!(!former.contains(&client), "{image} is open at {client}, before at {former:?}");
     }
     ensure!(fleet.member(LOST)?.qemu()? == pids, "the former QEMU has ended");
     let path = format!("/cgi-bin/write?dev={}&seed=7", guest.device);
@@ -282,7 +276,7 @@ fn goes_on_elsewhere(fleet: &mut Fleet, ceph: &Ceph, guest: &Guest) -> Result<()
     guest.project.plan_is_empty()
 }
 
-/// Drops all packets from and to an address.
+/// Drops all packets from and to the address of another machine.
 fn cut_off(machine: &Arc<Namespace>, address: &str) -> Result<()> {
     for (chain, side) in [("input", "saddr"), ("output", "daddr")] {
         for rule in [
@@ -316,6 +310,15 @@ fn end_guests(fleet: &mut Fleet) -> Result<()> {
 fn volume(fleet: &Fleet, disk: &str) -> Result<String> {
     let disk = fleet.kubectl().object("disk", disk)?;
     Ok(format!("berth-{}", disk["status"]["volumeID"].as_str().context("it has no volume")?))
+}
+
+/// The QEMU that has an image open, by its address. An agent that changes the image is a client for a moment.
+fn client(ceph: &Ceph, image: &str) -> Result<String> {
+    wait::until("the image to be open once", SOON, || {
+        let mut clients = ceph.clients(image)?;
+        ensure!(clients.len() == 1, "{image} is open at {clients:?}");
+        clients.pop().context("no client")
+    })
 }
 
 /// Gets a page of the guest from its host.
