@@ -1,7 +1,7 @@
 //! A Ceph cluster on a machine of its own: one monitor, one manager without modules, and one OSD that keeps its data in memory.
 //!
 //! The servers are unpacked from Debian's packages into the cache: an installed package would bring services, LVM and others along.
-//! What a host needs for a pool of this kind is installed: the clients, and QEMU's driver.
+//! The clients and QEMU's driver, which a host needs for such a pool, are installed.
 
 use std::fs;
 use std::io::Write as _;
@@ -45,7 +45,7 @@ const SERVERS: &[&str] = &[
     "librados2",
     "libsnappy1v5",
 ];
-/// What is taken from these packages.
+/// The programs and the folders of libraries that are taken from these packages.
 const PROGRAMS: &[&str] = &["ceph-mgr", "ceph-mon", "ceph-osd", "monmaptool"];
 const LIBRARIES: &[&str] = &[
     "lib/x86_64-linux-gnu",
@@ -171,7 +171,7 @@ impl Ceph {
         serde_json::from_str(&text).with_context(|| format!("rbd ls: {text}"))
     }
 
-    /// What `rbd info` says of an image.
+    /// An image, as `rbd info` describes it.
     pub fn image(&self, image: &str) -> Result<Value> {
         let text = self.site.rbd(&["info", "--format", "json", &format!("{POOL}/{image}")])?;
         serde_json::from_str(&text).with_context(|| format!("rbd info: {text}"))
