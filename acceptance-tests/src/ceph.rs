@@ -205,6 +205,7 @@ impl Ceph {
     pub fn stop(mut self) -> Result<()> {
         self.freeze_monitor(false);
         self.freeze_osd(false);
+        // An OSD that ends waits for an answer of the monitor.
         for server in [self.manager, self.osd, self.monitor] {
             server.terminate(END)?;
         }
