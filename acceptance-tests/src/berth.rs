@@ -31,6 +31,17 @@ pub const METRICS: &str = "127.0.0.1:7446";
 /// The time limit until it ends on request.
 const END: Duration = Duration::from_secs(30);
 
+/// A pool in a Ceph cluster, as the administrator of a host names it.
+#[derive(Debug, Clone)]
+pub struct RbdPool {
+    /// The pool, and Ceph's pool for it.
+    pub pools: (&'static str, &'static str),
+    /// `ceph.conf`.
+    pub configuration: PathBuf,
+    /// Ceph's user.
+    pub user: &'static str,
+}
+
 /// The program, with its machine and its state directory.
 #[derive(Debug)]
 pub struct Berth {
@@ -44,6 +55,7 @@ pub struct Berth {
     image_dir: Option<PathBuf>,
     disk_dir: Option<PathBuf>,
     image_range: Option<String>,
+    rbd: Option<RbdPool>,
     clock: Option<Clock>,
     daemon: Option<Daemon>,
 }
@@ -63,6 +75,7 @@ impl Berth {
             image_dir: None,
             disk_dir: None,
             image_range: None,
+            rbd: None,
             clock: None,
             daemon: None,
         }
@@ -99,6 +112,11 @@ impl Berth {
     /// Allows images from a range of addresses, from the next start on.
     pub fn allow_images_from(&mut self, range: &str) {
         self.image_range = Some(range.to_owned());
+    }
+
+    /// Names a pool in a Ceph cluster, from the next start on.
+    pub fn offer_rbd(&mut self, pool: &RbdPool) {
+        self.rbd = Some(pool.clone());
     }
 
     /// Gives it a clock of its own. QEMU does not get it, because berth starts QEMU in a separate environment.
@@ -153,6 +171,12 @@ impl Berth {
         command.env("BERTH_BACKUP_FOLDERS", format!("nas={}", self.backups().display()));
         let folders = POOLS.map(|pool| format!("{pool}={}", self.pool_folder(pool).display()));
         command.env("BERTH_POOL_FOLDERS", folders.join(","));
+        if let Some(pool) = &self.rbd {
+            let (name, in_ceph) = pool.pools;
+            // Variables: older builds do not know the options.
+            command.env("BERTH_RBD_POOLS", format!("{name}={in_ceph}"));
+            command.env("BERTH_CEPH_CONF", &pool.configuration).env("BERTH_CEPH_USER", pool.user);
+        }
         if let Some(name) = &self.name {
             command.args(["--host-name", name]);
         }

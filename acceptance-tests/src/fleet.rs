@@ -216,9 +216,15 @@ impl Fleet {
 
     /// A cluster beside this one's control plane: etcd, kube-apiserver with berth's CRDs, and `berth controllers`.
     pub fn cluster(&self, programs: &Programs) -> Result<Cluster> {
-        let namespace = Namespace::new()?;
-        self.segment.plug(&namespace, &format!("{CONTROL}/24"), Some(OUTSIDE))?;
+        let namespace = self.server(CONTROL)?;
         Cluster::start(&self.parts, programs, &namespace, &self.folder, &self.outside)
+    }
+
+    /// A machine on the segment for servers of others, with this address.
+    pub fn server(&self, address: &str) -> Result<Arc<Namespace>> {
+        let namespace = Namespace::new()?;
+        self.segment.plug(&namespace, &format!("{address}/24"), Some(OUTSIDE))?;
+        Ok(namespace)
     }
 
     fn finish(parts: &Parts, ground: Ground, control: Control, kubeconfig: PathBuf) -> Result<Self> {

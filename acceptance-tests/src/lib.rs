@@ -8,6 +8,7 @@ pub mod api;
 pub mod bench;
 pub mod berth;
 pub mod cache;
+pub mod ceph;
 pub mod cgroups;
 pub mod clock;
 pub mod control_plane;

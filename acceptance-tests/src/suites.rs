@@ -35,6 +35,7 @@ pub mod networks;
 pub mod pools;
 pub mod probes;
 pub mod quotas;
+pub mod rbd;
 pub mod read_only_disk;
 pub mod restrictions;
 pub mod routes;
@@ -72,7 +73,7 @@ use crate::platform::Parts;
 use crate::report::Report;
 use crate::tools::{GitopsClients, TerraformCli};
 use crate::workspace::{self, Binaries, Source};
-use crate::{manifests, prerequisites, tools};
+use crate::{ceph, manifests, prerequisites, tools};
 
 /// A group of test cases.
 #[derive(Debug, Clone, Copy)]
@@ -216,6 +217,15 @@ pub const ALL: &[Suite] = &[
         alone: false,
         extended: false,
         run: networks::run,
+    },
+    Suite {
+        name: "rbd",
+        about: "disks in a Ceph cluster: a guest with two of them, growth, no monitor, a lost host whose QEMU runs on",
+        limit: minutes(10),
+        obstacle: needs_root,
+        alone: false,
+        extended: false,
+        run: rbd::run,
     },
     Suite {
         name: "upgrade",
@@ -505,6 +515,12 @@ impl Kit {
     /// An S3 server.
     pub fn s3_server(&self) -> Result<PathBuf> {
         tools::s3_server(&self.cache)
+    }
+
+    /// The servers of a Ceph cluster, and what hosts need for it.
+    pub fn ceph(&self) -> Result<PathBuf> {
+        prerequisites::ensure_installed()?;
+        ceph::servers(&self.cache)
     }
 
     /// etcd and a real kube-apiserver.

@@ -1,0 +1,352 @@
+//! A pool in a Ceph cluster with the small guest: its disks, their growth, a monitor that is away, and a host that is lost while its
+//! QEMU runs on and still reaches Ceph.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::Kit;
+use crate::berth::RbdPool;
+use crate::ceph::{self, Ceph};
+use crate::control_plane::Location;
+use crate::fleet::{Fleet, host_in};
+use crate::guests::GuestImage;
+use crate::http::{self, field};
+use crate::image_server::Content;
+use crate::kubectl::condition_of;
+use crate::namespace::Namespace;
+use crate::report::{Report, note};
+use crate::terraform::Project;
+use crate::{manifests, process, wait};
+
+/// The address of Ceph's machine on the segment.
+const CEPH: &str = "192.0.2.4";
+/// The time limit for a guest that boots beside others on two emulating processors.
+const ANSWER: Duration = Duration::from_secs(180);
+const SOON: Duration = Duration::from_secs(60);
+/// A host looks at its pools every minute.
+const LOOKS: Duration = Duration::from_secs(150);
+/// Longer than a write takes, shorter than a client that gives up.
+const NO_ANSWER: Duration = Duration::from_secs(10);
+/// The image by which a host knows the pool again.
+const MARKER: &str = "berth-pool";
+/// The names in the configuration.
+const POOL: &str = "remote";
+const VM: &str = "in-ceph";
+const ROOT: &str = "in-ceph-root";
+const DATA: &str = "in-ceph-data";
+const CONFIGURATION: &str = include_str!("rbd/main.tf");
+/// A VM with a disk in the default pool.
+const OTHER: &str = "beside-ceph";
+/// The host that stays, and the one that is lost.
+const STAYS: &str = "h1";
+const LOST: &str = "h2";
+
+/// On `berth up`.
+pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
+    let parts = report.step("the programs are built", || kit.parts("rbd"))?;
+    let servers = report.step("Ceph's programs are there", || kit.ceph())?;
+    let guest = report.step("the small guest is built", || kit.small_guest())?;
+    let mut fleet =
+        report.step("berth up serves its segment, and its own host is ready", || Fleet::embedded(&parts))?;
+    let mut ceph = report.step("a Ceph cluster serves the segment", || {
+        let namespace = fleet.server(CEPH)?;
+        let folder = fleet.folder().join("ceph");
+        let place = Location { namespace: &namespace, address: CEPH, folder: &folder, logs: &parts.logs };
+        Ceph::start(&servers, place)
+    })?;
+    report.step("both hosts know its pool, of which one joins", || offer(&mut fleet, &ceph))?;
+    let before = report.step("the empty hosts are looked at", || fleet.footprints())?;
+    let outcome = cases(report, &mut fleet, &mut ceph, &guest);
+    if outcome.is_err() || report.count().failed > 0 {
+        note(&fleet.keep_evidence());
+    }
+    outcome?;
+    report.case("the host that stays has nothing left of a VM", || {
+        let stays: Vec<_> = before.into_iter().filter(|(name, _)| name == STAYS).collect();
+        fleet.nothing_beyond(&stays, SOON)
+    });
+    report.case("SIGTERM ends berth up, and Ceph", || {
+        fleet.stop()?;
+        ceph.stop()
+    });
+    Ok(())
+}
+
+fn offer(fleet: &mut Fleet, ceph: &Ceph) -> Result<()> {
+    let pool = RbdPool { pools: (POOL, ceph::POOL), configuration: ceph.configuration(), user: ceph::USER };
+    let berth = &mut fleet.member_mut(STAYS)?.berth;
+    berth.stop()?;
+    berth.offer_rbd(&pool);
+    berth.spawn_up()?;
+    fleet.host_is_ready(STAYS)?;
+    let mut machine = fleet.machine(2)?;
+    machine.berth.offer_rbd(&pool);
+    fleet.join_on(machine, &[])
+}
+
+/// The guest.
+struct Guest {
+    project: Project,
+    variables: Value,
+    address: String,
+    /// The name by which it knows its data disk.
+    device: String,
+}
+
+fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestImage) -> Result<()> {
+    let mut guest = report
+        .step("a guest runs with a disk from an image and a blank one: both are images in Ceph", || {
+            boots(fleet, ceph, image)
+        })?;
+    report.case("its data is there after a stop, and no client has its disks open meanwhile", || {
+        survives(fleet, ceph, &guest)
+    });
+    report.case("its disk grows while it runs", || grows(fleet, ceph, &mut guest));
+    report.case("without Ceph's monitor the pool is away, the guest goes on, and others start", || {
+        let written = write(fleet, &guest, 5)?;
+        ceph.freeze_monitor(true);
+        let held = without_monitor(fleet, &guest, &written);
+        ceph.freeze_monitor(false);
+        let objects = [format!("vm/{OTHER}"), format!("disk/{OTHER}"), format!("vmclass/{OTHER}")];
+        let deleted = objects.iter().try_for_each(|object| fleet.kubectl().delete(object));
+        held.and(deleted)
+    });
+    report.case(
+        "its host is lost, its QEMU is not: the guest goes on elsewhere, and what the old one writes is refused",
+        || {
+            let held = goes_on_elsewhere(fleet, ceph, &guest);
+            let ended = end_guests(fleet);
+            held.and(ended)
+        },
+    );
+    report.case("its deletion leaves neither of its disks in Ceph", || deleted(ceph, &guest));
+    Ok(())
+}
+
+/// Destroys the VM and its disks, and then the pool, which must be there for its hosts to delete anything in it.
+fn deleted(ceph: &Ceph, guest: &Guest) -> Result<()> {
+    let mut arguments = vec!["destroy", "-auto-approve", "-input=false", "-no-color"];
+    arguments.extend(["-target=berth_disk.root", "-target=berth_disk.data"]);
+    guest.project.run(&arguments)?.success()?;
+    wait::until("the disks' images to be deleted", LOOKS, || {
+        let images = ceph.images()?;
+        // The content of an Image stays for the next disk.
+        let stays = |image: &str| image == MARKER || image.starts_with("berth-image-");
+        ensure!(images.iter().all(|image| stays(image)), "it has {images:?}");
+        Ok(())
+    })?;
+    guest.project.destroy().map(drop)
+}
+
+fn boots(fleet: &Fleet, ceph: &Ceph, image: &GuestImage) -> Result<Guest> {
+    let kubectl = fleet.kubectl();
+    let project = fleet.project()?;
+    project.write("main.tf", CONFIGURATION)?;
+    let url = fleet.images().put("guest.qcow2", Content::File(image.path.clone()));
+    let variables = json!({"image_url": url, "image_sha256": image.sha256, "data_size": "64Mi"});
+    project.write("terraform.tfvars.json", &variables.to_string())?;
+    project.init()?;
+    // No rule that it would have to keep when its host is lost.
+    fleet.administrator().host("cordon", STAYS)?.success()?;
+    project.apply()?;
+    fleet.administrator().host("uncordon", STAYS)?.success()?;
+    project.plan_is_empty()?;
+    ensure!(fleet.host_of(VM)? == LOST, "it is on {}", fleet.host_of(VM)?);
+    for disk in [ROOT, DATA] {
+        client(ceph, &volume(fleet, disk)?)?;
+    }
+    let root = ceph.image(&volume(fleet, ROOT)?)?;
+    let parent = root["parent"]["image"].as_str().unwrap_or_default();
+    ensure!(parent.starts_with("berth-image-"), "the disk is no clone of the image: {root}");
+    kubectl.until(&format!("storagepool/{POOL}"), "to be there on both hosts", LOOKS, |pool| {
+        pool["status"]["hosts"] == 2 && pool["status"]["total"].is_string()
+    })?;
+    let address = project.output("address")?;
+    let device = line_of_data(fleet, LOST, &address)?;
+    let device = field(&device, "name")?.to_owned();
+    Ok(Guest { project, variables, address, device })
+}
+
+fn survives(fleet: &Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> {
+    let kubectl = fleet.kubectl();
+    let object = format!("vm/{VM}");
+    let power = |power: &str| {
+        let patch = json!({"spec": {"power": power}}).to_string();
+        kubectl.ok(&["patch", &object, "--type=merge", "-p", &patch])?;
+        kubectl.until(&object, power, ANSWER, |vm| vm["status"]["state"] == power)
+    };
+    let written = write(fleet, guest, 3)?;
+    power("Stopped")?;
+    for disk in [ROOT, DATA] {
+        let image = volume(fleet, disk)?;
+        wait::until("the disks to be closed", SOON, || {
+            let clients = ceph.clients(&image)?;
+            ensure!(clients.is_empty(), "{disk} is open at {clients:?}");
+            Ok(())
+        })?;
+    }
+    power("Running")?;
+    ensure!(sum(fleet, LOST, guest)? == written, "it reads other data than was written");
+    guest.project.plan_is_empty()
+}
+
+fn grows(fleet: &Fleet, ceph: &Ceph, guest: &mut Guest) -> Result<()> {
+    let boot = boot_of(fleet, LOST, guest)?;
+    guest.variables["data_size"] = "128Mi".into();
+    guest.project.write("terraform.tfvars.json", &guest.variables.to_string())?;
+    guest.project.apply()?;
+    wait::until("the guest to see the new size", SOON, || {
+        let line = line_of_data(fleet, LOST, &guest.address)?;
+        ensure!(field(&line, "size")? == (128 << 20).to_string(), "{line}");
+        Ok(())
+    })?;
+    let image = ceph.image(&volume(fleet, DATA)?)?;
+    ensure!(image["size"] == 128 << 20, "{image}");
+    ensure!(boot_of(fleet, LOST, guest)? == boot, "the guest rebooted");
+    guest.project.plan_is_empty()
+}
+
+fn without_monitor(fleet: &mut Fleet, guest: &Guest, written: &str) -> Result<()> {
+    let pids = fleet.member(LOST)?.qemu()?;
+    // An agent looks at its pools when it starts.
+    fleet.member_mut(LOST)?.berth.crash()?;
+    fleet.member_mut(LOST)?.berth.spawn_joined(None, &[])?;
+    let kubectl = fleet.kubectl();
+    let vm = manifests::with(manifests::vm(OTHER, OTHER, OTHER), "placement", json!({"host": LOST}));
+    kubectl.apply(&manifests::all(&[
+        manifests::bios_class(OTHER, "128Mi"),
+        manifests::blank_disk(OTHER, "64Mi"),
+        vm,
+    ]))?;
+    kubectl.condition(&format!("vm/{OTHER}"), "Running=True", None, ANSWER)?;
+    kubectl.until(&format!("host/{LOST}"), "to miss the pool", LOOKS, |host| problem(host).is_some())?;
+    kubectl.until(&format!("storagepool/{POOL}"), "to be away", SOON, |pool| {
+        pool["status"]["hostsAway"].as_u64().is_some_and(|hosts| hosts > 0)
+    })?;
+    let now = fleet.member(LOST)?.qemu()?;
+    ensure!(pids.iter().all(|pid| now.contains(pid)), "before {pids:?}, now {now:?}");
+    ensure!(sum(fleet, LOST, guest)? == written, "it reads other data than was written");
+    Ok(())
+}
+
+/// The reason for which a host cannot use the pool, if it has reported one.
+fn problem(host: &Value) -> Option<&str> {
+    let pool = host["status"]["pools"].as_array()?.iter().find(|pool| pool["name"] == POOL)?;
+    pool["problem"].as_str()
+}
+
+/// The host hangs and is cut off from the other one, but not from Ceph.
+fn goes_on_elsewhere(fleet: &mut Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> {
+    let kubectl = fleet.kubectl().clone();
+    kubectl.until(&format!("host/{STAYS}"), "to have the pool", LOOKS, |host| problem(host).is_none())?;
+    let boot = boot_of(fleet, LOST, guest)?;
+    let images = [volume(fleet, ROOT)?, volume(fleet, DATA)?];
+    fleet.member_mut(LOST)?.berth.crash()?;
+    let (pids, address) = (fleet.member(LOST)?.qemu()?, fleet.member(STAYS)?.address.clone());
+    cut_off(fleet.member(LOST)?.namespace(), &address)?;
+    let written = write(fleet, guest, 6)?;
+    let former = [client(ceph, &images[0])?, client(ceph, &images[1])?];
+
+    fleet.administrator().run(&["host", "forget", LOST, "--lost"])?.success()?;
+    kubectl.until(&format!("vm/{VM}"), "to run elsewhere", ANSWER, |vm| {
+        host_in(vm).as_deref() == Some(STAYS)
+            && condition_of(vm, "Ready").is_some_and(|ready| ready["status"] == "True")
+    })?;
+    let blocked = ceph.blocked()?;
+    ensure!(former.iter().all(|client| blocked.contains(client)), "{blocked:?} are not all of {former:?}");
+    for image in &images {
+        let client = client(ceph, image)?;
+        ensure!(!former.contains(&client), "{image} is open at {client}, before at {former:?}");
+    }
+    ensure!(fleet.member(LOST)?.qemu()? == pids, "the former QEMU has ended");
+    let path = format!("/cgi-bin/write?dev={}&seed=7", guest.device);
+    // Its QEMU may have paused it at the first error.
+    let answer = http::get(fleet.member(LOST)?.namespace(), &guest.address, &path, NO_ANSWER);
+    ensure!(
+        !answer.as_ref().is_ok_and(|text| text.contains("sha256=")),
+        "the former guest wrote: {answer:?}"
+    );
+    ensure!(boot_of(fleet, STAYS, guest)? != boot, "the former guest answered on the other host");
+    ensure!(sum(fleet, STAYS, guest)? == written, "it reads other data than was written");
+    guest.project.plan_is_empty()
+}
+
+/// Drops all packets from and to the address of another machine.
+fn cut_off(machine: &Arc<Namespace>, address: &str) -> Result<()> {
+    for (chain, side) in [("input", "saddr"), ("output", "daddr")] {
+        for rule in [
+            "add table ip cut".to_owned(),
+            format!("add chain ip cut {chain} {{ type filter hook {chain} priority -300; }}"),
+            format!("add rule ip cut {chain} ip {side} {address} drop"),
+        ] {
+            process::run(machine.command("nft").arg(rule), SOON)?.success()?;
+        }
+    }
+    Ok(())
+}
+
+/// Ends the guests of the lost host. Nothing of berth runs there.
+fn end_guests(fleet: &mut Fleet) -> Result<()> {
+    let member = fleet.member_mut(LOST)?;
+    if member.berth.is_started() {
+        // It was not lost: the case has failed before.
+        return Ok(());
+    }
+    for pid in member.qemu()? {
+        kill(Pid::from_raw(pid), Signal::SIGKILL).context("killing QEMU")?;
+    }
+    wait::until("no QEMU", SOON, || {
+        ensure!(member.qemu()?.is_empty(), "it still runs one");
+        Ok(())
+    })
+}
+
+/// The image in Ceph that is a disk.
+fn volume(fleet: &Fleet, disk: &str) -> Result<String> {
+    let disk = fleet.kubectl().object("disk", disk)?;
+    Ok(format!("berth-{}", disk["status"]["volumeID"].as_str().context("it has no volume")?))
+}
+
+/// The QEMU that has an image open, by its address. An agent that changes the image is a client for a moment.
+fn client(ceph: &Ceph, image: &str) -> Result<String> {
+    wait::until("the image to be open once", SOON, || {
+        let mut clients = ceph.clients(image)?;
+        ensure!(clients.len() == 1, "{image} is open at {clients:?}");
+        clients.pop().context("no client")
+    })
+}
+
+/// Gets a page of the guest from its host.
+fn page(fleet: &Fleet, host: &str, address: &str, path: &str) -> Result<String> {
+    http::get_within(fleet.member(host)?.namespace(), address, path, ANSWER)
+}
+
+/// Writes to the data disk while the guest is on the host that is lost later. Returns the checksum.
+fn write(fleet: &Fleet, guest: &Guest, seed: u8) -> Result<String> {
+    let path = format!("/cgi-bin/write?dev={}&seed={seed}", guest.device);
+    Ok(field(&page(fleet, LOST, &guest.address, &path)?, "sha256")?.to_owned())
+}
+
+/// The checksum of what the guest reads from its data disk.
+fn sum(fleet: &Fleet, host: &str, guest: &Guest) -> Result<String> {
+    let path = format!("/cgi-bin/sum?dev={}", guest.device);
+    Ok(field(&page(fleet, host, &guest.address, &path)?, "sha256")?.to_owned())
+}
+
+fn boot_of(fleet: &Fleet, host: &str, guest: &Guest) -> Result<String> {
+    Ok(field(&page(fleet, host, &guest.address, "/cgi-bin/uptime")?, "boot_id")?.to_owned())
+}
+
+/// The guest's line on its data disk.
+fn line_of_data(fleet: &Fleet, host: &str, address: &str) -> Result<String> {
+    let disk = fleet.kubectl().object("disk", DATA)?;
+    let serial = disk["status"]["serial"].as_str().context("the disk has no serial")?;
+    let text = page(fleet, host, address, "/cgi-bin/disks")?;
+    let line = text.lines().find(|line| field(line, "serial").is_ok_and(|found| found == serial));
+    Ok(line.with_context(|| format!("no disk {serial} in {text}"))?.to_owned())
+}
