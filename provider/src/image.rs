@@ -4,7 +4,6 @@ mod file;
 mod upload;
 
 use async_trait::async_trait;
-use berth_api::ResourceName;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -16,6 +15,7 @@ use crate::{
     kind::{KindInfo, ResourceKind, Supply},
     references::{DISK, DISK_SNAPSHOT, ORIGINAL_IMAGE, SECRET},
     replacement,
+    shared_with::check_shared_with,
 };
 
 /// The source of disks.
@@ -41,7 +41,9 @@ impl ResourceKind for Image {
         let source = vec![
             Field::spec("url", Shape::Text(Form::ImageUrl)),
             Field::spec("disk", Shape::Text(Form::Name)).effect(Effect::Replace).refers(DISK),
+            Field::spec("disk_namespace", Shape::Text(Form::Name)).effect(Effect::Replace),
             Field::spec("snapshot", Shape::Text(Form::Name)).effect(Effect::Replace).refers(DISK_SNAPSHOT),
+            Field::spec("snapshot_namespace", Shape::Text(Form::Name)).effect(Effect::Replace),
             Field::spec("image", Shape::Text(Form::Name)).effect(Effect::Replace).refers(ORIGINAL_IMAGE),
             Field::spec("image_namespace", Shape::Text(Form::Name)).effect(Effect::Replace),
             file::field(),
@@ -164,18 +166,6 @@ impl ResourceKind for Image {
     }
 }
 
-/// Refuses what is no namespace that an image can be shared with.
-fn check_shared_with(config: &Value) -> Option<Diagnostic> {
-    let is_wrong = |name: &str| name != "*" && !ResourceName::is_dns_label(name);
-    let names = config.get("shared_with").elements().iter().map(|name| name.as_str().unwrap_or("*"));
-    let (index, name) = names.enumerate().find(|(_, name)| is_wrong(name))?;
-    let at = AttributePath::root("shared_with").index(index);
-    let detail = format!(
-        "{at}: {name:?} is not the name of a namespace. Write \"*\" to share it with every namespace."
-    );
-    Some(Diagnostic::error("Invalid namespace", detail).at(at))
-}
-
 /// Refuses a source that is not exactly one, and what belongs to another one.
 fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
     let path = |name: &str| AttributePath::root("source").attribute(name);
@@ -188,10 +178,14 @@ fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
         let detail = "Set exactly one of url, file, disk, snapshot, image and upload in source, for example source = { url = \"…\" }.";
         return Some(Diagnostic::error("Invalid source", detail).at("source"));
     };
-    if *only != "image" && !source.get("image_namespace").is_null() {
-        let at = path("image_namespace");
-        let detail = format!("{at}: it is the namespace of the image in `image`, and this one has `{only}`.");
-        return Some(Diagnostic::error("Invalid source", detail).at(at));
+    for kind in ["image", "disk", "snapshot"] {
+        let name = format!("{kind}_namespace");
+        if *only != kind && !source.get(&name).is_null() {
+            let at = path(&name);
+            let detail =
+                format!("{at}: it is the namespace of the {kind} in `{kind}`, and this one has `{only}`.");
+            return Some(Diagnostic::error("Invalid source", detail).at(at));
+        }
     }
     match *only {
         "url" => return None,

@@ -798,6 +798,11 @@ fn images() -> Vec<Bad> {
             "namespace of the image in `image`",
         ),
         everywhere(
+            image(json!({"disk": "d", "snapshot_namespace": "golden"})),
+            "source.snapshot_namespace",
+            "namespace of the snapshot in `snapshot`",
+        ),
+        everywhere(
             with(from("http://x"), "/shared_with", json!(["team-a", "Team B"])),
             "shared_with[1]",
             "is not the name of a namespace",
@@ -841,6 +846,12 @@ fn disks() -> Vec<Bad> {
             "an image or",
         ),
         everywhere(with(disk(), "/source", json!({"disk": "a/b"})), "source.disk", "not a DNS label"),
+        everywhere(
+            with(disk(), "/source", json!({"snapshot": "a", "disk_namespace": "b"})),
+            "source.disk_namespace",
+            "which is not set",
+        ),
+        everywhere(with(disk(), "/shared_with", json!(["A b"])), "shared_with[0]", "is not the name of a"),
         everywhere(with(disk(), "/source", json!({"disk": "a", "file": "/b"})), "source", "either"),
         everywhere(with(disk(), "/source", json!({"snapshot": "a", "backup": "b"})), "source", "either"),
         everywhere(with(disk(), "/source", json!({"backup": "a/b"})), "source.backup", "not a DNS label"),

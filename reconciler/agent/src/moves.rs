@@ -144,10 +144,8 @@ fn awaited(tables: &Tables, disk: &Disk, volume: &str) -> Option<String> {
     if let Some((other, _)) = snapshot {
         return Some(format!("DiskSnapshot {} of it is being taken", other.name));
     }
-    let copy = tables.disks.all().find(|(other, copy)| {
-        let source = copy.spec.source.as_ref().and_then(|source| source.disk.as_ref());
-        other.namespace == name.namespace
-            && source.is_some_and(|source| source.as_str() == name.name)
+    let copy = tables.disks.all().find(|(_, copy)| {
+        copy.is_copy_of_disk(&name.namespace, &name.name)
             && copy.metadata.deletion_timestamp.is_none()
             && copy.status.as_ref().is_some_and(|status| status.binding.is_some() && status.size.is_none())
     });

@@ -4,6 +4,7 @@ mod metadata;
 
 use std::fmt;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -63,6 +64,8 @@ pub use metadata::ImageOs;
     validation = Rule::new("(has(self.source.snapshot) ? self.source.snapshot : '') == (has(oldSelf.source.snapshot) ? oldSelf.source.snapshot : '')").message("source.snapshot cannot change: the image was made once; create another Image").field_path(".source.snapshot"),
     validation = Rule::new("(has(self.source.image) ? self.source.image : '') == (has(oldSelf.source.image) ? oldSelf.source.image : '')").message("source.image cannot change: the image has the content of that one; create another Image").field_path(".source.image"),
     validation = Rule::new("(has(self.source.imageNamespace) ? self.source.imageNamespace : '') == (has(oldSelf.source.imageNamespace) ? oldSelf.source.imageNamespace : '')").message("source.imageNamespace cannot change: the image has the content of that one; create another Image").field_path(".source.imageNamespace"),
+    validation = Rule::new("(has(self.source.diskNamespace) ? self.source.diskNamespace : '') == (has(oldSelf.source.diskNamespace) ? oldSelf.source.diskNamespace : '')").message("source.diskNamespace cannot change: the image was made once; create another Image").field_path(".source.diskNamespace"),
+    validation = Rule::new("(has(self.source.snapshotNamespace) ? self.source.snapshotNamespace : '') == (has(oldSelf.source.snapshotNamespace) ? oldSelf.source.snapshotNamespace : '')").message("source.snapshotNamespace cannot change: the image was made once; create another Image").field_path(".source.snapshotNamespace"),
     validation = Rule::new("has(self.source.upload) == has(oldSelf.source.upload) && (!has(self.source.upload) || self.source.upload.size == oldSelf.source.upload.size)").message("source.upload cannot change: disks are made from this very content; create another Image").field_path(".source.upload"),
     validation = Rule::new("has(self.source.url) || has(self.source.upload) || has(self.source.image) || self.format == 'qcow2'").message("an image that is made from a disk or a snapshot has the format qcow2").field_path(".format"),
     validation = Rule::new("has(self.source.url) || has(self.source.upload) || has(self.source.image) || !has(self.compression)").message("compression is that of the file at a url, of an upload or of the other image").field_path(".compression")
@@ -125,6 +128,8 @@ pub struct ImageSpec {
     validation = Rule::new("!has(self.url) || self.url.startsWith('oci://') || [has(self.sha256), has(self.sha512), has(self.checksumUrl), has(self.trustOnFirstUse) && self.trustOnFirstUse].filter(set, set).size() == 1").message("exactly one of sha256, sha512 and checksumUrl is needed, or trustOnFirstUse: true"),
     validation = Rule::new("!has(self.trustOnFirstUse) || !self.trustOnFirstUse || (has(self.url) && !self.url.startsWith('oci://'))").message("trustOnFirstUse is for a url: an oci:// image has its checksum in the registry").field_path(".trustOnFirstUse"),
     validation = Rule::new("!has(self.imageNamespace) || has(self.image)").message("imageNamespace is the namespace of the Image in image").field_path(".imageNamespace"),
+    validation = Rule::new("!has(self.diskNamespace) || has(self.disk)").message("diskNamespace is the namespace of the Disk in disk").field_path(".diskNamespace"),
+    validation = Rule::new("!has(self.snapshotNamespace) || has(self.snapshot)").message("snapshotNamespace is the namespace of the DiskSnapshot in snapshot").field_path(".snapshotNamespace"),
     validation = Rule::new("has(self.url) || !(has(self.timeoutSeconds) || has(self.retries))").message("timeoutSeconds and retries are for a url").field_path(".timeoutSeconds"),
     validation = Rule::new("!has(self.secretName) || !has(self.url) || !self.url.startsWith('file:')").message("a file of the host needs no Secret").field_path(".secretName"),
     validation = Rule::new("!has(self.secretName) || !has(self.url) || !self.url.matches('^[a-z]+://[^/]*@')").message("secretName and a user in the url exclude each other").field_path(".secretName"),
@@ -141,13 +146,21 @@ pub struct ImageSource {
     #[schemars(length(max = 2048))]
     #[x_kube(validation = Rule::new("self.matches('^(https?|oci)://[^/:?#]') || self.startsWith('file:///')").message("must start with http://, https:// or oci:// and a host, or with file:///"))]
     pub url: Option<String>,
-    /// Name of a Disk of the same namespace: the image has its data of the moment at which the image is made, once the disk has a
-    /// file. Its VM runs on meanwhile. Cannot change.
+    /// Name of a Disk, of the same namespace or of `diskNamespace`: the image has its data of the moment at which the image is made, once
+    /// the disk has a file. Its VM runs on meanwhile. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<ResourceName>,
-    /// Name of a DiskSnapshot of the same namespace, whose data the image has. Cannot change.
+    /// The namespace of the Disk in `disk`, which has to be shared with the namespace of the image (`sharedWith`). Default: the same
+    /// namespace. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_namespace: Option<ResourceName>,
+    /// Name of a DiskSnapshot, of the same namespace or of `snapshotNamespace`, whose data the image has. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<ResourceName>,
+    /// The namespace of the DiskSnapshot in `snapshot`, which has to be shared with the namespace of the image (`sharedWith`). Default: the
+    /// same namespace. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_namespace: Option<ResourceName>,
     /// Name of another Image, of the same namespace or of `imageNamespace`: this one has its content under another name, without another
     /// download, and keeps it when the other one is deleted. `format` and `compression` are those of the other one. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -218,7 +231,9 @@ impl fmt::Debug for ImageSource {
         f.debug_struct("ImageSource")
             .field("url", &self.url.as_deref().map(redacted_url))
             .field("disk", &self.disk)
+            .field("disk_namespace", &self.disk_namespace)
             .field("snapshot", &self.snapshot)
+            .field("snapshot_namespace", &self.snapshot_namespace)
             .field("image", &self.image)
             .field("image_namespace", &self.image_namespace)
             .field("upload", &self.upload)
@@ -252,6 +267,12 @@ pub fn redacted_url(url: &str) -> String {
         shown.push_str("?…");
     }
     shown
+}
+
+/// Whether an object with these metadata and this list of namespaces is shared with a namespace: its own is, too.
+pub(crate) fn is_shared(metadata: &ObjectMeta, shared_with: &[String], namespace: &str) -> bool {
+    let names = |shared: &String| shared == "*" || shared == namespace;
+    metadata.namespace.as_deref().unwrap_or_default() == namespace || shared_with.iter().any(names)
 }
 
 impl Image {
@@ -311,9 +332,15 @@ impl Image {
     /// Whether Images of this namespace may have its content: its own namespace may, those that it is shared with, and all if it is in
     /// `berth-shared`.
     pub fn is_shared_with(&self, namespace: &str) -> bool {
-        let own = self.metadata.namespace.as_deref().unwrap_or_default();
-        let names = |shared: &String| shared == "*" || shared == namespace;
-        own == namespace || own == SHARED_NAMESPACE || self.spec.shared_with.iter().any(names)
+        self.metadata.namespace.as_deref() == Some(SHARED_NAMESPACE)
+            || is_shared(&self.metadata, &self.spec.shared_with, namespace)
+    }
+
+    /// Returns the namespace of the Disk or the DiskSnapshot that it is made from, if that is another one: it must be shared with this one.
+    pub fn foreign_data(&self) -> Option<&str> {
+        let source = &self.spec.source;
+        let declared = source.disk_namespace.as_ref().or(source.snapshot_namespace.as_ref())?.as_str();
+        Some(declared).filter(|declared| Some(*declared) != self.metadata.namespace.as_deref())
     }
 
     /// Returns berth's own identity of the snapshot that is taken of a Disk for this image, which nothing else names.

@@ -54,7 +54,7 @@ enum Decision {
     BindTo(Place),
     /// To a host that has the content of its original.
     BindToCopy(Content),
-    /// It can never be what it is declared as, or its original is not shared with its namespace.
+    /// It can never be what it is declared as, or its disk, snapshot or original is not shared with its namespace.
     Refuse(Reason, String),
     /// Its disk, snapshot or original is waited for, or a host that it fits on.
     WaitFor(Reason, String),
@@ -141,6 +141,11 @@ fn plan(image: &Image, observed: &Observed) -> Plan<Decision> {
 fn plan_made(image: &Image, origin: &Origin, fenced: Option<&String>) -> Plan<Decision> {
     if let Some(decision) = stays(image, fenced) {
         return Plan::settled(decision);
+    }
+    // Before anything else is read: the other texts would show that there is such an object.
+    if let Some(text) = &origin.not_shared {
+        let decision = Decision::Refuse(Reason::SourceNotShared, text.clone());
+        return Plan::blocked(decision, vec![Dependency::Object(origin.key.clone())]);
     }
     match &origin.place {
         Ok(place) => Plan::settled(Decision::BindTo(place.clone())),
@@ -421,9 +426,15 @@ mod tests {
         };
         let key = Key::namespaced(ObjectKind::Disk, "default", "golden");
         let seen = |place: Result<Place, String>| Observed {
-            origin: Some(Origin { key: key.clone(), place }),
+            origin: Some(Origin { key: key.clone(), place, not_shared: None }),
             ..observed(Some("a"))
         };
+        let mut foreign = seen(Err("Disk golden has no file yet".into()));
+        foreign.origin.iter_mut().for_each(|origin| origin.not_shared = Some("no Disk golden".into()));
+        let refused = plan(&made, &foreign);
+        assert_eq!(refused.outcome, Outcome::Blocked(vec![Dependency::Object(key.clone())]));
+        let refused = status(&made, &refused.decision, Timestamp::UNIX_EPOCH);
+        assert_eq!(refused.conditions[0].reason, "SourceNotShared");
         let waits = plan(&made, &seen(Err("Disk golden has no file yet".into())));
         assert_eq!(waits.outcome, Outcome::Blocked(vec![Dependency::Object(key.clone())]));
         let now = Timestamp::UNIX_EPOCH;

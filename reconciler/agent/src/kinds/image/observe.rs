@@ -1,7 +1,7 @@
 //! Observation of an image.
 
 use berth_api::vm::ConsoleAddress;
-use berth_api::{Image, Readiness, former_uid};
+use berth_api::{Image, Readiness, ResourceName, former_uid};
 use berth_host::{ImageFacts, ImageSource, ResolvedImage, SnapshotFacts, SystemError};
 use kube::ResourceExt;
 
@@ -77,6 +77,9 @@ pub(super) async fn observe(ctx: &Context, image: &Image) -> Result<Observed, Er
                 let found = Pull::Found(ResolvedImage { digest, media_type: None });
                 return Ok(Observed { pull: Some(found), ..Observed::default() });
             }
+            if !is_shared(ctx, image) {
+                return Ok(Observed { pull: pull(), ..Observed::default() });
+            }
             let snapshot = ctx.system.snapshot(&new.pool, &new.snapshot).await?;
             let is_taken = snapshot.as_ref().is_some_and(|found| found.taken.is_some());
             let volume = image.status.as_ref().and_then(|status| status.volume_id.as_deref());
@@ -126,6 +129,18 @@ async fn observe_original(
         return Ok(LocalImage::Missing);
     }
     local::observe(ctx, namespace, name, &Key::of(image)).await
+}
+
+/// Whether the disk or the snapshot that an image is made from is of its namespace, or shared with it. The host looks at the grant itself.
+fn is_shared(ctx: &Context, image: &Image) -> bool {
+    let Some(namespace) = image.foreign_data() else { return true };
+    let own = image.namespace().unwrap_or_default();
+    let (source, index) = (&image.spec.source, ctx.index.read());
+    let name = |name: &ResourceName| ObjectName::new(namespace, name.as_str());
+    let disk = source.disk.as_ref().and_then(|disk| index.disks.get(&name(disk)));
+    let snapshot = source.snapshot.as_ref().and_then(|snapshot| index.disk_snapshots.get(&name(snapshot)));
+    disk.is_some_and(|disk| disk.is_shared_with(&own))
+        || snapshot.is_some_and(|snapshot| snapshot.is_shared_with(&own))
 }
 
 /// Whether a copy may have the content of this image, and has its checksum.

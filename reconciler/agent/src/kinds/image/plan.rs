@@ -156,12 +156,12 @@ fn before_pull(image: &Image, wanted: &Wanted, observed: &Observed) -> Option<Pl
     if observed.pull.is_some() || observed.snapshot.as_ref().is_some_and(|found| found.taken.is_some()) {
         return None;
     }
+    let why = if image.foreign_data().is_some() { "deleted, or shared no more," } else { "deleted" };
+    let text = format!("{kind} {name} was {why} before the image was made from it");
     let Some(volume) = image.status.as_ref().and_then(|status| status.volume_id.clone()) else {
-        let text = format!("{kind} {name} was deleted before the image was made from it");
         return stalled(Reason::SnapshotLost, text);
     };
     if !observed.has_volume {
-        let text = format!("{kind} {name} was deleted before the image was made from it");
         return stalled(Reason::DiskLost, text);
     }
     let take = NewSnapshot { pool: new.pool.clone(), id: new.snapshot.clone(), volume, owner: None };
