@@ -58,6 +58,7 @@ impl ResourceKind for Image {
             Field::spec("trust_on_first_use", Shape::Bool).effect(Effect::Replace),
             Field::spec("timeout_seconds", Shape::Integer),
             Field::spec("retries", Shape::Integer),
+            Field::spec("token", Shape::Text(Form::Any)),
             Field::spec("secret_name", Shape::Text(Form::DottedName)).refers(SECRET),
         ];
         let os = ["family", "distribution", "version", "variant", "architecture"];
@@ -76,6 +77,11 @@ impl ResourceKind for Image {
             Field::spec("shared_with", Shape::TextList(Form::Any)),
             Field::observed("virtual_size", "/status/virtualSize", "The minimum size of disks made from it."),
             Field::observed(
+                "checksum",
+                "/status/checksum",
+                "The checksum of its present content, if `source` declares none: what it had when it was first read, or made for the present `source.token`.",
+            ),
+            Field::observed(
                 "state",
                 "/status/state",
                 "The state of the image: `Pending`, `Pulling`, `Creating`, `Ready` or `Failed`.",
@@ -93,7 +99,7 @@ impl ResourceKind for Image {
             return Vec::new();
         }
         let path = |name: &str| AttributePath::root("source").attribute(name);
-        if let Some(problem) = check_source(config, source) {
+        if let Some(problem) = check_source(config, source).or_else(|| check_token(config, source)) {
             return vec![problem];
         }
         let url = source.get("url").as_str().unwrap_or_default();
@@ -142,6 +148,16 @@ impl ResourceKind for Image {
             return vec![Diagnostic::error("Missing checksum", detail).at("source")];
         }
         Vec::new()
+    }
+
+    /// Another token makes other content.
+    fn refine(&self, change: &mut PlannedChange<'_>) {
+        let token = |image: &Value| image.get("source").get("token").clone();
+        if !change.is_create() && token(change.prior) != token(&change.planned) {
+            for observed in ["virtual_size", "checksum"] {
+                change.planned.set(observed, Value::UNKNOWN);
+            }
+        }
     }
 
     async fn derive(&self, change: &mut PlannedChange<'_>) {
@@ -227,6 +243,27 @@ fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
     if !config.get("compression").is_null() {
         let detail = "compression: it is that of the file at a url.";
         return Some(Diagnostic::error("Invalid compression", detail).at("compression"));
+    }
+    None
+}
+
+/// Refuses a token of content that is always the same.
+fn check_token(config: &Value, source: &Value) -> Option<Diagnostic> {
+    if source.get("token").is_null() {
+        return None;
+    }
+    let at = AttributePath::root("source").attribute("token");
+    let invalid = |detail: String| Some(Diagnostic::error("Invalid source", detail).at(at.clone()));
+    let is_set = |name: &&str| !source.get(name).is_null() && !source.get(name).is_unknown();
+    if let Some(fixed) = ["sha256", "sha512", "file", "upload"].iter().find(is_set) {
+        return invalid(format!(
+            "{at}: it has the content made anew, and with `{fixed}` that is always the same. Declare another image for other content."
+        ));
+    }
+    if config.get("format").as_str() == Some("iso") {
+        return invalid(format!(
+            "{at}: an iso is the medium of drives, in which it would be exchanged. Declare another image for other content."
+        ));
     }
     None
 }

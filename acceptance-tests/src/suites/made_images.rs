@@ -64,6 +64,16 @@ fn made(platform: &Platform, project: &Project, image: &str) -> Result<()> {
     );
     let own = write(platform, &worker, "golden-worker-data", 9)?;
     ensure!(sum(platform, &first, "golden-data")? == after && own != after, "each has its own");
+    // Another token has the image made anew, and the disk that was made before keeps its data.
+    let anew =
+        image.replace("{ disk = berth_disk.data.name }", "{ disk = berth_disk.data.name, token = \"2\" }");
+    ensure!(anew != image, "image.tf has no such source");
+    project.write("image.tf", &anew)?;
+    project.apply()?;
+    project.plan_is_empty()?;
+    let status = kubectl.object("image", "golden-data-1")?["status"].clone();
+    ensure!(status["token"] == "2" && status["checksum"] != checksum, "{status:#}");
+    ensure!(sum(platform, &worker, "golden-worker-data")? == own, "it is based on the former content");
     let other = json!({"spec": {"source": {"disk": "golden-root"}}}).to_string();
     let refused = kubectl.refused(&["patch", "image", "golden-data-1", "--type=merge", "-p", &other])?;
     contains_all(&refused, &["source.disk cannot change"])?;

@@ -798,6 +798,16 @@ fn images() -> Vec<Bad> {
             "namespace of the image in `image`",
         ),
         everywhere(
+            image(json!({"url": "http://x", "sha256": sum, "token": "2"})),
+            "source.token",
+            "always the same",
+        ),
+        everywhere(
+            with(image(json!({"disk": "d", "token": "2"})), "/format", json!("iso")),
+            "format",
+            "has the format qcow2",
+        ),
+        everywhere(
             image(json!({"disk": "d", "snapshot_namespace": "golden"})),
             "source.snapshot_namespace",
             "namespace of the snapshot in `snapshot`",

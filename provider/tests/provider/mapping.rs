@@ -287,8 +287,8 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_image",
-            json!({"source": {"snapshot": "root", "snapshot_namespace": "golden"}}),
-            json!({"source": {"snapshot": "root", "snapshotNamespace": "golden"}, "format": "qcow2", "deletionProtection": false}),
+            json!({"source": {"snapshot": "root", "snapshot_namespace": "golden", "token": "2"}}),
+            json!({"source": {"snapshot": "root", "snapshotNamespace": "golden", "token": "2"}, "format": "qcow2", "deletionProtection": false}),
         ),
         (
             "berth_disk",

@@ -67,6 +67,7 @@ pub use metadata::ImageOs;
     validation = Rule::new("(has(self.source.diskNamespace) ? self.source.diskNamespace : '') == (has(oldSelf.source.diskNamespace) ? oldSelf.source.diskNamespace : '')").message("source.diskNamespace cannot change: the image was made once; create another Image").field_path(".source.diskNamespace"),
     validation = Rule::new("(has(self.source.snapshotNamespace) ? self.source.snapshotNamespace : '') == (has(oldSelf.source.snapshotNamespace) ? oldSelf.source.snapshotNamespace : '')").message("source.snapshotNamespace cannot change: the image was made once; create another Image").field_path(".source.snapshotNamespace"),
     validation = Rule::new("has(self.source.upload) == has(oldSelf.source.upload) && (!has(self.source.upload) || self.source.upload.size == oldSelf.source.upload.size)").message("source.upload cannot change: disks are made from this very content; create another Image").field_path(".source.upload"),
+    validation = Rule::new("!has(self.source.token) || self.format != 'iso'").message("an iso is the medium of drives, in which it would be exchanged: create another Image").field_path(".source.token"),
     validation = Rule::new("has(self.source.url) || has(self.source.upload) || has(self.source.image) || self.format == 'qcow2'").message("an image that is made from a disk or a snapshot has the format qcow2").field_path(".format"),
     validation = Rule::new("has(self.source.url) || has(self.source.upload) || has(self.source.image) || !has(self.compression)").message("compression is that of the file at a url, of an upload or of the other image").field_path(".compression")
 )]
@@ -128,6 +129,7 @@ pub struct ImageSpec {
     validation = Rule::new("!has(self.url) || self.url.startsWith('oci://') || [has(self.sha256), has(self.sha512), has(self.checksumUrl), has(self.trustOnFirstUse) && self.trustOnFirstUse].filter(set, set).size() == 1").message("exactly one of sha256, sha512 and checksumUrl is needed, or trustOnFirstUse: true"),
     validation = Rule::new("!has(self.trustOnFirstUse) || !self.trustOnFirstUse || (has(self.url) && !self.url.startsWith('oci://'))").message("trustOnFirstUse is for a url: an oci:// image has its checksum in the registry").field_path(".trustOnFirstUse"),
     validation = Rule::new("!has(self.imageNamespace) || has(self.image)").message("imageNamespace is the namespace of the Image in image").field_path(".imageNamespace"),
+    validation = Rule::new("!has(self.token) || !(has(self.sha256) || has(self.sha512) || has(self.upload))").message("token has the content made anew, and a declared checksum says that it is always the same: create another Image").field_path(".token"),
     validation = Rule::new("!has(self.diskNamespace) || has(self.disk)").message("diskNamespace is the namespace of the Disk in disk").field_path(".diskNamespace"),
     validation = Rule::new("!has(self.snapshotNamespace) || has(self.snapshot)").message("snapshotNamespace is the namespace of the DiskSnapshot in snapshot").field_path(".snapshotNamespace"),
     validation = Rule::new("has(self.url) || !(has(self.timeoutSeconds) || has(self.retries))").message("timeoutSeconds and retries are for a url").field_path(".timeoutSeconds"),
@@ -203,6 +205,13 @@ pub struct ImageSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub retries: Option<i64>,
+    /// Any text of 1 to 64 characters. Another text has the content made anew: the checksum at `checksumUrl` or in the registry is read
+    /// again, the `url` downloaded, the disk, the snapshot or the other image read as it is then. Disks that exist keep the content that they
+    /// are based on; new ones have the new content, whose checksum is in `status.checksum`, and wait until it is there. Not with `sha256`,
+    /// `sha512`, `upload` and the format `iso`. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    pub token: Option<String>,
     /// Name of a Secret in the Image's namespace with what the source asks for: `username` and `password`, or `token`; `headers`,
     /// one `Name: value` per line; `ca.crt`, the certificates in PEM that its own is issued by; or `.dockerconfigjson` for a
     /// registry. Hosts that download the image may read it. Credentials are sent to the host of `url` only, and not where it redirects
@@ -242,6 +251,7 @@ impl fmt::Debug for ImageSource {
             .field("trust_on_first_use", &self.trust_on_first_use)
             .field("checksum_url", &self.checksum_url.as_deref().map(redacted_url))
             .field("timeout_seconds", &self.timeout_seconds)
+            .field("token", &self.token)
             .field("retries", &self.retries)
             .field("secret_name", &self.secret_name)
             .finish()
@@ -273,6 +283,13 @@ pub fn redacted_url(url: &str) -> String {
 pub(crate) fn is_shared(metadata: &ObjectMeta, shared_with: &[String], namespace: &str) -> bool {
     let names = |shared: &String| shared == "*" || shared == namespace;
     metadata.namespace.as_deref().unwrap_or_default() == namespace || shared_with.iter().any(names)
+}
+
+/// The FNV-1a hash of a text: the same one in every version of berth.
+fn fnv1a(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
 }
 
 impl Image {
@@ -343,9 +360,25 @@ impl Image {
         Some(declared).filter(|declared| Some(*declared) != self.metadata.namespace.as_deref())
     }
 
+    /// Whether its content is to be made anew: its status describes that of another `source.token`.
+    pub fn is_outdated(&self) -> bool {
+        let is_new = self.status.as_ref().is_none_or(|status| status.binding.is_none());
+        let made_for = self.status.as_ref().and_then(|status| status.token.as_ref());
+        !is_new && self.spec.source.token.as_ref() != made_for && self.metadata.deletion_timestamp.is_none()
+    }
+
+    /// Returns berth's own identity of the content that is made for an object with this uid: another one for each token. It follows from the
+    /// token, so that content is found again after the status was lost.
+    pub fn content_id(&self, uid: &str) -> String {
+        match self.status.as_ref().and_then(|status| status.token.as_deref()) {
+            Some(token) => format!("{uid}-{:016x}", fnv1a(token)),
+            None => uid.to_owned(),
+        }
+    }
+
     /// Returns berth's own identity of the snapshot that is taken of a Disk for this image, which nothing else names.
     pub fn own_snapshot(&self) -> Option<String> {
-        self.metadata.uid.as_ref().map(|uid| format!("i-{uid}"))
+        self.metadata.uid.as_ref().map(|uid| format!("i-{}", self.content_id(uid)))
     }
 }
 
@@ -414,6 +447,10 @@ pub struct ImageStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub checksum: Option<String>,
+    /// The `source.token` whose content this is. Written by the scheduler.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub token: Option<String>,
     /// The media type of that layer, also of a copy of its image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 255))]
@@ -496,6 +533,34 @@ mod tests {
         let plain = copy(serde_json::json!({"image": "debian"}));
         assert_eq!((plain.original(), plain.foreign_original()), (Some(("team-a", &"debian".into())), None));
         assert_eq!(copy(serde_json::json!({"disk": "root"})).original(), None);
+    }
+
+    #[test]
+    fn an_image_is_outdated_once_its_token_is_another_one_than_that_of_its_content() {
+        let image = |token: Option<&str>, status: serde_json::Value| -> Image {
+            serde_json::from_value(serde_json::json!({
+                "metadata": {"name": "golden", "uid": "u"}, "spec": {"source": {"disk": "root", "token": token}}, "status": status,
+            }))
+            .expect("an image")
+        };
+        let bound =
+            |token: Option<&str>| serde_json::json!({"binding": {"host": "h1", "epoch": 1}, "token": token});
+        assert!(!image(Some("2"), serde_json::Value::Null).is_outdated(), "nothing is made yet");
+        for (declared, has, is_outdated) in [
+            (None, None, false),
+            (Some("2"), Some("2"), false),
+            (Some("2"), None, true),
+            (None, Some("2"), true),
+        ] {
+            let found = image(declared, bound(has));
+            assert_eq!(found.is_outdated(), is_outdated, "{declared:?} {has:?}");
+        }
+        let first = image(None, bound(None));
+        let second = image(Some("2"), bound(Some("2")));
+        assert_eq!(first.own_snapshot().as_deref(), Some("i-u"));
+        assert_ne!(first.content_id("u"), second.content_id("u"));
+        assert_eq!(second.content_id("u"), "u-af63af4c8601a015");
+        assert!(second.own_snapshot().is_some_and(|id| id.len() < 63));
     }
 
     #[test]

@@ -320,6 +320,8 @@ pub struct ChecksumSource {
     pub is_computed: bool,
     /// The limits of the attempts to download it.
     pub limits: DownloadLimits,
+    /// The token of the Image: with another one, what was found before does not count.
+    pub token: Option<String>,
 }
 
 /// Stands for a digest that is not known yet.
@@ -357,9 +359,9 @@ impl fmt::Debug for ChecksumSource {
 pub struct NewImage {
     /// The namespace of the Image.
     pub namespace: String,
-    /// The uid of the Image.
+    /// The identity of the content: the uid of the Image, and its token if it has one.
     pub uid: String,
-    /// The uid that the Image had before.
+    /// The identity with the uid that the Image had before.
     pub former_uid: Option<String>,
     /// The object that it is made from, for messages.
     pub shown: String,

@@ -230,6 +230,7 @@ pub(crate) fn wanted_by(image: &Image) -> Option<Wanted> {
                 secret,
                 is_computed,
                 limits,
+                token: image.status.as_ref().and_then(|status| status.token.clone()),
             })
         }
     })
@@ -268,8 +269,8 @@ fn made_from(image: &Image, namespace: String) -> Option<Wanted> {
     }
     Some(Wanted::Made(NewImage {
         namespace,
-        uid: image.uid()?,
-        former_uid: former_uid(image).map(str::to_owned),
+        uid: image.content_id(&image.uid()?),
+        former_uid: former_uid(image).map(|uid| image.content_id(uid)),
         shown: format!("{kind} {name}"),
         pool: status.pool.as_ref()?.to_string(),
         snapshot: status.snapshot_id.clone()?,

@@ -7,6 +7,8 @@ mod origin;
 mod original;
 mod upload;
 
+use std::sync::Arc;
+
 use berth_api::console::{COPY_ACCOUNT, DOWNLOAD_ACCOUNT, UPLOAD_ACCOUNT};
 use berth_api::{
     Binding, ConditionType, Image, ImageState, ImageStatus, Readiness, Reason, SYSTEM_NAMESPACE, condition,
@@ -65,13 +67,14 @@ enum Decision {
 }
 
 pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
-    let Some(image) = cache.tables.images.get(key).cloned() else { return Outcome::Settled };
+    let Some(stored) = cache.tables.images.get(key).cloned() else { return Outcome::Settled };
+    let image = if stored.is_outdated() { Arc::new(anew(&stored)) } else { stored.clone() };
     let plan = plan(&image, &observe(cache, &image));
     let mut status = status(&image, &plan.decision, config.clock.now());
     status.hosts = holders::of(cache, &image);
     let users = cache.listed_users(key, &status.used_by);
     status.used_by.clone_from(&users);
-    batch.used(image.as_ref(), status, &users, config.clock.now());
+    batch.used(stored.as_ref(), status, &users, config.clock.now());
     if image.spec.source.upload.is_some() && image.metadata.deletion_timestamp.is_none() {
         ticket_accounts::ensure(cache, key.namespace(), &[UPLOAD_ACCOUNT], batch);
     }
@@ -216,8 +219,25 @@ fn plan_uploaded(image: &Image, host: &Result<String, String>, observed: &Observ
     }
 }
 
+/// Returns the image with the status of a new one: its content is made for another token. Files of the former content stay on their hosts as
+/// long as disks are based on them.
+fn anew(image: &Image) -> Image {
+    let former = image.status.clone().unwrap_or_default();
+    let status = ImageStatus {
+        observed_generation: former.observed_generation,
+        conditions: former.conditions,
+        used_by: former.used_by,
+        token: image.spec.source.token.clone(),
+        ..ImageStatus::default()
+    };
+    Image { status: Some(status), ..image.clone() }
+}
+
 fn status(image: &Image, decision: &Decision, now: Timestamp) -> ImageStatus {
     let mut status = image.status.clone().unwrap_or_default();
+    if status.binding.is_none() {
+        status.token.clone_from(&image.spec.source.token);
+    }
     let generation = image.metadata.generation.unwrap_or_default();
     let (reason, text) = match decision {
         Decision::NoChange => return status,
@@ -412,6 +432,33 @@ mod tests {
         assert_eq!(plan(&copy, &gone).decision, Decision::NoChange, "it needs its original no more");
         let fenced = Observed { fenced: Some("h2".into()), ..gone };
         assert_eq!(plan(&copy, &fenced).decision, Decision::Lost("h2".into()));
+    }
+
+    #[tokio::test]
+    async fn another_token_has_the_content_made_anew_of_the_disk_as_it_is_now() {
+        let source = json!({"disk": "root", "token": "2"});
+        let status = json!({"binding": {"host": "h1", "epoch": 1}, "snapshotID": "i-u", "volumeID": "v-1", "pool": "fast",
+            "checksum": "ab", "virtualSize": "1Gi", "bytes": 5});
+        let made: Image = serde_json::from_value(json!({
+            "metadata": {"name": "a", "namespace": "default", "uid": "u"}, "spec": {"source": source}, "status": status,
+        }))
+        .expect("an image");
+        assert!(made.is_outdated());
+        let fresh = anew(&made);
+        assert!(!fresh.is_outdated() && fresh.digest().is_none());
+        let disk: berth_api::Disk = serde_json::from_value(json!({
+            "metadata": {"name": "root", "namespace": "default"}, "spec": {"size": "1Gi", "pool": "fast"},
+            "status": {"binding": {"host": "h2", "epoch": 1}, "volumeID": "v-2", "size": "1Gi"},
+        }))
+        .expect("a disk");
+        let mut cache = Cache::new(Duration::from_secs(40));
+        cache.put(disk, Instant::now());
+        let plan = plan(&fresh, &observe(&cache, &fresh));
+        let bound = super::status(&fresh, &plan.decision, Timestamp::UNIX_EPOCH);
+        assert_eq!(bound.binding.as_ref().map(|binding| binding.host.as_str()), Some("h2"));
+        assert_eq!((bound.token.as_deref(), bound.volume_id.as_deref()), (Some("2"), Some("v-2")));
+        assert_ne!(bound.snapshot_id.as_deref(), Some("i-u"), "another snapshot");
+        assert!(bound.checksum.is_none() && bound.virtual_size.is_none());
     }
 
     #[test]

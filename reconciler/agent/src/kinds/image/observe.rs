@@ -151,7 +151,8 @@ pub(super) fn is_given_to(original: &Image, copy: &Image) -> bool {
 
 /// Returns the digest of the image that was made for this object.
 async fn made(ctx: &Context, image: &Image) -> Result<Option<String>, Error> {
-    let uids: Vec<String> = image.uid().into_iter().chain(former_uid(image).map(str::to_owned)).collect();
+    let uids = image.uid().into_iter().chain(former_uid(image).map(str::to_owned));
+    let uids: Vec<String> = uids.map(|uid| image.content_id(&uid)).collect();
     let images = ctx.system.images().await?;
     let found = images.into_iter().find(|facts| uids.iter().any(|uid| facts.made_for.contains(uid)));
     Ok(found.map(|facts| facts.digest))

@@ -20,6 +20,11 @@ pub(super) fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
     if image.metadata.deletion_timestamp.is_some() {
         return Plan::without_steps(Readiness::Reconciling(Reason::Deleting, String::new()));
     }
+    // Reported for the new generation: a client that waits for it does not take the former content for the new one.
+    if image.is_outdated() {
+        let text = "its content is about to be made anew, for another token".to_owned();
+        return Plan::without_steps(Readiness::Reconciling(Reason::Pending, text));
+    }
     let Some(wanted) = wanted_by(image) else {
         let text = "bound without the identity of its snapshot".to_owned();
         return Plan::without_steps(Readiness::Reconciling(Reason::Bound, text));

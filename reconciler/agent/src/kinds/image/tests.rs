@@ -235,6 +235,22 @@ fn an_image_of_a_disk_is_made_from_a_snapshot_of_it() {
 }
 
 #[test]
+fn the_content_of_another_token_is_other_work_and_the_former_one_is_not_reported_for_it() {
+    let mut image = made_image();
+    image.spec.source.token = Some("2".into());
+    let waits = ImageReconciler::plan(&image, &cached());
+    assert_eq!((waits.steps.len(), waits.readiness.reason()), (0, Reason::Pending));
+    image.status.as_mut().expect("a status").token = Some("2".into());
+    let Some(Wanted::Made(new)) = wanted_by(&image) else { panic!("it is to be made") };
+    assert_eq!(new.uid, image.content_id("u"));
+    assert_ne!(new.uid, "u");
+    image.spec.source =
+        serde_json::from_value(json!({"url": "oci://r.example/a", "token": "2"})).expect("a source");
+    let Some(Wanted::Checksum(source)) = wanted_by(&image) else { panic!("the layer is not known") };
+    assert_eq!(source.token.as_deref(), Some("2"), "what was read before does not count");
+}
+
+#[test]
 fn a_copy_of_an_image_has_the_file_of_that_one_and_needs_it_no_more_then() {
     let mut copy = image();
     copy.spec.source = serde_json::from_value(json!({"image": "golden"})).expect("a source");

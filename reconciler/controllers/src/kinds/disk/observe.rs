@@ -211,6 +211,7 @@ fn local_image(cache: &Cache, image: &Image) -> Option<Source> {
     let binding = status.and_then(|status| status.binding.as_ref());
     let place = match (binding, status.and_then(|status| status.virtual_size.clone())) {
         _ if image.metadata.deletion_timestamp.is_some() => Err(format!("Image {name} is being deleted")),
+        _ if image.is_outdated() => Err(format!("Image {name} is made anew")),
         (Some(binding), Some(size)) if stalled.is_none() => match image.copied_from() {
             Some((host, _)) if cache.is_alive(host) => return None,
             Some((host, _)) => {
