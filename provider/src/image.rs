@@ -66,6 +66,7 @@ impl ResourceKind for Image {
         vec![
             Field::spec("source", Shape::Object(source)).required(),
             Field::spec("format", Shape::Text(Form::Any)).default("qcow2").effect(Effect::Replace),
+            Field::spec("ova_disk", Shape::Integer).effect(Effect::Replace),
             Field::spec("compression", Shape::Text(Form::Any)).effect(Effect::Replace),
             Field::spec("guest_os", Shape::Text(Form::Any)).key("guestOS").effect(Effect::PowerCycle),
             Field::spec("deletion_protection", Shape::Bool).default(false),
@@ -93,6 +94,11 @@ impl ResourceKind for Image {
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
         if let Some(problem) = check_shared_with(config) {
             return vec![problem];
+        }
+        let format = config.get("format");
+        if !config.get("ova_disk").is_null() && !format.is_unknown() && format.as_str() != Some("ova") {
+            let detail = "ova_disk: it is the number of a disk in an ova: set format = \"ova\".";
+            return vec![Diagnostic::error("Invalid format", detail).at("ova_disk")];
         }
         let source = config.get("source");
         if source.is_null() || source.is_unknown() {

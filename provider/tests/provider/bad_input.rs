@@ -797,6 +797,7 @@ fn images() -> Vec<Bad> {
             "source.image_namespace",
             "namespace of the image in `image`",
         ),
+        everywhere(with(from("http://x"), "/ova_disk", json!(1)), "ova_disk", "set format = \"ova\""),
         everywhere(
             image(json!({"url": "http://x", "sha256": sum, "token": "2"})),
             "source.token",
@@ -830,7 +831,7 @@ fn images() -> Vec<Bad> {
         ),
         everywhere(with(image(json!({"disk": "d"})), "/format", json!("raw")), "format", "format qcow2"),
         everywhere(with(image(json!({"disk": "d"})), "/compression", json!("xz")), "compression", "at a url"),
-        everywhere(with(from("http://x"), "/format", json!("ova")), "format", "is not one of"),
+        everywhere(with(from("http://x"), "/format", json!("ovf")), "format", "is not one of"),
         everywhere(with(from("http://x"), "/compression", json!("zip")), "compression", "is not one of"),
     ]
 }

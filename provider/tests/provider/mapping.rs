@@ -287,6 +287,11 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_image",
+            json!({"source": {"url": "https://a/b.ova", "sha256": "0"}, "format": "ova", "ova_disk": 2}),
+            json!({"source": {"url": "https://a/b.ova", "sha256": "0"}, "format": "ova", "ovaDisk": 2, "deletionProtection": false}),
+        ),
+        (
+            "berth_image",
             json!({"source": {"snapshot": "root", "snapshot_namespace": "golden", "token": "2"}}),
             json!({"source": {"snapshot": "root", "snapshotNamespace": "golden", "token": "2"}, "format": "qcow2", "deletionProtection": false}),
         ),

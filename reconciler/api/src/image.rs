@@ -58,6 +58,9 @@ pub use metadata::ImageOs;
     validation = Rule::new("(has(self.source.trustOnFirstUse) && self.source.trustOnFirstUse) == (has(oldSelf.source.trustOnFirstUse) && oldSelf.source.trustOnFirstUse)").message("source.trustOnFirstUse cannot change: disks are made from the bytes that were first; create another Image").field_path(".source.trustOnFirstUse"),
     validation = Rule::new("self.format == oldSelf.format").message("format cannot change: create another Image").field_path(".format"),
     validation = Rule::new("has(self.compression) == has(oldSelf.compression) && (!has(self.compression) || self.compression == oldSelf.compression)").message("compression cannot change: create another Image").field_path(".compression"),
+    validation = Rule::new("(has(self.ovaDisk) ? self.ovaDisk : 0) == (has(oldSelf.ovaDisk) ? oldSelf.ovaDisk : 0)").message("ovaDisk cannot change: create another Image").field_path(".ovaDisk"),
+    validation = Rule::new("!has(self.ovaDisk) || self.format == 'ova'").message("ovaDisk is the number of a disk in an ova").field_path(".ovaDisk"),
+    validation = Rule::new("!(has(self.source.url) && self.source.url.startsWith('oci://') && self.format == 'ova')").message("the layer of an oci:// image is no ova").field_path(".format"),
     validation = Rule::new("!(has(self.source.url) && self.source.url.startsWith('oci://') && has(self.compression))").message("the registry has the compression of an oci:// image").field_path(".compression"),
     validation = Rule::new("!has(self.source.url) || !has(oldSelf.source.url) || self.source.url == oldSelf.source.url || !(self.source.url.startsWith('oci://') || oldSelf.source.url.startsWith('oci://'))").message("an oci:// URL cannot change: disks are made from the content that it had; create another Image").field_path(".source.url"),
     validation = Rule::new("(has(self.source.disk) ? self.source.disk : '') == (has(oldSelf.source.disk) ? oldSelf.source.disk : '')").message("source.disk cannot change: the image was made once; create another Image").field_path(".source.disk"),
@@ -75,10 +78,15 @@ pub struct ImageSpec {
     /// The source of the image.
     pub source: ImageSource,
     /// The format of the image: `qcow2` (default), `raw`, `vmdk` (one file: monolithic sparse or stream-optimized), `vdi`, `vhdx`
-    /// or `vhd` for disks, `iso` (ISO 9660) for CD-ROM drives of VMs. Never guessed. Hosts convert those that QEMU does not run
+    /// or `vhd` for disks, `ova` for a VMDK in an OVA, `iso` (ISO 9660) for CD-ROM drives of VMs. Never guessed. Hosts convert those that QEMU does not run
     /// well to qcow2, with `qemu-img`. Cannot change.
     #[serde(default)]
     pub format: ImageFormat,
+    /// The number of the disk in an `ova`, from 1, by the order of its `.vmdk` files: each disk is an Image of its own. Default: the only
+    /// one; an archive with several is refused. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 64))]
+    pub ova_disk: Option<i64>,
     /// The compression of the file at the source: `gzip`, `xz`, `zstd` or `bzip2`. Default: none. Never guessed. The checksum is
     /// that of the compressed file. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -300,6 +308,21 @@ impl Image {
         declared.or_else(|| self.status.as_ref()?.checksum.as_deref())
     }
 
+    /// Returns the number of its disk in an OVA: 0 is the only one.
+    pub fn ova_number(&self) -> u8 {
+        self.spec.ova_disk.and_then(|number| u8::try_from(number).ok()).unwrap_or_default()
+    }
+
+    /// Returns the digest by which hosts store its file and report it: [`Image::digest`], but that of another file for each disk of an OVA.
+    pub fn stored_digest(&self) -> Option<String> {
+        let (digest, number) = (self.digest()?, self.ova_number());
+        let first = digest.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        Some(match first.filter(|_| number > 0) {
+            Some(first) => format!("{:02x}{}", first ^ number, digest.get(2..).unwrap_or_default()),
+            None => digest.to_owned(),
+        })
+    }
+
     /// Whether it is made from a disk, a snapshot or another image of the site, or uploaded: it is on one host, and has no URL that others
     /// download it from.
     pub fn is_local(&self) -> bool {
@@ -394,6 +417,7 @@ pub enum ImageFormat {
     Vdi,
     Vhdx,
     Vhd,
+    Ova,
 }
 
 /// The compression of an image's file.

@@ -510,7 +510,8 @@ impl Cache {
         }
         let (old, new): (BTreeSet<&String>, BTreeSet<&String>) = (old.iter().collect(), new.iter().collect());
         let changed: BTreeSet<&str> = old.symmetric_difference(&new).map(|digest| digest.as_str()).collect();
-        let is_changed = |image: &Image| image.digest().is_some_and(|digest| changed.contains(digest));
+        let is_changed =
+            |image: &Image| image.stored_digest().is_some_and(|digest| changed.contains(digest.as_str()));
         self.tables
             .images
             .all()

@@ -82,6 +82,9 @@ pub struct UnpackImageOptions {
     /// The image is the only file below `disk/` of a tar archive.
     #[arg(long)]
     pub archive: bool,
+    /// The image is the disk with this number in an OVA; 0 is the only one.
+    #[arg(long, conflicts_with = "archive")]
+    pub ova: Option<u8>,
     #[arg(long, value_parser = compression)]
     pub compression: Option<Compression>,
 }

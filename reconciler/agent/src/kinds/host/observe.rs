@@ -142,7 +142,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     let declared: BTreeSet<(String, String)> = tables
         .images
         .all()
-        .filter_map(|(name, image)| Some((image.digest()?.to_owned(), name.namespace.clone())))
+        .filter_map(|(name, image)| Some((image.stored_digest()?, name.namespace.clone())))
         .collect();
     let mut images_in_use: BTreeSet<String> = declared.iter().map(|(digest, _)| digest.clone()).collect();
     let bases = volumes.iter().chain(trash.iter().map(|t| &t.volume)).filter_map(|v| v.base.clone());

@@ -163,9 +163,29 @@ fn a_compressed_image_of_a_foreign_format_is_qcow2_on_the_host() {
     let spec = json!({"source": {"url": "http://x/d.vmdk.xz", "sha256": "ab"}, "format": "vmdk", "compression": "xz"});
     image.spec = serde_json::from_value(spec).expect("a spec");
     let Some(Wanted::Image(source)) = wanted_by(&image) else { panic!("the checksum is known") };
-    let encoding =
-        Encoding { compression: Some(Compression::Xz), foreign: Some(ForeignFormat::Vmdk), archive: false };
+    let encoding = Encoding {
+        compression: Some(Compression::Xz),
+        foreign: Some(ForeignFormat::Vmdk),
+        ..Encoding::default()
+    };
     assert_eq!((source.format, source.encoding), (Format::Qcow2, encoding));
+}
+
+#[test]
+fn each_disk_of_an_ova_has_a_file_of_its_own_by_the_same_checksum() {
+    let ova = |number: Option<u8>| {
+        let mut image = image();
+        let spec = json!({"source": {"url": "http://x/a.ova", "sha256": "ab".repeat(32)}, "format": "ova", "ovaDisk": number});
+        image.spec = serde_json::from_value(spec).expect("a spec");
+        let Some(Wanted::Image(source)) = wanted_by(&image) else { panic!("the checksum is known") };
+        assert_eq!(Some(source.stored_digest()), image.stored_digest(), "both sides name it alike");
+        assert_eq!((source.format, source.encoding.foreign), (Format::Qcow2, Some(ForeignFormat::Vmdk)));
+        assert_eq!(source.digest, "ab".repeat(32));
+        (source.encoding.ova, source.stored_digest())
+    };
+    assert_eq!(ova(None), (Some(0), "ab".repeat(32)));
+    assert_eq!(ova(Some(1)), (Some(1), format!("aa{}", "ab".repeat(31))));
+    assert_eq!(ova(Some(2)), (Some(2), format!("a9{}", "ab".repeat(31))));
 }
 
 #[test]
@@ -187,7 +207,7 @@ fn the_layer_of_a_container_disk_is_unpacked_as_its_media_type_says() {
         (status.checksum, status.media_type) = (Some("cd".into()), Some(media_type.into()));
         image.status = Some(status);
         let Some(Wanted::Image(source)) = wanted_by(&image) else { panic!("the layer is known") };
-        assert_eq!(source.encoding, Encoding { compression, archive, foreign: None }, "{media_type}");
+        assert_eq!(source.encoding, Encoding { compression, archive, ..Encoding::default() }, "{media_type}");
     }
 }
 

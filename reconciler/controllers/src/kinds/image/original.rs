@@ -56,9 +56,12 @@ fn content(cache: &Cache, key: &Key, image: &Image) -> Result<Content, Obstacle>
     if *key == Key::of(image) {
         return Err(Obstacle::Differs("source.image must be another Image than this one".to_owned()));
     }
-    let encoding = |image: &Image| (image.spec.format, image.spec.compression);
+    let encoding = |image: &Image| (image.spec.format, image.spec.compression, image.spec.ova_disk);
     if encoding(original) != encoding(image) {
-        let text = format!("Image {} has another format or compression: declare those of it here", key.name);
+        let text = format!(
+            "Image {} has another format, compression or disk of an OVA: declare those of it here",
+            key.name
+        );
         return Err(Obstacle::Differs(text));
     }
     let status = original.status.clone().unwrap_or_default();
@@ -70,7 +73,8 @@ fn content(cache: &Cache, key: &Key, image: &Image) -> Result<Content, Obstacle>
     else {
         return waits("is not verified yet");
     };
-    match host(cache, &binding.host, &checksum) {
+    let stored = original.stored_digest().unwrap_or_default();
+    match host(cache, &binding.host, &stored) {
         Some(host) => Ok(Content { host, checksum, media_type: status.media_type }),
         None => waits(&format!("is on host {}, which is away", binding.host)),
     }
