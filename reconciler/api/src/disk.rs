@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Binding, Conditions, DiskEncryption, EncryptionStatus, ObjectUse, Quantity, ResourceName,
-    image::is_shared,
+    sharing::is_shared,
 };
 pub use import::DiskImport;
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Binding, Conditions, EncryptionStatus, ResourceName, console::ConsoleAddress, former_uid,
-    image::is_shared,
+    sharing::is_shared,
 };
 
 /// The data of a Disk at one moment, on the host of the disk. Its VM runs on meanwhile. New Disks are made from it, by their
