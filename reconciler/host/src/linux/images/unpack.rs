@@ -68,7 +68,7 @@ impl Unpacker {
             args.push("--archive");
             what.push("the archive of a container disk".to_owned());
         }
-        if let Some(number) = &number {
+        if let Some(number) = number.as_deref() {
             args.extend(["--ova", number]);
             what.push("the archive of an OVA".to_owned());
         }
