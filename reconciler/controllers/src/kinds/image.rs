@@ -68,7 +68,7 @@ enum Decision {
 
 pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
     let Some(stored) = cache.tables.images.get(key).cloned() else { return Outcome::Settled };
-    let image = if stored.is_outdated() { Arc::new(anew(&stored)) } else { stored.clone() };
+    let image = for_token(&stored);
     let plan = plan(&image, &observe(cache, &image));
     let mut status = status(&image, &plan.decision, config.clock.now());
     status.hosts = holders::of(cache, &image);
@@ -219,6 +219,22 @@ fn plan_uploaded(image: &Image, host: &Result<String, String>, observed: &Observ
     }
 }
 
+/// Returns the image with the status that its content is decided from: that of its present token.
+fn for_token(stored: &Arc<Image>) -> Arc<Image> {
+    let status = stored.status.as_ref();
+    let is_bound = status.is_some_and(|status| status.binding.is_some());
+    let token = stored.spec.source.token.as_ref();
+    if stored.is_outdated() {
+        Arc::new(anew(stored))
+    } else if !is_bound && status.and_then(|status| status.token.as_ref()) != token {
+        let mut image = stored.as_ref().clone();
+        image.status.get_or_insert_default().token = token.cloned();
+        Arc::new(image)
+    } else {
+        stored.clone()
+    }
+}
+
 /// Returns the image with the status of a new one: its content is made for another token. Files of the former content stay on their hosts as
 /// long as disks are based on them.
 fn anew(image: &Image) -> Image {
@@ -235,9 +251,6 @@ fn anew(image: &Image) -> Image {
 
 fn status(image: &Image, decision: &Decision, now: Timestamp) -> ImageStatus {
     let mut status = image.status.clone().unwrap_or_default();
-    if status.binding.is_none() {
-        status.token.clone_from(&image.spec.source.token);
-    }
     let generation = image.metadata.generation.unwrap_or_default();
     let (reason, text) = match decision {
         Decision::NoChange => return status,
@@ -444,8 +457,15 @@ mod tests {
         }))
         .expect("an image");
         assert!(made.is_outdated());
-        let fresh = anew(&made);
+        let fresh = for_token(&Arc::new(made));
         assert!(!fresh.is_outdated() && fresh.digest().is_none());
+        let mut new = fresh.as_ref().clone();
+        new.status = None;
+        assert_eq!(
+            for_token(&Arc::new(new)).own_snapshot(),
+            fresh.own_snapshot(),
+            "as one that was declared so"
+        );
         let disk: berth_api::Disk = serde_json::from_value(json!({
             "metadata": {"name": "root", "namespace": "default"}, "spec": {"size": "1Gi", "pool": "fast"},
             "status": {"binding": {"host": "h2", "epoch": 1}, "volumeID": "v-2", "size": "1Gi"},
