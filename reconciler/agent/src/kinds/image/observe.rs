@@ -1,7 +1,7 @@
 //! Observation of an image.
 
 use berth_api::vm::ConsoleAddress;
-use berth_api::{Image, Readiness, ResourceName, former_uid};
+use berth_api::{Disk, DiskSnapshot, Image, Readiness, ResourceName, former_uid};
 use berth_host::{ImageFacts, ImageSource, ResolvedImage, SnapshotFacts, SystemError};
 use kube::ResourceExt;
 
@@ -134,13 +134,18 @@ async fn observe_original(
 /// Whether the disk or the snapshot that an image is made from is of its namespace, or shared with it. The host looks at the grant itself.
 fn is_shared(ctx: &Context, image: &Image) -> bool {
     let Some(namespace) = image.foreign_data() else { return true };
-    let own = image.namespace().unwrap_or_default();
     let (source, index) = (&image.spec.source, ctx.index.read());
     let name = |name: &ResourceName| ObjectName::new(namespace, name.as_str());
     let disk = source.disk.as_ref().and_then(|disk| index.disks.get(&name(disk)));
     let snapshot = source.snapshot.as_ref().and_then(|snapshot| index.disk_snapshots.get(&name(snapshot)));
-    disk.is_some_and(|disk| disk.is_shared_with(&own))
-        || snapshot.is_some_and(|snapshot| snapshot.is_shared_with(&own))
+    is_granted(image, disk.as_deref(), snapshot.as_deref())
+}
+
+/// Whether one of the objects that an image of another namespace is made from is shared with its namespace.
+pub(super) fn is_granted(image: &Image, disk: Option<&Disk>, snapshot: Option<&DiskSnapshot>) -> bool {
+    let own = image.metadata.namespace.as_deref().unwrap_or_default();
+    disk.is_some_and(|disk| disk.is_shared_with(own))
+        || snapshot.is_some_and(|snapshot| snapshot.is_shared_with(own))
 }
 
 /// Whether a copy may have the content of this image, and has its checksum.

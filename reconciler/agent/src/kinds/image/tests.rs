@@ -336,6 +336,24 @@ fn a_host_gives_a_copy_the_file_of_an_image_that_is_shared_and_has_the_same_chec
 }
 
 #[test]
+fn a_host_makes_nothing_of_a_disk_that_another_namespace_does_not_share() {
+    let mut image = made_image();
+    image.metadata.namespace = Some("team".into());
+    image.spec.source =
+        serde_json::from_value(json!({"disk": "web", "diskNamespace": "ns"})).expect("a source");
+    let mut disk: Disk = serde_json::from_value(
+        json!({"metadata": {"name": "web", "namespace": "ns"}, "spec": {"size": "1Gi"}}),
+    )
+    .expect("a disk");
+    assert!(!observe::is_granted(&image, Some(&disk), None) && !observe::is_granted(&image, None, None));
+    disk.spec.shared_with = vec!["team".into()];
+    assert!(observe::is_granted(&image, Some(&disk), None));
+    let refused = ImageReconciler::plan(&image, &Observed::default());
+    assert_eq!((refused.steps.len(), refused.readiness.reason()), (0, Reason::DiskLost));
+    assert!(refused.readiness.message().contains("shared no more"), "{refused:?}");
+}
+
+#[test]
 fn no_image_is_made_of_an_encrypted_disk_and_no_snapshot_is_taken_for_it() {
     for observed in [seen(true, None), seen(false, Some(taken()))] {
         let refused = ImageReconciler::plan(&made_image(), &Observed { is_encrypted: true, ..observed });
