@@ -286,7 +286,10 @@ fn source(cache: &Cache, disk: &Disk, namespace: &str) -> Option<Source> {
             let key = Key::namespaced(ObjectKind::Disk, from, name.as_str());
             let found = cache.tables.disks.get(&key);
             let is_shared = found.is_some_and(|other| other.is_shared_with(namespace));
-            let is_encrypted = found.is_some_and(|other| other.spec.encryption.is_some());
+            let status = found.and_then(|other| other.status.as_ref());
+            // A copy of an encrypted disk is encrypted too, whatever it declares.
+            let is_encrypted = found.is_some_and(|other| other.spec.encryption.is_some())
+                || status.is_some_and(|status| status.encryption.is_some());
             let place = disk_place(found.map(AsRef::as_ref), name.as_str());
             (key, place, is_shared, is_encrypted)
         }

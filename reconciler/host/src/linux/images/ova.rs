@@ -106,7 +106,10 @@ fn only(disks: &[(usize, String)], number: u8) -> io::Result<(usize, String)> {
         (_, 0) => return Err(invalid("it has no disk: no member ends in .vmdk".to_owned())),
         (0, 1) => 0,
         (0, _) => {
-            let why = format!("it has {count} disks ({}): declare which one it is, by ova_disk", listed());
+            let why = format!(
+                "it has {count} disks ({}): declare which one it is, by ova_disk (ovaDisk)",
+                listed()
+            );
             return Err(invalid(why));
         }
         (number, _) => number - 1,
@@ -280,8 +283,8 @@ mod tests {
             |digest: &str| format!("SHA256(box.ovf)= {}\nSHA256(a.vmdk)= {digest}\n", sha256(b"<x/>"));
         let right = manifest(&sha256(b"disk"));
         for members in [
-            [("box.ovf", b"<x/>".as_slice()), ("box.mf", right.as_bytes()), ("a.vmdk", b"disk")],
-            [("box.ovf", b"<x/>".as_slice()), ("a.vmdk", b"disk"), ("box.mf", right.as_bytes())],
+            [("box.ovf", b"<x/>".as_slice()), ("box.mf", right.as_bytes()), ("a.vmdk", b"disk".as_slice())],
+            [("box.ovf", b"<x/>".as_slice()), ("a.vmdk", b"disk".as_slice()), ("box.mf", right.as_bytes())],
         ] {
             assert_eq!(taken(&archive(&members), 0).as_deref(), Ok(b"disk".as_slice()));
         }
