@@ -261,7 +261,7 @@ fn check_token(config: &Value, source: &Value) -> Option<Diagnostic> {
     let at = AttributePath::root("source").attribute("token");
     let invalid = |detail: String| Some(Diagnostic::error("Invalid source", detail).at(at.clone()));
     let is_set = |name: &&str| !source.get(name).is_null() && !source.get(name).is_unknown();
-    if let Some(fixed) = ["sha256", "sha512", "file", "upload"].iter().find(is_set) {
+    if let Some(fixed) = ["sha256", "sha512", "file", "upload"].into_iter().find(is_set) {
         return invalid(format!(
             "{at}: it has the content made anew, and with `{fixed}` that is always the same. Declare another image for other content."
         ));
