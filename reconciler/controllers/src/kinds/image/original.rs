@@ -64,6 +64,10 @@ fn content(cache: &Cache, key: &Key, image: &Image) -> Result<Content, Obstacle>
         );
         return Err(Obstacle::Differs(text));
     }
+    // Its status is that of its former content.
+    if original.is_outdated() {
+        return waits("is made anew");
+    }
     let status = original.status.clone().unwrap_or_default();
     if condition::is_true(&status.conditions, ConditionType::Stalled) {
         return waits("has failed: its conditions say why");
@@ -126,6 +130,9 @@ mod tests {
         let verified = json!({"binding": {"host": "h1", "epoch": 1}, "virtualSize": "1Gi"});
         cache.replace(image("golden", &source, &verified).into(), Instant::now());
         assert_eq!(text(&cache, &copy), "Image golden is on host h1, which is away");
+        let anew = json!({"disk": "root", "token": "2"});
+        cache.replace(image("golden", &anew, &verified).into(), Instant::now());
+        assert_eq!(text(&cache, &copy), "Image golden is made anew");
         assert!(observe(&cache, &image("other", &source, &Value::Null)).is_none(), "it has a URL");
     }
 
