@@ -4,17 +4,21 @@
 //!  1st reading: names, manifest ─▶ the disk to take      2nd reading: that disk ─▶ output, compared with its digest
 //! ```
 //!
-//! All of it is foreign. The number of its members and the lengths of their names are limited; a name is compared and printed, and is never
-//! a path. The descriptor is not read: a disk is a member that ends in `.vmdk`. The digests are those of SHA-2: older ones (SHA-1) prove
+//! All of it is foreign. The number of its members and the lengths of their headers and names are limited; a name is compared and printed,
+//! and is never a path. The descriptor is not read: a disk is a member that ends in `.vmdk`. The digests are those of SHA-2: older ones (SHA-1) prove
 //! nothing that the checksum of the whole archive does not.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
+use std::rc::Rc;
 
 use sha2::{Digest, Sha256, Sha384, Sha512};
 
 /// The most members of an archive.
 const MAX_MEMBERS: usize = 256;
+/// The most bytes before the data of a member: long names and further properties are read into memory.
+const MAX_HEADERS: u64 = 64 << 10;
 /// The longest name of a member, in bytes.
 const MAX_NAME: usize = 255;
 /// The most bytes of a manifest.
@@ -34,14 +38,17 @@ pub(super) struct Chosen {
 
 /// Chooses the disk with this number, from 1; 0 is the only one.
 pub(super) fn choose(reader: impl Read, number: u8) -> io::Result<Chosen> {
-    let mut archive = tar::Archive::new(reader);
+    let left = Rc::new(Cell::new(MAX_HEADERS));
+    let mut archive = tar::Archive::new(Limited { inner: reader, left: Rc::clone(&left) });
     let (mut names, mut disks, mut manifest) = (BTreeSet::new(), Vec::new(), None);
     for (place, entry) in archive.entries()?.enumerate() {
         let mut entry = entry?;
+        left.set(u64::MAX);
         if place >= MAX_MEMBERS {
             return Err(invalid(format!("it has more than {MAX_MEMBERS} members")));
         }
         if entry.header().entry_type().is_pax_global_extensions() {
+            pass_over(entry, &left)?;
             continue;
         }
         let name = name_of(&entry.path_bytes())?;
@@ -58,6 +65,7 @@ pub(super) fn choose(reader: impl Read, number: u8) -> io::Result<Chosen> {
         if !names.insert(name.clone()) {
             return Err(invalid(format!("it has two members {name:?}")));
         }
+        pass_over(entry, &left)?;
     }
     let (place, name) = only(&disks, number)?;
     let digest = match &manifest {
@@ -70,7 +78,14 @@ pub(super) fn choose(reader: impl Read, number: u8) -> io::Result<Chosen> {
     Ok(Chosen { place, name, digest })
 }
 
-/// Has the chosen disk copied, and compares it with its digest.
+/// Reads the rest of a member, so that headers alone follow, and limits these.
+fn pass_over(mut member: impl Read, left: &Cell<u64>) -> io::Result<()> {
+    io::copy(&mut member, &mut io::sink())?;
+    left.set(MAX_HEADERS);
+    Ok(())
+}
+
+/// Has the chosen disk copied, and compares it with its digest. The archive is the one that it was chosen from.
 pub(super) fn extract(
     reader: impl Read,
     chosen: &Chosen,
@@ -229,6 +244,25 @@ impl<R: Read> Read for Hashed<R> {
     }
 }
 
+/// The bytes of an archive, of which so many may be read until the next ones are allowed.
+struct Limited<R> {
+    inner: R,
+    left: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for Limited<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.left.get();
+        if left == 0 {
+            return Err(invalid(format!("the headers of a member have more than {MAX_HEADERS} bytes")));
+        }
+        let most = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        let read = self.inner.read(&mut buffer[..most])?;
+        self.left.set(left - read as u64);
+        Ok(read)
+    }
+}
+
 fn invalid(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
@@ -322,6 +356,14 @@ mod tests {
         link.set_link_name("/etc/shadow").expect("short");
         link.set_size(0);
         link.set_cksum();
+        let mut long = tar::Header::new_gnu();
+        long.set_entry_type(tar::EntryType::GNULongName);
+        long.set_size(1 << 20);
+        long.set_cksum();
+        let mut made = tar::Builder::new(Vec::new());
+        made.append(&long, io::repeat(b'a').take(1 << 20)).expect("in memory");
+        let named = [made.into_inner().expect("in memory"), archive(&[("a.vmdk", b"disk")])].concat();
+        assert!(taken(&named, 0).expect_err("a long name").contains("the headers of a member"));
         let mut made = tar::Builder::new(Vec::new());
         made.append(&link, io::empty()).expect("in memory");
         let linked = made.into_inner().expect("in memory");
