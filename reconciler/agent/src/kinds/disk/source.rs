@@ -58,7 +58,9 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Option<LocalSo
         Some((other, volume)) => ctx.system.volume(other.pool().as_str(), volume).await?,
         None => None,
     };
-    let snapshot = match volume_of(disk) {
+    // A snapshot that was taken while the other disk was shared is of no use afterwards.
+    let is_granted = other.is_some() || source.namespace(&own) == own;
+    let snapshot = match volume_of(disk).filter(|_| is_granted) {
         Some(volume) => ctx.system.snapshot(pool, &identity_for_copy(volume)).await?,
         None => None,
     };
