@@ -5,8 +5,8 @@
 //! ```
 //!
 //! All of it is foreign. The number of its members and the lengths of their headers and names are limited; a name is compared and printed,
-//! and is never a path. The descriptor is not read: a disk is a member that ends in `.vmdk`. The digests are those of SHA-2: older ones (SHA-1) prove
-//! nothing that the checksum of the whole archive does not.
+//! and is never a path. The descriptor is not read: a disk is a member that ends in `.vmdk`. The digests are those of SHA-2: older ones
+//! (SHA-1) prove nothing that the checksum of the whole archive does not.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
