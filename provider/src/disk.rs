@@ -16,6 +16,7 @@ use crate::{
     readiness::{Outcome, Readiness},
     references::{BACKUP, DISK, DISK_SNAPSHOT, IMAGE, KEY_CLASS, STORAGE_POOL},
     restore::{self, Restored},
+    shared_with::check_shared_with,
 };
 
 fn limits() -> Field {
@@ -103,7 +104,9 @@ pub(crate) fn template() -> Field {
 fn source(fixed: Effect) -> Field {
     let fields = vec![
         Field::spec("disk", Shape::Text(Form::Name)).effect(fixed).refers(DISK),
+        Field::spec("disk_namespace", Shape::Text(Form::Name)).effect(fixed),
         Field::spec("snapshot", Shape::Text(Form::Name)).effect(fixed).refers(DISK_SNAPSHOT),
+        Field::spec("snapshot_namespace", Shape::Text(Form::Name)).effect(fixed),
         Field::spec("backup", Shape::Text(Form::Name)).effect(fixed).refers(BACKUP),
         Field::spec("file", Shape::Text(Form::Any)).effect(fixed),
     ];
@@ -178,6 +181,7 @@ impl ResourceKind for Disk {
         fields.extend(declared(Effect::Replace, Effect::Live));
         fields.push(placement::field());
         fields.push(imported_from());
+        fields.push(Field::spec("shared_with", Shape::TextList(Form::Any)));
         fields.push(restore_field());
         fields.push(restored_from());
         fields.push(encrypted());
@@ -208,8 +212,12 @@ impl ResourceKind for Disk {
     }
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
-        let problems =
-            [check_declared(config, &AttributePath::empty()), check_restore(config), check_access(config)];
+        let problems = [
+            check_declared(config, &AttributePath::empty()),
+            check_restore(config),
+            check_access(config),
+            check_shared_with(config),
+        ];
         problems.into_iter().flatten().collect()
     }
 
@@ -277,6 +285,14 @@ pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnos
             let detail = "Set either source = { disk = \"…\" }, source = { snapshot = \"…\" }, source = { backup = \"…\" } or \
                           source = { file = \"/…\" }.";
             return Some(Diagnostic::error("Invalid source", detail).at(path("source")));
+        }
+        for kind in ["disk", "snapshot"] {
+            let at = path("source").attribute(format!("{kind}_namespace"));
+            if source.get(kind).is_null() && !source.get(&format!("{kind}_namespace")).is_null() {
+                let detail =
+                    format!("{at}: it is the namespace of the {kind} in `{kind}`, which is not set.");
+                return Some(Diagnostic::error("Invalid source", detail).at(at));
+            }
         }
         if !disk.get("image").is_null() && !disk.get("image").is_unknown() {
             let detail = "A disk is made from an image or from a source: set either `image` or `source`.";

@@ -1,12 +1,14 @@
 //! `berth_disk_snapshot`
 
 use serde_json::Value as Json;
+use tfplugin6::{Diagnostic, Value};
 
 use crate::{
     field::{Effect, Field, Shape},
     form::Form,
     kind::{KindInfo, ResourceKind},
     references::DISK,
+    shared_with::check_shared_with,
 };
 
 /// A snapshot of a disk.
@@ -29,6 +31,7 @@ impl ResourceKind for DiskSnapshot {
     fn fields(&self) -> Vec<Field> {
         vec![
             Field::spec("disk", Shape::Text(Form::Name)).required().effect(Effect::Replace).refers(DISK),
+            Field::spec("shared_with", Shape::TextList(Form::Any)),
             Field::observed(
                 "size",
                 "/status/size",
@@ -48,6 +51,10 @@ impl ResourceKind for DiskSnapshot {
             ),
             Field::observed("host", "/status/binding/host", "The host that stores its file."),
         ]
+    }
+
+    fn check(&self, config: &Value) -> Vec<Diagnostic> {
+        check_shared_with(config).into_iter().collect()
     }
 
     /// Another one would have the data of another moment.

@@ -4,7 +4,6 @@ mod file;
 mod upload;
 
 use async_trait::async_trait;
-use berth_api::ResourceName;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -16,6 +15,7 @@ use crate::{
     kind::{KindInfo, ResourceKind, Supply},
     references::{DISK, DISK_SNAPSHOT, ORIGINAL_IMAGE, SECRET},
     replacement,
+    shared_with::check_shared_with,
 };
 
 /// The source of disks.
@@ -41,7 +41,9 @@ impl ResourceKind for Image {
         let source = vec![
             Field::spec("url", Shape::Text(Form::ImageUrl)),
             Field::spec("disk", Shape::Text(Form::Name)).effect(Effect::Replace).refers(DISK),
+            Field::spec("disk_namespace", Shape::Text(Form::Name)).effect(Effect::Replace),
             Field::spec("snapshot", Shape::Text(Form::Name)).effect(Effect::Replace).refers(DISK_SNAPSHOT),
+            Field::spec("snapshot_namespace", Shape::Text(Form::Name)).effect(Effect::Replace),
             Field::spec("image", Shape::Text(Form::Name)).effect(Effect::Replace).refers(ORIGINAL_IMAGE),
             Field::spec("image_namespace", Shape::Text(Form::Name)).effect(Effect::Replace),
             file::field(),
@@ -56,6 +58,7 @@ impl ResourceKind for Image {
             Field::spec("trust_on_first_use", Shape::Bool).effect(Effect::Replace),
             Field::spec("timeout_seconds", Shape::Integer),
             Field::spec("retries", Shape::Integer),
+            Field::spec("token", Shape::Text(Form::Any)),
             Field::spec("secret_name", Shape::Text(Form::DottedName)).refers(SECRET),
         ];
         let os = ["family", "distribution", "version", "variant", "architecture"];
@@ -63,6 +66,7 @@ impl ResourceKind for Image {
         vec![
             Field::spec("source", Shape::Object(source)).required(),
             Field::spec("format", Shape::Text(Form::Any)).default("qcow2").effect(Effect::Replace),
+            Field::spec("ova_disk", Shape::Integer).effect(Effect::Replace),
             Field::spec("compression", Shape::Text(Form::Any)).effect(Effect::Replace),
             Field::spec("guest_os", Shape::Text(Form::Any)).key("guestOS").effect(Effect::PowerCycle),
             Field::spec("deletion_protection", Shape::Bool).default(false),
@@ -73,6 +77,11 @@ impl ResourceKind for Image {
             Field::spec("owner", Shape::Text(Form::Any)),
             Field::spec("shared_with", Shape::TextList(Form::Any)),
             Field::observed("virtual_size", "/status/virtualSize", "The minimum size of disks made from it."),
+            Field::observed(
+                "checksum",
+                "/status/checksum",
+                "The checksum of its present content, if `source` declares none: what it had when it was first read, or made for the present `source.token`.",
+            ),
             Field::observed(
                 "state",
                 "/status/state",
@@ -86,12 +95,17 @@ impl ResourceKind for Image {
         if let Some(problem) = check_shared_with(config) {
             return vec![problem];
         }
+        let format = config.get("format");
+        if !config.get("ova_disk").is_null() && !format.is_unknown() && format.as_str() != Some("ova") {
+            let detail = "ova_disk: it is the number of a disk in an ova: set format = \"ova\".";
+            return vec![Diagnostic::error("Invalid format", detail).at("ova_disk")];
+        }
         let source = config.get("source");
         if source.is_null() || source.is_unknown() {
             return Vec::new();
         }
         let path = |name: &str| AttributePath::root("source").attribute(name);
-        if let Some(problem) = check_source(config, source) {
+        if let Some(problem) = check_source(config, source).or_else(|| check_token(config, source)) {
             return vec![problem];
         }
         let url = source.get("url").as_str().unwrap_or_default();
@@ -142,6 +156,16 @@ impl ResourceKind for Image {
         Vec::new()
     }
 
+    /// Another token makes other content.
+    fn refine(&self, change: &mut PlannedChange<'_>) {
+        let token = |image: &Value| image.get("source").get("token").clone();
+        if !change.is_create() && token(change.prior) != token(&change.planned) {
+            for observed in ["virtual_size", "checksum"] {
+                change.planned.set(observed, Value::UNKNOWN);
+            }
+        }
+    }
+
     async fn derive(&self, change: &mut PlannedChange<'_>) {
         file::derive(change).await;
     }
@@ -164,18 +188,6 @@ impl ResourceKind for Image {
     }
 }
 
-/// Refuses what is no namespace that an image can be shared with.
-fn check_shared_with(config: &Value) -> Option<Diagnostic> {
-    let is_wrong = |name: &str| name != "*" && !ResourceName::is_dns_label(name);
-    let names = config.get("shared_with").elements().iter().map(|name| name.as_str().unwrap_or("*"));
-    let (index, name) = names.enumerate().find(|(_, name)| is_wrong(name))?;
-    let at = AttributePath::root("shared_with").index(index);
-    let detail = format!(
-        "{at}: {name:?} is not the name of a namespace. Write \"*\" to share it with every namespace."
-    );
-    Some(Diagnostic::error("Invalid namespace", detail).at(at))
-}
-
 /// Refuses a source that is not exactly one, and what belongs to another one.
 fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
     let path = |name: &str| AttributePath::root("source").attribute(name);
@@ -188,10 +200,14 @@ fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
         let detail = "Set exactly one of url, file, disk, snapshot, image and upload in source, for example source = { url = \"…\" }.";
         return Some(Diagnostic::error("Invalid source", detail).at("source"));
     };
-    if *only != "image" && !source.get("image_namespace").is_null() {
-        let at = path("image_namespace");
-        let detail = format!("{at}: it is the namespace of the image in `image`, and this one has `{only}`.");
-        return Some(Diagnostic::error("Invalid source", detail).at(at));
+    for kind in ["image", "disk", "snapshot"] {
+        let name = format!("{kind}_namespace");
+        if *only != kind && !source.get(&name).is_null() {
+            let at = path(&name);
+            let detail =
+                format!("{at}: it is the namespace of the {kind} in `{kind}`, and this one has `{only}`.");
+            return Some(Diagnostic::error("Invalid source", detail).at(at));
+        }
     }
     match *only {
         "url" => return None,
@@ -233,6 +249,27 @@ fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
     if !config.get("compression").is_null() {
         let detail = "compression: it is that of the file at a url.";
         return Some(Diagnostic::error("Invalid compression", detail).at("compression"));
+    }
+    None
+}
+
+/// Refuses a token of content that is always the same.
+fn check_token(config: &Value, source: &Value) -> Option<Diagnostic> {
+    if source.get("token").is_null() {
+        return None;
+    }
+    let at = AttributePath::root("source").attribute("token");
+    let invalid = |detail: String| Some(Diagnostic::error("Invalid source", detail).at(at.clone()));
+    let is_set = |name: &&str| !source.get(name).is_null() && !source.get(name).is_unknown();
+    if let Some(fixed) = ["sha256", "sha512", "file", "upload"].into_iter().find(is_set) {
+        return invalid(format!(
+            "{at}: it has the content made anew, and with `{fixed}` that is always the same. Declare another image for other content."
+        ));
+    }
+    if config.get("format").as_str() == Some("iso") {
+        return invalid(format!(
+            "{at}: an iso is the medium of drives, in which it would be exchanged. Declare another image for other content."
+        ));
     }
     None
 }

@@ -81,6 +81,7 @@ pub mod run;
 pub mod security_group;
 pub mod selector;
 pub mod session;
+mod shared_with;
 pub mod snapshot_schedule;
 pub mod storage_pool;
 pub mod timeouts;

@@ -137,8 +137,14 @@ async fn on_disk_backup(action: DiskBackupAction) -> anyhow::Result<()> {
 }
 
 fn unpack_image(options: &UnpackImageOptions) -> anyhow::Result<()> {
-    let UnpackImageOptions { input, output, archive, compression } = options;
-    berth_host::linux::unpack(*compression, *archive, input, output)?;
+    let UnpackImageOptions { input, output, archive, ova, compression } = options;
+    let container_disk = archive.then_some(berth_host::linux::Archive::ContainerDisk);
+    berth_host::linux::unpack(
+        *compression,
+        ova.map(berth_host::linux::Archive::Ova).or(container_disk),
+        input,
+        output,
+    )?;
     Ok(())
 }
 

@@ -818,6 +818,32 @@ fn an_image_is_made_from_a_disk_and_from_a_snapshot_once() {
 }
 
 #[test]
+fn an_image_with_another_token_is_made_anew_and_a_disk_of_its_former_content_keeps_that() {
+    converges(&[Fault::Error, Fault::CrashAfter], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        rig.apply("Image", "current", json!({"source": {"disk": "web-root"}})).await;
+        rig.until("current", "is made", is_image_ready).await;
+        rig.apply("Disk", "copy", json!({"image": "current"})).await;
+        let has_file = |disk: &Disk| disk.status.as_ref().is_some_and(|status| status.size.is_some());
+        rig.until("copy", "has a file", has_file).await;
+        rig.strike_from_here();
+        rig.apply("Image", "current", json!({"source": {"disk": "web-root", "token": "2"}})).await;
+        let is_anew = |image: &Image| {
+            let token = image.status.as_ref().and_then(|status| status.token.as_deref());
+            is_image_ready(image) && token == Some("2") && image.digest().is_some()
+        };
+        rig.until("current", "is made anew", is_anew).await;
+        rig.must_settle().await;
+        assert_eq!(
+            rig.system.leftovers().images.len(),
+            3,
+            "the image below the disk, the former content and the new one"
+        );
+    });
+}
+
+#[test]
 fn images_that_were_made_go_with_their_objects_and_their_disks() {
     converges(&[], async |rig| {
         web_is_declared(rig).await;

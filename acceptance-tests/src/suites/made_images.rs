@@ -31,7 +31,7 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
             project.write("terraform.tfvars.json", &variables.to_string())?;
             project.init()?;
             project.apply()?;
-            let held = made(platform, &project, &image);
+            let held = made(platform, &project, &image).and_then(|()| shared(platform));
             project.destroy()?;
             held?;
             let left = platform.kubectl().ok(&["get", "images,disks,dsnap", "-o", "name"])?;
@@ -64,6 +64,16 @@ fn made(platform: &Platform, project: &Project, image: &str) -> Result<()> {
     );
     let own = write(platform, &worker, "golden-worker-data", 9)?;
     ensure!(sum(platform, &first, "golden-data")? == after && own != after, "each has its own");
+    // Another token has the image made anew, and the disk that was made before keeps its data.
+    let anew =
+        image.replace("{ disk = berth_disk.data.name }", "{ disk = berth_disk.data.name, token = \"2\" }");
+    ensure!(anew != image, "image.tf has no such source");
+    project.write("image.tf", &anew)?;
+    project.apply()?;
+    project.plan_is_empty()?;
+    let status = kubectl.object("image", "golden-data-1")?["status"].clone();
+    ensure!(status["token"] == "2" && status["checksum"] != checksum, "{status:#}");
+    ensure!(sum(platform, &worker, "golden-worker-data")? == own, "it is based on the former content");
     let other = json!({"spec": {"source": {"disk": "golden-root"}}}).to_string();
     let refused = kubectl.refused(&["patch", "image", "golden-data-1", "--type=merge", "-p", &other])?;
     contains_all(&refused, &["source.disk cannot change"])?;
@@ -75,4 +85,32 @@ fn made(platform: &Platform, project: &Project, image: &str) -> Result<()> {
         |image: &serde_json::Value| image["status"]["conditions"].to_string().contains("WaitingForDisk");
     kubectl.until("image/golden-none", "to wait", SOON, waits)?;
     kubectl.ok(&["delete", "image", "golden-none", "--timeout=60s"]).map(drop)
+}
+
+/// A disk of another namespace is copied, and an image made of it, once it is shared.
+fn shared(platform: &Platform) -> Result<()> {
+    let kubectl = platform.kubectl();
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "borrower"}});
+    kubectl.apply(&namespace.to_string())?;
+    let borrower = kubectl.within("borrower");
+    let source = json!({"disk": "golden-data", "diskNamespace": "default"});
+    for kind in ["Image", "Disk"] {
+        let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": "borrowed"},
+            "spec": {"source": source}});
+        borrower.apply(&object.to_string())?;
+    }
+    for object in ["image/borrowed", "disk/borrowed"] {
+        borrower.condition(object, "Stalled=True", Some("SourceNotShared"), SOON)?;
+    }
+    let share = |with: serde_json::Value| {
+        let patch = json!({"spec": {"sharedWith": with}}).to_string();
+        kubectl.ok(&["patch", "disk", "golden-data", "--type=merge", "-p", &patch]).map(drop)
+    };
+    share(json!(["borrower"]))?;
+    for object in ["image/borrowed", "disk/borrowed"] {
+        borrower.condition(object, "Ready=True", None, SOON)?;
+    }
+    share(serde_json::Value::Null)?;
+    borrower.ok(&["delete", "image/borrowed", "disk/borrowed", "--timeout=60s"])?;
+    kubectl.ok(&["delete", "namespace", "borrower", "--timeout=60s"]).map(drop)
 }

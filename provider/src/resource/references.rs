@@ -16,7 +16,7 @@ use crate::{
     change::PlannedChange,
     field::{Field, Shape},
     mapping::find_named,
-    references::{DISK, Named, ORIGINAL_IMAGE},
+    references::{DISK, DISK_SNAPSHOT, Named, ORIGINAL_IMAGE},
     run::Run,
 };
 
@@ -214,8 +214,14 @@ fn find_named_objects(
                 let needs_no_object = reference.has_default && name == berth_api::DEFAULT_NAME;
                 // A Disk with a template is created for the VM.
                 let is_created = reference == DISK && !planned.get("template").is_null();
-                // A user of an image of another namespace need not have the right to read it there.
-                let is_elsewhere = reference == ORIGINAL_IMAGE && !planned.get("image_namespace").is_null();
+                // A user of an object of another namespace need not have the right to read it there.
+                let elsewhere = [
+                    (ORIGINAL_IMAGE, "image_namespace"),
+                    (DISK, "disk_namespace"),
+                    (DISK_SNAPSHOT, "snapshot_namespace"),
+                ];
+                let mut elsewhere = elsewhere.into_iter().filter(|(of, _)| *of == reference);
+                let is_elsewhere = elsewhere.any(|(_, namespace)| !planned.get(namespace).is_null());
                 if !needs_no_object && !is_created && !is_elsewhere && !name.is_empty() {
                     found.push(Named { path, reference, name: name.to_owned() });
                 }

@@ -797,6 +797,22 @@ fn images() -> Vec<Bad> {
             "source.image_namespace",
             "namespace of the image in `image`",
         ),
+        everywhere(with(from("http://x"), "/ova_disk", json!(1)), "ova_disk", "set format = \"ova\""),
+        everywhere(
+            image(json!({"url": "http://x", "sha256": sum, "token": "2"})),
+            "source.token",
+            "always the same",
+        ),
+        everywhere(
+            with(image(json!({"disk": "d", "token": "2"})), "/format", json!("iso")),
+            "format",
+            "has the format qcow2",
+        ),
+        everywhere(
+            image(json!({"disk": "d", "snapshot_namespace": "golden"})),
+            "source.snapshot_namespace",
+            "namespace of the snapshot in `snapshot`",
+        ),
         everywhere(
             with(from("http://x"), "/shared_with", json!(["team-a", "Team B"])),
             "shared_with[1]",
@@ -815,7 +831,7 @@ fn images() -> Vec<Bad> {
         ),
         everywhere(with(image(json!({"disk": "d"})), "/format", json!("raw")), "format", "format qcow2"),
         everywhere(with(image(json!({"disk": "d"})), "/compression", json!("xz")), "compression", "at a url"),
-        everywhere(with(from("http://x"), "/format", json!("ova")), "format", "is not one of"),
+        everywhere(with(from("http://x"), "/format", json!("ovf")), "format", "is not one of"),
         everywhere(with(from("http://x"), "/compression", json!("zip")), "compression", "is not one of"),
     ]
 }
@@ -841,6 +857,12 @@ fn disks() -> Vec<Bad> {
             "an image or",
         ),
         everywhere(with(disk(), "/source", json!({"disk": "a/b"})), "source.disk", "not a DNS label"),
+        everywhere(
+            with(disk(), "/source", json!({"snapshot": "a", "disk_namespace": "b"})),
+            "source.disk_namespace",
+            "which is not set",
+        ),
+        everywhere(with(disk(), "/shared_with", json!(["A b"])), "shared_with[0]", "is not the name of a"),
         everywhere(with(disk(), "/source", json!({"disk": "a", "file": "/b"})), "source", "either"),
         everywhere(with(disk(), "/source", json!({"snapshot": "a", "backup": "b"})), "source", "either"),
         everywhere(with(disk(), "/source", json!({"backup": "a/b"})), "source.backup", "not a DNS label"),

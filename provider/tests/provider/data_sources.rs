@@ -79,7 +79,7 @@ fn vm(name: &str) -> Json {
 }
 
 /// Possible secrets, and their checksum.
-const WITHHELD: [&str; 7] = [
+const WITHHELD: [&str; 8] = [
     "bootstrap.user_data",
     "bootstrap.checksum",
     "disks.template.access",
@@ -87,6 +87,7 @@ const WITHHELD: [&str; 7] = [
     "disks.template.imported_from",
     "disks.template.placement",
     "disks.template.restore",
+    "disks.template.shared_with",
 ];
 
 /// The properties of a schema that a list of attributes lacks.

@@ -154,7 +154,8 @@ fn interface() -> Json {
 
 /// The control plane refuses some of these together.
 fn template() -> Json {
-    json!({"size": "2Gi", "image": "i", "source": {"disk": "d", "snapshot": "s", "backup": "b", "file": "/f"}, "pool": "default",
+    json!({"size": "2Gi", "image": "i", "source": {"disk": "d", "disk_namespace": "g", "snapshot": "s",
+        "snapshot_namespace": "g", "backup": "b", "file": "/f"}, "pool": "default",
         "deletion_policy": "Delete", "expand_policy": "Online", "provisioning": "Thin", "encryption": {"key_class": "default"}, "limits": {"iops": 100, "read_iops": 100, "write_iops": 100, "bandwidth": "1Mi",
         "read_bandwidth": "1Mi", "write_bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}})
 }
@@ -272,6 +273,8 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/disks/0/template", json!({"size": "1Gi"}), Announced::Refused),
         ("/disks/1/template/image", json!("j"), Announced::Refused),
         ("/disks/1/template/source/disk", json!("e"), Announced::Refused),
+        ("/disks/1/template/source/disk_namespace", json!("h"), Announced::Refused),
+        ("/disks/1/template/source/snapshot_namespace", json!("h"), Announced::Refused),
         ("/disks/1/template/source/snapshot", json!("t"), Announced::Refused),
         ("/disks/1/template/source/backup", json!("c"), Announced::Refused),
         ("/disks/1/template/source/file", json!("/g"), Announced::Refused),
@@ -414,6 +417,9 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         |source: Json| json!({"name": "i", "namespace": "default", "source": source, "format": "qcow2"});
     let by_sha512 = from(json!({"url": "https://a/x", "sha512": "0".repeat(128)}));
     let by_file = from(json!({"url": "https://a/x", "checksum_url": "https://a/SHA512SUMS"}));
+    let by_token = from(json!({"url": "https://a/x", "checksum_url": "https://a/SHA512SUMS", "token": "1"}));
+    let mut of_ova = image.clone();
+    (of_ova["format"], of_ova["ova_disk"]) = ("ova".into(), 1.into());
     let by_trust = from(json!({"url": "https://a/x", "trust_on_first_use": true}));
     let mut described = image.clone();
     (described["display_name"], described["description"], described["version"]) =
@@ -422,6 +428,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     described["os"] =
         json!({"family": "a", "distribution": "a", "version": "a", "variant": "a", "architecture": "a"});
     let (of_disk, of_snapshot) = (from(json!({"disk": "d"})), from(json!({"snapshot": "s"})));
+    let foreign_disk = from(json!({"disk": "d", "disk_namespace": "golden"}));
+    let foreign_snapshot = from(json!({"snapshot": "s", "snapshot_namespace": "golden"}));
     let of_image = from(json!({"image": "other", "image_namespace": "golden"}));
     let limited =
         from(json!({"url": "https://a/x", "sha256": "0".repeat(64), "timeout_seconds": 600, "retries": 3}));
@@ -430,6 +438,12 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         "access": "ReadWriteOnce", "expand_policy": "Online", "provisioning": "Thin", "encryption": null, "limits": {"iops": 100, "bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}});
     let copy =
         |from: &str| json!({"name": "d", "namespace": "default", "size": "2Gi", "source": {from: "x"}});
+    let foreign = |from: &str| {
+        let mut foreign = copy(from);
+        foreign["source"][format!("{from}_namespace")] = "golden".into();
+        foreign["shared_with"] = json!(["team-a"]);
+        foreign
+    };
     let of_file = json!({"name": "d", "namespace": "default", "source": {"file": "/x"}});
     let mut imported = of_file.clone();
     imported["imported_from"] =
@@ -437,7 +451,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let mut zoned = disk.clone();
     zoned["placement"] = json!({"host_selector": {"zone": "a"}});
     let restored = json!({"name": "d", "namespace": "default", "size": "2Gi", "restore": {"snapshot": "s", "token": "1"}});
-    let snapshot = json!({"name": "s", "namespace": "default", "disk": "d"});
+    let snapshot = json!({"name": "s", "namespace": "default", "disk": "d", "shared_with": ["team-a"]});
     let of_vm = json!({"name": "s", "namespace": "default", "vm": "web", "memory": false});
     let backup = json!({"name": "b", "namespace": "default", "repository": "r", "snapshot": "s", "deletion_policy": "Delete"});
     let found = json!({"name": "b", "namespace": "default", "repository": "r", "existing": "v-1/b-1"});
@@ -499,6 +513,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_image", image.clone(), "/source/sha256", json!("1".repeat(64)), Announced::Replace),
         ("berth_image", by_sha512, "/source/sha512", json!("1".repeat(128)), Announced::Replace),
         ("berth_image", by_trust, "/source/trust_on_first_use", Json::Null, Announced::Replace),
+        ("berth_image", of_ova, "/ova_disk", json!(2), Announced::Replace),
+        ("berth_image", by_token, "/source/token", json!("2"), Announced::Live),
         ("berth_image", by_file, "/source/checksum_url", json!("https://b/SHA512SUMS"), Announced::Replace),
         ("berth_image", image.clone(), "/guest_os", json!("Windows"), Announced::PowerCycle),
         ("berth_image", image, "/format", json!("raw"), Announced::Replace),
@@ -515,6 +531,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_image", described, "/os/architecture", json!("b"), Announced::Live),
         ("berth_image", of_disk, "/source/disk", json!("other"), Announced::Replace),
         ("berth_image", of_snapshot, "/source/snapshot", json!("other"), Announced::Replace),
+        ("berth_image", foreign_disk, "/source/disk_namespace", json!("silver"), Announced::Replace),
+        ("berth_image", foreign_snapshot, "/source/snapshot_namespace", json!("silver"), Announced::Replace),
         ("berth_image", limited.clone(), "/source/timeout_seconds", json!(900), Announced::Live),
         ("berth_image", limited, "/source/retries", Json::Null, Announced::Live),
         ("berth_image", of_image.clone(), "/source/image", json!("another"), Announced::Replace),
@@ -528,6 +546,15 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_disk", copy("disk"), "/source/disk", json!("other"), Announced::Replace),
         ("berth_disk", copy("snapshot"), "/source/snapshot", json!("other"), Announced::Replace),
         ("berth_disk", copy("backup"), "/source/backup", json!("other"), Announced::Replace),
+        ("berth_disk", foreign("disk"), "/source/disk_namespace", json!("silver"), Announced::Replace),
+        (
+            "berth_disk",
+            foreign("snapshot"),
+            "/source/snapshot_namespace",
+            json!("silver"),
+            Announced::Replace,
+        ),
+        ("berth_disk", foreign("disk"), "/shared_with", json!(["*"]), Announced::Live),
         ("berth_disk", zoned.clone(), "/placement", Json::Null, Announced::Live),
         ("berth_disk", zoned, "/placement/host_selector", json!({"zone": "b"}), Announced::Live),
         ("berth_disk", imported.clone(), "/imported_from", Json::Null, Announced::Live),
@@ -552,6 +579,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_key_class", by_role.clone(), "/vault/app_role/role_id", json!("other"), Announced::Live),
         ("berth_key_class", by_role.clone(), "/vault/app_role/secret/name", json!("other"), Announced::Live),
         ("berth_key_class", by_role, "/vault/app_role/secret/key", json!("other"), Announced::Live),
+        ("berth_disk_snapshot", snapshot.clone(), "/shared_with", Json::Null, Announced::Live),
         ("berth_disk_snapshot", snapshot, "/disk", json!("other"), Announced::Replace),
         ("berth_backup", backup.clone(), "/repository", json!("other"), Announced::Replace),
         ("berth_backup", backup.clone(), "/snapshot", json!("other"), Announced::Replace),

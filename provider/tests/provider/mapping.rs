@@ -286,6 +286,23 @@ fn every_other_kind_becomes_its_custom_resource() {
                 "owner": "Team A", "sharedWith": ["team-b", "*"]}),
         ),
         (
+            "berth_image",
+            json!({"source": {"url": "https://a/b.ova", "sha256": "0"}, "format": "ova", "ova_disk": 2}),
+            json!({"source": {"url": "https://a/b.ova", "sha256": "0"}, "format": "ova", "ovaDisk": 2, "deletionProtection": false}),
+        ),
+        (
+            "berth_image",
+            json!({"source": {"snapshot": "root", "snapshot_namespace": "golden", "token": "2"}}),
+            json!({"source": {"snapshot": "root", "snapshotNamespace": "golden", "token": "2"}, "format": "qcow2", "deletionProtection": false}),
+        ),
+        (
+            "berth_disk",
+            json!({"source": {"disk": "root", "disk_namespace": "golden"}, "shared_with": ["team-b"]}),
+            json!({"source": {"disk": "root", "diskNamespace": "golden"}, "sharedWith": ["team-b"], "pool": "default",
+                "deletionPolicy": "Delete", "access": "ReadWriteOnce", "deletionProtection": false, "expandPolicy": "Online",
+                "provisioning": "Thin"}),
+        ),
+        (
             "berth_disk",
             json!({"size": "1Gi", "deletion_policy": "Retain"}),
             json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Retain", "deletionProtection": false,
@@ -338,7 +355,11 @@ fn every_other_kind_becomes_its_custom_resource() {
             json!({"image": "i", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
                 "access": "ReadOnlyMany", "expandPolicy": "Online", "provisioning": "Thin"}),
         ),
-        ("berth_disk_snapshot", json!({"disk": "d"}), json!({"disk": "d"})),
+        (
+            "berth_disk_snapshot",
+            json!({"disk": "d", "shared_with": ["*"]}),
+            json!({"disk": "d", "sharedWith": ["*"]}),
+        ),
         (
             "berth_backup",
             json!({"repository": "nas", "snapshot": "s"}),
@@ -538,7 +559,7 @@ fn a_refresh_keeps_the_words_and_the_order_of_the_state() {
 
 /// Fields of a spec that are no attributes: user data and its checksum have attributes of their own, the others are for
 /// `berth host`.
-const NOT_DECLARED: [&str; 10] = [
+const NOT_DECLARED: [&str; 11] = [
     "VM.bootstrap.userData",
     "VM.bootstrap.checksum",
     // Always refused.
@@ -547,6 +568,7 @@ const NOT_DECLARED: [&str; 10] = [
     "VM.disks.template.importedFrom",
     "VM.disks.template.placement",
     "VM.disks.template.restore",
+    "VM.disks.template.sharedWith",
     "Host.fenced",
     "Host.recovery",
     "Host.releasedOrphans",

@@ -116,6 +116,9 @@ async fn a_name_that_nothing_makes_is_a_warning_of_the_plan() {
     let foreign = json!({"name": "i", "source": {"image": "no", "image_namespace": "golden"}});
     let text = plan(&provider, "berth_image", &foreign).await;
     assert!(!text.contains("there is no Image"), "one of another namespace need not be readable: {text}");
+    let foreign = json!({"name": "d", "source": {"disk": "no", "disk_namespace": "golden"}});
+    let text = plan(&provider, "berth_disk", &foreign).await;
+    assert!(!text.contains("there is no Disk"), "one of another namespace need not be readable: {text}");
     plane.close().await;
 }
 

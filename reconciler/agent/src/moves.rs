@@ -144,19 +144,22 @@ fn awaited(tables: &Tables, disk: &Disk, volume: &str) -> Option<String> {
     if let Some((other, _)) = snapshot {
         return Some(format!("DiskSnapshot {} of it is being taken", other.name));
     }
+    // One of a namespace that it is shared with no more is not made, and does not hold it up.
     let copy = tables.disks.all().find(|(other, copy)| {
-        let source = copy.spec.source.as_ref().and_then(|source| source.disk.as_ref());
-        other.namespace == name.namespace
-            && source.is_some_and(|source| source.as_str() == name.name)
+        copy.is_copy_of_disk(&name.namespace, &name.name)
+            && disk.is_shared_with(&other.namespace)
             && copy.metadata.deletion_timestamp.is_none()
             && copy.status.as_ref().is_some_and(|status| status.binding.is_some() && status.size.is_none())
     });
     if let Some((other, _)) = copy {
         return Some(format!("Disk {} is being copied from it", other.name));
     }
-    let image = tables.images.all().find(|(_, image)| {
+    let image = tables.images.all().find(|(other, image)| {
         let of_it = image.status.as_ref().is_some_and(|status| status.volume_id.as_deref() == Some(volume));
-        of_it && image.digest().is_none() && image.metadata.deletion_timestamp.is_none()
+        of_it
+            && disk.is_shared_with(&other.namespace)
+            && image.digest().is_none()
+            && image.metadata.deletion_timestamp.is_none()
     });
     image.map(|(other, _)| format!("Image {} is being made from it", other.name))
 }

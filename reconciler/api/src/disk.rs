@@ -8,7 +8,10 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Conditions, DiskEncryption, EncryptionStatus, ObjectUse, Quantity, ResourceName};
+use crate::{
+    Binding, Conditions, DiskEncryption, EncryptionStatus, ObjectUse, Quantity, ResourceName,
+    sharing::is_shared,
+};
 pub use import::DiskImport;
 
 /// A persistent disk that outlives any VM: blank, made from an Image, copied from another Disk or a DiskSnapshot, restored from a
@@ -46,8 +49,9 @@ pub use import::DiskImport;
     validation = Rule::new("has(self.size) || has(self.image) || has(self.source)").message("size is required for a disk without an image or a source").field_path(".size"),
     validation = Rule::new("!has(self.source) || !has(self.image)").message("a disk is made from an image or from a source, not from both").field_path(".source"),
     validation = Rule::new("(has(self.source) && has(self.source.disk) ? self.source.disk : '') == (has(oldSelf.source) && has(oldSelf.source.disk) ? oldSelf.source.disk : '') && (has(self.source) && has(self.source.snapshot) ? self.source.snapshot : '') == (has(oldSelf.source) && has(oldSelf.source.snapshot) ? oldSelf.source.snapshot : '') && (has(self.source) && has(self.source.file) ? self.source.file : '') == (has(oldSelf.source) && has(oldSelf.source.file) ? oldSelf.source.file : '') && (has(self.source) && has(self.source.backup) ? self.source.backup : '') == (has(oldSelf.source) && has(oldSelf.source.backup) ? oldSelf.source.backup : '')").message("source cannot change: create another Disk").field_path(".source"),
+    validation = Rule::new("(has(self.source) && has(self.source.diskNamespace) ? self.source.diskNamespace : '') == (has(oldSelf.source) && has(oldSelf.source.diskNamespace) ? oldSelf.source.diskNamespace : '') && (has(self.source) && has(self.source.snapshotNamespace) ? self.source.snapshotNamespace : '') == (has(oldSelf.source) && has(oldSelf.source.snapshotNamespace) ? oldSelf.source.snapshotNamespace : '')").message("the namespace of the source cannot change: create another Disk").field_path(".source"),
     validation = Rule::new("!has(self.source) || !has(self.source.file) || !has(self.provisioning) || self.provisioning == 'Thin'").message("a file that is taken over stays as it is: provisioning Thick is for new files").field_path(".provisioning"),
-    validation = Rule::new("!has(self.restore) || !has(self.source) || !has(self.source.snapshot) || self.source.snapshot != self.restore.snapshot").message("a disk is restored from a snapshot of itself, and its source is one of another disk").field_path(".restore"),
+    validation = Rule::new("!has(self.restore) || !has(self.source) || !has(self.source.snapshot) || has(self.source.snapshotNamespace) || self.source.snapshot != self.restore.snapshot").message("a disk is restored from a snapshot of itself, and its source is one of another disk").field_path(".restore"),
     validation = Rule::new("!has(oldSelf.size) || (has(self.size) && quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0)").message("size can only grow: shrinking would lose data").field_path(".size"),
     validation = Rule::new("(has(self.image) ? self.image : '') == (has(oldSelf.image) ? oldSelf.image : '')").message("image cannot change: create another Disk").field_path(".image"),
     validation = Rule::new("has(self.encryption) == has(oldSelf.encryption)").message("encryption cannot be added or removed: create another Disk").field_path(".encryption"),
@@ -113,6 +117,12 @@ pub struct DiskSpec {
     /// The disk of another system that its data comes from, for people; `berth import` writes it. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported_from: Option<Box<DiskImport>>,
+    /// The namespaces whose Disks and Images can have the data of this one by `source.disk` and `source.diskNamespace`, at most 64; `*` is
+    /// every namespace. Those that are made stay when a namespace is taken off the list. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 63)))]
+    #[x_kube(validation = Rule::new("self.all(n, n == '*' || n.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'))").message("each of sharedWith must be the name of a namespace, or *"))]
+    pub shared_with: Vec<String>,
 }
 
 impl Default for DiskSpec {
@@ -132,6 +142,7 @@ impl Default for DiskSpec {
             encryption: None,
             limits: None,
             imported_from: None,
+            shared_with: Vec::new(),
         }
     }
 }
@@ -142,15 +153,25 @@ impl Default for DiskSpec {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("[has(self.disk), has(self.snapshot), has(self.file), has(self.backup)].filter(is, is).size() == 1").message("a source is either a disk, a snapshot, a backup or a file"),
+    validation = Rule::new("!has(self.diskNamespace) || has(self.disk)").message("diskNamespace is the namespace of the Disk in disk").field_path(".diskNamespace"),
+    validation = Rule::new("!has(self.snapshotNamespace) || has(self.snapshot)").message("snapshotNamespace is the namespace of the DiskSnapshot in snapshot").field_path(".snapshotNamespace"),
     validation = Rule::new("!has(self.file) || self.file.matches('^/[^[:cntrl:]]+$')").message("file is the absolute path of a file on the host").field_path(".file")
 )]
 pub struct DiskSource {
-    /// Name of a Disk of the same namespace, whose data is copied when this Disk is created.
+    /// Name of a Disk, of the same namespace or of `diskNamespace`, whose data is copied when this Disk is created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<ResourceName>,
-    /// Name of a DiskSnapshot of the same namespace.
+    /// The namespace of the Disk in `disk`, which has to be shared with the namespace of this one (`sharedWith`). Default: the same
+    /// namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_namespace: Option<ResourceName>,
+    /// Name of a DiskSnapshot, of the same namespace or of `snapshotNamespace`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<ResourceName>,
+    /// The namespace of the DiskSnapshot in `snapshot`, which has to be shared with the namespace of the Disk (`sharedWith`). Default: the
+    /// same namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_namespace: Option<ResourceName>,
     /// Name of a Backup of the same namespace. The disk is made once the Backup is complete, and its data is verified while it is
     /// written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -220,7 +241,37 @@ pub enum DataOrigin {
     File,
 }
 
+impl DiskSource {
+    /// Returns the namespace of the Disk, the DiskSnapshot or the Backup that a Disk of this namespace is made from.
+    pub fn namespace<'a>(&'a self, own: &'a str) -> &'a str {
+        let declared = self.disk_namespace.as_ref().or(self.snapshot_namespace.as_ref());
+        declared.map_or(own, ResourceName::as_str)
+    }
+}
+
 impl Disk {
+    /// Whether Disks and Images of this namespace may have its data.
+    pub fn is_shared_with(&self, namespace: &str) -> bool {
+        is_shared(&self.metadata, &self.spec.shared_with, namespace)
+    }
+
+    /// Whether it is declared as a copy of the Disk of this name.
+    pub fn is_copy_of_disk(&self, namespace: &str, name: &str) -> bool {
+        let named = self.spec.source.as_ref().and_then(|source| source.disk.as_ref());
+        named.is_some_and(|disk| disk.as_str() == name) && self.is_made_from(namespace)
+    }
+
+    /// Whether it is declared as a copy of the DiskSnapshot of this name.
+    pub fn is_copy_of_snapshot(&self, namespace: &str, name: &str) -> bool {
+        let named = self.spec.source.as_ref().and_then(|source| source.snapshot.as_ref());
+        named.is_some_and(|snapshot| snapshot.as_str() == name) && self.is_made_from(namespace)
+    }
+
+    fn is_made_from(&self, namespace: &str) -> bool {
+        let own = self.metadata.namespace.as_deref().unwrap_or_default();
+        self.spec.source.as_ref().is_some_and(|source| source.namespace(own) == namespace)
+    }
+
     /// Returns the source of the data that it was created with. A later restore does not change it.
     pub fn origin(&self) -> DataOrigin {
         let Some(source) = &self.spec.source else {

@@ -4,7 +4,10 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Conditions, EncryptionStatus, ResourceName, console::ConsoleAddress, former_uid};
+use crate::{
+    Binding, Conditions, EncryptionStatus, ResourceName, console::ConsoleAddress, former_uid,
+    sharing::is_shared,
+};
 
 /// The data of a Disk at one moment, on the host of the disk. Its VM runs on meanwhile. New Disks are made from it, by their
 /// `source`. It is kept until it is deleted, also after its Disk.
@@ -41,6 +44,12 @@ use crate::{Binding, Conditions, EncryptionStatus, ResourceName, console::Consol
 pub struct DiskSnapshotSpec {
     /// Name of the Disk, in the same namespace. The snapshot is taken when the Disk has a file. Cannot change.
     pub disk: ResourceName,
+    /// The namespaces whose Disks and Images can have its data by `source.snapshot` and `source.snapshotNamespace`, at most 64; `*` is every
+    /// namespace. Those that are made stay when a namespace is taken off the list. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 63)))]
+    #[x_kube(validation = Rule::new("self.all(n, n == '*' || n.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'))").message("each of sharedWith must be the name of a namespace, or *"))]
+    pub shared_with: Vec<String>,
 }
 
 /// The state in which a snapshot has a guest's file systems.
@@ -98,6 +107,11 @@ pub struct DiskSnapshotStatus {
 }
 
 impl DiskSnapshot {
+    /// Whether Disks and Images of this namespace may have its data.
+    pub fn is_shared_with(&self, namespace: &str) -> bool {
+        is_shared(&self.metadata, &self.spec.shared_with, namespace)
+    }
+
     /// Returns berth's own identity of the snapshot. It follows from the object, so that a lost status is found again and no
     /// other moment takes the place of the first.
     pub fn identity(&self) -> Option<String> {

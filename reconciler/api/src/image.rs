@@ -1,6 +1,8 @@
 //! Image: the source of disks.
 
 mod metadata;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 
@@ -8,7 +10,10 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Conditions, GuestOS, ObjectUser, ResourceName, SHARED_NAMESPACE, vm::ConsoleAddress};
+use crate::{
+    Binding, Conditions, GuestOS, ObjectUser, ResourceName, SHARED_NAMESPACE, sharing::is_shared,
+    vm::ConsoleAddress,
+};
 pub use metadata::ImageOs;
 
 /// The source of disks, or of the medium of a CD-ROM drive. One host downloads and verifies it; the other hosts that need it copy it from
@@ -57,13 +62,19 @@ pub use metadata::ImageOs;
     validation = Rule::new("(has(self.source.trustOnFirstUse) && self.source.trustOnFirstUse) == (has(oldSelf.source.trustOnFirstUse) && oldSelf.source.trustOnFirstUse)").message("source.trustOnFirstUse cannot change: disks are made from the bytes that were first; create another Image").field_path(".source.trustOnFirstUse"),
     validation = Rule::new("self.format == oldSelf.format").message("format cannot change: create another Image").field_path(".format"),
     validation = Rule::new("has(self.compression) == has(oldSelf.compression) && (!has(self.compression) || self.compression == oldSelf.compression)").message("compression cannot change: create another Image").field_path(".compression"),
+    validation = Rule::new("(has(self.ovaDisk) ? self.ovaDisk : 0) == (has(oldSelf.ovaDisk) ? oldSelf.ovaDisk : 0)").message("ovaDisk cannot change: create another Image").field_path(".ovaDisk"),
+    validation = Rule::new("!has(self.ovaDisk) || self.format == 'ova'").message("ovaDisk is the number of a disk in an ova").field_path(".ovaDisk"),
+    validation = Rule::new("!(has(self.source.url) && self.source.url.startsWith('oci://') && self.format == 'ova')").message("the layer of an oci:// image is no ova").field_path(".format"),
     validation = Rule::new("!(has(self.source.url) && self.source.url.startsWith('oci://') && has(self.compression))").message("the registry has the compression of an oci:// image").field_path(".compression"),
     validation = Rule::new("!has(self.source.url) || !has(oldSelf.source.url) || self.source.url == oldSelf.source.url || !(self.source.url.startsWith('oci://') || oldSelf.source.url.startsWith('oci://'))").message("an oci:// URL cannot change: disks are made from the content that it had; create another Image").field_path(".source.url"),
     validation = Rule::new("(has(self.source.disk) ? self.source.disk : '') == (has(oldSelf.source.disk) ? oldSelf.source.disk : '')").message("source.disk cannot change: the image was made once; create another Image").field_path(".source.disk"),
     validation = Rule::new("(has(self.source.snapshot) ? self.source.snapshot : '') == (has(oldSelf.source.snapshot) ? oldSelf.source.snapshot : '')").message("source.snapshot cannot change: the image was made once; create another Image").field_path(".source.snapshot"),
     validation = Rule::new("(has(self.source.image) ? self.source.image : '') == (has(oldSelf.source.image) ? oldSelf.source.image : '')").message("source.image cannot change: the image has the content of that one; create another Image").field_path(".source.image"),
     validation = Rule::new("(has(self.source.imageNamespace) ? self.source.imageNamespace : '') == (has(oldSelf.source.imageNamespace) ? oldSelf.source.imageNamespace : '')").message("source.imageNamespace cannot change: the image has the content of that one; create another Image").field_path(".source.imageNamespace"),
+    validation = Rule::new("(has(self.source.diskNamespace) ? self.source.diskNamespace : '') == (has(oldSelf.source.diskNamespace) ? oldSelf.source.diskNamespace : '')").message("source.diskNamespace cannot change: the image was made once; create another Image").field_path(".source.diskNamespace"),
+    validation = Rule::new("(has(self.source.snapshotNamespace) ? self.source.snapshotNamespace : '') == (has(oldSelf.source.snapshotNamespace) ? oldSelf.source.snapshotNamespace : '')").message("source.snapshotNamespace cannot change: the image was made once; create another Image").field_path(".source.snapshotNamespace"),
     validation = Rule::new("has(self.source.upload) == has(oldSelf.source.upload) && (!has(self.source.upload) || self.source.upload.size == oldSelf.source.upload.size)").message("source.upload cannot change: disks are made from this very content; create another Image").field_path(".source.upload"),
+    validation = Rule::new("!has(self.source.token) || self.format != 'iso'").message("an iso is the medium of drives, in which it would be exchanged: create another Image").field_path(".source.token"),
     validation = Rule::new("has(self.source.url) || has(self.source.upload) || has(self.source.image) || self.format == 'qcow2'").message("an image that is made from a disk or a snapshot has the format qcow2").field_path(".format"),
     validation = Rule::new("has(self.source.url) || has(self.source.upload) || has(self.source.image) || !has(self.compression)").message("compression is that of the file at a url, of an upload or of the other image").field_path(".compression")
 )]
@@ -71,10 +82,15 @@ pub struct ImageSpec {
     /// The source of the image.
     pub source: ImageSource,
     /// The format of the image: `qcow2` (default), `raw`, `vmdk` (one file: monolithic sparse or stream-optimized), `vdi`, `vhdx`
-    /// or `vhd` for disks, `iso` (ISO 9660) for CD-ROM drives of VMs. Never guessed. Hosts convert those that QEMU does not run
+    /// or `vhd` for disks, `ova` for a VMDK in an OVA, `iso` (ISO 9660) for CD-ROM drives of VMs. Never guessed. Hosts convert those that QEMU does not run
     /// well to qcow2, with `qemu-img`. Cannot change.
     #[serde(default)]
     pub format: ImageFormat,
+    /// The number of the disk in an `ova`, from 1, by the order of its `.vmdk` files: each disk is an Image of its own. Default: the only
+    /// one; an archive with several is refused. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 64))]
+    pub ova_disk: Option<i64>,
     /// The compression of the file at the source: `gzip`, `xz`, `zstd` or `bzip2`. Default: none. Never guessed. The checksum is
     /// that of the compressed file. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -125,6 +141,9 @@ pub struct ImageSpec {
     validation = Rule::new("!has(self.url) || self.url.startsWith('oci://') || [has(self.sha256), has(self.sha512), has(self.checksumUrl), has(self.trustOnFirstUse) && self.trustOnFirstUse].filter(set, set).size() == 1").message("exactly one of sha256, sha512 and checksumUrl is needed, or trustOnFirstUse: true"),
     validation = Rule::new("!has(self.trustOnFirstUse) || !self.trustOnFirstUse || (has(self.url) && !self.url.startsWith('oci://'))").message("trustOnFirstUse is for a url: an oci:// image has its checksum in the registry").field_path(".trustOnFirstUse"),
     validation = Rule::new("!has(self.imageNamespace) || has(self.image)").message("imageNamespace is the namespace of the Image in image").field_path(".imageNamespace"),
+    validation = Rule::new("!has(self.token) || !(has(self.sha256) || has(self.sha512) || has(self.upload))").message("token has the content made anew, and a declared checksum says that it is always the same: create another Image").field_path(".token"),
+    validation = Rule::new("!has(self.diskNamespace) || has(self.disk)").message("diskNamespace is the namespace of the Disk in disk").field_path(".diskNamespace"),
+    validation = Rule::new("!has(self.snapshotNamespace) || has(self.snapshot)").message("snapshotNamespace is the namespace of the DiskSnapshot in snapshot").field_path(".snapshotNamespace"),
     validation = Rule::new("has(self.url) || !(has(self.timeoutSeconds) || has(self.retries))").message("timeoutSeconds and retries are for a url").field_path(".timeoutSeconds"),
     validation = Rule::new("!has(self.secretName) || !has(self.url) || !self.url.startsWith('file:')").message("a file of the host needs no Secret").field_path(".secretName"),
     validation = Rule::new("!has(self.secretName) || !has(self.url) || !self.url.matches('^[a-z]+://[^/]*@')").message("secretName and a user in the url exclude each other").field_path(".secretName"),
@@ -141,13 +160,21 @@ pub struct ImageSource {
     #[schemars(length(max = 2048))]
     #[x_kube(validation = Rule::new("self.matches('^(https?|oci)://[^/:?#]') || self.startsWith('file:///')").message("must start with http://, https:// or oci:// and a host, or with file:///"))]
     pub url: Option<String>,
-    /// Name of a Disk of the same namespace: the image has its data of the moment at which the image is made, once the disk has a
-    /// file. Its VM runs on meanwhile. Cannot change.
+    /// Name of a Disk, of the same namespace or of `diskNamespace`: the image has its data of the moment at which the image is made, once
+    /// the disk has a file. Its VM runs on meanwhile. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<ResourceName>,
-    /// Name of a DiskSnapshot of the same namespace, whose data the image has. Cannot change.
+    /// The namespace of the Disk in `disk`, which has to be shared with the namespace of the image (`sharedWith`). Default: the same
+    /// namespace. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_namespace: Option<ResourceName>,
+    /// Name of a DiskSnapshot, of the same namespace or of `snapshotNamespace`, whose data the image has. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<ResourceName>,
+    /// The namespace of the DiskSnapshot in `snapshot`, which has to be shared with the namespace of the image (`sharedWith`). Default: the
+    /// same namespace. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_namespace: Option<ResourceName>,
     /// Name of another Image, of the same namespace or of `imageNamespace`: this one has its content under another name, without another
     /// download, and keeps it when the other one is deleted. `format` and `compression` are those of the other one. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -190,6 +217,13 @@ pub struct ImageSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub retries: Option<i64>,
+    /// Any text of 1 to 64 characters. Another text has the content made anew: the checksum at `checksumUrl` or in the registry is read
+    /// again, the `url` downloaded, the disk, the snapshot or the other image read as it is then. Disks that exist keep the content that they
+    /// are based on; new ones have the new content, whose checksum is in `status.checksum`, and wait until it is there. Not with `sha256`,
+    /// `sha512`, `upload` and the format `iso`. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    pub token: Option<String>,
     /// Name of a Secret in the Image's namespace with what the source asks for: `username` and `password`, or `token`; `headers`,
     /// one `Name: value` per line; `ca.crt`, the certificates in PEM that its own is issued by; or `.dockerconfigjson` for a
     /// registry. Hosts that download the image may read it. Credentials are sent to the host of `url` only, and not where it redirects
@@ -218,7 +252,9 @@ impl fmt::Debug for ImageSource {
         f.debug_struct("ImageSource")
             .field("url", &self.url.as_deref().map(redacted_url))
             .field("disk", &self.disk)
+            .field("disk_namespace", &self.disk_namespace)
             .field("snapshot", &self.snapshot)
+            .field("snapshot_namespace", &self.snapshot_namespace)
             .field("image", &self.image)
             .field("image_namespace", &self.image_namespace)
             .field("upload", &self.upload)
@@ -227,6 +263,7 @@ impl fmt::Debug for ImageSource {
             .field("trust_on_first_use", &self.trust_on_first_use)
             .field("checksum_url", &self.checksum_url.as_deref().map(redacted_url))
             .field("timeout_seconds", &self.timeout_seconds)
+            .field("token", &self.token)
             .field("retries", &self.retries)
             .field("secret_name", &self.secret_name)
             .finish()
@@ -254,12 +291,34 @@ pub fn redacted_url(url: &str) -> String {
     shown
 }
 
+/// The FNV-1a hash of a text: the same one in every version of berth.
+fn fnv1a(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
 impl Image {
     /// The checksum that the image's bytes must have, in hexadecimal digits: SHA-256 has 64, SHA-512 128. `None` while
     /// `checksumUrl` was not read, the registry not asked, or the image not made from its disk yet.
     pub fn digest(&self) -> Option<&str> {
         let declared = self.spec.source.sha512.as_deref().or(self.spec.source.sha256.as_deref());
         declared.or_else(|| self.status.as_ref()?.checksum.as_deref())
+    }
+
+    /// Returns the number of its disk in an OVA: 0 is the only one.
+    pub fn ova_number(&self) -> u8 {
+        self.spec.ova_disk.and_then(|number| u8::try_from(number).ok()).unwrap_or_default()
+    }
+
+    /// Returns the digest by which hosts store its file and report it: [`Image::digest`], but that of another file for each disk of an OVA.
+    pub fn stored_digest(&self) -> Option<String> {
+        let (digest, number) = (self.digest()?, self.ova_number());
+        let first = digest.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        Some(match first.filter(|_| number > 0) {
+            Some(first) => format!("{:02x}{}", first ^ number, digest.get(2..).unwrap_or_default()),
+            None => digest.to_owned(),
+        })
     }
 
     /// Whether it is made from a disk, a snapshot or another image of the site, or uploaded: it is on one host, and has no URL that others
@@ -311,14 +370,36 @@ impl Image {
     /// Whether Images of this namespace may have its content: its own namespace may, those that it is shared with, and all if it is in
     /// `berth-shared`.
     pub fn is_shared_with(&self, namespace: &str) -> bool {
-        let own = self.metadata.namespace.as_deref().unwrap_or_default();
-        let names = |shared: &String| shared == "*" || shared == namespace;
-        own == namespace || own == SHARED_NAMESPACE || self.spec.shared_with.iter().any(names)
+        self.metadata.namespace.as_deref() == Some(SHARED_NAMESPACE)
+            || is_shared(&self.metadata, &self.spec.shared_with, namespace)
+    }
+
+    /// Returns the namespace of the Disk or the DiskSnapshot that it is made from, if that is another one: it must be shared with this one.
+    pub fn foreign_data(&self) -> Option<&str> {
+        let source = &self.spec.source;
+        let declared = source.disk_namespace.as_ref().or(source.snapshot_namespace.as_ref())?.as_str();
+        Some(declared).filter(|declared| Some(*declared) != self.metadata.namespace.as_deref())
+    }
+
+    /// Whether its content is to be made anew: its status describes that of another `source.token`.
+    pub fn is_outdated(&self) -> bool {
+        let is_new = self.status.as_ref().is_none_or(|status| status.binding.is_none());
+        let made_for = self.status.as_ref().and_then(|status| status.token.as_ref());
+        !is_new && self.spec.source.token.as_ref() != made_for && self.metadata.deletion_timestamp.is_none()
+    }
+
+    /// Returns berth's own identity of the content that is made for an object with this uid: another one for each token. It follows from the
+    /// token, so that content is found again after the status was lost.
+    pub fn content_id(&self, uid: &str) -> String {
+        match self.status.as_ref().and_then(|status| status.token.as_deref()) {
+            Some(token) => format!("{uid}-{:016x}", fnv1a(token)),
+            None => uid.to_owned(),
+        }
     }
 
     /// Returns berth's own identity of the snapshot that is taken of a Disk for this image, which nothing else names.
     pub fn own_snapshot(&self) -> Option<String> {
-        self.metadata.uid.as_ref().map(|uid| format!("i-{uid}"))
+        self.metadata.uid.as_ref().map(|uid| format!("i-{}", self.content_id(uid)))
     }
 }
 
@@ -334,6 +415,7 @@ pub enum ImageFormat {
     Vdi,
     Vhdx,
     Vhd,
+    Ova,
 }
 
 /// The compression of an image's file.
@@ -387,6 +469,10 @@ pub struct ImageStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub checksum: Option<String>,
+    /// The `source.token` whose content this is. Written by the scheduler.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub token: Option<String>,
     /// The media type of that layer, also of a copy of its image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 255))]
@@ -424,98 +510,4 @@ pub enum ImageState {
     Creating,
     Ready,
     Failed,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_redacted_url_has_no_secrets() {
-        let redacted = redacted_url("https://me:sec@ret@example.org:8443/a.qcow2?X-Signature=secret#x");
-        assert_eq!(redacted, "https://example.org:8443/a.qcow2?…");
-        assert_eq!(redacted_url("https://example.org?token=secret"), "https://example.org?…");
-        assert_eq!(redacted_url("https://example.org/a#secret"), "https://example.org/a");
-        assert_eq!(redacted_url("https://me:secret@example.org"), "https://example.org");
-        assert_eq!(redacted_url("file:///a/b@c.img"), "file:///a/b@c.img");
-        assert_eq!(redacted_url("me:secret@example.org"), "example.org");
-    }
-
-    #[test]
-    fn an_image_is_shared_with_its_own_namespace_and_with_those_that_it_lists() {
-        let image = |namespace: &str, spec: serde_json::Value| -> Image {
-            serde_json::from_value(
-                serde_json::json!({"metadata": {"name": "i", "namespace": namespace}, "spec": spec}),
-            )
-            .expect("an image")
-        };
-        let shared = |with: serde_json::Value| {
-            let spec = serde_json::json!({"source": {"disk": "root"}, "sharedWith": with});
-            let golden = image("golden", spec);
-            ["golden", "team-a", "team-b"].map(|namespace| golden.is_shared_with(namespace))
-        };
-        assert_eq!(shared(serde_json::json!([])), [true, false, false]);
-        assert_eq!(shared(serde_json::json!(["team-a"])), [true, true, false]);
-        assert_eq!(shared(serde_json::json!(["team-b", "*"])), [true; 3]);
-        let of_all = image(SHARED_NAMESPACE, serde_json::json!({"source": {"disk": "root"}}));
-        assert!(of_all.is_shared_with("team-a"));
-
-        let copy = |source: serde_json::Value| image("team-a", serde_json::json!({"source": source}));
-        let foreign = copy(serde_json::json!({"image": "debian", "imageNamespace": "golden"}));
-        assert_eq!(foreign.original(), Some(("golden", &"debian".into())));
-        assert_eq!(foreign.foreign_original(), foreign.original());
-        let own = copy(serde_json::json!({"image": "debian", "imageNamespace": "team-a"}));
-        assert_eq!((own.original(), own.foreign_original()), (Some(("team-a", &"debian".into())), None));
-        let plain = copy(serde_json::json!({"image": "debian"}));
-        assert_eq!((plain.original(), plain.foreign_original()), (Some(("team-a", &"debian".into())), None));
-        assert_eq!(copy(serde_json::json!({"disk": "root"})).original(), None);
-    }
-
-    #[test]
-    fn other_hosts_copy_a_file_that_has_the_bytes_of_its_checksum_from_a_host_that_serves_it() {
-        let image = |spec: serde_json::Value, server: bool| -> Image {
-            let server =
-                server.then(|| serde_json::json!({"address": "192.0.2.1:7444", "certificateSha256": "ab"}));
-            serde_json::from_value(serde_json::json!({
-                "metadata": {"name": "golden"}, "spec": spec,
-                "status": {"binding": {"host": "h1", "epoch": 1}, "server": server},
-            }))
-            .expect("an image")
-        };
-        let made = serde_json::json!({"source": {"disk": "root"}});
-        let host = |image: &Image| image.copied_from().map(|(host, _)| host.to_owned());
-        assert_eq!(host(&image(made.clone(), true)).as_deref(), Some("h1"));
-        assert_eq!(host(&image(made, false)), None);
-        let mut pushed =
-            serde_json::json!({"source": {"upload": {"size": 5}, "sha256": "0"}, "format": "raw"});
-        assert!(host(&image(pushed.clone(), true)).is_some());
-        pushed["compression"] = "xz".into();
-        assert_eq!(host(&image(pushed.clone(), true)), None);
-        pushed["compression"] = serde_json::Value::Null;
-        pushed["format"] = "vmdk".into();
-        assert_eq!(host(&image(pushed, true)), None);
-        let downloaded = |url: &str| serde_json::json!({"source": {"url": url, "sha256": "0"}});
-        assert_eq!(host(&image(downloaded("https://a/b"), true)).as_deref(), Some("h1"));
-        assert_eq!(host(&image(downloaded("file:///a/b"), true)), None);
-        let mut of_registry = image(downloaded("oci://a/b"), true);
-        for (media_type, is_copied) in [
-            ("application/octet-stream", true),
-            ("application/vnd.example.disk+zstd", false),
-            ("application/vnd.oci.image.layer.v1.tar", false),
-            ("application/vnd.docker.image.rootfs.diff.tar.gzip", false),
-        ] {
-            of_registry.status.get_or_insert_default().media_type = Some(media_type.to_owned());
-            assert_eq!(host(&of_registry).is_some(), is_copied, "{media_type}");
-        }
-    }
-
-    #[test]
-    fn a_signed_url_is_not_in_the_debug_output_of_an_image() {
-        let source = serde_json::json!({
-            "url": "https://me:canary-1@a.example/x?sig=canary-2", "checksumUrl": "https://a.example/SHA256SUMS?sig=canary-3",
-        });
-        let spec: ImageSpec = serde_json::from_value(serde_json::json!({"source": source})).expect("a spec");
-        let text = format!("{:?}", Image::new("a", spec));
-        assert!(text.contains("a.example") && !text.contains("canary"), "{text}");
-    }
 }

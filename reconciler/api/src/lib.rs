@@ -80,6 +80,7 @@ pub mod restart_token;
 pub mod restrictions;
 pub mod security_group;
 pub mod shares;
+mod sharing;
 pub mod site;
 pub mod size;
 pub mod snapshot_schedule;

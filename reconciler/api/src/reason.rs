@@ -183,6 +183,8 @@ reasons! {
     ImageNotAllowed => "Have the host's administrator allow the folder or range: `--image-dir`, `--image-allow`.",
     /// No Image of that name is shared with this namespace by the other one (`sharedWith`), whether there is one or not.
     ImageNotShared => "Ask for the namespace in `sharedWith` of the Image, or take the data from an Image of your own.",
+    /// No Disk or DiskSnapshot of that name is shared with this namespace by the other one (`sharedWith`), whether there is one or not.
+    SourceNotShared => "Ask for the namespace in `sharedWith` of the Disk or the DiskSnapshot, or take the data from one of your own.",
     /// The file of an image that was made from a disk, a snapshot or another image, or was uploaded, is gone from its host.
     ImageLost => "Restore the file on its host, or replace the Image. Upload an uploaded one again: `berth image push`.",
     /// The bytes are not an image of the declared format or compression, or one that is refused (backing file, external data file).

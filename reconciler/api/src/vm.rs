@@ -430,6 +430,7 @@ impl VMSpec {
     validation = Rule::new("!has(self.template) || !has(self.template.restore)").message("a Disk of a template is not restored: declare a Disk of its own").field_path(".template"),
     validation = Rule::new("!has(self.template) || !has(self.template.access) || self.template.access == 'ReadWriteOnce'").message("a Disk of a template belongs to one VM: declare a Disk of its own for several").field_path(".template"),
     validation = Rule::new("!has(self.template) || !has(self.template.importedFrom)").message("a Disk of a template is a new one: declare a Disk of its own for one that is imported").field_path(".template"),
+    validation = Rule::new("!has(self.template) || !has(self.template.sharedWith)").message("a Disk of a template is not shared: declare a Disk of its own").field_path(".template"),
     validation = Rule::new("!has(self.template) || !has(self.template.placement)").message("a Disk of a template is on the host of its VM: set hostSelector in placement of the VM").field_path(".template"),
     validation = Rule::new("has(self.template) == has(oldSelf.template)").message("template cannot be added to an existing disk, or removed from it: give the disk another name").field_path(".template")
 )]

@@ -237,7 +237,8 @@ impl Cache {
             ObjectKind::Image => {
                 if let Some(image) = self.tables.images.get(key) {
                     let disk = image.spec.source.disk.as_ref();
-                    keys.extend(disk.map(|disk| named(ObjectKind::Disk, disk.as_str())));
+                    let of = image.foreign_data().unwrap_or(key.namespace());
+                    keys.extend(disk.map(|disk| Key::namespaced(ObjectKind::Disk, of, disk.as_str())));
                     let original = image.original();
                     keys.extend(original.map(|(namespace, name)| {
                         Key::namespaced(ObjectKind::Image, namespace, name.as_str())
@@ -246,9 +247,9 @@ impl Cache {
             }
             ObjectKind::Disk => {
                 let source = self.tables.disks.get(key).and_then(|disk| disk.spec.source.as_ref());
-                keys.extend(
-                    source.and_then(|s| s.disk.as_ref()).map(|d| named(ObjectKind::Disk, d.as_str())),
-                );
+                let of = source.map_or(key.namespace(), |source| source.namespace(key.namespace()));
+                let disk = source.and_then(|source| source.disk.as_ref());
+                keys.extend(disk.map(|disk| Key::namespaced(ObjectKind::Disk, of, disk.as_str())));
             }
             ObjectKind::PublicIP => keys.extend(self.index.vms_with_public_ip(key)),
             // A recovery ends once everything is given back on the server, not when that is decided: after a crash in
@@ -511,7 +512,8 @@ impl Cache {
         }
         let (old, new): (BTreeSet<&String>, BTreeSet<&String>) = (old.iter().collect(), new.iter().collect());
         let changed: BTreeSet<&str> = old.symmetric_difference(&new).map(|digest| digest.as_str()).collect();
-        let is_changed = |image: &Image| image.digest().is_some_and(|digest| changed.contains(digest));
+        let is_changed =
+            |image: &Image| image.stored_digest().is_some_and(|digest| changed.contains(digest.as_str()));
         self.tables
             .images
             .all()

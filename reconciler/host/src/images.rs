@@ -215,6 +215,17 @@ impl ImageSource {
         self.url.contains("://")
     }
 
+    /// Returns the digest that its file has in the cache: for a disk of an OVA with several, that of the archive with another first byte, so
+    /// that each has a file of its own. No other bytes with such a digest can be found.
+    pub fn stored_digest(&self) -> String {
+        let number = self.encoding.ova.unwrap_or_default();
+        let first = self.digest.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match first.filter(|_| number > 0) {
+            Some(first) => format!("{:02x}{}", first ^ number, self.digest.get(2..).unwrap_or_default()),
+            None => self.digest.clone(),
+        }
+    }
+
     /// Returns the uid of the Image whose upload it is. `None`: it is no upload.
     pub fn upload(&self) -> Option<&str> {
         self.url.strip_prefix(UPLOAD)
@@ -248,6 +259,9 @@ pub struct Encoding {
     /// The image is the only file below `disk/` in a tar archive, as in KubeVirt's container disks.
     #[serde(default)]
     pub archive: bool,
+    /// The image is a disk in an OVA: the one with this number, from 1; 0 is the only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ova: Option<u8>,
     /// Converted to qcow2.
     pub foreign: Option<ForeignFormat>,
 }
@@ -320,6 +334,8 @@ pub struct ChecksumSource {
     pub is_computed: bool,
     /// The limits of the attempts to download it.
     pub limits: DownloadLimits,
+    /// The token of the Image: with another one, what was found before does not count.
+    pub token: Option<String>,
 }
 
 /// Stands for a digest that is not known yet.
@@ -357,9 +373,9 @@ impl fmt::Debug for ChecksumSource {
 pub struct NewImage {
     /// The namespace of the Image.
     pub namespace: String,
-    /// The uid of the Image.
+    /// The identity of the content: the uid of the Image, and its token if it has one.
     pub uid: String,
-    /// The uid that the Image had before.
+    /// The identity with the uid that the Image had before.
     pub former_uid: Option<String>,
     /// The object that it is made from, for messages.
     pub shown: String,

@@ -86,7 +86,7 @@ pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, DoctorService
 use files::blocking;
 pub use guests::shut_down_guests;
 use host::LinuxInfo;
-pub use images::{ImageRules, unpack};
+pub use images::{Archive, ImageRules, unpack};
 use images::{LinuxImages, Unpacker};
 use layout::Layout;
 use machines::LinuxMachines;

@@ -39,13 +39,16 @@ pub struct ImagePushOptions {
     /// Its namespace.
     #[arg(short, long, default_value = "default")]
     pub namespace: String,
-    /// The format of the file: qcow2, raw, iso, vmdk, vdi, vhdx or vhd.
+    /// The format of the file: qcow2, raw, iso, vmdk, vdi, vhdx, vhd or ova.
     // The log has a global option of this name.
     #[arg(id = "image_format", long = "format", default_value = "qcow2", value_parser = word::<ImageFormat>)]
     pub format: ImageFormat,
     /// The compression of the file: gzip, xz, zstd or bzip2. Default: none.
     #[arg(long, value_parser = word::<ImageCompression>)]
     pub compression: Option<ImageCompression>,
+    /// The number of the disk in an ova, from 1. Default: the only one.
+    #[arg(long, value_parser = clap::value_parser!(i64).range(1..=64))]
+    pub ova_disk: Option<i64>,
     /// The Image's name for people. This and the next three have no effect on an Image that exists.
     #[arg(long)]
     pub display_name: Option<String>,
@@ -82,6 +85,9 @@ pub struct UnpackImageOptions {
     /// The image is the only file below `disk/` of a tar archive.
     #[arg(long)]
     pub archive: bool,
+    /// The image is the disk with this number in an OVA; 0 is the only one.
+    #[arg(long, conflicts_with = "archive")]
+    pub ova: Option<u8>,
     #[arg(long, value_parser = compression)]
     pub compression: Option<Compression>,
 }

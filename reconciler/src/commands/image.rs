@@ -85,6 +85,7 @@ fn spec(options: &ImagePushOptions, file: &MeasuredFile) -> ImageSpec {
         },
         format: options.format,
         compression: options.compression,
+        ova_disk: options.ova_disk,
         display_name: options.display_name.clone(),
         description: options.description.clone(),
         version: options.image_version.clone(),
@@ -120,6 +121,7 @@ fn check_same(found: &Image, spec: &ImageSpec) -> anyhow::Result<()> {
         () if is.source.upload.is_none() => "it is not an uploaded image",
         () if is.source != wanted.source => "it is of another file, with another checksum or size",
         () if is.format != wanted.format => "it has another format",
+        () if is.ova_disk != wanted.ova_disk => "it has another disk of its OVA",
         () if is.compression != wanted.compression => "it has another compression",
         () => return Ok(()),
     };

@@ -42,7 +42,9 @@ fn disk(host: &str, name: &str, volume: &TrashedVolume) -> Disk {
         image: volume.image.as_deref().map(Into::into),
         source: volume.source.as_ref().map(|source| DiskSource {
             disk: source.disk.as_deref().map(Into::into),
+            disk_namespace: source.disk.as_ref().and(source.namespace.as_deref()).map(Into::into),
             snapshot: source.snapshot.as_deref().map(Into::into),
+            snapshot_namespace: source.snapshot.as_ref().and(source.namespace.as_deref()).map(Into::into),
             file: source.file.clone(),
             backup: source.backup.as_deref().map(Into::into),
         }),

@@ -30,8 +30,8 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
             from.shared("image", "image", "images", text(object, "/spec/image")),
             from.site("pool", "storagepool", "storagepools", text(object, "/spec/pool")),
             from.shared("class", "keyclass", "keyclasses", text(object, "/spec/encryption/keyClass")),
-            from.own("source", "disk", "disks", text(object, "/spec/source/disk")),
-            from.own("source", "disksnapshot", "disksnapshots", text(object, "/spec/source/snapshot")),
+            source(&from, object, "disk"),
+            source(&from, object, "snapshot"),
             from.own("source", "backup", "backups", text(object, "/spec/source/backup")),
             from.own("restore", "disksnapshot", "disksnapshots", due_restore(object)),
             from.site("host", "host", "hosts", text(object, "/status/binding/host")),
@@ -70,9 +70,9 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
             from.own("certificates", "secret", "secrets", text(object, "/spec/vault/caSecret/name")),
         ],
         "image" => vec![
-            from.own("source", "disk", "disks", text(object, "/spec/source/disk")),
-            from.own("source", "disksnapshot", "disksnapshots", text(object, "/spec/source/snapshot")),
-            original(&from, object),
+            source(&from, object, "disk"),
+            source(&from, object, "snapshot"),
+            source(&from, object, "image"),
             from.site("host", "host", "hosts", text(object, "/status/binding/host")),
         ],
         _ => Vec::new(),
@@ -82,10 +82,15 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
     found
 }
 
-/// The image that an image is a copy of, which may be in another namespace.
-fn original(from: &From<'_>, image: &Value) -> Reference {
-    let own = from.own("source", "image", "images", text(image, "/spec/source/image"));
-    match text(image, "/spec/source/imageNamespace") {
+/// The disk, the snapshot or the image that a disk or an image is made from, which may be in another namespace.
+fn source(from: &From<'_>, object: &Value, field: &str) -> Reference {
+    let (kind, plural) = match field {
+        "disk" => ("disk", "disks"),
+        "snapshot" => ("disksnapshot", "disksnapshots"),
+        _ => ("image", "images"),
+    };
+    let own = from.own("source", kind, plural, text(object, &format!("/spec/source/{field}")));
+    match text(object, &format!("/spec/source/{field}Namespace")) {
         other if other.is_empty() => own,
         other => Reference { namespaces: vec![Some(other)], ..own },
     }

@@ -226,6 +226,42 @@ async fn an_image_is_given_to_a_namespace_that_it_is_shared_with_and_to_no_new_d
 }
 
 #[tokio::test]
+async fn a_disk_is_copied_into_a_namespace_that_it_is_shared_with_and_an_image_is_made_of_it_there() {
+    let fleet = Fleet::new().await;
+    let host = image::host(&fleet.clock);
+    let _agent = fleet.join_with("h1", "a", &host, Some(server().await)).await;
+    fleet.until("h1 is there", async || fleet.host_exists("h1").await).await;
+    let bytes = [b"QFI\xfb".as_slice(), &[6; 100_000]].concat();
+    host.serve_image(URL, &bytes);
+    fleet.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
+    fleet.apply("Image", "golden", json!({"source": {"url": URL, "sha256": hex_sha256(&bytes)}})).await;
+    fleet.declare_vm("web", "golden", "h1").await;
+    fleet.until_vm("web", "runs", runs).await;
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}});
+    install::apply(&fleet.admin, &[namespace]).await.expect("it applies");
+    for kind in ["Disk", "Image"] {
+        let copy = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": "copy", "namespace": "team"},
+            "spec": {"source": {"disk": "web", "diskNamespace": "default"}}});
+        install::apply(&fleet.admin, &[copy]).await.expect("it applies");
+    }
+    let disks: Api<Disk> = Api::namespaced(fleet.admin.clone(), "team");
+    let images: Api<Image> = Api::namespaced(fleet.admin.clone(), "team");
+    let disk = async || disks.get("copy").await.expect("it is there").status.unwrap_or_default();
+    let image = async || images.get("copy").await.expect("it is there").status.unwrap_or_default();
+    let is_refused = |conditions: &berth_api::Conditions| {
+        condition::find(conditions, "Ready").is_some_and(|ready| ready.reason == "SourceNotShared")
+    };
+    let are_refused = async || is_refused(&disk().await.conditions) && is_refused(&image().await.conditions);
+    fleet.until("both are refused", are_refused).await;
+    let shared = json!({"image": "golden", "size": "2Gi", "sharedWith": ["team"]});
+    fleet.apply("Disk", "web", shared).await;
+    let are_made = async || disk().await.size.is_some() && image().await.virtual_size.is_some();
+    fleet.until("both are made", are_made).await;
+    assert_eq!(image().await.binding.map(|binding| binding.host).as_deref(), Some("h1"));
+    assert!(host.violations().is_empty());
+}
+
+#[tokio::test]
 async fn two_hosts_that_need_an_image_at_once_download_it_once() {
     let fleet = Fleet::new().await;
     let [first, second] = [image::host(&fleet.clock), image::host(&fleet.clock)];

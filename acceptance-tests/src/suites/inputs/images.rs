@@ -151,6 +151,36 @@ fn shared(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     );
 }
 
+/// The second disk of an archive whose first one is none: with the declared number it is taken, and without one the archive is refused.
+fn of_ova(platform: &Platform, guest: &GuestImage, folder: &Path) -> Result<()> {
+    let manifest = format!("SHA256(a.vmdk)= {}\n", sum_of(&folder.join("a.vmdk"))?);
+    for (name, text) in [("box.ovf", "<Envelope/>"), ("none.vmdk", "none"), ("box.mf", manifest.as_str())] {
+        fs::write(folder.join(name), text)?;
+    }
+    let members = ["-cf", "box.ova", "box.ovf", "none.vmdk", "a.vmdk", "box.mf"];
+    process::run(Command::new("tar").args(members).current_dir(folder), LONGER)?.success()?;
+    let packed = folder.join("box.ova");
+    let sum = sum_of(&packed)?;
+    let mut image =
+        manifests::image("appliance", &platform.images().put("box.ova", Content::File(packed)), &sum);
+    image["spec"]["format"] = "ova".into();
+    let kubectl = platform.kubectl();
+    kubectl.apply(&image.to_string())?;
+    let refused = kubectl.condition("image/appliance", "Stalled=True", Some("ImageInvalid"), LONGER)?;
+    let message = condition_of(&refused, "Stalled").and_then(|stalled| stalled["message"].as_str());
+    contains_all(message.unwrap_or_default(), &["2 disks", "none.vmdk", "a.vmdk"])?;
+    delete(kubectl, &["image/appliance"])?;
+    image["spec"]["ovaDisk"] = 2.into();
+    kubectl.apply(&image.to_string())?;
+    kubectl.condition("image/appliance", "Ready=True", None, LONGER)?;
+    // Its file has a name of its own: see `Image::stored_digest`.
+    let first = u8::from_str_radix(&sum[..2], 16)? ^ 2;
+    let cached = platform.host().state().join("images").join(format!("{first:02x}{}", &sum[2..]));
+    let (original, cached) = (guest.path.to_str().unwrap_or_default(), cached.to_str().unwrap_or_default());
+    qemu_img(&["compare", "-f", "qcow2", "-F", "qcow2", original, cached], folder)?;
+    delete(kubectl, &["image/appliance"])
+}
+
 /// Runs the cases; each cleans up after itself.
 pub(super) fn run(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     let server = platform.images();
@@ -211,11 +241,12 @@ pub(super) fn run(report: &mut Report, platform: &Platform, guest: &GuestImage) 
     });
     copied_and_limited(report, platform, guest);
     shared(report, platform, guest);
-    report.case("a VMDK compressed with xz becomes the same disk in qcow2", || {
+    report.case("a VMDK in an OVA, and one compressed with xz, become the same disk in qcow2", || {
         let folder = platform.folder();
         let original = guest.path.to_str().unwrap_or_default();
         let options = "subformat=streamOptimized";
         qemu_img(&["convert", "-f", "qcow2", "-O", "vmdk", "-o", options, original, "a.vmdk"], folder)?;
+        of_ova(platform, guest, folder)?;
         process::run(Command::new("xz").args(["-0", "a.vmdk"]).current_dir(folder), LONGER)?.success()?;
         let packed = folder.join("a.vmdk.xz");
         let sum = sum_of(&packed)?;

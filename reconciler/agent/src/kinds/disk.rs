@@ -21,7 +21,9 @@ mod source;
 mod status;
 
 use async_trait::async_trait;
-use berth_api::{Binding, Conditions, Disk, DiskSnapshot, DiskStatus, HotswapDiskAttachment, Readiness, VM};
+use berth_api::{
+    Binding, Conditions, Disk, DiskSnapshot, DiskStatus, HotswapDiskAttachment, Image, Readiness, VM,
+};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -153,11 +155,16 @@ impl Indexed for Disk {
             .all()
             .filter(|(s_name, s)| s_name.namespace == name.namespace && s.spec.disk.as_str() == name.name);
         keys.extend(snapshots.map(|(name, _)| Key::new::<DiskSnapshot>(name.clone())));
-        let copies = tables.disks.all().filter(|(copy, disk)| {
-            let source = disk.spec.source.as_ref().and_then(|source| source.disk.as_ref());
-            copy.namespace == name.namespace && source.is_some_and(|source| source.as_str() == name.name)
-        });
+        let copies = tables.disks.all();
+        let copies = copies.filter(|(_, copy)| copy.is_copy_of_disk(&name.namespace, &name.name));
         keys.extend(copies.map(|(name, _)| Key::new::<Disk>(name.clone())));
+        // Those of other namespaces wait for the grant.
+        let images = tables.images.all().filter(|(_, image)| {
+            let source = &image.spec.source;
+            image.foreign_data() == Some(name.namespace.as_str())
+                && source.disk.as_ref().is_some_and(|disk| disk.as_str() == name.name)
+        });
+        keys.extend(images.map(|(name, _)| Key::new::<Image>(name.clone())));
         keys
     }
 

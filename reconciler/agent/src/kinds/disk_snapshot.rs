@@ -17,7 +17,7 @@ mod status;
 mod tests;
 
 use async_trait::async_trait;
-use berth_api::{Binding, Conditions, Disk, DiskSnapshot, DiskSnapshotStatus, Readiness, VM};
+use berth_api::{Binding, Conditions, Disk, DiskSnapshot, DiskSnapshotStatus, Image, Readiness, VM};
 use berth_host::{NewSnapshot, VolumeOwner};
 use jiff::Timestamp;
 
@@ -58,12 +58,19 @@ impl Indexed for DiskSnapshot {
 
     fn keys_of(name: &ObjectName, snapshot: &Self, tables: &Tables) -> Vec<Key> {
         let disks = tables.disks.all().filter(|(disk_name, disk)| {
-            let source = disk.spec.source.as_ref().and_then(|source| source.snapshot.as_ref());
-            let mut named =
-                source.into_iter().chain(disk.spec.restore.as_ref().map(|restore| &restore.snapshot));
-            disk_name.namespace == name.namespace && named.any(|snapshot| snapshot.as_str() == name.name)
+            let restored = disk.spec.restore.as_ref().is_some_and(|restore| {
+                disk_name.namespace == name.namespace && restore.snapshot.as_str() == name.name
+            });
+            restored || disk.is_copy_of_snapshot(&name.namespace, &name.name)
         });
         let mut keys: Vec<Key> = disks.map(|(name, _)| Key::new::<Disk>(name.clone())).collect();
+        // Those of other namespaces wait for the grant.
+        let images = tables.images.all().filter(|(_, image)| {
+            let source = &image.spec.source;
+            image.foreign_data() == Some(name.namespace.as_str())
+                && source.snapshot.as_ref().is_some_and(|snapshot| snapshot.as_str() == name.name)
+        });
+        keys.extend(images.map(|(name, _)| Key::new::<Image>(name.clone())));
         keys.push(Key::new::<DiskSnapshot>(name.clone()));
         if let Some(whole) = snapshot.part_of() {
             // It waits until the parts are taken.

@@ -230,6 +230,7 @@ pub(crate) fn wanted_by(image: &Image) -> Option<Wanted> {
                 secret,
                 is_computed,
                 limits,
+                token: image.status.as_ref().and_then(|status| status.token.clone()),
             })
         }
     })
@@ -268,8 +269,8 @@ fn made_from(image: &Image, namespace: String) -> Option<Wanted> {
     }
     Some(Wanted::Made(NewImage {
         namespace,
-        uid: image.uid()?,
-        former_uid: former_uid(image).map(str::to_owned),
+        uid: image.content_id(&image.uid()?),
+        former_uid: former_uid(image).map(|uid| image.content_id(uid)),
         shown: format!("{kind} {name}"),
         pool: status.pool.as_ref()?.to_string(),
         snapshot: status.snapshot_id.clone()?,
@@ -304,7 +305,9 @@ fn encoding(image: &Image) -> (Format, Encoding) {
         ImageFormat::Vdi => (Format::Qcow2, Some(ForeignFormat::Vdi)),
         ImageFormat::Vhdx => (Format::Qcow2, Some(ForeignFormat::Vhdx)),
         ImageFormat::Vhd => (Format::Qcow2, Some(ForeignFormat::Vhd)),
+        ImageFormat::Ova => (Format::Qcow2, Some(ForeignFormat::Vmdk)),
     };
+    let ova = (image.spec.format == ImageFormat::Ova).then(|| image.ova_number());
     let declared = image.spec.compression.map(|compression| match compression {
         ImageCompression::Gzip => Compression::Gzip,
         ImageCompression::Xz => Compression::Xz,
@@ -313,7 +316,7 @@ fn encoding(image: &Image) -> (Format, Encoding) {
     });
     let layer = image.status.as_ref().and_then(|status| status.media_type.as_deref());
     let (compression, archive) = layer.map_or((declared, false), of_layer);
-    (format, Encoding { compression, archive, foreign })
+    (format, Encoding { compression, archive, ova, foreign })
 }
 
 /// Reads the encoding of a layer from its media type (OCI Image Specification, and Docker's before it).

@@ -93,6 +93,10 @@ pub struct TrashedSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub snapshot: Option<String>,
+    /// The namespace of that Disk or DiskSnapshot, if it is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub namespace: Option<String>,
     /// Path of a file of the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]

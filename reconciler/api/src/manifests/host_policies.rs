@@ -83,6 +83,11 @@ fn bound() -> [Value; 2] {
                 ),
                 "a host does not change identities",
             ),
+            // One that drops it, such as an agent of a version without it, would have the content made again and again.
+            validation(
+                &format!("!variables.bound || !has(object.status) || ({})", identity("token")),
+                "a host does not change the token that the content of an Image is made for",
+            ),
             validation(
                 "!variables.bound || !has(object.status) || !has(object.status.interfaces) || object.status.interfaces.all(n, \
                  has(oldObject.status.interfaces) && oldObject.status.interfaces.exists(o, o.name == n.name && \

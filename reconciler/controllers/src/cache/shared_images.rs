@@ -16,6 +16,12 @@ pub(crate) struct ForeignOriginal {
     pub(crate) refusal: Option<String>,
 }
 
+/// Returns the text for an object that no other namespace gets data of, whether there is such an object or not.
+pub(crate) fn not_shared(key: &Key, with: &str) -> String {
+    let (kind, name) = (key.kind.as_str(), &key.name);
+    format!("no {kind} {name} in namespace {} is shared with namespace {with}", key.namespace())
+}
+
 impl Cache {
     /// Returns the Image of another namespace that this one is a copy of. `None`: it has the content of none.
     pub(crate) fn foreign_original(&self, image: &Image) -> Option<ForeignOriginal> {
@@ -23,8 +29,7 @@ impl Cache {
         let key = Key::namespaced(ObjectKind::Image, namespace, name.as_str());
         let own = image.metadata.namespace.as_deref().unwrap_or_default();
         let is_shared = self.tables.images.get(&key).is_some_and(|original| original.is_shared_with(own));
-        let refusal = (!is_shared)
-            .then(|| format!("no Image {name} in namespace {namespace} is shared with namespace {own}"));
+        let refusal = (!is_shared).then(|| not_shared(&key, own));
         Some(ForeignOriginal { key, refusal })
     }
 }

@@ -7,6 +7,8 @@ mod origin;
 mod original;
 mod upload;
 
+use std::sync::Arc;
+
 use berth_api::console::{COPY_ACCOUNT, DOWNLOAD_ACCOUNT, UPLOAD_ACCOUNT};
 use berth_api::{
     Binding, ConditionType, Image, ImageState, ImageStatus, Readiness, Reason, SYSTEM_NAMESPACE, condition,
@@ -54,7 +56,7 @@ enum Decision {
     BindTo(Place),
     /// To a host that has the content of its original.
     BindToCopy(Content),
-    /// It can never be what it is declared as, or its original is not shared with its namespace.
+    /// It can never be what it is declared as, or its disk, snapshot or original is not shared with its namespace.
     Refuse(Reason, String),
     /// Its disk, snapshot or original is waited for, or a host that it fits on.
     WaitFor(Reason, String),
@@ -65,13 +67,14 @@ enum Decision {
 }
 
 pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
-    let Some(image) = cache.tables.images.get(key).cloned() else { return Outcome::Settled };
+    let Some(stored) = cache.tables.images.get(key).cloned() else { return Outcome::Settled };
+    let image = for_token(&stored);
     let plan = plan(&image, &observe(cache, &image));
     let mut status = status(&image, &plan.decision, config.clock.now());
     status.hosts = holders::of(cache, &image);
     let users = cache.listed_users(key, &status.used_by);
     status.used_by.clone_from(&users);
-    batch.used(image.as_ref(), status, &users, config.clock.now());
+    batch.used(stored.as_ref(), status, &users, config.clock.now());
     if image.spec.source.upload.is_some() && image.metadata.deletion_timestamp.is_none() {
         ticket_accounts::ensure(cache, key.namespace(), &[UPLOAD_ACCOUNT], batch);
     }
@@ -142,6 +145,11 @@ fn plan_made(image: &Image, origin: &Origin, fenced: Option<&String>) -> Plan<De
     if let Some(decision) = stays(image, fenced) {
         return Plan::settled(decision);
     }
+    // Before anything else is read: the other texts would show that there is such an object.
+    if let Some(text) = &origin.not_shared {
+        let decision = Decision::Refuse(Reason::SourceNotShared, text.clone());
+        return Plan::blocked(decision, vec![Dependency::Object(origin.key.clone())]);
+    }
     match &origin.place {
         Ok(place) => Plan::settled(Decision::BindTo(place.clone())),
         Err(text) => {
@@ -209,6 +217,36 @@ fn plan_uploaded(image: &Image, host: &Result<String, String>, observed: &Observ
         Ok(host) => Plan::settled(Decision::BindForUpload(host.clone())),
         Err(text) => Plan::blocked(Decision::WaitFor(Reason::Pending, text.clone()), vec![Dependency::Hosts]),
     }
+}
+
+/// Returns the image with the status that its content is decided from: that of its present token.
+fn for_token(stored: &Arc<Image>) -> Arc<Image> {
+    let status = stored.status.as_ref();
+    let is_bound = status.is_some_and(|status| status.binding.is_some());
+    let token = stored.spec.source.token.as_ref();
+    if stored.is_outdated() {
+        Arc::new(anew(stored))
+    } else if !is_bound && status.and_then(|status| status.token.as_ref()) != token {
+        let mut image = stored.as_ref().clone();
+        image.status.get_or_insert_default().token = token.cloned();
+        Arc::new(image)
+    } else {
+        stored.clone()
+    }
+}
+
+/// Returns the image with the status of a new one: its content is made for another token. Files of the former content stay on their hosts as
+/// long as disks are based on them.
+fn anew(image: &Image) -> Image {
+    let former = image.status.clone().unwrap_or_default();
+    let status = ImageStatus {
+        observed_generation: former.observed_generation,
+        conditions: former.conditions,
+        used_by: former.used_by,
+        token: image.spec.source.token.clone(),
+        ..ImageStatus::default()
+    };
+    Image { status: Some(status), ..image.clone() }
 }
 
 fn status(image: &Image, decision: &Decision, now: Timestamp) -> ImageStatus {
@@ -409,6 +447,40 @@ mod tests {
         assert_eq!(plan(&copy, &fenced).decision, Decision::Lost("h2".into()));
     }
 
+    #[tokio::test]
+    async fn another_token_has_the_content_made_anew_of_the_disk_as_it_is_now() {
+        let source = json!({"disk": "root", "token": "2"});
+        let status = json!({"binding": {"host": "h1", "epoch": 1}, "snapshotID": "i-u", "volumeID": "v-1", "pool": "fast",
+            "checksum": "ab", "virtualSize": "1Gi", "bytes": 5});
+        let made: Image = serde_json::from_value(json!({
+            "metadata": {"name": "a", "namespace": "default", "uid": "u"}, "spec": {"source": source}, "status": status,
+        }))
+        .expect("an image");
+        assert!(made.is_outdated());
+        let fresh = for_token(&Arc::new(made));
+        assert!(!fresh.is_outdated() && fresh.digest().is_none());
+        let mut new = fresh.as_ref().clone();
+        new.status = None;
+        assert_eq!(
+            for_token(&Arc::new(new)).own_snapshot(),
+            fresh.own_snapshot(),
+            "as one that was declared so"
+        );
+        let disk: berth_api::Disk = serde_json::from_value(json!({
+            "metadata": {"name": "root", "namespace": "default"}, "spec": {"size": "1Gi", "pool": "fast"},
+            "status": {"binding": {"host": "h2", "epoch": 1}, "volumeID": "v-2", "size": "1Gi"},
+        }))
+        .expect("a disk");
+        let mut cache = Cache::new(Duration::from_secs(40));
+        cache.put(disk, Instant::now());
+        let plan = plan(&fresh, &observe(&cache, &fresh));
+        let bound = super::status(&fresh, &plan.decision, Timestamp::UNIX_EPOCH);
+        assert_eq!(bound.binding.as_ref().map(|binding| binding.host.as_str()), Some("h2"));
+        assert_eq!((bound.token.as_deref(), bound.volume_id.as_deref()), (Some("2"), Some("v-2")));
+        assert_ne!(bound.snapshot_id.as_deref(), Some("i-u"), "another snapshot");
+        assert!(bound.checksum.is_none() && bound.virtual_size.is_none());
+    }
+
     #[test]
     fn an_image_of_a_disk_goes_to_the_host_of_the_disk_and_stays_there() {
         let mut made = image(json!(null));
@@ -421,9 +493,15 @@ mod tests {
         };
         let key = Key::namespaced(ObjectKind::Disk, "default", "golden");
         let seen = |place: Result<Place, String>| Observed {
-            origin: Some(Origin { key: key.clone(), place }),
+            origin: Some(Origin { key: key.clone(), place, not_shared: None }),
             ..observed(Some("a"))
         };
+        let mut foreign = seen(Err("Disk golden has no file yet".into()));
+        foreign.origin.iter_mut().for_each(|origin| origin.not_shared = Some("no Disk golden".into()));
+        let refused = plan(&made, &foreign);
+        assert_eq!(refused.outcome, Outcome::Blocked(vec![Dependency::Object(key.clone())]));
+        let refused = status(&made, &refused.decision, Timestamp::UNIX_EPOCH);
+        assert_eq!(refused.conditions[0].reason, "SourceNotShared");
         let waits = plan(&made, &seen(Err("Disk golden has no file yet".into())));
         assert_eq!(waits.outcome, Outcome::Blocked(vec![Dependency::Object(key.clone())]));
         let now = Timestamp::UNIX_EPOCH;

@@ -62,20 +62,21 @@ impl FakeSystem {
             return Err(SystemError::ImageRefused { url, detail });
         }
         let mut state = self.state();
-        let facts = state.images.entry(source.digest.clone()).or_insert_with(|| ImageFacts {
-            digest: source.digest.clone(),
+        let digest = source.stored_digest();
+        let facts = state.images.entry(digest.clone()).or_insert_with(|| ImageFacts {
+            path: image_path(&digest),
+            digest,
             format: source.format,
             encoding: source.encoding,
             virtual_size: found.virtual_size,
             bytes: found.bytes,
-            path: image_path(&source.digest),
             readers: BTreeSet::new(),
             made_for: BTreeSet::new(),
         });
         facts.readers.insert(source.namespace.clone());
         self.files.put(&facts.path, found.virtual_size);
         let facts = facts.clone();
-        if let Some(bytes) = state.served.get(&facts.digest).cloned() {
+        if let Some(bytes) = state.served.get(&source.digest).cloned() {
             state.contents.insert(facts.digest.clone(), bytes);
         }
         Ok(facts)
@@ -217,7 +218,7 @@ impl FakeSystem {
 
     /// Returns the image if its namespace has downloaded it.
     pub(super) fn known(&self, source: &ImageSource) -> Option<ImageFacts> {
-        let facts = self.state().images.get(&source.digest).cloned()?;
+        let facts = self.state().images.get(&source.stored_digest()).cloned()?;
         let may_read = source.shared || facts.readers.contains(&source.namespace);
         may_read.then_some(facts)
     }

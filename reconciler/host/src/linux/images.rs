@@ -20,6 +20,7 @@ mod http;
 mod job;
 mod make;
 mod oci;
+mod ova;
 mod partial;
 mod rules;
 mod unpack;
@@ -47,7 +48,7 @@ use partial::{Partial, Place};
 pub use rules::ImageRules;
 use rules::{Guard, Rules};
 pub(super) use unpack::Unpacker;
-pub use unpack_file::unpack;
+pub use unpack_file::{Archive, unpack};
 
 type Result<T> = std::result::Result<T, SystemError>;
 /// Bytes so far, and the total if known.
@@ -86,7 +87,7 @@ impl LinuxImages {
 
     /// Returns the image if the source's namespace has proved its access.
     pub(super) async fn image(&self, source: &ImageSource) -> Result<Option<ImageFacts>> {
-        let facts = self.cached(&source.digest).await?;
+        let facts = self.cached(&source.stored_digest()).await?;
         let is_declared =
             |facts: &ImageFacts| (facts.format, facts.encoding) == (source.format, source.encoding);
         Ok(facts.filter(|facts| is_declared(facts) && cache::may_read(facts, source)))
@@ -131,7 +132,7 @@ impl LinuxImages {
             let mut kept: BTreeSet<String> = but.iter().map(partial::name).collect();
             for source in &but {
                 // The bytes that its checksum was computed of, until the download has taken them.
-                if is_digest(&source.digest) && cache.get(&source.digest)?.is_none() {
+                if is_digest(&source.digest) && cache.get(&source.stored_digest())?.is_none() {
                     kept.insert(partial::name(&source.with_no_digest()));
                 }
             }
@@ -274,7 +275,7 @@ impl LinuxImages {
         let place = Place::of(&self.cache.folder(), source);
         // If the image is already cached, the download only proves that this namespace may read it; the bytes are not
         // stored again. Those of an upload are.
-        let stored = source.upload().is_some() || self.cached(&source.digest).await?.is_none();
+        let stored = source.upload().is_some() || self.cached(&source.stored_digest()).await?.is_none();
         let (folder, wanted) = (self.cache.folder(), source.clone());
         blocking(move || partial::take_computed(&folder, &wanted, stored)).await?;
         let job =

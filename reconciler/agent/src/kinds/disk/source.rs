@@ -38,9 +38,12 @@ impl LocalSource {
 
 pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Option<LocalSource>, Error> {
     let Some(source) = &disk.spec.source else { return Ok(None) };
-    let name = |name: &str| ObjectName::new(disk.namespace().unwrap_or_default(), name);
+    let own = disk.namespace().unwrap_or_default();
+    let name = |name: &str| ObjectName::new(source.namespace(&own), name);
     if let Some(snapshot) = &source.snapshot {
         let object = ctx.index.read().disk_snapshots.get(&name(snapshot.as_str()));
+        // The host looks at the grant itself: it does not depend on what the controllers have written for the copy.
+        let object = object.filter(|object| object.is_shared_with(&own));
         let status = object.and_then(|object| object.status.clone()).unwrap_or_default();
         let (Some(pool), Some(id)) = (status.pool, status.snapshot_id) else {
             return Ok(Some(LocalSource::Snapshot(None)));
@@ -50,11 +53,14 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Option<LocalSo
     let Some(other) = &source.disk else { return Ok(None) };
     let pool = disk.spec.pool.as_str();
     let other = ctx.index.read().disks.get(&name(other.as_str()));
+    let other = other.filter(|other| other.is_shared_with(&own));
     let volume = match other.as_deref().and_then(|other| Some((other, volume_of(other)?))) {
         Some((other, volume)) => ctx.system.volume(other.pool().as_str(), volume).await?,
         None => None,
     };
-    let snapshot = match volume_of(disk) {
+    // A snapshot that was taken while the other disk was shared is of no use afterwards.
+    let is_granted = other.is_some() || source.namespace(&own) == own;
+    let snapshot = match volume_of(disk).filter(|_| is_granted) {
         Some(volume) => ctx.system.snapshot(pool, &identity_for_copy(volume)).await?,
         None => None,
     };
@@ -132,6 +138,11 @@ pub(super) fn new_owner(disk: &Disk) -> VolumeOwner {
         source: disk.spec.source.as_ref().map(|source| DeclaredSource {
             disk: source.disk.as_ref().map(ToString::to_string),
             snapshot: source.snapshot.as_ref().map(ToString::to_string),
+            namespace: source
+                .disk_namespace
+                .as_ref()
+                .or(source.snapshot_namespace.as_ref())
+                .map(ToString::to_string),
             file: source.file.clone(),
             backup: source.backup.as_ref().map(ToString::to_string),
         }),

@@ -70,7 +70,7 @@ fn used(tables: &Tables) -> BTreeSet<String> {
         let named = vm.spec.cdroms.iter().filter_map(|drive| drive.image.as_ref());
         named.filter_map(move |image| tables.images.find(&name.namespace, image.as_str()))
     });
-    kept.chain(of_disks).chain(of_drives).filter_map(|image| image.digest().map(str::to_owned)).collect()
+    kept.chain(of_disks).chain(of_drives).filter_map(|image| image.stored_digest()).collect()
 }
 
 /// Returns the Images bound here whose status says the opposite of the cache: that other hosts can copy them, or that they cannot.
@@ -82,7 +82,10 @@ pub(super) fn changed(tables: &Tables, host: &str, images: &[ImageFacts]) -> Vec
         let is_bound_here = status.binding.as_ref().is_some_and(|binding| binding.host == host);
         let may_read =
             |facts: &&ImageFacts| namespace == SHARED_NAMESPACE || facts.readers.contains(namespace);
-        let is_cached = image.digest().is_some_and(|digest| cached.get(digest).is_some_and(may_read));
+        let is_cached = {
+            let facts = image.stored_digest().and_then(|digest| cached.get(digest.as_str()).copied());
+            facts.is_some_and(|facts| may_read(&facts))
+        };
         let is_verified = status.virtual_size.is_some() && !image.is_local() && image.is_copyable();
         is_bound_here && is_verified && is_cached != status.server.is_some()
     };

@@ -142,7 +142,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     let declared: BTreeSet<(String, String)> = tables
         .images
         .all()
-        .filter_map(|(name, image)| Some((image.digest()?.to_owned(), name.namespace.clone())))
+        .filter_map(|(name, image)| Some((image.stored_digest()?, name.namespace.clone())))
         .collect();
     let mut images_in_use: BTreeSet<String> = declared.iter().map(|(digest, _)| digest.clone()).collect();
     let bases = volumes.iter().chain(trash.iter().map(|t| &t.volume)).filter_map(|v| v.base.clone());
@@ -157,7 +157,10 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         .images
         .all()
         .filter(|(_, image)| image.is_local())
-        .flat_map(|(_, image)| image.uid().into_iter().chain(former_uid(image.as_ref()).map(str::to_owned)))
+        .flat_map(|(_, image)| {
+            let uids = image.uid().into_iter().chain(former_uid(image.as_ref()).map(str::to_owned));
+            uids.map(|uid| image.content_id(&uid)).collect::<Vec<String>>()
+        })
         .collect();
     let is_made_here = |image: &&ImageFacts| {
         // In a recovery, its Image may be about to come back.

@@ -435,7 +435,8 @@ fn retained(observed: &Observed) -> Vec<RetainedVolume> {
 }
 
 fn declared_source(source: DeclaredSource) -> TrashedSource {
-    TrashedSource { disk: source.disk, snapshot: source.snapshot, file: source.file, backup: source.backup }
+    let DeclaredSource { disk, snapshot, namespace, file, backup } = source;
+    TrashedSource { disk, snapshot, namespace, file, backup }
 }
 
 /// Priority of an orphan in a list that is too long: the last ranks are left out first.

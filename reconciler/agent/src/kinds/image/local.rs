@@ -48,6 +48,9 @@ pub(crate) async fn observe(
 ) -> Result<LocalImage, Error> {
     let found = ctx.index.read().images.find(namespace, name);
     let Some(image) = found else { return Ok(LocalImage::Missing) };
+    if image.is_outdated() {
+        return Ok(LocalImage::Unknown);
+    }
     let Some(wanted) = wanted_on(ctx.host(), &image) else { return Ok(LocalImage::Unknown) };
     let Wanted::Image(source) = &wanted else { return Ok(LocalImage::Unknown) };
     if let Some(facts) = ctx.system.image(source).await? {

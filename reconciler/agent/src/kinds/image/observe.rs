@@ -1,7 +1,7 @@
 //! Observation of an image.
 
 use berth_api::vm::ConsoleAddress;
-use berth_api::{Image, Readiness, former_uid};
+use berth_api::{Disk, DiskSnapshot, Image, Readiness, ResourceName, former_uid};
 use berth_host::{ImageFacts, ImageSource, ResolvedImage, SnapshotFacts, SystemError};
 use kube::ResourceExt;
 
@@ -77,6 +77,9 @@ pub(super) async fn observe(ctx: &Context, image: &Image) -> Result<Observed, Er
                 let found = Pull::Found(ResolvedImage { digest, media_type: None });
                 return Ok(Observed { pull: Some(found), ..Observed::default() });
             }
+            if !is_shared(ctx, image) {
+                return Ok(Observed { pull: pull(), ..Observed::default() });
+            }
             let snapshot = ctx.system.snapshot(&new.pool, &new.snapshot).await?;
             let is_taken = snapshot.as_ref().is_some_and(|found| found.taken.is_some());
             let volume = image.status.as_ref().and_then(|status| status.volume_id.as_deref());
@@ -128,6 +131,23 @@ async fn observe_original(
     local::observe(ctx, namespace, name, &Key::of(image)).await
 }
 
+/// Whether the disk or the snapshot that an image is made from is of its namespace, or shared with it. The host looks at the grant itself.
+fn is_shared(ctx: &Context, image: &Image) -> bool {
+    let Some(namespace) = image.foreign_data() else { return true };
+    let (source, index) = (&image.spec.source, ctx.index.read());
+    let name = |name: &ResourceName| ObjectName::new(namespace, name.as_str());
+    let disk = source.disk.as_ref().and_then(|disk| index.disks.get(&name(disk)));
+    let snapshot = source.snapshot.as_ref().and_then(|snapshot| index.disk_snapshots.get(&name(snapshot)));
+    is_granted(image, disk.as_deref(), snapshot.as_deref())
+}
+
+/// Whether one of the objects that an image of another namespace is made from is shared with its namespace.
+pub(super) fn is_granted(image: &Image, disk: Option<&Disk>, snapshot: Option<&DiskSnapshot>) -> bool {
+    let own = image.metadata.namespace.as_deref().unwrap_or_default();
+    disk.is_some_and(|disk| disk.is_shared_with(own))
+        || snapshot.is_some_and(|snapshot| snapshot.is_shared_with(own))
+}
+
 /// Whether a copy may have the content of this image, and has its checksum.
 pub(super) fn is_given_to(original: &Image, copy: &Image) -> bool {
     original.digest() == copy.digest()
@@ -136,7 +156,8 @@ pub(super) fn is_given_to(original: &Image, copy: &Image) -> bool {
 
 /// Returns the digest of the image that was made for this object.
 async fn made(ctx: &Context, image: &Image) -> Result<Option<String>, Error> {
-    let uids: Vec<String> = image.uid().into_iter().chain(former_uid(image).map(str::to_owned)).collect();
+    let uids = image.uid().into_iter().chain(former_uid(image).map(str::to_owned));
+    let uids: Vec<String> = uids.map(|uid| image.content_id(&uid)).collect();
     let images = ctx.system.images().await?;
     let found = images.into_iter().find(|facts| uids.iter().any(|uid| facts.made_for.contains(uid)));
     Ok(found.map(|facts| facts.digest))

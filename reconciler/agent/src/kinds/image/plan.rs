@@ -20,6 +20,11 @@ pub(super) fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
     if image.metadata.deletion_timestamp.is_some() {
         return Plan::without_steps(Readiness::Reconciling(Reason::Deleting, String::new()));
     }
+    // Reported for the new generation: a client that waits for it does not take the former content for the new one.
+    if image.is_outdated() {
+        let text = "its content is about to be made anew, for another token".to_owned();
+        return Plan::without_steps(Readiness::Reconciling(Reason::Pending, text));
+    }
     let Some(wanted) = wanted_by(image) else {
         let text = "bound without the identity of its snapshot".to_owned();
         return Plan::without_steps(Readiness::Reconciling(Reason::Bound, text));
@@ -156,12 +161,12 @@ fn before_pull(image: &Image, wanted: &Wanted, observed: &Observed) -> Option<Pl
     if observed.pull.is_some() || observed.snapshot.as_ref().is_some_and(|found| found.taken.is_some()) {
         return None;
     }
+    let why = if image.foreign_data().is_some() { "deleted, or shared no more," } else { "deleted" };
+    let text = format!("{kind} {name} was {why} before the image was made from it");
     let Some(volume) = image.status.as_ref().and_then(|status| status.volume_id.clone()) else {
-        let text = format!("{kind} {name} was deleted before the image was made from it");
         return stalled(Reason::SnapshotLost, text);
     };
     if !observed.has_volume {
-        let text = format!("{kind} {name} was deleted before the image was made from it");
         return stalled(Reason::DiskLost, text);
     }
     let take = NewSnapshot { pool: new.pool.clone(), id: new.snapshot.clone(), volume, owner: None };

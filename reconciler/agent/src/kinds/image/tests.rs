@@ -163,9 +163,29 @@ fn a_compressed_image_of_a_foreign_format_is_qcow2_on_the_host() {
     let spec = json!({"source": {"url": "http://x/d.vmdk.xz", "sha256": "ab"}, "format": "vmdk", "compression": "xz"});
     image.spec = serde_json::from_value(spec).expect("a spec");
     let Some(Wanted::Image(source)) = wanted_by(&image) else { panic!("the checksum is known") };
-    let encoding =
-        Encoding { compression: Some(Compression::Xz), foreign: Some(ForeignFormat::Vmdk), archive: false };
+    let encoding = Encoding {
+        compression: Some(Compression::Xz),
+        foreign: Some(ForeignFormat::Vmdk),
+        ..Encoding::default()
+    };
     assert_eq!((source.format, source.encoding), (Format::Qcow2, encoding));
+}
+
+#[test]
+fn each_disk_of_an_ova_has_a_file_of_its_own_by_the_same_checksum() {
+    let ova = |number: Option<u8>| {
+        let mut image = image();
+        let spec = json!({"source": {"url": "http://x/a.ova", "sha256": "ab".repeat(32)}, "format": "ova", "ovaDisk": number});
+        image.spec = serde_json::from_value(spec).expect("a spec");
+        let Some(Wanted::Image(source)) = wanted_by(&image) else { panic!("the checksum is known") };
+        assert_eq!(Some(source.stored_digest()), image.stored_digest(), "both sides name it alike");
+        assert_eq!((source.format, source.encoding.foreign), (Format::Qcow2, Some(ForeignFormat::Vmdk)));
+        assert_eq!(source.digest, "ab".repeat(32));
+        (source.encoding.ova, source.stored_digest())
+    };
+    assert_eq!(ova(None), (Some(0), "ab".repeat(32)));
+    assert_eq!(ova(Some(1)), (Some(1), format!("aa{}", "ab".repeat(31))));
+    assert_eq!(ova(Some(2)), (Some(2), format!("a9{}", "ab".repeat(31))));
 }
 
 #[test]
@@ -187,7 +207,7 @@ fn the_layer_of_a_container_disk_is_unpacked_as_its_media_type_says() {
         (status.checksum, status.media_type) = (Some("cd".into()), Some(media_type.into()));
         image.status = Some(status);
         let Some(Wanted::Image(source)) = wanted_by(&image) else { panic!("the layer is known") };
-        assert_eq!(source.encoding, Encoding { compression, archive, foreign: None }, "{media_type}");
+        assert_eq!(source.encoding, Encoding { compression, archive, ..Encoding::default() }, "{media_type}");
     }
 }
 
@@ -232,6 +252,22 @@ fn an_image_of_a_disk_is_made_from_a_snapshot_of_it() {
     );
     let status = ImageReconciler::status(&image, &seen(true, None), &first.readiness, Timestamp::UNIX_EPOCH);
     assert_eq!(status.state, Some(ImageState::Creating));
+}
+
+#[test]
+fn the_content_of_another_token_is_other_work_and_the_former_one_is_not_reported_for_it() {
+    let mut image = made_image();
+    image.spec.source.token = Some("2".into());
+    let waits = ImageReconciler::plan(&image, &cached());
+    assert_eq!((waits.steps.len(), waits.readiness.reason()), (0, Reason::Pending));
+    image.status.as_mut().expect("a status").token = Some("2".into());
+    let Some(Wanted::Made(new)) = wanted_by(&image) else { panic!("it is to be made") };
+    assert_eq!(new.uid, image.content_id("u"));
+    assert_ne!(new.uid, "u");
+    image.spec.source =
+        serde_json::from_value(json!({"url": "oci://r.example/a", "token": "2"})).expect("a source");
+    let Some(Wanted::Checksum(source)) = wanted_by(&image) else { panic!("the layer is not known") };
+    assert_eq!(source.token.as_deref(), Some("2"), "what was read before does not count");
 }
 
 #[test]
@@ -297,6 +333,24 @@ fn a_host_gives_a_copy_the_file_of_an_image_that_is_shared_and_has_the_same_chec
     own.metadata.namespace = Some("ns".into());
     original.spec = image().spec;
     assert!(observe::is_given_to(&original, &own), "of the same namespace");
+}
+
+#[test]
+fn a_host_makes_nothing_of_a_disk_that_another_namespace_does_not_share() {
+    let mut image = made_image();
+    image.metadata.namespace = Some("team".into());
+    image.spec.source =
+        serde_json::from_value(json!({"disk": "web", "diskNamespace": "ns"})).expect("a source");
+    let mut disk: Disk = serde_json::from_value(
+        json!({"metadata": {"name": "web", "namespace": "ns"}, "spec": {"size": "1Gi"}}),
+    )
+    .expect("a disk");
+    assert!(!observe::is_granted(&image, Some(&disk), None) && !observe::is_granted(&image, None, None));
+    disk.spec.shared_with = vec!["team".into()];
+    assert!(observe::is_granted(&image, Some(&disk), None));
+    let refused = ImageReconciler::plan(&image, &Observed::default());
+    assert_eq!((refused.steps.len(), refused.readiness.reason()), (0, Reason::DiskLost));
+    assert!(refused.readiness.message().contains("shared no more"), "{refused:?}");
 }
 
 #[test]

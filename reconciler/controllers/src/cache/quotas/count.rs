@@ -154,11 +154,14 @@ fn declared(tables: &Tables, namespace: &str, spec: &DiskSpec) -> Option<u64> {
         return bytes(image.status.as_ref()?.virtual_size.as_deref());
     }
     let source = spec.source.as_ref()?;
+    let of = source.namespace(namespace);
     if let Some(disk) = &source.disk {
-        return bytes(tables.disks.named(namespace, disk.as_str())?.status.as_ref()?.size.as_deref());
+        let disk = tables.disks.named(of, disk.as_str()).filter(|disk| disk.is_shared_with(namespace))?;
+        return bytes(disk.status.as_ref()?.size.as_deref());
     }
     if let Some(snapshot) = &source.snapshot {
-        let snapshot = tables.disk_snapshots.named(namespace, snapshot.as_str())?;
+        let snapshot = tables.disk_snapshots.named(of, snapshot.as_str());
+        let snapshot = snapshot.filter(|snapshot| snapshot.is_shared_with(namespace))?;
         return bytes(snapshot.status.as_ref()?.size.as_deref());
     }
     let backup = tables.backups.named(namespace, source.backup.as_ref()?.as_str())?;

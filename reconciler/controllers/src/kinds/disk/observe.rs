@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
-use berth_api::{Disk, Image, ObjectUse, RESTORE_ANNOTATION, condition, former_uid};
+use berth_api::{Disk, DiskSnapshot, Image, ObjectUse, RESTORE_ANNOTATION, Reason, condition, former_uid};
 use kube::ResourceExt;
 
 use crate::{
-    cache::{Cache, capacity::Candidate, shared_images::ForeignOriginal},
+    cache::{
+        Cache,
+        capacity::Candidate,
+        shared_images::{ForeignOriginal, not_shared},
+    },
     key::{Key, ObjectKind},
     kinds::quota::{self, Excess},
     placement_hold::{PlacementHold, placement_hold, untrusted},
@@ -54,6 +58,8 @@ pub(super) struct Source {
     pub(super) place: Result<SourcePlace, String>,
     /// The host that is waited for, which has it and is away.
     pub(super) away: Option<Key>,
+    /// Why no copy of it can be made in this namespace.
+    pub(super) refusal: Option<(Reason, String)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -205,6 +211,7 @@ fn local_image(cache: &Cache, image: &Image) -> Option<Source> {
     let binding = status.and_then(|status| status.binding.as_ref());
     let place = match (binding, status.and_then(|status| status.virtual_size.clone())) {
         _ if image.metadata.deletion_timestamp.is_some() => Err(format!("Image {name} is being deleted")),
+        _ if image.is_outdated() => Err(format!("Image {name} is made anew")),
         (Some(binding), Some(size)) if stalled.is_none() => match image.copied_from() {
             Some((host, _)) if cache.is_alive(host) => return None,
             Some((host, _)) => {
@@ -225,7 +232,7 @@ fn local_image(cache: &Cache, image: &Image) -> Option<Source> {
             |stalled| format!("Image {name}: {}", stalled.message),
         )),
     };
-    Some(Source { key: Key::of(image), place, away })
+    Some(Source { key: Key::of(image), place, away, refusal: None })
 }
 
 /// Returns the host that has the image of an unbound disk, if that was made or uploaded: a disk there needs no copy.
@@ -253,51 +260,85 @@ fn backup(cache: &Cache, disk: &Disk, namespace: &str) -> Option<BackupSource> {
     Some(BackupSource { key, size })
 }
 
+/// Returns why a disk or a snapshot of another namespace is not copied into this one. Encrypted data would take its key along, which
+/// a class of that namespace protects.
+fn refusal(key: &Key, namespace: &str, is_shared: bool, is_encrypted: bool) -> Option<(Reason, String)> {
+    let text = format!("{} {} is encrypted, and of another namespace", key.kind.as_str(), key.name);
+    let not_shared = (!is_shared).then(|| (Reason::SourceNotShared, not_shared(key, namespace)));
+    not_shared.or_else(|| is_encrypted.then_some((Reason::NotSupported, text)))
+}
+
 /// Returns what a disk is copied from.
 fn source(cache: &Cache, disk: &Disk, namespace: &str) -> Option<Source> {
     let declared = disk.spec.source.as_ref()?;
-    let bytes = |size: Option<String>| size.and_then(|size| berth_api::Quantity(size).bytes().ok());
-    if let Some(name) = &declared.snapshot {
-        let key = Key::namespaced(ObjectKind::DiskSnapshot, namespace, name.as_str());
-        let place = match cache.tables.disk_snapshots.get(&key) {
-            None => Err(format!("DiskSnapshot {name} does not exist")),
-            Some(snapshot) if snapshot.metadata.deletion_timestamp.is_some() => {
-                Err(format!("DiskSnapshot {name} is being deleted"))
-            }
-            Some(snapshot) => {
-                let status = snapshot.status.clone().unwrap_or_default();
-                match (status.binding, status.pool, status.taken_at) {
-                    (Some(binding), Some(pool), Some(_)) => Ok(SourcePlace {
-                        host: binding.host,
-                        pool: Some(pool.to_string()),
-                        size: bytes(status.size),
-                    }),
-                    _ => Err(format!("DiskSnapshot {name} is not taken yet")),
-                }
-            }
-        };
-        return Some(Source { key, place, away: None });
-    }
-    let name = declared.disk.as_ref()?;
-    let key = Key::namespaced(ObjectKind::Disk, namespace, name.as_str());
-    let place = match cache.tables.disks.get(&key) {
-        None => Err(format!("Disk {name} does not exist")),
-        Some(other) if other.metadata.deletion_timestamp.is_some() => {
-            Err(format!("Disk {name} is being deleted"))
+    let from = declared.namespace(namespace);
+    let (key, place, is_shared, is_encrypted) = match (&declared.snapshot, &declared.disk) {
+        (Some(name), _) => {
+            let key = Key::namespaced(ObjectKind::DiskSnapshot, from, name.as_str());
+            let found = cache.tables.disk_snapshots.get(&key);
+            let is_shared = found.is_some_and(|snapshot| snapshot.is_shared_with(namespace));
+            let status = found.and_then(|snapshot| snapshot.status.as_ref());
+            let is_encrypted = status.is_some_and(|status| status.encryption.is_some());
+            let place = snapshot_place(found.map(AsRef::as_ref), name.as_str());
+            (key, place, is_shared, is_encrypted)
         }
-        Some(other) => {
-            let status = other.status.clone().unwrap_or_default();
-            match (status.binding, status.size) {
-                (Some(binding), Some(size)) => Ok(SourcePlace {
-                    host: binding.host,
-                    pool: Some(other.pool().to_string()),
-                    size: bytes(Some(size)),
-                }),
-                _ => Err(format!("Disk {name} has no file yet: its first VM decides the host")),
-            }
+        (None, Some(name)) => {
+            let key = Key::namespaced(ObjectKind::Disk, from, name.as_str());
+            let found = cache.tables.disks.get(&key);
+            let is_shared = found.is_some_and(|other| other.is_shared_with(namespace));
+            let status = found.and_then(|other| other.status.as_ref());
+            // A copy of an encrypted disk is encrypted too, whatever it declares.
+            let is_encrypted = found.is_some_and(|other| other.spec.encryption.is_some())
+                || status.is_some_and(|status| status.encryption.is_some());
+            let place = disk_place(found.map(AsRef::as_ref), name.as_str());
+            (key, place, is_shared, is_encrypted)
         }
+        (None, None) => return None,
     };
-    Some(Source { key, place, away: None })
+    let refusal = match from == namespace {
+        true => None,
+        false => refusal(&key, namespace, is_shared, is_encrypted),
+    };
+    // Nothing else is decided from an object that is not shared: it would show that there is one.
+    let place = match &refusal {
+        Some((_, text)) => Err(text.clone()),
+        None => place,
+    };
+    Some(Source { key, place, away: None, refusal })
+}
+
+fn snapshot_place(snapshot: Option<&DiskSnapshot>, name: &str) -> Result<SourcePlace, String> {
+    let Some(snapshot) = snapshot else { return Err(format!("DiskSnapshot {name} does not exist")) };
+    if snapshot.metadata.deletion_timestamp.is_some() {
+        return Err(format!("DiskSnapshot {name} is being deleted"));
+    }
+    let status = snapshot.status.clone().unwrap_or_default();
+    match (status.binding, status.pool, status.taken_at) {
+        (Some(binding), Some(pool), Some(_)) => {
+            Ok(SourcePlace { host: binding.host, pool: Some(pool.to_string()), size: bytes(status.size) })
+        }
+        _ => Err(format!("DiskSnapshot {name} is not taken yet")),
+    }
+}
+
+fn disk_place(disk: Option<&Disk>, name: &str) -> Result<SourcePlace, String> {
+    let Some(disk) = disk else { return Err(format!("Disk {name} does not exist")) };
+    if disk.metadata.deletion_timestamp.is_some() {
+        return Err(format!("Disk {name} is being deleted"));
+    }
+    let status = disk.status.clone().unwrap_or_default();
+    match (status.binding, status.size) {
+        (Some(binding), Some(size)) => Ok(SourcePlace {
+            host: binding.host,
+            pool: Some(disk.pool().to_string()),
+            size: bytes(Some(size)),
+        }),
+        _ => Err(format!("Disk {name} has no file yet: its first VM decides the host")),
+    }
+}
+
+fn bytes(size: Option<String>) -> Option<u64> {
+    size.and_then(|size| berth_api::Quantity(size).bytes().ok())
 }
 
 /// Returns why an unbound disk is not created again: a host reports that it has the disk's file. Outside of a
@@ -371,4 +412,49 @@ pub(super) fn is_abandoned(cache: &Cache, disk: &Disk, namespace: &str) -> bool 
         host.or(held.map(|claim| &claim.host)) == Some(&binding.host)
     };
     !status.used_by.is_empty() && !status.used_by.iter().any(is_there)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::{Value, json};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn disk(namespace: &str, name: &str, spec: &Value, status: &Value) -> Disk {
+        let metadata = json!({"name": name, "namespace": namespace, "uid": name});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).expect("a disk")
+    }
+
+    #[tokio::test]
+    async fn a_copy_of_a_disk_of_another_namespace_needs_the_grant_and_shows_nothing_without_it() {
+        let mut cache = Cache::new(Duration::from_secs(40));
+        let source = json!({"disk": "root", "diskNamespace": "golden"});
+        let copy = disk("team", "copy", &json!({"source": source}), &Value::Null);
+        let missing = source_of(&cache, &copy);
+        let reason = missing.refusal.as_ref().map(|(reason, _)| *reason);
+        assert_eq!(reason, Some(Reason::SourceNotShared));
+        assert_eq!(missing.key, Key::namespaced(ObjectKind::Disk, "golden", "root"));
+        let status = json!({"binding": {"host": "h1", "epoch": 1}, "size": "1Gi"});
+        let mut root = disk("golden", "root", &json!({"size": "1Gi"}), &status);
+        cache.put(root.clone(), Instant::now());
+        assert_eq!(source_of(&cache, &copy), missing, "whether it exists is not shown");
+        root.spec.shared_with = vec!["team".to_owned()];
+        cache.replace(root.clone().into(), Instant::now());
+        let found = source_of(&cache, &copy);
+        let place = SourcePlace { host: "h1".into(), pool: Some("default".into()), size: Some(1 << 30) };
+        assert_eq!((found.refusal, found.place), (None, Ok(place)));
+        root.spec.encryption = Some(Box::default());
+        cache.replace(root.into(), Instant::now());
+        let encrypted = source_of(&cache, &copy).refusal.map(|(reason, _)| reason);
+        assert_eq!(encrypted, Some(Reason::NotSupported));
+        let own = disk("golden", "copy", &json!({"source": {"disk": "root"}}), &Value::Null);
+        assert_eq!(source_of(&cache, &own).refusal, None, "of the same namespace");
+    }
+
+    fn source_of(cache: &Cache, disk: &Disk) -> Source {
+        source(cache, disk, disk.metadata.namespace.as_deref().unwrap_or_default()).expect("it is a copy")
+    }
 }

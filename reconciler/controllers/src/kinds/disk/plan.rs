@@ -147,6 +147,10 @@ fn plan_copy(disk: &Disk, source: &Source, observed: &Observed) -> Plan<Option<R
     let (kind, name) = (source.key.kind.as_str(), &source.key.name);
     let dependencies = || std::iter::once(&source.key).chain(&source.away).cloned().map(Dependency::Object);
     let blocked = |readiness| Plan::blocked(Some(readiness), dependencies().collect());
+    // Before anything else: the other texts would show that there is such an object.
+    if let Some((reason, text)) = &source.refusal {
+        return blocked(Readiness::Stalled(*reason, text.clone()));
+    }
     let place = match &source.place {
         Ok(place) => place,
         Err(text) => {

@@ -271,7 +271,7 @@ fn a_copy_is_bound_to_the_host_of_its_source_or_says_what_it_waits_for() {
         not_encrypting: None,
         misplaced: None,
         backup: None,
-        source: Some(Source { key: key.clone(), place, away: None }),
+        source: Some(Source { key: key.clone(), place, away: None, refusal: None }),
         unknown: None,
         fresh_volume_id: "v-new".into(),
     };
@@ -327,7 +327,7 @@ fn a_disk_of_a_made_image_that_its_host_does_not_serve_is_bound_to_that_host() {
     let seen = observe(&cache, &disk);
     let place = SourcePlace { host: "h2".into(), pool: None, size: Some(1 << 30) };
     let key = Key::namespaced(ObjectKind::Image, "ns", "golden");
-    assert_eq!(seen.source, Some(Source { key, place: Ok(place), away: None }));
+    assert_eq!(seen.source, Some(Source { key, place: Ok(place), away: None, refusal: None }));
     let steps = plan(&disk, &Observed { fresh_volume_id: "v-new".into(), unknown: None, ..seen }).steps;
     assert_eq!(steps, bind_disk(&Key::of(&disk), "h2", "v-new", Vec::new()), "in whichever pool");
     made["conditions"] = json!([{"type": "Stalled", "status": "True", "reason": "ImageLost", "message": "gone",

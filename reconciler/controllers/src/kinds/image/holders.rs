@@ -12,8 +12,8 @@ const MOST: usize = 64;
 /// is no proof of access to its bytes.
 pub(super) fn of(cache: &Cache, image: &Image) -> Vec<String> {
     let is_verified = image.status.as_ref().is_some_and(|status| status.virtual_size.is_some());
-    let Some(digest) = image.digest().filter(|_| is_verified) else { return Vec::new() };
-    let having = cache.tables.hosts.all().filter(|host| has_image(host, digest));
+    let Some(digest) = image.stored_digest().filter(|_| is_verified) else { return Vec::new() };
+    let having = cache.tables.hosts.all().filter(|host| has_image(host, &digest));
     let mut names: Vec<String> = having.map(|host| host.name_any()).collect();
     names.sort();
     names.truncate(MOST);

@@ -4,7 +4,7 @@ use berth_api::{Image, ResourceName};
 use kube::ResourceExt;
 
 use crate::{
-    cache::Cache,
+    cache::{Cache, shared_images::not_shared},
     key::{Key, ObjectKind},
 };
 
@@ -14,6 +14,8 @@ pub(super) struct Origin {
     pub(super) key: Key,
     /// The error is for people.
     pub(super) place: Result<Place, String>,
+    /// It is of another namespace, which does not share it: why, for people.
+    pub(super) not_shared: Option<String>,
 }
 
 /// Where the data is.
@@ -28,14 +30,20 @@ pub(super) struct Place {
 
 /// Returns what the image is made from. `None`: it has a URL.
 pub(super) fn observe(cache: &Cache, image: &Image) -> Option<Origin> {
-    let namespace = image.namespace().unwrap_or_default();
+    let own = image.namespace().unwrap_or_default();
+    let namespace = image.foreign_data().unwrap_or(&own);
+    let refused = |key: &Key, is_shared: bool| (!is_shared).then(|| not_shared(key, &own));
     let source = &image.spec.source;
     if let Some(name) = &source.snapshot {
-        let key = Key::namespaced(ObjectKind::DiskSnapshot, &namespace, name.as_str());
-        return Some(Origin { place: of_snapshot(cache, &key), key });
+        let key = Key::namespaced(ObjectKind::DiskSnapshot, namespace, name.as_str());
+        let found = cache.tables.disk_snapshots.get(&key);
+        let is_shared = namespace == own || found.is_some_and(|snapshot| snapshot.is_shared_with(&own));
+        return Some(Origin { place: of_snapshot(cache, &key), not_shared: refused(&key, is_shared), key });
     }
-    let key = Key::namespaced(ObjectKind::Disk, &namespace, source.disk.as_ref()?.as_str());
-    Some(Origin { place: of_disk(cache, &key, image), key })
+    let key = Key::namespaced(ObjectKind::Disk, namespace, source.disk.as_ref()?.as_str());
+    let found = cache.tables.disks.get(&key);
+    let is_shared = namespace == own || found.is_some_and(|disk| disk.is_shared_with(&own));
+    Some(Origin { place: of_disk(cache, &key, image), not_shared: refused(&key, is_shared), key })
 }
 
 fn of_snapshot(cache: &Cache, key: &Key) -> Result<Place, String> {

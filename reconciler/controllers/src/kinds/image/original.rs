@@ -56,10 +56,17 @@ fn content(cache: &Cache, key: &Key, image: &Image) -> Result<Content, Obstacle>
     if *key == Key::of(image) {
         return Err(Obstacle::Differs("source.image must be another Image than this one".to_owned()));
     }
-    let encoding = |image: &Image| (image.spec.format, image.spec.compression);
+    let encoding = |image: &Image| (image.spec.format, image.spec.compression, image.spec.ova_disk);
     if encoding(original) != encoding(image) {
-        let text = format!("Image {} has another format or compression: declare those of it here", key.name);
+        let text = format!(
+            "Image {} has another format, compression or disk of an OVA: declare those of it here",
+            key.name
+        );
         return Err(Obstacle::Differs(text));
+    }
+    // Its status is that of its former content.
+    if original.is_outdated() {
+        return waits("is made anew");
     }
     let status = original.status.clone().unwrap_or_default();
     if condition::is_true(&status.conditions, ConditionType::Stalled) {
@@ -70,7 +77,8 @@ fn content(cache: &Cache, key: &Key, image: &Image) -> Result<Content, Obstacle>
     else {
         return waits("is not verified yet");
     };
-    match host(cache, &binding.host, &checksum) {
+    let stored = original.stored_digest().unwrap_or_default();
+    match host(cache, &binding.host, &stored) {
         Some(host) => Ok(Content { host, checksum, media_type: status.media_type }),
         None => waits(&format!("is on host {}, which is away", binding.host)),
     }
@@ -122,6 +130,9 @@ mod tests {
         let verified = json!({"binding": {"host": "h1", "epoch": 1}, "virtualSize": "1Gi"});
         cache.replace(image("golden", &source, &verified).into(), Instant::now());
         assert_eq!(text(&cache, &copy), "Image golden is on host h1, which is away");
+        let anew = json!({"disk": "root", "token": "2"});
+        cache.replace(image("golden", &anew, &verified).into(), Instant::now());
+        assert_eq!(text(&cache, &copy), "Image golden is made anew");
         assert!(observe(&cache, &image("other", &source, &Value::Null)).is_none(), "it has a URL");
     }
 

@@ -12,8 +12,8 @@ pub(super) fn host(cache: &Cache, image: &Image) -> Option<Result<String, String
     let upload = image.spec.source.upload?;
     let hosts = || cache.tables.hosts.all().filter(|host| !host.spec.fenced);
     // Also a silent one: after a restore, it is where the image was.
-    if let Some(digest) = image.digest()
-        && let Some(host) = hosts().find(|host| has_image(host, digest))
+    if let Some(digest) = image.stored_digest()
+        && let Some(host) = hosts().find(|host| has_image(host, &digest))
     {
         return Some(Ok(host.name_any()));
     }

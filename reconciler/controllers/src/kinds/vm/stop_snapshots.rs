@@ -152,7 +152,10 @@ fn is_needed(cache: &Cache, snapshot: &VMSnapshot) -> bool {
 fn awaited(disk: &Disk) -> [Option<&ResourceName>; 2] {
     let status = disk.status.as_ref();
     let is_made = status.is_some_and(|status| status.size.is_some());
-    let source = disk.spec.source.as_ref().filter(|_| !is_made).and_then(|source| source.snapshot.as_ref());
+    // One that a Disk names in another namespace is no snapshot of this VM.
+    let own = disk.metadata.namespace.as_deref().unwrap_or_default();
+    let source = disk.spec.source.as_ref().filter(|source| !is_made && source.namespace(own) == own);
+    let source = source.and_then(|source| source.snapshot.as_ref());
     let restored = status.and_then(|status| status.restored_from.as_ref());
     let restore = disk.spec.restore.as_ref().filter(|declared| {
         restored.is_none_or(|done| (&done.snapshot, &done.token) != (&declared.snapshot, &declared.token))

@@ -337,7 +337,10 @@ fn new_part(
     of: &SnapshotOfDisk,
     parts: usize,
 ) -> Option<DiskSnapshot> {
-    let mut part = DiskSnapshot::new(of.snapshot.as_str(), DiskSnapshotSpec { disk: of.disk.clone() });
+    let mut part = DiskSnapshot::new(
+        of.snapshot.as_str(),
+        DiskSnapshotSpec { disk: of.disk.clone(), ..DiskSnapshotSpec::default() },
+    );
     part.metadata.namespace = snapshot.namespace();
     part.metadata.labels = Some([(VM_SNAPSHOT_LABEL.to_owned(), snapshot.name_any())].into());
     let mut annotations = BTreeMap::from([(VM_SNAPSHOT_PARTS_ANNOTATION.to_owned(), parts.to_string())]);

@@ -113,7 +113,7 @@ impl Cache {
         made: Option<&Path>,
     ) -> Result<ImageFacts> {
         let _changing = self.lock();
-        let here = self.change(&source.digest, |facts| {
+        let here = self.change(&source.stored_digest(), |facts| {
             let is_maker = source.upload().is_some_and(|uid| facts.made_for.insert(uid.to_owned()));
             facts.readers.insert(source.namespace.clone()) || is_maker
         })?;
@@ -204,7 +204,8 @@ impl Cache {
     }
 
     fn name(&self, source: &ImageSource, verified: Partial, made: Option<&Path>) -> Result<ImageFacts> {
-        let image = self.layout.image(&source.digest);
+        let digest = source.stored_digest();
+        let image = self.layout.image(&digest);
         let path = made.unwrap_or(verified.path()).to_owned();
         let mut file = File::open(&path).map_err(failed("read", &path))?;
         let info = match qcow2::inspect(&mut file, source.format) {
@@ -235,7 +236,7 @@ impl Cache {
             None => verified.name(&image)?,
         }
         files::sync_parent(&image).map_err(failed("write", &image))?;
-        Ok(facts(&source.digest, &image, beside))
+        Ok(facts(&digest, &image, beside))
     }
 }
 
@@ -259,7 +260,11 @@ fn as_declared(facts: ImageFacts, source: &ImageSource) -> Result<ImageFacts> {
 
 fn described(format: Format, encoding: Encoding) -> String {
     let format = encoding.foreign.map_or(format.name(), |foreign| foreign.name());
-    let archive = if encoding.archive { " in an archive" } else { "" };
+    let archive = match (encoding.archive, encoding.ova) {
+        (_, Some(_)) => " in an OVA",
+        (true, None) => " in an archive",
+        (false, None) => "",
+    };
     match encoding.compression {
         Some(compression) => format!("{format}{archive} compressed with {}", compression.name()),
         None => format!("{format}{archive}"),

@@ -45,7 +45,8 @@ impl Unpacker {
         let before = place.clone();
         blocking(move || before.discard_made()).await?;
         let mut made = None;
-        if source.encoding.compression.is_some() || source.encoding.archive {
+        let encoding = source.encoding;
+        if encoding.compression.is_some() || encoding.archive || encoding.ova.is_some() {
             self.unpack(source, &place.file, &place.unpacked).await?;
             made = Some(&place.unpacked);
         }
@@ -58,13 +59,18 @@ impl Unpacker {
     }
 
     async fn unpack(&self, source: &ImageSource, from: &Path, to: &Path) -> Result<()> {
-        let Encoding { compression, archive, .. } = source.encoding;
+        let Encoding { compression, archive, ova, .. } = source.encoding;
         let (from_text, to_text) = (text(from), text(to));
+        let number = ova.map(|number| number.to_string());
         let mut args = vec!["unpack-image", &from_text, &to_text];
         let mut what = Vec::new();
         if archive {
             args.push("--archive");
             what.push("the archive of a container disk".to_owned());
+        }
+        if let Some(number) = number.as_deref() {
+            args.extend(["--ova", number]);
+            what.push("the archive of an OVA".to_owned());
         }
         if let Some(compression) = compression {
             args.extend(["--compression", compression.name()]);

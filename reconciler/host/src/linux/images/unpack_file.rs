@@ -15,6 +15,7 @@ use lzma_rust2::XzReader;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
+use super::ova;
 use crate::Compression;
 
 /// Zeros are looked for in blocks of this size.
@@ -30,32 +31,44 @@ const MAX_RATIO: u64 = 2000;
 /// The beginning of the error about a file that becomes larger than any image that somebody has made.
 pub(super) const BOMB: &str = "it becomes too large for its compressed size";
 
+/// The archive that an image is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Archive {
+    /// The image is the only file below `disk/`.
+    ContainerDisk,
+    /// The image is the disk with this number, from 1; 0 is the only one.
+    Ova(u8),
+}
+
 /// Unpacks the input to the output, which exists and is empty.
 ///
 /// *Errors*: [`io::ErrorKind::InvalidData`] when the input is not encoded like this or is incomplete;
 /// [`io::ErrorKind::FileTooLarge`] when the output exceeds every reasonable size.
 pub fn unpack(
     compression: Option<Compression>,
-    archive: bool,
+    archive: Option<Archive>,
     input: &Path,
     output: &Path,
 ) -> io::Result<()> {
-    let file = File::open(input)?;
-    let mut writer = SparseWriter::create(output, file.metadata()?.len())?;
-    unpack_to(compression, archive, file, &mut writer)?;
+    let mut writer = SparseWriter::create(output, File::open(input)?.metadata()?.len())?;
+    unpack_to(compression, archive, input, &mut writer)?;
     writer.finish()
 }
 
 fn unpack_to(
     compression: Option<Compression>,
-    archive: bool,
-    input: File,
+    archive: Option<Archive>,
+    input: &Path,
     writer: &mut SparseWriter,
 ) -> io::Result<()> {
-    let reader = decoder(compression, BufReader::with_capacity(BLOCK, input))?;
+    let reader = || decoder(compression, BufReader::with_capacity(BLOCK, File::open(input)?));
     match archive {
-        true => container_disk(reader, writer),
-        false => copy(reader, writer),
+        Some(Archive::ContainerDisk) => container_disk(reader()?, writer),
+        Some(Archive::Ova(number)) => {
+            let chosen = ova::choose(reader()?, number)?;
+            ova::extract(reader()?, &chosen, |disk| copy(disk, writer))
+        }
+        None => copy(reader()?, writer),
     }
 }
 
@@ -246,7 +259,7 @@ mod tests {
         let (input, output) = (folder.path().join("in"), folder.path().join("out"));
         fs::write(&input, bytes).expect("written");
         fs::write(&output, b"").expect("created");
-        unpack(Some(compression), false, &input, &output)?;
+        unpack(Some(compression), None, &input, &output)?;
         let blocks = fs::metadata(&output).expect("there").blocks();
         Ok((fs::read(&output).expect("read"), blocks * 512))
     }
@@ -302,7 +315,7 @@ mod tests {
 
     /// Unpacks it with another limit than that of images. Returns the bytes that were written, and the error.
     fn with_limit(
-        (compression, archive): (Compression, bool),
+        (compression, archive): (Compression, Option<Archive>),
         packed: &[u8],
         max: u64,
     ) -> (u64, io::Result<()>) {
@@ -312,8 +325,7 @@ mod tests {
         fs::write(&output, b"").expect("created");
         let mut writer = SparseWriter::create(&output, packed.len() as u64).expect("a writer");
         writer.max = max;
-        let file = File::open(&input).expect("there");
-        let done = unpack_to(Some(compression), archive, file, &mut writer);
+        let done = unpack_to(Some(compression), archive, &input, &mut writer);
         (fs::metadata(&output).expect("there").len(), done)
     }
 
@@ -327,13 +339,13 @@ mod tests {
                 assert!(bomb.len() < 64 << 10, "{program}: a bomb of {} bytes", bomb.len());
                 // Members after each other count together.
                 for packed in [bomb.clone(), [bomb.clone(), bomb.clone()].concat()] {
-                    let (written, done) = with_limit((compression, false), &packed, LIMIT);
+                    let (written, done) = with_limit((compression, None), &packed, LIMIT);
                     let error = done.expect_err(program);
                     assert_eq!(error.kind(), io::ErrorKind::FileTooLarge, "{program}: {error}");
                     assert!(error.to_string().starts_with(BOMB), "{program}: {error}");
                     assert!(written <= LIMIT, "{program}: {written} bytes written");
                 }
-                let (_, done) = with_limit((compression, false), &bomb, 4 << 20);
+                let (_, done) = with_limit((compression, None), &bomb, 4 << 20);
                 assert!(done.is_ok(), "{program}: exactly as much as is allowed: {done:?}");
                 tried += 1;
             }
@@ -348,7 +360,19 @@ mod tests {
         let status = Command::new("sh").arg("-ec").arg(script).current_dir(folder.path()).status();
         assert!(status.expect("a shell").success());
         let bomb = fs::read(folder.path().join("in")).expect("made");
-        let (_, done) = with_limit((Compression::Gzip, true), &bomb, 1 << 20);
+        let (_, done) = with_limit((Compression::Gzip, Some(Archive::ContainerDisk)), &bomb, 1 << 20);
+        let error = done.expect_err("it is a bomb");
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge, "{error}");
+    }
+
+    #[test]
+    fn a_bomb_in_a_compressed_ova_ends_at_the_limit() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let script = "head -c 16777216 /dev/zero > a.vmdk && tar -czf in a.vmdk";
+        let status = Command::new("sh").arg("-ec").arg(script).current_dir(folder.path()).status();
+        assert!(status.expect("a shell").success());
+        let bomb = fs::read(folder.path().join("in")).expect("made");
+        let (_, done) = with_limit((Compression::Gzip, Some(Archive::Ova(0))), &bomb, 1 << 20);
         let error = done.expect_err("it is a bomb");
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge, "{error}");
     }
@@ -360,7 +384,7 @@ mod tests {
         assert!(status.expect("a shell").success(), "{make}");
         let output = folder.path().join("out");
         fs::write(&output, b"").expect("created");
-        unpack(Some(Compression::Gzip), true, &folder.path().join("in"), &output)?;
+        unpack(Some(Compression::Gzip), Some(Archive::ContainerDisk), &folder.path().join("in"), &output)?;
         Ok(fs::read(&output).expect("read"))
     }
 

@@ -11,6 +11,7 @@ fn unknown(url: &str) -> ChecksumSource {
         secret: None,
         is_computed: true,
         limits: DownloadLimits::default(),
+        token: None,
     }
 }
 

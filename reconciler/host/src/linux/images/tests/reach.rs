@@ -97,6 +97,7 @@ async fn a_refused_address_says_the_same_whether_or_not_something_answers() {
                 secret: None,
                 is_computed: false,
                 limits: DownloadLimits::default(),
+                token: None,
             };
             let error = images.resolve(&sums, &Credentials::default()).await.expect_err("refused");
             assert_eq!(error.variant(), "ImageNotAllowed", "{url}: {}", error.chain());
@@ -235,8 +236,16 @@ async fn a_file_of_checksums_is_read_and_bounded() {
         let image_url = format!("https://images.example/{image}?sig=canary");
         let (url, shown) = (server.url(path), without_query(&server.url(path)));
         let (namespace, limits) = ("ns".to_owned(), DownloadLimits::default());
-        let at =
-            ChecksumSource { namespace, url, shown, image_url, secret: None, is_computed: false, limits };
+        let at = ChecksumSource {
+            namespace,
+            url,
+            shown,
+            image_url,
+            secret: None,
+            is_computed: false,
+            limits,
+            token: None,
+        };
         cache.images.resolve(&at, &Credentials::default()).await.map(|resolved| resolved.digest)
     };
     assert_eq!(find("/SHA512SUMS?sig=canary", "debian.qcow2").await.expect("found"), digest);

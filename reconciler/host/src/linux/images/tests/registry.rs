@@ -80,6 +80,7 @@ impl Registry {
             secret: None,
             is_computed: false,
             limits: DownloadLimits::default(),
+            token: None,
         }
     }
 }
