@@ -83,7 +83,8 @@ impl Rules {
             return blocking(move || files::remove_if_there(&file).map_err(files::failed("remove", &file)))
                 .await;
         }
-        let asked = checksum(&ruleset::replace(firewall, ipv6_closed, &[]));
+        let rules = transaction(firewall, ipv6_closed);
+        let asked = checksum(&rules);
         if written.is_none() {
             *written = self.remembered().await;
         }
@@ -103,8 +104,7 @@ impl Rules {
                 return Ok(());
             }
         }
-        // The transaction makes both tables, and so may delete both, also one that is not there.
-        submit(&ruleset::replace(firewall, ipv6_closed, &ruleset::TABLES)).await?;
+        run(rules).await?;
         let after = generation::current().await;
         let now = match generation::is_next(before, after) {
             true => Written { asked, shown: None, generation: after },
@@ -141,7 +141,7 @@ impl Rules {
         if written.is_none() {
             *written = self.remembered().await;
         }
-        let asked = checksum(&ruleset::replace(firewall, ipv6_closed, &[]));
+        let asked = checksum(&transaction(firewall, ipv6_closed));
         let Some(written) = written.as_ref().filter(|written| written.asked == asked) else {
             return Ok(Installed::Changed);
         };
@@ -189,15 +189,23 @@ fn tables(there: &[(Table, Value)]) -> Vec<Table> {
 }
 
 fn checksum_of(there: &[(Table, Value)]) -> String {
-    checksum(&there.iter().map(|(_, listing)| listing.clone()).collect())
+    checksum(&there.iter().map(|(_, listing)| listing.clone()).collect::<Value>().to_string())
+}
+
+/// Returns the transaction that writes these rules. It makes both tables, and so may delete both, also one that is not there.
+fn transaction(firewall: &Firewall, ipv6_closed: &[Ipv6Net]) -> String {
+    ruleset::replace(firewall, ipv6_closed, &ruleset::TABLES).to_string()
 }
 
 pub(super) async fn submit(transaction: &Value) -> Result<()> {
-    let input = serde_json::to_vec(transaction).expect("JSON values are JSON");
-    let output = NFT.run(&["-j", "-f", "-"], input).await?;
+    run(transaction.to_string()).await
+}
+
+async fn run(transaction: String) -> Result<()> {
+    let output = NFT.run(&["-j", "-f", "-"], transaction.into_bytes()).await?;
     if output.ok { Ok(()) } else { Err(NFT.failed(output.stderr)) }
 }
 
-fn checksum(value: &Value) -> String {
-    Sha256::digest(value.to_string().as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
+fn checksum(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
 }
