@@ -154,7 +154,7 @@ fn interface() -> Json {
 
 /// The control plane refuses some of these together.
 fn template() -> Json {
-    json!({"size": "2Gi", "image": "i", "source": {"disk": "d", "snapshot": "s", "backup": "b", "file": "/f"}, "pool": "default",
+    json!({"size": "2Gi", "image": "i", "source": {"disk": "d", "snapshot": "s", "backup": "b", "file": "/f"}, "pool": "default", "pools": ["a"], "pool_selector": {"media": "ssd"},
         "deletion_policy": "Delete", "expand_policy": "Online", "provisioning": "Thin", "encryption": {"key_class": "default"}, "limits": {"iops": 100, "read_iops": 100, "write_iops": 100, "bandwidth": "1Mi",
         "read_bandwidth": "1Mi", "write_bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}})
 }
@@ -281,6 +281,8 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/disks/1/template/encryption/key_class", json!("other"), Announced::Live),
         ("/disks/1/template/size", json!("3Gi"), Announced::Live),
         ("/disks/1/template/deletion_policy", json!("Retain"), Announced::Live),
+        ("/disks/1/template/pools", json!(["b"]), Announced::Refused),
+        ("/disks/1/template/pool_selector", json!({"media": "nvme"}), Announced::Refused),
         ("/disks/1/template/expand_policy", json!("Offline"), Announced::Live),
         ("/disks/1/template/limits", Json::Null, Announced::Live),
         ("/disks/1/template/limits/iops", json!(150), Announced::Live),
@@ -436,6 +438,10 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         json!({"system": "libvirt", "guest": "a", "guest_identity": "1", "disk": "vda"});
     let mut zoned = disk.clone();
     zoned["placement"] = json!({"host_selector": {"zone": "a"}});
+    let mut chosen = disk.clone();
+    chosen["pools"] = json!(["a", "b"]);
+    let mut labelled = disk.clone();
+    labelled["pool_selector"] = json!({"media": "ssd"});
     let restored = json!({"name": "d", "namespace": "default", "size": "2Gi", "restore": {"snapshot": "s", "token": "1"}});
     let snapshot = json!({"name": "s", "namespace": "default", "disk": "d"});
     let of_vm = json!({"name": "s", "namespace": "default", "vm": "web", "memory": false});
@@ -530,6 +536,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_disk", copy("backup"), "/source/backup", json!("other"), Announced::Replace),
         ("berth_disk", zoned.clone(), "/placement", Json::Null, Announced::Live),
         ("berth_disk", zoned, "/placement/host_selector", json!({"zone": "b"}), Announced::Live),
+        ("berth_disk", chosen, "/pools", json!(["b"]), Announced::Live),
+        ("berth_disk", labelled, "/pool_selector", json!({"media": "nvme"}), Announced::Live),
         ("berth_disk", imported.clone(), "/imported_from", Json::Null, Announced::Live),
         ("berth_disk", imported.clone(), "/imported_from/system", json!("QEMU"), Announced::Live),
         ("berth_disk", imported.clone(), "/imported_from/guest", json!("b"), Announced::Live),

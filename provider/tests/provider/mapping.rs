@@ -334,6 +334,18 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_disk",
+            json!({"size": "1Gi", "pools": ["fast-a", "fast-b"]}),
+            json!({"size": "1Gi", "pools": ["fast-a", "fast-b"], "pool": "default", "deletionPolicy": "Delete",
+                "deletionProtection": false, "access": "ReadWriteOnce", "expandPolicy": "Online", "provisioning": "Thin"}),
+        ),
+        (
+            "berth_disk",
+            json!({"size": "1Gi", "pool_selector": {"media": "ssd"}}),
+            json!({"size": "1Gi", "poolSelector": {"media": "ssd"}, "pool": "default", "deletionPolicy": "Delete",
+                "deletionProtection": false, "access": "ReadWriteOnce", "expandPolicy": "Online", "provisioning": "Thin"}),
+        ),
+        (
+            "berth_disk",
             json!({"image": "i", "access": "ReadOnlyMany"}),
             json!({"image": "i", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
                 "access": "ReadOnlyMany", "expandPolicy": "Online", "provisioning": "Thin"}),
