@@ -404,6 +404,11 @@ fn every_other_kind_becomes_its_custom_resource() {
             json!({"hard": {"diskSize": "1Ti", "memory": "64Gi", "cpus": 32, "vms": 20, "disks": 40, "snapshots": 100, "images": 5,
                 "publicIps": 4}}),
         ),
+        (
+            "berth_quota",
+            json!({"hard": {"used_storage": "200Gi"}}),
+            json!({"hard": {"usedStorage": "200Gi"}}),
+        ),
         ("berth_quota", json!({"hard": {"vms": 0}}), json!({"hard": {"vms": 0}})),
         (
             "berth_placement_group",

@@ -61,6 +61,8 @@ pub(crate) struct Observed {
     /// Digests, with namespaces that have downloaded them and no longer declare them.
     pub(super) former_readers: Vec<(String, String)>,
     pub(super) trash: Vec<TrashedVolume>,
+    /// The bytes that the files in the trash and the retained ones take, as far as they were measured.
+    pub(super) used: BTreeMap<String, u64>,
     pub(super) retention: BTreeMap<String, Duration>,
     /// Volumes that no Disk bound here owns.
     pub(super) orphan_volumes: Vec<VolumeFacts>,
@@ -169,7 +171,10 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         .filter(|image| !is_made_here(image))
         .flat_map(|i| i.readers.iter().map(|reader| (i.digest.clone(), reader.clone())));
     let former_readers = readers.filter(|reader| !declared.contains(reader)).collect();
-    let retained = orphan_volumes.iter().filter(|volume| volume.retained).cloned().collect();
+    let retained: Vec<VolumeFacts> =
+        orphan_volumes.iter().filter(|volume| volume.retained).cloned().collect();
+    let deleted = retained.iter().chain(trash.iter().map(|t| &t.volume));
+    let used = deleted.filter_map(|volume| Some((volume.id.clone(), ctx.disk_use.of(&volume.id)?))).collect();
     Ok(Observed {
         generation: host.and_then(|host| host.metadata.generation),
         facts,
@@ -201,6 +206,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         usage: usage(&tables),
         users: users(&tables, ctx.host()),
         trash,
+        used,
     })
 }
 
