@@ -26,7 +26,7 @@ use kube::ResourceExt;
 use super::{devices, observe::Observed, pools};
 use crate::config::AgentConfig;
 use crate::definitions::{self, VersionSkew};
-use crate::disk_use::amount;
+use crate::disk_use;
 use crate::networking::{CheckedTarget, Health, RefusedAddress, host_networks};
 
 /// Maximum length of the lists in the API that can grow without bound.
@@ -398,7 +398,7 @@ fn amount(bytes: u64) -> String {
 
 /// The space that a file without a Disk takes: nothing changes it any more, and it is rounded as that of Disks.
 fn space_of(observed: &Observed, volume: &VolumeFacts) -> Option<String> {
-    observed.used.get(&volume.id).map(|used| amount(*used, volume.size, None))
+    observed.used.get(&volume.id).map(|used| disk_use::amount(*used, volume.size, None))
 }
 
 fn trash(observed: &Observed) -> Vec<TrashedVolume> {
