@@ -506,7 +506,7 @@ fn a_new_disk_with_a_choice_is_bound_in_the_pool_that_is_chosen_on_the_host() {
     let choice = [("slow".to_owned(), new), ("fast".to_owned(), new)];
     let seen = Observed { choices: vec![(key.clone(), choice.into())], ..observed(Some(disk(ready_disk()))) };
     let pools = |steps: Vec<Step>| -> Vec<String> {
-        let pool = |step| match step {
+        let pool = |step: Step| match step {
             Step::BindDisk { pool, .. } => pool.map(|pool| pool.to_string()),
             _ => None,
         };
