@@ -37,6 +37,7 @@ pub use import::DiskImport;
     printcolumn(name = "Used-By", type_ = "string", json_path = ".status.usedBy[*].vm"),
     printcolumn(name = "Host", type_ = "string", json_path = ".status.binding.host"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Pool", type_ = "string", priority = 1, json_path = ".status.pool"),
     printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters"),
     validation = Rule::new("self.spec.pool == oldSelf.spec.pool || !has(self.status) || !has(self.status.binding) || has(self.status.pool)").message("pool cannot change before the host of the disk has reported where its file is (status.pool): make the disk first, or upgrade berth on an older host").field_path(".spec.pool"),
