@@ -47,7 +47,8 @@ pub(super) fn place(vm: &VM, observed: &Observed, capacity: &HostCapacity) -> Pl
             let baseline = scheduler::cpu_baseline(&request, capacity.hosts());
             let pools = capacity.get(host).map(|c| scheduler::chosen_pools(c, &request)).unwrap_or_default();
             let keys = observed.choices.iter().map(|(key, _)| key);
-            bind(vm, observed, host.to_owned(), baseline, &keys.zip(pools).collect())
+            let pools: BTreeMap<&Key, String> = keys.zip(pools).collect();
+            bind(vm, observed, host.to_owned(), baseline, &pools)
         }
         Err(why) => {
             let readiness = why.readiness(&constraints_text(observed));
