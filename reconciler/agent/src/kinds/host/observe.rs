@@ -171,10 +171,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         .filter(|image| !is_made_here(image))
         .flat_map(|i| i.readers.iter().map(|reader| (i.digest.clone(), reader.clone())));
     let former_readers = readers.filter(|reader| !declared.contains(reader)).collect();
-    let retained: Vec<VolumeFacts> =
-        orphan_volumes.iter().filter(|volume| volume.retained).cloned().collect();
-    let deleted = retained.iter().chain(trash.iter().map(|t| &t.volume));
-    let used = deleted.filter_map(|volume| Some((volume.id.clone(), ctx.disk_use.of(&volume.id)?))).collect();
+    let retained = orphan_volumes.iter().filter(|volume| volume.retained).cloned().collect();
     Ok(Observed {
         generation: host.and_then(|host| host.metadata.generation),
         facts,
@@ -206,8 +203,15 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         usage: usage(&tables),
         users: users(&tables, ctx.host()),
         trash,
-        used,
+        used: BTreeMap::new(),
     })
+}
+
+/// Returns the bytes that the files in the trash and the retained ones take, after a measurement: each report has them, also the first one
+/// after a start.
+pub(super) fn used(ctx: &Context, observed: &Observed) -> BTreeMap<String, u64> {
+    let deleted = observed.retained.iter().chain(observed.trash.iter().map(|t| &t.volume));
+    deleted.filter_map(|volume| Some((volume.id.clone(), ctx.disk_use.of(&volume.id)?))).collect()
 }
 
 /// Returns the bridged networks of VMs here that have no connection to the host's network, or not their trunk, and why; in order.
