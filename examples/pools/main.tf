@@ -41,6 +41,13 @@ resource "berth_disk" "data" {
   depends_on = [berth_storage_pool.fast, berth_storage_pool.slow]
 }
 
+# In the pool with the most room on the host of its VM.
+resource "berth_disk" "cache" {
+  name  = "pools-cache"
+  size  = "1Gi"
+  pools = [berth_storage_pool.fast.name, berth_storage_pool.slow.name]
+}
+
 resource "berth_vm" "archive" {
   name   = "pools"
   cpus   = 1
@@ -48,6 +55,7 @@ resource "berth_vm" "archive" {
   disks = [
     { name = "pools-root", boot = true, template = { image = berth_image.system.name, size = "4Gi" } },
     { name = berth_disk.data.name },
+    { name = berth_disk.cache.name },
   ]
   network_interfaces = [{}]
   wait_for           = "guest"

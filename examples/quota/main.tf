@@ -14,12 +14,13 @@ resource "berth_quota" "team" {
   name = "team"
 
   hard = {
-    disk_size  = "100Gi"
-    memory     = "16Gi"
-    cpus       = 8
-    vms        = 4
-    snapshots  = 20
-    public_ips = 2
+    disk_size    = "100Gi"
+    used_storage = "60Gi"
+    memory       = "16Gi"
+    cpus         = 8
+    vms          = 4
+    snapshots    = 20
+    public_ips   = 2
   }
 }
 

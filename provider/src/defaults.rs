@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use tfplugin6::Value;
 
 use crate::{
+    disk::{CURRENT_POOL, chooses_pool},
     field::{Field, Presence, Shape},
     mapping::find_named,
     planning::named_element,
@@ -71,9 +72,15 @@ impl Defaults {
         for field in fields {
             let was = prior.get(field.name);
             let is_left_out = config.as_map().is_some() && config.get(field.name).is_null();
+            let is_pool = field.refers == Some(STORAGE_POOL);
             match &field.shape {
+                // The scheduler chooses it.
+                Shape::Text(_) if is_pool && chooses_pool(config) => {}
                 Shape::Text(_) if [Some(STORAGE_POOL), Some(NETWORK)].contains(&field.refers) => {
-                    let name = was.as_str().or_else(|| self.name(field.refers)).map(Value::from);
+                    // One that was chosen stays, as one that was declared does.
+                    let chosen = prior.get(CURRENT_POOL).as_str().filter(|_| is_pool && chooses_pool(prior));
+                    let was = chosen.or(was.as_str());
+                    let name = was.or_else(|| self.name(field.refers)).map(Value::from);
                     if let Some(name) = name.filter(|_| is_left_out) {
                         config.set(field.name, name);
                     }
@@ -150,6 +157,24 @@ mod tests {
         let named = Value::object([("pool", text("slow"))]);
         assert_eq!(pool_of(&Value::Null, &named, Some("fast")).as_deref(), Some("slow"));
         assert_eq!(pool_of(&named, &unnamed, Some("fast")).as_deref(), Some("slow"), "it would be moved");
+    }
+
+    #[test]
+    fn a_disk_whose_pool_is_chosen_has_no_default_and_keeps_the_chosen_one() {
+        let fields = Disk.fields();
+        let choice =
+            Value::object([("pools", Value::List(vec![text("a"), text("b")])), ("pool", Value::Null)]);
+        let filled = |prior: &Value, config: &Value| {
+            pool(Some("fast")).filled(&fields, prior, config, false).get("pool").clone()
+        };
+        assert_eq!(filled(&Value::Null, &choice), Value::Null);
+        let was = Value::object([("pool", text("slow"))]);
+        assert_eq!(filled(&was, &choice), Value::Null, "it stays where it is nevertheless");
+        let mut chosen = choice.clone();
+        chosen.set("pool", text("default"));
+        chosen.set(CURRENT_POOL, text("b"));
+        let unnamed = Value::object([("pools", Value::Null), ("pool", Value::Null)]);
+        assert_eq!(filled(&chosen, &unnamed), text("b"), "it would be moved");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `berth_disk`
 
 mod placement;
+mod pools;
 
 use async_trait::async_trait;
 use berth_api::Quantity;
@@ -18,6 +19,8 @@ use crate::{
     restore::{self, Restored},
     shared_with::check_shared_with,
 };
+
+pub use pools::{CURRENT_POOL, chooses_pool};
 
 fn limits() -> Field {
     let rate = |name| Field::spec(name, Shape::Integer);
@@ -38,7 +41,7 @@ fn limits() -> Field {
 
 /// The attributes that Disks and the templates of a VM's disks share, except their size. `fixed` is the effect of what a Disk cannot change.
 fn declared(fixed: Effect, pool: Effect) -> Vec<Field> {
-    vec![
+    let mut fields = vec![
         Field::spec("image", Shape::Text(Form::Name)).effect(fixed).refers(IMAGE),
         source(fixed),
         Field::spec("pool", Shape::Text(Form::Name))
@@ -53,7 +56,9 @@ fn declared(fixed: Effect, pool: Effect) -> Vec<Field> {
         Field::spec("provisioning", Shape::Text(Form::Any)).default("Thin").effect(fixed),
         encryption(),
         limits(),
-    ]
+    ];
+    fields.extend(pools::fields(pool));
+    fields
 }
 
 /// A disk cannot get or lose it: see `refine`.
@@ -180,6 +185,7 @@ impl ResourceKind for Disk {
         ];
         fields.extend(declared(Effect::Replace, Effect::Live));
         fields.push(placement::field());
+        fields.push(pools::current());
         fields.push(imported_from());
         fields.push(Field::spec("shared_with", Shape::TextList(Form::Any)));
         fields.push(restore_field());
@@ -317,7 +323,7 @@ pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnos
             return Some(Diagnostic::error("Invalid encryption", detail).at(path("encryption")));
         }
     }
-    check_limits(disk.get("limits"), &path("limits"))
+    pools::check(disk, at).or_else(|| check_limits(disk.get("limits"), &path("limits")))
 }
 
 /// Whether it is an absolute path that a Disk accepts.

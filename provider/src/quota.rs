@@ -13,7 +13,7 @@ use crate::{
 /// The limits of numbers.
 const COUNTS: [&str; 6] = ["cpus", "vms", "disks", "snapshots", "images", "public_ips"];
 /// The limits of bytes.
-const SIZES: [&str; 2] = ["disk_size", "memory"];
+const SIZES: [&str; 3] = ["disk_size", "used_storage", "memory"];
 
 /// How much the objects of a namespace may use together.
 #[derive(Debug)]

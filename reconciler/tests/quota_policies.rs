@@ -173,3 +173,20 @@ async fn where_memory_or_cpus_are_limited_an_editor_makes_no_class() {
     plane.editor = Some("bob");
     made(&plane.create("VMClass", "vmclasses", "other", class).await);
 }
+
+#[tokio::test]
+async fn no_disk_and_no_snapshot_is_created_once_files_take_the_space_of_the_limit() {
+    let plane = Plane::new().await;
+    made(&plane.create("Disk", "disks", "data", json!({"size": "1Gi"})).await);
+    let usage = QuotaUsage { used_storage: Some("2Gi".into()), ..used(0, "0", "1Gi") };
+    plane.limit(json!({"usedStorage": "2Gi"}), usage).await;
+    let why = "Quota team: usedStorage: 2Gi used, limit 2Gi";
+    refused(&plane.create("Disk", "disks", "more", json!({"size": "1Gi"})).await, why);
+    refused(&plane.create("DiskSnapshot", "disksnapshots", "s", json!({"disk": "data"})).await, why);
+    made(&plane.create("VM", "vms", "a", vm(json!({"cpus": 1, "memory": "1Gi"}))).await);
+    made(&plane.patch("disks/data", json!({"spec": {"size": "2Gi"}})).await);
+    let less = json!({"status": {"used": {"usedStorage": "2047Mi"}}});
+    made(&plane.patch("quotas/team/status", less).await);
+    made(&plane.create("Disk", "disks", "more", json!({"size": "100Gi"})).await);
+    made(&plane.create("DiskSnapshot", "disksnapshots", "s", json!({"disk": "data"})).await);
+}

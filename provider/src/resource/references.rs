@@ -203,6 +203,8 @@ fn find_named_objects(
                 let before: Vec<&str> = was.elements().iter().filter_map(Value::as_str).collect();
                 let names =
                     is.elements().iter().enumerate().filter_map(|(i, name)| Some((i, name.as_str()?)));
+                let names =
+                    names.filter(|(_, name)| !(reference.has_default && *name == berth_api::DEFAULT_NAME));
                 found.extend(names.filter(|(_, name)| !before.contains(name)).map(|(i, name)| Named {
                     path: path.clone().index(i),
                     reference,

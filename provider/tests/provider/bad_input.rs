@@ -844,6 +844,22 @@ fn disks() -> Vec<Bad> {
         everywhere(with(disk(), "/size", json!("0")), "size", "not a positive amount"),
         everywhere(with(disk(), "/image", json!("a/b")), "image", "not a DNS label"),
         everywhere(with(disk(), "/pool", json!("")), "pool", "empty"),
+        everywhere(
+            with(with(disk(), "/pools", json!(["a", "b"])), "/pool", json!("fast")),
+            "pool",
+            "the choice of the pool",
+        ),
+        everywhere(
+            with(with(disk(), "/pools", json!(["a", "b"])), "/pool_selector", json!({"media": "ssd"})),
+            "pool_selector",
+            "either",
+        ),
+        everywhere(
+            with(with(disk(), "/source", json!({"file": "/b"})), "/pools", json!(["a"])),
+            "pools",
+            "file that is taken over",
+        ),
+        everywhere(with(disk(), "/pools", json!(["a/b"])), "pools[0]", "not a DNS label"),
         everywhere(with(disk(), "/deletion_policy", json!("Keep")), "deletion_policy", "is not one of"),
         everywhere(with(disk(), "/expand_policy", json!("Never")), "expand_policy", "is not one of"),
         everywhere(with(disk(), "/provisioning", json!("Eager")), "provisioning", "is not one of"),

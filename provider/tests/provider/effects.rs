@@ -155,7 +155,7 @@ fn interface() -> Json {
 /// The control plane refuses some of these together.
 fn template() -> Json {
     json!({"size": "2Gi", "image": "i", "source": {"disk": "d", "disk_namespace": "g", "snapshot": "s",
-        "snapshot_namespace": "g", "backup": "b", "file": "/f"}, "pool": "default",
+        "snapshot_namespace": "g", "backup": "b", "file": "/f"}, "pool": "default", "pools": ["a"], "pool_selector": {"media": "ssd"},
         "deletion_policy": "Delete", "expand_policy": "Online", "provisioning": "Thin", "encryption": {"key_class": "default"}, "limits": {"iops": 100, "read_iops": 100, "write_iops": 100, "bandwidth": "1Mi",
         "read_bandwidth": "1Mi", "write_bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}})
 }
@@ -284,6 +284,8 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/disks/1/template/encryption/key_class", json!("other"), Announced::Live),
         ("/disks/1/template/size", json!("3Gi"), Announced::Live),
         ("/disks/1/template/deletion_policy", json!("Retain"), Announced::Live),
+        ("/disks/1/template/pools", json!(["b"]), Announced::Refused),
+        ("/disks/1/template/pool_selector", json!({"media": "nvme"}), Announced::Refused),
         ("/disks/1/template/expand_policy", json!("Offline"), Announced::Live),
         ("/disks/1/template/limits", Json::Null, Announced::Live),
         ("/disks/1/template/limits/iops", json!(150), Announced::Live),
@@ -450,6 +452,10 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         json!({"system": "libvirt", "guest": "a", "guest_identity": "1", "disk": "vda"});
     let mut zoned = disk.clone();
     zoned["placement"] = json!({"host_selector": {"zone": "a"}});
+    let mut chosen = disk.clone();
+    chosen["pools"] = json!(["a", "b"]);
+    let mut labelled = disk.clone();
+    labelled["pool_selector"] = json!({"media": "ssd"});
     let restored = json!({"name": "d", "namespace": "default", "size": "2Gi", "restore": {"snapshot": "s", "token": "1"}});
     let snapshot = json!({"name": "s", "namespace": "default", "disk": "d", "shared_with": ["team-a"]});
     let of_vm = json!({"name": "s", "namespace": "default", "vm": "web", "memory": false});
@@ -488,7 +494,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let rule = json!({"name": "r", "protocol": "tcp", "ports": ["80"], "cidrs": ["10.0.0.0/8"], "security_groups": ["web"]});
     let security = json!({"name": "g", "namespace": "default", "ingress": [rule], "egress": [rule]});
     let ping = json!({"name": "g", "namespace": "default", "ingress": [{"name": "r", "protocol": "icmp", "icmp_types": ["info-request"], "cidrs": ["::/0"]}]});
-    let quota = json!({"name": "q", "namespace": "default", "hard": {"disk_size": "1Ti", "memory": "1Gi", "cpus": 1, "vms": 2,
+    let quota = json!({"name": "q", "namespace": "default", "hard": {"disk_size": "1Ti", "used_storage": "1Ti", "memory": "1Gi", "cpus": 1, "vms": 2,
         "disks": 2, "snapshots": 2, "images": 2, "public_ips": 2}});
     let group = json!({"name": "g", "namespace": "default", "strategy": "spread", "enforcement": "required",
         "host_selector": {"a": "b"}, "preferred_host_selector": {"a": "b"}});
@@ -557,6 +563,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_disk", foreign("disk"), "/shared_with", json!(["*"]), Announced::Live),
         ("berth_disk", zoned.clone(), "/placement", Json::Null, Announced::Live),
         ("berth_disk", zoned, "/placement/host_selector", json!({"zone": "b"}), Announced::Live),
+        ("berth_disk", chosen, "/pools", json!(["b"]), Announced::Live),
+        ("berth_disk", labelled, "/pool_selector", json!({"media": "nvme"}), Announced::Live),
         ("berth_disk", imported.clone(), "/imported_from", Json::Null, Announced::Live),
         ("berth_disk", imported.clone(), "/imported_from/system", json!("QEMU"), Announced::Live),
         ("berth_disk", imported.clone(), "/imported_from/guest", json!("b"), Announced::Live),
@@ -745,6 +753,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_placement_group", group.clone(), "/host_selector", json!({"a": "c"}), Announced::Live),
         ("berth_placement_group", group, "/preferred_host_selector", json!({"a": "c"}), Announced::Live),
         ("berth_quota", quota.clone(), "/hard/disk_size", json!("2Ti"), Announced::Live),
+        ("berth_quota", quota.clone(), "/hard/used_storage", json!("2Ti"), Announced::Live),
         ("berth_quota", quota.clone(), "/hard/memory", json!("8Gi"), Announced::Live),
         ("berth_quota", quota.clone(), "/hard/cpus", json!(8), Announced::Live),
         ("berth_quota", quota.clone(), "/hard/vms", json!(1), Announced::Live),

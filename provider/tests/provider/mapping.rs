@@ -351,6 +351,18 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_disk",
+            json!({"size": "1Gi", "pools": ["fast-a", "fast-b"]}),
+            json!({"size": "1Gi", "pools": ["fast-a", "fast-b"], "pool": "default", "deletionPolicy": "Delete",
+                "deletionProtection": false, "access": "ReadWriteOnce", "expandPolicy": "Online", "provisioning": "Thin"}),
+        ),
+        (
+            "berth_disk",
+            json!({"size": "1Gi", "pool_selector": {"media": "ssd"}}),
+            json!({"size": "1Gi", "poolSelector": {"media": "ssd"}, "pool": "default", "deletionPolicy": "Delete",
+                "deletionProtection": false, "access": "ReadWriteOnce", "expandPolicy": "Online", "provisioning": "Thin"}),
+        ),
+        (
+            "berth_disk",
             json!({"image": "i", "access": "ReadOnlyMany"}),
             json!({"image": "i", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
                 "access": "ReadOnlyMany", "expandPolicy": "Online", "provisioning": "Thin"}),
@@ -408,10 +420,10 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_quota",
-            json!({"hard": {"disk_size": "1Ti", "memory": "64Gi", "cpus": 32, "vms": 20, "disks": 40, "snapshots": 100, "images": 5,
-                "public_ips": 4}}),
-            json!({"hard": {"diskSize": "1Ti", "memory": "64Gi", "cpus": 32, "vms": 20, "disks": 40, "snapshots": 100, "images": 5,
-                "publicIps": 4}}),
+            json!({"hard": {"disk_size": "1Ti", "used_storage": "200Gi", "memory": "64Gi", "cpus": 32, "vms": 20, "disks": 40,
+                "snapshots": 100, "images": 5, "public_ips": 4}}),
+            json!({"hard": {"diskSize": "1Ti", "usedStorage": "200Gi", "memory": "64Gi", "cpus": 32, "vms": 20, "disks": 40,
+                "snapshots": 100, "images": 5, "publicIps": 4}}),
         ),
         ("berth_quota", json!({"hard": {"vms": 0}}), json!({"hard": {"vms": 0}})),
         (

@@ -114,12 +114,15 @@ pub(crate) fn progress(ctx: &Context, disk: &Disk) -> Option<i64> {
 
 /// Returns the move that a Disk declares. Its pool has been reported: before that, nothing is known to be moved.
 fn declared(disk: &Disk) -> Option<(Wanted, NewMove)> {
-    let from = disk.status.as_ref()?.pool.as_ref().filter(|from| **from != disk.spec.pool)?;
+    let from = disk.status.as_ref()?.pool.as_ref().filter(|from| *from != disk.target_pool())?;
     if disk.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    let new =
-        NewMove { id: volume_of(disk)?.to_owned(), from: from.to_string(), to: disk.spec.pool.to_string() };
+    let new = NewMove {
+        id: volume_of(disk)?.to_owned(),
+        from: from.to_string(),
+        to: disk.target_pool().to_string(),
+    };
     Some((Wanted::Move(disk.namespace().unwrap_or_default(), new.clone()), new))
 }
 

@@ -40,9 +40,11 @@ pub use import::DiskImport;
     printcolumn(name = "Used-By", type_ = "string", json_path = ".status.usedBy[*].vm"),
     printcolumn(name = "Host", type_ = "string", json_path = ".status.binding.host"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Pool", type_ = "string", priority = 1, json_path = ".status.pool"),
     printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters"),
-    validation = Rule::new("self.spec.pool == oldSelf.spec.pool || !has(self.status) || !has(self.status.binding) || has(self.status.pool)").message("pool cannot change before the host of the disk has reported where its file is (status.pool): make the disk first, or upgrade berth on an older host").field_path(".spec.pool")
+    validation = Rule::new("self.spec.pool == oldSelf.spec.pool || !has(self.status) || !has(self.status.binding) || has(self.status.pool)").message("pool cannot change before the host of the disk has reported where its file is (status.pool): make the disk first, or upgrade berth on an older host").field_path(".spec.pool"),
+    validation = Rule::new("(!has(self.spec.pools) && !has(self.spec.poolSelector)) || has(oldSelf.spec.pools) || has(oldSelf.spec.poolSelector) || !has(self.status) || !has(self.status.binding) || has(self.status.pool)").message("pools and poolSelector cannot be added before the host of the disk has reported where its file is (status.pool): its pool is pool")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -60,7 +62,10 @@ pub use import::DiskImport;
     validation = Rule::new("!has(self.access) || self.access == 'ReadWriteOnce' || has(self.image) || has(self.source)").message("a ReadOnlyMany disk is never written to: set the image or the source of its data").field_path(".access"),
     validation = Rule::new("!has(self.access) || self.access == 'ReadWriteOnce' || !has(self.restore)").message("a ReadOnlyMany disk is not restored: create another Disk from the snapshot").field_path(".restore"),
     validation = Rule::new("!has(self.access) || self.access == 'ReadWriteOnce' || !has(self.encryption)").message("a ReadOnlyMany disk cannot be encrypted").field_path(".encryption"),
-    validation = Rule::new("(has(self.provisioning) ? self.provisioning : 'Thin') == (has(oldSelf.provisioning) ? oldSelf.provisioning : 'Thin')").message("provisioning cannot change: create another Disk").field_path(".provisioning")
+    validation = Rule::new("(has(self.provisioning) ? self.provisioning : 'Thin') == (has(oldSelf.provisioning) ? oldSelf.provisioning : 'Thin')").message("provisioning cannot change: create another Disk").field_path(".provisioning"),
+    validation = Rule::new("!has(self.pools) || !has(self.poolSelector)").message("set either pools or poolSelector").field_path(".poolSelector"),
+    validation = Rule::new("(!has(self.pools) && !has(self.poolSelector)) || !has(self.pool) || self.pool == 'default'").message("pools and poolSelector leave the choice of the pool to the scheduler: take pool out, or them").field_path(".pool"),
+    validation = Rule::new("(!has(self.pools) && !has(self.poolSelector)) || !has(self.source) || !has(self.source.file)").message("a file that is taken over goes into a pool on its own file system: set pool, and take pools and poolSelector out").field_path(".source")
 )]
 pub struct DiskSpec {
     /// The size, for example `4Gi`. Grow only; `expandPolicy` decides when it takes effect on a running VM. Default: the
@@ -83,6 +88,16 @@ pub struct DiskSpec {
     /// VM keeps the former one until its next power cycle. Setting it back before then moves nothing.
     #[serde(default = "default_pool")]
     pub pool: ResourceName,
+    /// The names of up to 16 StoragePools, of which the scheduler chooses one together with the host of the first VM: the one with the most
+    /// room there. `status.pool` has it. Not together with another `pool` than `default`, which does not count then. It is chosen once: a
+    /// change moves no file. A disk that has neither this nor `poolSelector` any more moves to `pool`. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 16))]
+    pub pools: Vec<ResourceName>,
+    /// Labels of the StoragePools among which the scheduler chooses, in the place of `pools`. Default: none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(transform = crate::labels::some_labels)]
+    pub pool_selector: BTreeMap<String, String>,
     /// The handling of the file when the Disk is deleted: `Delete` (default) moves it to the pool's trash, from which
     /// `berth undelete` restores it for 24 hours; `Retain` keeps it permanently. Applied live.
     #[serde(default)]
@@ -133,6 +148,8 @@ impl Default for DiskSpec {
             source: None,
             restore: None,
             pool: default_pool(),
+            pools: Vec::new(),
+            pool_selector: BTreeMap::new(),
             deletion_policy: DeletionPolicy::Delete,
             deletion_protection: false,
             placement: None,
@@ -143,6 +160,26 @@ impl Default for DiskSpec {
             limits: None,
             imported_from: None,
             shared_with: Vec::new(),
+        }
+    }
+}
+
+impl DiskSpec {
+    /// Whether the scheduler chooses its pool.
+    #[must_use]
+    pub fn has_pool_choice(&self) -> bool {
+        !self.pools.is_empty() || !self.pool_selector.is_empty()
+    }
+
+    /// Whether it may be in this StoragePool, which has these labels.
+    #[must_use]
+    pub fn accepts_pool(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
+        if !self.has_pool_choice() {
+            return self.pool.as_str() == name;
+        }
+        match self.pools.is_empty() {
+            true => self.pool_selector.iter().all(|(label, value)| labels.get(label) == Some(value)),
+            false => self.pools.iter().any(|pool| pool.as_str() == name),
         }
     }
 }
@@ -296,6 +333,16 @@ impl Disk {
         self.spec.placement.iter().flat_map(|placement| &placement.host_selector)
     }
 
+    /// Returns the StoragePool where its file belongs: `pool`, or the chosen one, which is not known before that.
+    pub fn target_pool(&self) -> &ResourceName {
+        if self.spec.has_pool_choice() { self.pool() } else { &self.spec.pool }
+    }
+
+    /// Whether its pool is still to be chosen.
+    pub fn awaits_pool(&self) -> bool {
+        self.spec.has_pool_choice() && self.status.as_ref().is_none_or(|status| status.pool.is_none())
+    }
+
     /// Returns the StoragePool that has its file, or is to have it.
     pub fn pool(&self) -> &ResourceName {
         self.status.as_ref().and_then(|status| status.pool.as_ref()).unwrap_or(&self.spec.pool)
@@ -400,7 +447,8 @@ pub struct DiskStatus {
     /// The size the file has now, as a quantity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
-    /// The StoragePool that has its file. While it differs from `spec.pool`, the file is still to be moved.
+    /// The StoragePool that has its file. While it differs from `spec.pool`, the file is still to be moved. Of a disk with `pools` or
+    /// `poolSelector`, the chosen one, from the decision on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<ResourceName>,
     /// The space that its file takes on its host, as a quantity: measured every ten minutes and rounded up. The image and the snapshots that
@@ -473,5 +521,27 @@ mod tests {
             let spec = serde_json::from_value(spec).expect("a spec");
             assert_eq!(Disk::new("a", spec).origin(), origin);
         }
+    }
+
+    #[test]
+    fn the_pool_of_a_disk_is_the_declared_one_or_the_chosen_one() {
+        let disk = |spec: serde_json::Value, status: serde_json::Value| -> Disk {
+            serde_json::from_value(json!({"metadata": {"name": "d"}, "spec": spec, "status": status}))
+                .expect("a Disk")
+        };
+        let moved = disk(json!({"pool": "slow"}), json!({"pool": "fast"}));
+        assert_eq!((moved.target_pool().as_str(), moved.pool().as_str()), ("slow", "fast"));
+        assert!(!moved.awaits_pool());
+        let choice = json!({"pools": ["a", "b"]});
+        assert!(disk(choice.clone(), json!(null)).awaits_pool());
+        let chosen = disk(choice, json!({"pool": "b"}));
+        assert_eq!((chosen.target_pool().as_str(), chosen.awaits_pool()), ("b", false));
+        let ssd = BTreeMap::from([("media".to_owned(), "ssd".to_owned())]);
+        assert!(chosen.spec.accepts_pool("a", &BTreeMap::new()) && !chosen.spec.accepts_pool("c", &ssd));
+        let by_labels = disk(json!({"poolSelector": {"media": "ssd"}}), json!(null));
+        assert!(
+            by_labels.spec.accepts_pool("c", &ssd) && !by_labels.spec.accepts_pool("c", &BTreeMap::new())
+        );
+        assert!(by_labels.awaits_pool());
     }
 }

@@ -7,3 +7,9 @@ pub(crate) fn bounded_labels(schema: &mut schemars::Schema) {
     let values = serde_json::json!({"type": "string", "maxLength": 63, "pattern": value});
     schema.insert("additionalProperties".into(), values);
 }
+
+/// The same, with one label at least.
+pub(crate) fn some_labels(schema: &mut schemars::Schema) {
+    bounded_labels(schema);
+    schema.insert("minProperties".into(), 1.into());
+}

@@ -30,6 +30,7 @@ use crate::{Conditions, Quantity};
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "Reason", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Used-Storage", type_ = "string", priority = 1, json_path = ".status.used.usedStorage"),
     printcolumn(name = "VMs", type_ = "integer", priority = 1, json_path = ".status.used.vms"),
     printcolumn(name = "Disks", type_ = "integer", priority = 1, json_path = ".status.used.disks"),
     printcolumn(name = "Snapshots", type_ = "integer", priority = 1, json_path = ".status.used.snapshots"),
@@ -48,13 +49,18 @@ pub struct QuotaSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("has(self.diskSize) || has(self.memory) || has(self.cpus) || has(self.vms) || has(self.disks) || has(self.snapshots) || has(self.images) || has(self.publicIps)").message("hard must have at least one limit")
+    validation = Rule::new("has(self.diskSize) || has(self.memory) || has(self.cpus) || has(self.vms) || has(self.disks) || has(self.snapshots) || has(self.images) || has(self.publicIps) || has(self.usedStorage)").message("hard must have at least one limit")
 )]
 pub struct QuotaLimits {
     /// The greatest sum of the sizes of all Disks, at their full size whatever their files take, for example `500Gi`. A DiskSnapshot counts
     /// with the full size of its Disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_size: Option<Quantity>,
+    /// The space that files may take, as it is measured and reported: those of Disks, of the snapshots of VMs' disks, of deleted disks in the
+    /// trash or retained, and the other files of VMs, such as the memory of suspended guests and logs; for example `200Gi`. Once they take as
+    /// much, no Disk and no DiskSnapshot is created. What exists may go on to grow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_storage: Option<Quantity>,
     /// The greatest sum of the memory of all VMs, running or not, for example `64Gi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Quantity>,
@@ -94,6 +100,10 @@ pub struct QuotaUsage {
     /// The sum of the sizes of Disks, and of the Disks of DiskSnapshots.
     #[schemars(length(max = 32))]
     pub disk_size: String,
+    /// The space that files were last reported to take. Absent without a limit of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub used_storage: Option<String>,
     /// The sum of the memory of VMs.
     #[schemars(length(max = 32))]
     pub memory: String,
@@ -136,6 +146,8 @@ pub struct QuotaAmounts {
     /// Bytes.
     pub disk_size: u64,
     /// Bytes.
+    pub used_storage: u64,
+    /// Bytes.
     pub memory: u64,
     pub cpus: i64,
     pub vms: i64,
@@ -151,6 +163,7 @@ impl QuotaAmounts {
     pub fn plus(self, other: Self) -> Self {
         Self {
             disk_size: self.disk_size.saturating_add(other.disk_size),
+            used_storage: self.used_storage.saturating_add(other.used_storage),
             memory: self.memory.saturating_add(other.memory),
             cpus: self.cpus.saturating_add(other.cpus),
             vms: self.vms.saturating_add(other.vms),
@@ -161,11 +174,12 @@ impl QuotaAmounts {
         }
     }
 
-    /// Returns the amounts as a status has them.
+    /// Returns the amounts as the status of a Quota without a limit of used storage has them.
     #[must_use]
     pub fn usage(self) -> QuotaUsage {
         QuotaUsage {
             disk_size: Quantity::from_bytes(self.disk_size).0,
+            used_storage: None,
             memory: Quantity::from_bytes(self.memory).0,
             cpus: self.cpus,
             vms: self.vms,
@@ -178,6 +192,14 @@ impl QuotaAmounts {
 }
 
 impl QuotaLimits {
+    /// Returns in words that files take as much space as the limit, if they do. It is known after the fact.
+    #[must_use]
+    pub fn storage_used_up(&self, used: QuotaAmounts) -> Option<String> {
+        let limit = self.used_storage.as_ref()?.bytes().ok().filter(|limit| used.used_storage >= *limit)?;
+        let [used, limit] = [used.used_storage, limit].map(Quantity::from_bytes);
+        Some(format!("usedStorage: {used} used, limit {limit}"))
+    }
+
     /// Returns the first limit that the sum of both amounts is above, in words, if `more` has any of that amount. An amount
     /// that does not grow is never too much: a lowered limit touches nothing that exists.
     #[must_use]
@@ -201,7 +223,8 @@ impl QuotaLimits {
             ("images", self.images, used.images, more.images, sum.images),
             ("publicIps", self.public_ips, used.public_ips, more.public_ips, sum.public_ips),
         ];
-        size.or_else(|| {
+        let is_file = more.disks > 0 || more.snapshots > 0;
+        size.or_else(|| self.storage_used_up(used).filter(|_| is_file)).or_else(|| {
             counts.into_iter().find_map(|(name, limit, used, more, sum)| {
                 let limit = limit.filter(|limit| more > 0 && sum > *limit)?;
                 Some(format!("{name}: {used} used, {more} more needed, limit {limit}"))
@@ -241,6 +264,21 @@ mod tests {
         assert_eq!(limits().exceeded(used, QuotaAmounts::default()), None);
         let byte = QuotaAmounts { disk_size: 1, ..QuotaAmounts::default() };
         assert!(limits().exceeded(used, byte).is_some());
+    }
+
+    #[test]
+    fn space_that_is_used_up_refuses_disks_and_snapshots_only() {
+        let limits = QuotaLimits { used_storage: Some(Quantity("2Gi".into())), ..QuotaLimits::default() };
+        let used = |used_storage| QuotaAmounts { used_storage, ..QuotaAmounts::default() };
+        let disk = QuotaAmounts { disks: 1, disk_size: 1 << 40, ..QuotaAmounts::default() };
+        let snapshot = QuotaAmounts { snapshots: 1, ..QuotaAmounts::default() };
+        assert_eq!(limits.exceeded(used((2 << 30) - 1), disk), None, "it takes no space yet");
+        for more in [disk, snapshot] {
+            let text = limits.exceeded(used(2 << 30), more);
+            assert_eq!(text.as_deref(), Some("usedStorage: 2Gi used, limit 2Gi"));
+        }
+        let vm = QuotaAmounts { vms: 1, ..QuotaAmounts::default() };
+        assert_eq!(limits.exceeded(used(3 << 30), vm), None);
     }
 
     #[test]

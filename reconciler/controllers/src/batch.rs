@@ -200,13 +200,18 @@ impl WriteBatch {
             match step {
                 Step::AddFinalizer(key, finalizer) => self.finalizer(cache, key, finalizer, true),
                 Step::RemoveFinalizer(key, finalizer) => self.finalizer(cache, key, finalizer, false),
-                Step::BindDisk { disk, host, volume_id, serial, used_by } => {
+                Step::BindDisk { disk, host, pool, volume_id, serial, used_by } => {
                     let Some(object) = cache.tables.disks.get(disk) else { continue };
-                    self.hold(cache, users::of_disk(object));
+                    let chosen =
+                        pool.as_ref().map(|pool| Key::cluster(ObjectKind::StoragePool, pool.as_str()));
+                    self.hold(cache, users::of_disk(object).into_iter().chain(chosen));
                     if let Some((namespace, secrets)) = cache.key_secrets_of(object) {
                         self.allow(cache, host, Key::secrets_role(host, &namespace), secrets);
                     }
                     let mut status = bound(object, host, now);
+                    if pool.is_some() {
+                        status.pool.clone_from(pool);
+                    }
                     status.volume_id = Some(volume_id.clone());
                     status.serial = Some(serial.clone());
                     status.used_by.clone_from(used_by);

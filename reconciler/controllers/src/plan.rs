@@ -1,6 +1,6 @@
 //! The decision of a reconcile, as data.
 
-use berth_api::{ObjectUse, SHARED_NAMESPACE};
+use berth_api::{ObjectUse, ResourceName, SHARED_NAMESPACE};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{cache::users::is_shared, key::Key, scheduler::Request};
@@ -13,7 +13,15 @@ pub(crate) enum Step {
     /// Remove a finalizer.
     RemoveFinalizer(Key, &'static str),
     /// Bind a disk to a host under an identity.
-    BindDisk { disk: Key, host: String, volume_id: String, serial: String, used_by: Vec<ObjectUse> },
+    BindDisk {
+        disk: Key,
+        host: String,
+        /// The chosen pool. None: the Disk names it, or has it already.
+        pool: Option<ResourceName>,
+        volume_id: String,
+        serial: String,
+        used_by: Vec<ObjectUse>,
+    },
 }
 
 /// A need that an object waits for.
@@ -23,6 +31,8 @@ pub(crate) enum Dependency {
     Object(Key),
     /// A host that is added, removed or changed.
     Hosts,
+    /// A StoragePool that is added, removed or changed.
+    StoragePools,
     /// Capacity on a host.
     Capacity(Box<QueuePosition>),
     /// A private address of a network.

@@ -23,7 +23,7 @@ use berth_api::{BridgeSpec, DeviceCounts, DeviceName, Enforcement, HugeMemory, S
 use crate::cache::capacity::{Candidate, Members};
 pub(crate) use baseline::cpu_baseline;
 pub(crate) use explain::{Unplaced, topology_values};
-pub(crate) use space::NewDisks;
+pub(crate) use space::{NewDisks, PoolChoice, chosen_pools};
 
 /// A VM's request. Of two VMs with equal requests, each fits where the other does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,6 +59,8 @@ pub(crate) struct Request {
     pub(crate) backup_folders: BTreeSet<String>,
     /// Its disks that have no host yet, by pool.
     pub(crate) disks: BTreeMap<String, NewDisks>,
+    /// Those whose pool is chosen with the host, one after the other.
+    pub(crate) choices: Vec<PoolChoice>,
     /// The hosts that need no copy of an image for its disks.
     pub(crate) image_hosts: BTreeSet<String>,
     /// Whether it has a graphics card of QEMU.

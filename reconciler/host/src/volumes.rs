@@ -95,8 +95,8 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// Lists the volumes of all pools.
     async fn volumes(&self) -> Result<Vec<VolumeFacts>>;
 
-    /// Returns the bytes that the files of volumes take, by the identity of the volume. Those of images and snapshots below them are not
-    /// part of it, and volumes in pools that are away are left out.
+    /// Returns the bytes that the files of volumes take, by the identity of the volume, also of those in the trash. Those of images and
+    /// snapshots below them are not part of it, and volumes in pools that are away are left out.
     async fn used_bytes(&self) -> Result<BTreeMap<String, u64>>;
 
     /// Returns the bytes that the files of snapshots take, by the identity of the snapshot; without those in pools that are away.

@@ -79,6 +79,7 @@ fn as_trashed(volume: RetainedVolume) -> TrashedVolume {
         namespace: volume.namespace,
         name: volume.name,
         size: volume.size,
+        used: volume.used,
         image: volume.image,
         source: volume.source,
         thick: volume.thick,

@@ -28,7 +28,7 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
         "vm" => of_vm(&from, object),
         "disk" => vec![
             from.shared("image", "image", "images", text(object, "/spec/image")),
-            from.site("pool", "storagepool", "storagepools", text(object, "/spec/pool")),
+            from.site("pool", "storagepool", "storagepools", pool_of(object)),
             from.shared("class", "keyclass", "keyclasses", text(object, "/spec/encryption/keyClass")),
             source(&from, object, "disk"),
             source(&from, object, "snapshot"),
@@ -80,6 +80,13 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
     found.retain(|reference| !reference.name.is_empty());
     found.truncate(MOST);
     found
+}
+
+/// The pool where the file of a disk belongs. Empty: it is still to be chosen.
+fn pool_of(disk: &Value) -> String {
+    let has_choice =
+        ["/spec/pools", "/spec/poolSelector"].iter().any(|choice| disk.pointer(choice).is_some());
+    text(disk, if has_choice { "/status/pool" } else { "/spec/pool" })
 }
 
 /// The disk, the snapshot or the image that a disk or an image is made from, which may be in another namespace.

@@ -124,6 +124,7 @@ pub(crate) async fn reconcile(ctx: &Context) -> Result<Requeue, Error> {
     observed.changed_images.iter().for_each(|key| ctx.enqueue(key.clone()));
     forget_departed(ctx);
     disk_use::measure(ctx).await;
+    observed.used = observe::used(ctx, &observed);
     if observed.has_chains {
         merge_deleted(ctx);
     }

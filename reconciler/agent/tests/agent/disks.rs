@@ -567,6 +567,9 @@ async fn a_deleted_disk_comes_back_from_the_trash_and_a_retained_one_stays_where
     };
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(trash(&fixture).await[0].name, "data");
+    fixture.system.set_used_bytes(DATA, 300 << 20);
+    tokio::time::sleep(Duration::from_secs(700)).await;
+    assert_eq!(trash(&fixture).await[0].used.as_deref(), Some("300Mi"), "it is measured as before");
     let mut disk = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Disk", "spec": {"size": "1Gi"}});
     disk["metadata"] = json!({"name": "back", "namespace": "ns", "finalizers": [berth_api::HOST_FINALIZER],
         "annotations": {RESTORE_ANNOTATION: format!("{HOST}/{DATA}")}});

@@ -26,6 +26,10 @@ pub struct TrashedVolume {
     /// Its size, as a quantity.
     #[schemars(length(max = 32))]
     pub size: String,
+    /// The space that the file takes, as a quantity. Absent before it is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub used: Option<String>,
     /// The Image it was made from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
@@ -65,6 +69,10 @@ pub struct RetainedVolume {
     /// Its size, as a quantity.
     #[schemars(length(max = 32))]
     pub size: String,
+    /// The space that the file takes, as a quantity. Absent before it is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub used: Option<String>,
     /// The Image it was made from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]

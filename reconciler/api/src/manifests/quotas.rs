@@ -96,6 +96,16 @@ fn some_bytes_left(limit: &str, applies: &str) -> Value {
     )
 }
 
+/// The validation of a new file: none is created once files take as much space as the limit. What they take is known after the fact.
+fn some_storage_left() -> Value {
+    validation(
+        "!has(variables.hard.usedStorage) || !variables.isCounted || !has(params.status.used.usedStorage) || !variables.isCreate || \
+         quantity(params.status.used.usedStorage).compareTo(quantity(variables.hard.usedStorage)) < 0",
+        "'usedStorage: ' + params.status.used.usedStorage + ' used, limit ' + variables.hard.usedStorage",
+        "the Quota of the namespace allows no more usedStorage",
+    )
+}
+
 fn used_bytes(limit: &str) -> String {
     format!(
         "'{limit}: ' + params.status.used.{limit} + ' used, more needed, limit ' + variables.hard.{limit}"
@@ -111,7 +121,11 @@ fn count(name: &str, resource: &str, limit: &str) -> [Value; 2] {
 }
 
 fn snapshots() -> [Value; 2] {
-    let validations = vec![number("snapshots", one()), some_bytes_left("diskSize", "variables.isCreate")];
+    let validations = vec![
+        number("snapshots", one()),
+        some_bytes_left("diskSize", "variables.isCreate"),
+        some_storage_left(),
+    ];
     with_quotas("berth-quota-snapshots", "disksnapshots", &["CREATE"], (json!([]), validations))
 }
 
@@ -125,6 +139,7 @@ fn disks() -> [Value; 2] {
         number("disks", one()),
         bytes("diskSize", "variables.after", "variables.before"),
         some_bytes_left("diskSize", "variables.isCreate && !has(object.spec.size)"),
+        some_storage_left(),
     ];
     with_quotas("berth-quota-disks", "disks", &["CREATE", "UPDATE"], (variables, validations))
 }

@@ -22,6 +22,8 @@ pub(crate) struct Usages(BTreeMap<String, Usage>);
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     quotas: BTreeSet<Key>,
+    /// Whether one of them limits the space that files take. Otherwise those of deleted disks are not counted.
+    counts_deleted: bool,
     counted: BTreeMap<Key, Counted>,
     placed: Sum,
     total: Sum,
@@ -87,10 +89,29 @@ impl Usage {
             keys.push(key.clone());
         }
         let mut has_changed = false;
+        if key.kind == ObjectKind::Host && self.counts_deleted {
+            has_changed |= self.set(key, count::of_deleted(tables, key, namespace));
+        }
         for key in keys {
             has_changed |= self.set(&key, count::of(tables, &key));
         }
         has_changed
+    }
+
+    /// Begins or ends to count the files of deleted disks.
+    fn count_deleted(&mut self, tables: &Tables, namespace: &str) {
+        let is_limited =
+            |key: &Key| tables.quotas.get(key).is_some_and(|quota| quota.spec.hard.used_storage.is_some());
+        let counts = self.quotas.iter().any(is_limited);
+        if counts == self.counts_deleted {
+            return;
+        }
+        self.counts_deleted = counts;
+        for host in tables.hosts.all() {
+            let key = Key::of(host.as_ref());
+            let counted = count::of_deleted(tables, &key, namespace).filter(|_| counts);
+            self.set(&key, counted);
+        }
     }
 
     /// Returns whether it counts otherwise than before.
@@ -165,10 +186,13 @@ impl Cache {
         if tables.quotas.get(quota).is_some() {
             let usage = usages.entry(namespace.to_owned()).or_insert_with(|| Usage::of(tables, namespace));
             usage.quotas.insert(quota.clone());
+            usage.count_deleted(tables, namespace);
         } else if let Some(usage) = usages.get_mut(namespace) {
             usage.quotas.remove(quota);
             if usage.quotas.is_empty() {
                 usages.remove(namespace);
+            } else {
+                usage.count_deleted(tables, namespace);
             }
         }
         let others = usages.get(namespace).into_iter().flat_map(|usage| &usage.quotas);

@@ -159,9 +159,12 @@ impl Cache {
         }
     }
 
-    /// Has VMs that wait for room tried again if a pool may promise another amount. Its status, which changes often, is no reason.
+    /// Has VMs that wait for room tried again if a pool may promise another amount, or disks may choose it for its labels. Its status, which
+    /// changes often, is no reason.
     pub(super) fn note_limit(&mut self, key: &Key, before: Option<&StoragePool>) {
-        let limit = |pool: Option<&StoragePool>| pool.map(|pool| pool.spec.overcommit_percent);
+        let limit = |pool: Option<&StoragePool>| {
+            pool.map(|pool| (pool.spec.overcommit_percent, pool.metadata.labels.clone()))
+        };
         if limit(before) != limit(self.tables.storage_pools.get(key).map(AsRef::as_ref)) {
             self.index.capacity.freed();
         }

@@ -76,8 +76,9 @@ pub(crate) fn of_disk(disk: &Disk) -> BTreeSet<Key> {
     let image = disk.spec.image.as_ref().filter(|_| stays);
     let uses_pool = stays || host.is_some();
     let pool = |name: &ResourceName| Key::cluster(ObjectKind::StoragePool, name.as_str());
+    let uses_pool = uses_pool && !disk.awaits_pool();
     // Both while it is to be moved.
-    let pools = [&disk.spec.pool, disk.pool()].into_iter().filter(|_| uses_pool).map(pool);
+    let pools = [disk.target_pool(), disk.pool()].into_iter().filter(|_| uses_pool).map(pool);
     let image = image.map(|image| Key::namespaced(ObjectKind::Image, &namespace, image.as_str()));
     let host = host.map(|b| Key::cluster(ObjectKind::Host, &b.host));
     let declared = disk.spec.encryption.as_ref().filter(|_| stays || host.is_some());

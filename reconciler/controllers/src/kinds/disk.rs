@@ -3,6 +3,7 @@
 
 mod observe;
 mod plan;
+mod pools;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use status::status;
 
 pub(crate) use observe::{image_host, unconfirmed};
 pub(crate) use plan::{Obstacle, bind_disk};
+pub(crate) use pools::{by_pool, choices, choose, choose_one};
 
 /// Returns why an unbound disk cannot be used yet.
 pub(crate) fn obstacle(cache: &Cache, disk: &Disk) -> Option<Obstacle> {

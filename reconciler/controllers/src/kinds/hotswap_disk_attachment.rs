@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use berth_api::{
     AttachmentState, Binding, ConditionType, ConditionUpdate, Disk, HOST_FINALIZER, HotswapDiskAttachment,
-    HotswapDiskAttachmentStatus, ObjectUse, Readiness, Reason, UseKind, VM, condition,
+    HotswapDiskAttachmentStatus, ObjectUse, Readiness, Reason, ResourceName, UseKind, VM, condition,
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -29,6 +29,8 @@ struct Observed {
     /// Another user of the disk: the VM, and the kind of use.
     user: Option<String>,
     fresh_volume_id: String,
+    /// The pool that is chosen for a disk which may be in several.
+    pool: Option<ResourceName>,
     /// The reason why the disk cannot be bound yet.
     unknown: Option<PlacementHold>,
     /// Some host has the disk's file, although the disk's status does not name the host (any more).
@@ -76,8 +78,12 @@ fn observe(cache: &Cache, attachment: &HotswapDiskAttachment, identities: &Ident
     };
     let by_attachment = cache.index.attachments_of_disk(&disk_key).into_iter().find(is_bound);
     let unbound = disk.as_deref().filter(|d| d.status.as_ref().is_none_or(|s| s.binding.is_none()));
+    let vm = cache.tables.vms.named(&namespace, attachment.spec.vm.as_str()).cloned();
+    let binding = vm.as_ref().and_then(|vm| vm.status.as_ref()?.binding.as_ref());
+    let pool = unbound.zip(binding).and_then(|(d, binding)| disk::choose_one(cache, &binding.host, d));
     Observed {
-        vm: cache.tables.vms.named(&namespace, attachment.spec.vm.as_str()).cloned(),
+        vm,
+        pool,
         user: by_status.or(by_vm).or(by_attachment.map(|key| format!("attachment {}", key.name))),
         fresh_volume_id: format!("v-{}", identities.hex(16)),
         unknown: placement_hold(cache, disk.as_ref().and_then(|d| d.creation_timestamp()).map(|made| made.0)),
@@ -181,7 +187,13 @@ fn plan(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Decisio
                 vm_uid: vm.uid().unwrap_or_default(),
                 attachment: Some(attachment.name_any()),
             };
-            steps.extend(bind_disk(&disk_key, &host, &observed.fresh_volume_id, vec![usage]));
+            steps.extend(bind_disk(
+                &disk_key,
+                &host,
+                observed.pool.clone(),
+                &observed.fresh_volume_id,
+                vec![usage],
+            ));
         }
     }
     Plan { steps, decision: Decision::Bind(host), outcome: Outcome::Settled }
@@ -245,6 +257,7 @@ mod tests {
             disk: Some(Arc::new(serde_json::from_value(disk).expect("a disk"))),
             user: None,
             fresh_volume_id: "v-1".into(),
+            pool: None,
             unknown: None,
             is_claimed: false,
             unconfirmed: None,

@@ -9,7 +9,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use berth_api::{Quantity, Quota, QuotaAmounts, QuotaLimits, QuotaStatus, Readiness, Reason};
+use berth_api::{Quantity, Quota, QuotaAmounts, QuotaLimits, QuotaStatus, QuotaUsage, Readiness, Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
@@ -104,6 +104,7 @@ impl<'a> Limited<'a> {
         let is_size_limited = most.disk_size < u64::MAX;
         !(counted.is_size_unknown && is_size_limited)
             && (more.disk_size == 0 || sum.disk_size <= most.disk_size)
+            && ((more.disks == 0 && more.snapshots == 0) || used.used_storage < most.used_storage)
             && (more.memory == 0 || sum.memory <= most.memory)
             && (more.cpus == 0 || sum.cpus <= most.cpus)
             && (more.vms == 0 || sum.vms <= most.vms)
@@ -125,6 +126,7 @@ fn smallest_limits(quotas: &[&Arc<Quota>]) -> QuotaAmounts {
     };
     QuotaAmounts {
         disk_size: bytes(|hard| hard.disk_size.as_ref()),
+        used_storage: bytes(|hard| hard.used_storage.as_ref()),
         memory: bytes(|hard| hard.memory.as_ref()),
         cpus: count(|hard| hard.cpus),
         vms: count(|hard| hard.vms),
@@ -139,8 +141,16 @@ fn status(quota: &Quota, used: QuotaAmounts, now: Timestamp) -> QuotaStatus {
     let mut status = quota.status.clone().unwrap_or_default();
     let generation = quota.metadata.generation.unwrap_or_default();
     status.hard = Some(quota.spec.hard.clone());
-    status.used = Some(used.usage());
-    Readiness::Ready(Reason::Available, String::new()).write(&mut status.conditions, generation, now);
+    let hard = &quota.spec.hard;
+    let used_storage = hard.used_storage.as_ref().map(|_| Quantity::from_bytes(used.used_storage).0);
+    status.used = Some(QuotaUsage { used_storage, ..used.usage() });
+    let used_up =
+        hard.storage_used_up(used).map(|text| format!("{text}: no disk and no snapshot is created"));
+    Readiness::Ready(Reason::Available, used_up.unwrap_or_default()).write(
+        &mut status.conditions,
+        generation,
+        now,
+    );
     status.observed_generation = generation;
     status
 }

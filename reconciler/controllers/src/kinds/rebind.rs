@@ -165,7 +165,7 @@ fn refusal(cache: &Cache, vm: &VM, disk: &Disk, host: &str) -> Option<&'static s
     let refusals = [
         (!is_shared(cache, disk), "is in no pool of type Shared"),
         (disk.metadata.deletion_timestamp.is_some(), "is being deleted"),
-        (disk.spec.pool != *disk.pool(), "was to be moved to another pool"),
+        (disk.target_pool() != disk.pool(), "was to be moved to another pool"),
         (!is_whole || status.volume_id.is_none(), "has its file on another host, or in the folder of one"),
         (status.size.is_none(), "has no file yet"),
         (disk.spec.encryption.is_some(), "is encrypted"),

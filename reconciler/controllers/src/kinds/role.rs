@@ -133,6 +133,7 @@ mod tests {
             let step = Step::BindDisk {
                 disk: disk_key.clone(),
                 host: host.to_owned(),
+                pool: None,
                 volume_id: "v-1".to_owned(),
                 serial: "v1".to_owned(),
                 used_by: Vec::new(),

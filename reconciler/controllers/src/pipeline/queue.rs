@@ -93,6 +93,9 @@ impl Queue {
         if key.kind == ObjectKind::Network {
             self.wake(&Dependency::NetworkRange);
         }
+        if key.kind == ObjectKind::StoragePool {
+            self.wake(&Dependency::StoragePools);
+        }
     }
 
     /// Enqueues a key after a short delay, once for all changes within it: the object aggregates others. Every host

@@ -74,7 +74,7 @@ impl Unfit {
             Self::Memory => format!("{count} with too little free memory"),
             Self::HugePages => format!("{count} with too few free huge pages"),
             Self::Space => {
-                let pools: BTreeSet<&String> = request.disks.keys().collect();
+                let pools: BTreeSet<&String> = space::pools(request).collect();
                 format!("{count} without room for its disks in the pools {}", names(&pools))
             }
         }

@@ -3,6 +3,8 @@
 //! Thin disks take the space of the data in them, so a pool may promise more than it has, up to its limit. Thick disks take their whole
 //! size at once.
 
+use std::{borrow::Cow, cmp::Reverse, collections::BTreeMap};
+
 use berth_api::Quantity;
 
 use crate::cache::capacity::Candidate;
@@ -23,6 +25,9 @@ pub(crate) struct NewDisks {
     pub(crate) shared: Option<DiskDemand>,
 }
 
+/// A new disk of a VM whose pool is chosen with the host: its demand in each of the pools that it may be in.
+pub(crate) type PoolChoice = BTreeMap<String, NewDisks>;
+
 /// Why new disks have no room in a pool of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shortage {
@@ -40,28 +45,83 @@ pub(super) enum Shortage {
     },
 }
 
+/// Returns the pools in which the new disks of a VM are to be, or may be.
+pub(super) fn pools(request: &Request) -> impl Iterator<Item = &String> {
+    request.disks.keys().chain(request.choices.iter().flat_map(|choice| choice.keys()))
+}
+
+/// Returns the pools of a host for the new disks whose pool is to be chosen, in their order: each gets the one with the most room beside
+/// those before it.
+pub(crate) fn chosen_pools(candidate: &Candidate, request: &Request) -> Vec<String> {
+    assign(candidate, request).1
+}
+
+fn assign(candidate: &Candidate, request: &Request) -> (BTreeMap<String, NewDisks>, Vec<String>) {
+    let mut disks = request.disks.clone();
+    let mut chosen = Vec::new();
+    for choice in &request.choices {
+        let best = choice.iter().max_by_key(|(pool, new)| {
+            let mut with = disks.clone();
+            add(&mut with, pool, new);
+            let fits =
+                with.get(*pool).is_none_or(|all| in_pool(candidate, &with, (pool.as_str(), all)).is_none());
+            (fits, room(candidate, &disks, (pool.as_str(), *new)), Reverse(*pool))
+        });
+        if let Some((pool, new)) = best {
+            add(&mut disks, pool, new);
+            chosen.push(pool.clone());
+        }
+    }
+    (disks, chosen)
+}
+
+fn add(disks: &mut BTreeMap<String, NewDisks>, pool: &str, new: &NewDisks) {
+    let before = disks.get(pool).map(|before| before.demand).unwrap_or_default();
+    disks.insert(pool.to_owned(), NewDisks { demand: before.plus(new.demand), ..*new });
+}
+
+/// The sizes of further disks that a pool has room for: the least of what it may still promise and of its free space times its limit.
+fn room(candidate: &Candidate, disks: &BTreeMap<String, NewDisks>, (pool, new): (&str, &NewDisks)) -> u64 {
+    let space = candidate.storage.as_deref().and_then(|storage| storage.pool(pool));
+    let Some(space) = space.filter(|space| !space.is_away) else { return 0 };
+    let Load { promised, unmade_thick } = load(candidate, space, pool, new);
+    let here = demand(disks, candidate, space, pool);
+    let promised = promised.saturating_add(here.size);
+    let free = space.free.saturating_sub(unmade_thick).saturating_sub(here.unmade_thick);
+    let percent = new.overcommit_percent;
+    limit(space.total, percent).saturating_sub(promised).min(limit(free, percent))
+}
+
+/// Returns the new disks by pool, those whose pool is to be chosen included.
+fn placed<'r>(candidate: &Candidate, request: &'r Request) -> Cow<'r, BTreeMap<String, NewDisks>> {
+    match request.choices.is_empty() {
+        true => Cow::Borrowed(&request.disks),
+        false => Cow::Owned(assign(candidate, request).0),
+    }
+}
+
 /// Returns the first pool of a host in which the new disks of a VM have no room.
-pub(super) fn shortage<'r>(candidate: &Candidate, request: &'r Request) -> Option<(&'r str, Shortage)> {
-    request.disks.iter().find_map(|(pool, new)| {
-        let Some(space) = candidate.storage.as_deref().and_then(|storage| storage.pool(pool)) else {
-            // A host that does not report its pools may have any room, and no folder that hosts share.
-            return new.shared.map(|_| (pool.as_str(), Shortage::Away));
-        };
-        Some((pool.as_str(), in_pool(candidate, request, space, (pool.as_str(), new))?))
-    })
+pub(super) fn shortage(candidate: &Candidate, request: &Request) -> Option<(String, Shortage)> {
+    let disks = placed(candidate, request);
+    disks
+        .iter()
+        .find_map(|(pool, new)| Some((pool.clone(), in_pool(candidate, &disks, (pool.as_str(), new))?)))
 }
 
 fn in_pool(
     candidate: &Candidate,
-    request: &Request,
-    space: PoolSpace,
+    disks: &BTreeMap<String, NewDisks>,
     (pool, new): (&str, &NewDisks),
 ) -> Option<Shortage> {
+    let Some(space) = candidate.storage.as_deref().and_then(|storage| storage.pool(pool)) else {
+        // A host that does not report its pools may have any room, and no folder that hosts share.
+        return new.shared.map(|_| Shortage::Away);
+    };
     if space.is_away || (new.shared.is_some() && !space.is_shared) {
         return Some(Shortage::Away);
     }
     let Load { promised, unmade_thick } = load(candidate, space, pool, new);
-    let new_here = demand(request, candidate, space, pool);
+    let new_here = demand(disks, candidate, space, pool);
     let limit = limit(space.total, new.overcommit_percent);
     if promised.saturating_add(new_here.size) > limit {
         return Some(Shortage::Promised { promised, limit, needed: new_here.size });
@@ -99,9 +159,14 @@ fn load(candidate: &Candidate, space: PoolSpace, pool: &str, new: &NewDisks) -> 
 }
 
 /// The new disks of a VM on the file system of a pool.
-fn demand(request: &Request, candidate: &Candidate, space: PoolSpace, pool: &str) -> DiskDemand {
+fn demand(
+    disks: &BTreeMap<String, NewDisks>,
+    candidate: &Candidate,
+    space: PoolSpace,
+    pool: &str,
+) -> DiskDemand {
     let Some(storage) = candidate.storage.as_deref() else { return DiskDemand::default() };
-    let here = request.disks.iter().filter(|(other, _)| shares_with(storage, space, pool, other));
+    let here = disks.iter().filter(|(other, _)| shares_with(storage, space, pool, other));
     here.fold(DiskDemand::default(), |sum, (_, new)| sum.plus(new.demand))
 }
 
@@ -112,14 +177,15 @@ fn limit(total: u64, percent: u64) -> u64 {
 /// The share of its limit that the fullest pool of the new disks has left once it also has them, in units of 2^-32. None: not known.
 pub(super) fn share_left(candidate: &Candidate, request: &Request) -> Option<i128> {
     let storage = candidate.storage.as_deref()?;
+    let disks = placed(candidate, request);
     let share = |(pool, new): (&String, &NewDisks)| {
         let space = storage.pool(pool)?;
         let limit = i128::from(limit(space.total, new.overcommit_percent));
         let promised = load(candidate, space, pool, new).promised;
-        let used = i128::from(promised) + i128::from(demand(request, candidate, space, pool).size);
+        let used = i128::from(promised) + i128::from(demand(&disks, candidate, space, pool).size);
         (limit > 0).then(|| ((limit - used) << 32) / limit)
     };
-    request.disks.iter().filter_map(share).min()
+    disks.iter().filter_map(share).min()
 }
 
 /// The most that the pool of a host may promise to new disks while it has no others. None: not known.
@@ -131,7 +197,8 @@ fn most(candidate: &Candidate, pool: &str, new: &NewDisks) -> Option<u64> {
 /// Explains why a host has no room for the new disks.
 pub(super) fn explain(candidate: &Candidate, request: &Request) -> String {
     let name = &candidate.name;
-    match shortage(candidate, request) {
+    let shortage = shortage(candidate, request).map(|(pool, why)| (described(request, pool), why));
+    match shortage {
         Some((pool, Shortage::Away)) => {
             format!("pool {pool} is away on host {name}: see status.pools of the Host")
         }
@@ -151,23 +218,41 @@ pub(super) fn explain(candidate: &Candidate, request: &Request) -> String {
     }
 }
 
+/// The name of a pool, with the others that were to choose from.
+fn described(request: &Request, pool: String) -> String {
+    let others = |choice: &&PoolChoice| choice.len() > 1 && choice.contains_key(&pool);
+    match request.choices.iter().find(others) {
+        Some(choice) => {
+            let names: Vec<&str> = choice.keys().map(String::as_str).collect();
+            format!("{pool} (the one with the most room of {})", names.join(", "))
+        }
+        None => pool,
+    }
+}
+
 /// Returns why none of these hosts will ever have room for the new disks in one of their pools.
 pub(super) fn too_large<'a>(
     request: &Request,
     eligible: impl Iterator<Item = &'a Candidate> + Clone,
 ) -> Option<String> {
-    request.disks.iter().find_map(|(pool, new)| {
+    let named = request.disks.iter().map(|of| vec![of]);
+    let chosen = request.choices.iter().map(|choice| choice.iter().collect::<Vec<_>>());
+    named.chain(chosen).find_map(|pools| {
+        let needed = pools.first()?.1.demand.size;
+        let mut all = Vec::new();
+        for candidate in eligible.clone() {
+            all.extend(pools.iter().map(|(pool, new)| (most(candidate, pool, new), &candidate.name, *pool)));
+        }
         // A host that does not report the pool, or where it is away, may have room.
-        let has_room = |c: &Candidate| most(c, pool, new).is_none_or(|most| new.demand.size <= most);
-        if eligible.clone().any(has_room) {
+        if all.iter().any(|(most, ..)| most.is_none_or(|most| needed <= most)) {
             return None;
         }
-        let (most, host) = eligible.clone().filter_map(|c| Some((most(c, pool, new)?, &c.name))).max()?;
+        let (most, host, pool) = all.into_iter().max()?;
         Some(format!(
             "its new disks in pool {pool} have {} together and no host it may run on may promise that much: {host} may promise {}. Lower \
              their size, raise overcommit_percent of the pool, or add a host with more space",
-            mib(new.demand.size),
-            mib(most)
+            mib(needed),
+            mib(most.unwrap_or_default())
         ))
     })
 }
@@ -296,5 +381,38 @@ mod tests {
         let left = |promised| share_left(&host([("fast", space(true, 90, promised))]), &new("fast", 20, 0));
         assert_eq!(left(80), Some(1 << 31), "half of 200 GiB");
         assert!(left(10) > left(80));
+    }
+
+    /// A new disk that may be in one of these pools.
+    fn choice<const N: usize>(pools: [&str; N], thin: u64) -> PoolChoice {
+        pools.into_iter().flat_map(|pool| new(pool, thin, 0).disks).collect()
+    }
+
+    #[test]
+    fn a_disk_with_a_choice_goes_into_the_pool_with_the_most_room_where_it_fits() {
+        let candidate =
+            host([("a", space(true, 90, 100)), ("b", space(true, 90, 40)), ("c", space(true, 90, 0))]);
+        let request = |choices: Vec<PoolChoice>| Request { choices, ..Request::default() };
+        let chosen = |request: &Request| chosen_pools(&candidate, request);
+        let both = request(vec![choice(["a", "b"], 50)]);
+        assert_eq!((chosen(&both), shortage(&candidate, &both)), (vec!["b".to_owned()], None));
+        let two = request(vec![choice(["a", "b"], 100), choice(["a", "b"], 90)]);
+        assert_eq!((chosen(&two), shortage(&candidate, &two)), (vec!["b".to_owned(), "a".to_owned()], None));
+        let beside = Request { disks: new("b", 150, 0).disks, ..both.clone() };
+        assert_eq!(chosen(&beside), ["a"], "the others of the VM count");
+        let large = request(vec![choice(["a", "b"], 170)]);
+        assert!(
+            matches!(shortage(&candidate, &large), Some((pool, Shortage::Promised { .. })) if pool == "b")
+        );
+        let why = explain(&candidate, &large);
+        assert!(why.contains("in pool b (the one with the most room of a, b)"), "{why}");
+        assert_eq!(too_large(&large, [&candidate].into_iter()), None, "disks may be deleted");
+        let never = too_large(&request(vec![choice(["a", "b"], 201)]), [&candidate].into_iter());
+        assert!(never.is_some_and(|text| text.contains("may promise 200Gi")), "no pool is as large");
+        let away = PoolSpace { is_away: true, ..space(true, 0, 0) };
+        let one_away = host([("a", space(true, 90, 190)), ("b", away)]);
+        assert_eq!(chosen_pools(&one_away, &request(vec![choice(["a", "b"], 5)])), ["a"]);
+        let older = Candidate { name: "old".into(), ..Candidate::default() };
+        assert_eq!(chosen_pools(&older, &both), ["a"], "it does not report its room");
     }
 }

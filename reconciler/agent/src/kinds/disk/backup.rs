@@ -71,7 +71,7 @@ fn wanted_by(tables: &Tables, disk: &Disk) -> Option<Result<(Wanted, u64), Strin
     let declared = disk.spec.size.as_ref().and_then(|size| size.bytes().ok());
     let new = NewVolume {
         encryption: None,
-        pool: disk.spec.pool.to_string(),
+        pool: disk.target_pool().to_string(),
         id: volume.to_owned(),
         // A disk consists of whole 512-byte sectors.
         size: Some(declared.unwrap_or(size).next_multiple_of(512)),

@@ -303,7 +303,7 @@ fn wanted_size(disk: &Disk) -> Result<Option<u64>, Plan<Step>> {
 }
 
 fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
-    let pool = disk.spec.pool.to_string();
+    let pool = disk.target_pool().to_string();
     if let Some(from) = disk.status.as_ref().and_then(|status| status.former_host.clone()) {
         return take(disk, volume, from, observed);
     }

@@ -51,7 +51,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Option<LocalSo
         return Ok(Some(LocalSource::Snapshot(ctx.system.snapshot(pool.as_str(), &id).await?)));
     }
     let Some(other) = &source.disk else { return Ok(None) };
-    let pool = disk.spec.pool.as_str();
+    let pool = disk.target_pool().as_str();
     let other = ctx.index.read().disks.get(&name(other.as_str()));
     let other = other.filter(|other| other.is_shared_with(&own));
     let volume = match other.as_deref().and_then(|other| Some((other, volume_of(other)?))) {
@@ -79,7 +79,7 @@ pub(super) fn base(
         (Some(snapshot), _) => format!("DiskSnapshot {snapshot}"),
         (None, other) => format!("Disk {}", other.as_ref().map(ToString::to_string).unwrap_or_default()),
     };
-    let pool = disk.spec.pool.as_str();
+    let pool = disk.target_pool().as_str();
     match source {
         LocalSource::Snapshot(found) => match found.as_ref().filter(|facts| facts.taken.is_some()) {
             Some(facts) => fits(&name, pool, &facts.pool, size, facts.size).map(|()| facts.id.clone()),

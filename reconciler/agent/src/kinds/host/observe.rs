@@ -61,6 +61,8 @@ pub(crate) struct Observed {
     /// Digests, with namespaces that have downloaded them and no longer declare them.
     pub(super) former_readers: Vec<(String, String)>,
     pub(super) trash: Vec<TrashedVolume>,
+    /// The bytes that the files in the trash and the retained ones take, as far as they were measured.
+    pub(super) used: BTreeMap<String, u64>,
     pub(super) retention: BTreeMap<String, Duration>,
     /// Volumes that no Disk bound here owns.
     pub(super) orphan_volumes: Vec<VolumeFacts>,
@@ -204,7 +206,15 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         usage: usage(&tables),
         users: users(&tables, ctx.host()),
         trash,
+        used: BTreeMap::new(),
     })
+}
+
+/// Returns the bytes that the files in the trash and the retained ones take, after a measurement: each report has them, also the first one
+/// after a start.
+pub(super) fn used(ctx: &Context, observed: &Observed) -> BTreeMap<String, u64> {
+    let deleted = observed.retained.iter().chain(observed.trash.iter().map(|t| &t.volume));
+    deleted.filter_map(|volume| Some((volume.id.clone(), ctx.disk_use.of(&volume.id)?))).collect()
 }
 
 /// Returns the bridged networks of VMs here that have no connection to the host's network, or not their trunk, and why; in order.

@@ -15,7 +15,8 @@ use berth_api::{
     Quantity, Readiness, Reason, in_use,
 };
 use berth_host::{
-    BackupFolderFacts, DeclaredSource, DedicatedFacts, ForeignKind, HugePagesFacts, ShareFacts, cpu_list,
+    BackupFolderFacts, DeclaredSource, DedicatedFacts, ForeignKind, HugePagesFacts, ShareFacts, VolumeFacts,
+    cpu_list,
 };
 use berth_qemu::machine::Accelerator;
 use ipnet::{IpNet, Ipv4Net};
@@ -25,6 +26,7 @@ use kube::ResourceExt;
 use super::{devices, observe::Observed, pools};
 use crate::config::AgentConfig;
 use crate::definitions::{self, VersionSkew};
+use crate::disk_use;
 use crate::networking::{CheckedTarget, Health, RefusedAddress, host_networks};
 
 /// Maximum length of the lists in the API that can grow without bound.
@@ -394,6 +396,11 @@ fn amount(bytes: u64) -> String {
     Quantity::from_bytes(bytes).0
 }
 
+/// The space that a file without a Disk takes: nothing changes it any more, and it is rounded as that of Disks.
+fn space_of(observed: &Observed, volume: &VolumeFacts) -> Option<String> {
+    observed.used.get(&volume.id).map(|used| disk_use::amount(*used, volume.size, None))
+}
+
 fn trash(observed: &Observed) -> Vec<TrashedVolume> {
     let mut trash: Vec<TrashedVolume> = observed
         .trash
@@ -404,6 +411,7 @@ fn trash(observed: &Observed) -> Vec<TrashedVolume> {
             namespace: t.volume.owner.namespace.clone(),
             name: t.volume.owner.name.clone(),
             size: Quantity::from_bytes(t.volume.size).0,
+            used: space_of(observed, &t.volume),
             image: t.volume.owner.image.clone(),
             source: t.volume.owner.source.clone().map(declared_source),
             thick: t.volume.reserved.is_some(),
@@ -423,6 +431,7 @@ fn retained(observed: &Observed) -> Vec<RetainedVolume> {
         namespace: volume.owner.namespace.clone(),
         name: volume.owner.name.clone(),
         size: Quantity::from_bytes(volume.size).0,
+        used: space_of(observed, volume),
         image: volume.owner.image.clone(),
         source: volume.owner.source.clone().map(declared_source),
         thick: volume.reserved.is_some(),

@@ -92,6 +92,7 @@ fn observed() -> Observed {
         in_agents_unit: Default::default(),
         disconnected: Vec::new(),
         health: Default::default(),
+        used: Default::default(),
         foreign: Vec::new(),
         images: Vec::new(),
         images_in_use: Default::default(),
@@ -199,13 +200,15 @@ fn the_trash_is_reported_with_what_a_disk_made_of_it_has_to_declare() {
     let mut copy = volume("v");
     copy.owner = VolumeOwner { image: None, source: Some(source), ..copy.owner };
     let trash = vec![TrashedVolume { volume: copy, deleted_at: at(0), rested: Duration::ZERO }];
+    let used = [("v".to_owned(), 512 << 20)].into();
     let reported = status(
         &Host::new("h", Default::default()),
-        &Observed { trash, ..observed() },
+        &Observed { trash, used, ..observed() },
         &AgentConfig::new("h"),
         at(1),
     );
     let source = reported.trash[0].source.clone().expect("its source");
+    assert_eq!(reported.trash[0].used.as_deref(), Some("512Mi"));
     assert_eq!((source.snapshot.as_deref(), source.disk, source.file), (Some("before"), None, None));
 }
 

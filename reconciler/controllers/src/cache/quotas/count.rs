@@ -2,8 +2,9 @@
 
 use berth_api::{
     ADDRESS_FINALIZER, Disk, DiskSnapshot, DiskSpec, HOST_FINALIZER, Image, PublicIP, Quantity, QuotaAmounts,
-    RESTORE_ANNOTATION, ResourceName, VM,
+    RESTORE_ANNOTATION, ResourceName, VM, VMStatus,
     host::{MOST_CPUS, MOST_MEMORY},
+    storage_pool::space,
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -77,15 +78,40 @@ fn of_vm(tables: &Tables, vm: &VM) -> Counted {
         vms: 1,
         cpus: cpus.max(has_cpus),
         memory: memory.max(has_memory.min(MOST_MEMORY)),
+        used_storage: bound.map(files_of_vm).unwrap_or_default(),
         ..QuotaAmounts::default()
     };
     Counted { is_derived: class.is_some(), ..Counted::new(vm, bound.is_some(), amounts) }
 }
 
+/// Returns the space that the files of a VM take beside its disks: each Disk counts for itself.
+fn files_of_vm(status: &VMStatus) -> u64 {
+    let Some(storage) = &status.storage else { return 0 };
+    space(&storage.snapshots).saturating_add(space(&storage.files))
+}
+
+/// Returns the space that the files of deleted disks of a namespace take on a host; `None` if there are none.
+pub(super) fn of_deleted(tables: &Tables, host: &Key, namespace: &str) -> Option<Counted> {
+    let status = tables.hosts.get(host)?.status.as_ref()?;
+    let trash = status.trash.iter().map(|file| (&file.namespace, &file.used));
+    let retained = status.retained_volumes.iter().map(|file| (&file.namespace, &file.used));
+    let here = trash.chain(retained).filter(|(of, _)| *of == namespace);
+    let used_storage = here.filter_map(|(_, used)| used.as_deref().map(space)).fold(0, u64::saturating_add);
+    let amounts = QuotaAmounts { used_storage, ..QuotaAmounts::default() };
+    let counted =
+        Counted { is_placed: true, since: None, amounts, is_size_unknown: false, is_derived: false };
+    (used_storage > 0).then_some(counted)
+}
+
 fn of_disk(tables: &Tables, disk: &Disk) -> Counted {
     let size = size(tables, disk);
-    let amounts = QuotaAmounts { disks: 1, disk_size: size.unwrap_or_default(), ..QuotaAmounts::default() };
     let status = disk.status.as_ref();
+    let amounts = QuotaAmounts {
+        disks: 1,
+        disk_size: size.unwrap_or_default(),
+        used_storage: status.and_then(|status| status.used.as_deref()).map_or(0, space),
+        ..QuotaAmounts::default()
+    };
     let is_placed = status.is_some_and(|status| status.binding.is_some());
     let has_size = status.is_some_and(|status| status.size.is_some());
     let is_restored = disk.annotations().contains_key(RESTORE_ANNOTATION);

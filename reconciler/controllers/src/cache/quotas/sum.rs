@@ -5,7 +5,7 @@ use berth_api::QuotaAmounts;
 
 /// The sum that the module describes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sum([i128; 8]);
+pub(super) struct Sum([i128; 9]);
 
 impl Sum {
     pub(super) fn add(&mut self, amounts: QuotaAmounts) {
@@ -23,11 +23,12 @@ impl Sum {
 
     /// Returns the sum; the greatest number for more than that.
     pub(super) fn amounts(self) -> QuotaAmounts {
-        let [disk_size, memory, cpus, vms, disks, snapshots, images, public_ips] = self.0;
+        let [disk_size, used_storage, memory, cpus, vms, disks, snapshots, images, public_ips] = self.0;
         let size = |sum: i128| u64::try_from(sum).unwrap_or(u64::MAX);
         let count = |sum: i128| i64::try_from(sum).unwrap_or(i64::MAX);
         QuotaAmounts {
             disk_size: size(disk_size),
+            used_storage: size(used_storage),
             memory: size(memory),
             cpus: count(cpus),
             vms: count(vms),
@@ -40,12 +41,13 @@ impl Sum {
 }
 
 /// The amounts in an order of their own.
-fn numbers(amounts: QuotaAmounts) -> [i128; 8] {
-    let QuotaAmounts { disk_size, memory, cpus, vms, disks, snapshots, images, public_ips } = amounts;
-    let [disk_size, memory] = [disk_size, memory].map(i128::from);
+fn numbers(amounts: QuotaAmounts) -> [i128; 9] {
+    let QuotaAmounts { disk_size, used_storage, memory, cpus, vms, disks, snapshots, images, public_ips } =
+        amounts;
+    let [disk_size, used_storage, memory] = [disk_size, used_storage, memory].map(i128::from);
     let [cpus, vms, disks, snapshots, images, public_ips] =
         [cpus, vms, disks, snapshots, images, public_ips].map(i128::from);
-    [disk_size, memory, cpus, vms, disks, snapshots, images, public_ips]
+    [disk_size, used_storage, memory, cpus, vms, disks, snapshots, images, public_ips]
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use berth_api::{Disk, DiskSnapshot, Image, ObjectUse, RESTORE_ANNOTATION, Reason, condition, former_uid};
+use berth_api::{
+    Disk, DiskSnapshot, Image, ObjectUse, RESTORE_ANNOTATION, Reason, ResourceName, condition, former_uid,
+};
 use kube::ResourceExt;
 
 use crate::{
@@ -17,13 +19,17 @@ use crate::{
     scheduler::has_labels,
 };
 
+use super::pools;
+
 #[derive(Debug)]
 pub(super) struct Observed {
     pub(super) image: Option<Arc<Image>>,
     /// The Image of another namespace whose content that one has.
     pub(super) foreign_original: Option<ForeignOriginal>,
-    /// There is no StoragePool of the declared name.
+    /// There is no StoragePool of the declared name, or none of those that it may be in.
     pub(super) pool_missing: bool,
+    /// The pool of a copy that may be in several, on the host of its source. The error is why there is none.
+    pub(super) chosen_pool: Option<Result<ResourceName, String>>,
     /// The quota that an unbound disk is beyond.
     pub(super) over_quota: Option<Excess>,
     /// Some hosts have not judged the image: each verifies it itself before it creates a disk from it.
@@ -120,9 +126,12 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     let is_local = image.as_ref().is_some_and(|image| image.is_local());
     let others_may_judge =
         !is_local && judge.is_some() && cache.tables.hosts.all().any(|host| other(host.name_any()));
-    let pool = disk.spec.pool.as_str();
-    // The pool `default` is every host's own folder, also without an object.
-    let pool_missing = pool != berth_api::DEFAULT_NAME && cache.tables.storage_pools.cluster(pool).is_none();
+    let pool = disk.target_pool().as_str();
+    let pool_missing = match disk.awaits_pool() {
+        true => pools::candidates(cache, disk).is_empty(),
+        // The pool `default` is every host's own folder, also without an object.
+        false => pool != berth_api::DEFAULT_NAME && cache.tables.storage_pools.cluster(pool).is_none(),
+    };
     let abandoned = is_abandoned(cache, disk, &namespace);
     let source = source(cache, disk, &namespace).or_else(|| local_image(cache, image.as_deref()?));
     let created = disk.creation_timestamp().map(|made| made.0);
@@ -134,11 +143,13 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     let made_at = made_at.or(restore.as_ref().map(|restore| &restore.host)).cloned();
     let not_encrypting = not_encrypting(cache, disk, made_at);
     let over_quota = if is_bound { None } else { quota::excess(cache, &Key::of(disk)) };
+    let chosen_pool = chosen_pool(cache, disk, source.as_ref());
     let foreign_original = image.as_ref().and_then(|image| cache.foreign_original(image));
     Observed {
         image,
         foreign_original,
         pool_missing,
+        chosen_pool,
         over_quota,
         others_may_judge,
         restore,
@@ -152,6 +163,20 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
         unknown,
         fresh_volume_id,
     }
+}
+
+/// Returns the pool of a copy that may be in several: that of its source, or the one with the most room on the host of its image.
+fn chosen_pool(cache: &Cache, disk: &Disk, source: Option<&Source>) -> Option<Result<ResourceName, String>> {
+    let source = source.filter(|_| disk.awaits_pool())?;
+    let place = source.place.as_ref().ok()?;
+    let Some(pool) = &place.pool else { return pools::choose_one(cache, &place.host, disk).map(Ok) };
+    if pools::candidates(cache, disk).contains(pool) {
+        return Some(Ok(pool.as_str().into()));
+    }
+    let (kind, name) = (source.key.kind.as_str(), &source.key.name);
+    Some(Err(format!(
+        "{kind} {name} is in the pool {pool}, which the disk may not be in: a copy is made in the pool of its source"
+    )))
 }
 
 /// Returns a host that an encrypted disk would be on, and that would make a file without encryption for it.

@@ -33,7 +33,7 @@ pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Option<Readiness>> 
         return plan;
     }
     if let Some((host, volume)) = observed.claim.as_ref().filter(|_| !is_bound) {
-        let steps = bind_disk(&Key::of(disk), host, volume, Vec::new()).into();
+        let steps = bind_disk(&Key::of(disk), host, None, volume, Vec::new()).into();
         return Plan { steps, decision: None, outcome: Outcome::Settled };
     }
     if is_deleted {
@@ -72,10 +72,9 @@ fn plan_new(disk: &Disk, observed: &Observed) -> Plan<Option<Readiness>> {
         return Plan::settled(Some(Readiness::Reconciling(Reason::WaitingForInventory, text)));
     }
     if observed.pool_missing {
-        let pool = disk.spec.pool.as_str();
-        let text = format!("StoragePool {pool} does not exist");
-        let dependencies = vec![Dependency::Object(Key::cluster(ObjectKind::StoragePool, pool))];
-        return Plan::blocked(Some(Readiness::Reconciling(Reason::WaitingForPool, text)), dependencies);
+        let (text, dependency) = missing_pool(disk);
+        let readiness = Readiness::Reconciling(Reason::WaitingForPool, text);
+        return Plan::blocked(Some(readiness), vec![dependency]);
     }
     if let Some(text) = &observed.misplaced {
         let source = observed.source.iter().map(|source| Dependency::Object(source.key.clone()));
@@ -103,6 +102,24 @@ fn plan_new(disk: &Disk, observed: &Observed) -> Plan<Option<Readiness>> {
         }
         None => plan,
     }
+}
+
+/// Returns which pool a disk lacks, and what changes that.
+fn missing_pool(disk: &Disk) -> (String, Dependency) {
+    if !disk.awaits_pool() {
+        let pool = disk.target_pool().as_str();
+        let dependency = Dependency::Object(Key::cluster(ObjectKind::StoragePool, pool));
+        return (format!("StoragePool {pool} does not exist"), dependency);
+    }
+    let text = if disk.spec.pools.is_empty() {
+        let labels = disk.spec.pool_selector.iter().map(|(label, value)| format!("{label}={value}"));
+        let labels: Vec<String> = labels.collect();
+        format!("no StoragePool has the labels {} of its poolSelector", labels.join(", "))
+    } else {
+        let names: Vec<&str> = disk.spec.pools.iter().map(ResourceName::as_str).collect();
+        format!("none of the StoragePools {} exists", names.join(", "))
+    };
+    (text, Dependency::StoragePools)
 }
 
 /// Refuses a new disk of an image with the content of one that another namespace does not share (any more).
@@ -162,10 +179,14 @@ fn plan_copy(disk: &Disk, source: &Source, observed: &Observed) -> Plan<Option<R
             return blocked(Readiness::Reconciling(reason, text.clone()));
         }
     };
-    if let Some(pool) = place.pool.as_deref().filter(|pool| *pool != disk.spec.pool.as_str()) {
+    if let Some(Err(text)) = &observed.chosen_pool {
+        return blocked(Readiness::Stalled(Reason::InvalidSpec, text.clone()));
+    }
+    let is_another = |pool: &&str| !disk.awaits_pool() && *pool != disk.target_pool().as_str();
+    if let Some(pool) = place.pool.as_deref().filter(is_another) {
         let text = format!(
             "pool is {}, and {kind} {name} is in the pool {pool}: a copy is made in the pool of its source",
-            disk.spec.pool
+            disk.target_pool()
         );
         return blocked(Readiness::Stalled(Reason::InvalidSpec, text));
     }
@@ -181,13 +202,14 @@ fn plan_copy(disk: &Disk, source: &Source, observed: &Observed) -> Plan<Option<R
         let readiness = Readiness::Reconciling(Reason::WaitingForInventory, unknown.text.clone());
         return Plan::blocked(Some(readiness), vec![unknown.dependency.clone()]);
     }
-    let steps = bind_disk(&Key::of(disk), &place.host, &observed.fresh_volume_id, Vec::new()).into();
+    let pool = observed.chosen_pool.clone().and_then(Result::ok);
+    let steps = bind_disk(&Key::of(disk), &place.host, pool, &observed.fresh_volume_id, Vec::new()).into();
     Plan { steps, decision: None, outcome: Outcome::Settled }
 }
 
 pub(super) fn plan_restore(disk: &Disk, restore: &Restore) -> Plan<Option<Readiness>> {
     if restore.found {
-        let steps = bind_disk(&Key::of(disk), &restore.host, &restore.volume_id, Vec::new()).into();
+        let steps = bind_disk(&Key::of(disk), &restore.host, None, &restore.volume_id, Vec::new()).into();
         return Plan { steps, decision: None, outcome: Outcome::Settled };
     }
     let text = format!(
@@ -255,8 +277,14 @@ pub(super) fn obstacle(disk: &Disk, observed: &Observed) -> Option<Obstacle> {
     }
 }
 
-/// Returns the steps that bind a disk to a host.
-pub(crate) fn bind_disk(disk: &Key, host: &str, volume_id: &str, used_by: Vec<ObjectUse>) -> [Step; 2] {
+/// Returns the steps that bind a disk to a host, and to the pool that was chosen, if it does not name one.
+pub(crate) fn bind_disk(
+    disk: &Key,
+    host: &str,
+    pool: Option<ResourceName>,
+    volume_id: &str,
+    used_by: Vec<ObjectUse>,
+) -> [Step; 2] {
     // A SCSI serial number has at most 20 characters; QEMU's by-id links carry it.
     let serial: String = volume_id.chars().filter(|c| *c != '-').take(20).collect();
     [
@@ -264,6 +292,7 @@ pub(crate) fn bind_disk(disk: &Key, host: &str, volume_id: &str, used_by: Vec<Ob
         Step::BindDisk {
             disk: disk.clone(),
             host: host.to_owned(),
+            pool,
             volume_id: volume_id.to_owned(),
             serial,
             used_by,

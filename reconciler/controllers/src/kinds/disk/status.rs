@@ -11,6 +11,10 @@ pub(super) fn status(disk: &Disk, readiness: &Option<Readiness>, now: Timestamp)
         status.volume_id = None;
         status.serial = None;
         status.used_by.clear();
+        if disk.spec.has_pool_choice() && status.size.is_none() {
+            // It is chosen again, with the next host.
+            status.pool = None;
+        }
         let generation = disk.metadata.generation.unwrap_or_default();
         readiness.write(&mut status.conditions, generation, now);
         status.state = Some(match readiness {

@@ -37,6 +37,7 @@ fn a_disk_bound_for_a_vm_that_never_came_goes_back_and_waits_for_its_first_use()
         image: None,
         foreign_original: None,
         pool_missing: false,
+        chosen_pool: None,
         over_quota: None,
         others_may_judge: false,
         restore: None,
@@ -111,6 +112,7 @@ fn a_disk_of_a_pool_that_does_not_exist_waits_for_it_and_keeps_its_vm_waiting() 
         image: None,
         foreign_original: None,
         pool_missing,
+        chosen_pool: None,
         over_quota: None,
         others_may_judge: false,
         unconfirmed: None,
@@ -232,6 +234,7 @@ fn a_disk_of_a_backup_waits_for_it_and_is_placed_with_its_first_vm() {
             image: None,
             foreign_original: None,
             pool_missing: false,
+            chosen_pool: None,
             over_quota: None,
             others_may_judge: false,
             unconfirmed: None,
@@ -262,6 +265,7 @@ fn a_copy_is_bound_to_the_host_of_its_source_or_says_what_it_waits_for() {
         image: None,
         foreign_original: None,
         pool_missing: false,
+        chosen_pool: None,
         over_quota: None,
         others_may_judge: false,
         restore: None,
@@ -278,7 +282,7 @@ fn a_copy_is_bound_to_the_host_of_its_source_or_says_what_it_waits_for() {
     let there = || Ok(SourcePlace { host: "h1".into(), pool: Some("default".into()), size: Some(1 << 30) });
     let from_snapshot = copy(json!({"source": {"snapshot": "before"}}));
     let bound = plan(&from_snapshot, &seen(there()));
-    assert_eq!(bound.steps, bind_disk(&Key::of(&from_snapshot), "h1", "v-new", Vec::new()));
+    assert_eq!(bound.steps, bind_disk(&Key::of(&from_snapshot), "h1", None, "v-new", Vec::new()));
     let reason = |disk: &Disk, observed: &Observed| {
         let plan = plan(disk, observed);
         assert_eq!(plan.outcome, Outcome::Blocked(vec![Dependency::Object(key.clone())]));
@@ -329,7 +333,7 @@ fn a_disk_of_a_made_image_that_its_host_does_not_serve_is_bound_to_that_host() {
     let key = Key::namespaced(ObjectKind::Image, "ns", "golden");
     assert_eq!(seen.source, Some(Source { key, place: Ok(place), away: None, refusal: None }));
     let steps = plan(&disk, &Observed { fresh_volume_id: "v-new".into(), unknown: None, ..seen }).steps;
-    assert_eq!(steps, bind_disk(&Key::of(&disk), "h2", "v-new", Vec::new()), "in whichever pool");
+    assert_eq!(steps, bind_disk(&Key::of(&disk), "h2", None, "v-new", Vec::new()), "in whichever pool");
     made["conditions"] = json!([{"type": "Stalled", "status": "True", "reason": "ImageLost", "message": "gone",
         "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
     cache.put(image("3", made), now);
@@ -393,6 +397,7 @@ fn a_disk_beyond_a_quota_waits_for_it_once_nothing_else_is_in_its_way() {
         image: None,
         foreign_original: None,
         pool_missing,
+        chosen_pool: None,
         over_quota: Some(excess()),
         others_may_judge: false,
         restore: restore.map(|found| Restore { host: "h1".into(), volume_id: "v-1".into(), found }),

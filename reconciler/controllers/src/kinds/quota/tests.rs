@@ -89,6 +89,7 @@ fn a_quota_counts_declared_sizes_of_all_objects_placed_or_not() {
         used,
         QuotaAmounts {
             disk_size: 20 << 30,
+            used_storage: 0,
             memory: 11 << 30,
             cpus: 6,
             vms: 3,
@@ -301,4 +302,50 @@ fn a_disk_from_the_trash_counts_with_the_size_of_its_file() {
     assert!(cache.put(host, Instant::now()).contains(&quota));
     let expected = "Quota q: diskSize: 0 used, 9Gi more needed, limit 5Gi";
     assert_eq!(text(&cache, ObjectKind::Disk, "d").as_deref(), Some(expected));
+}
+
+#[test]
+fn files_count_while_their_space_is_limited_also_those_of_deleted_disks() {
+    let deleted = |namespace: &str, used: Value| json!({"volumeID": "v-1", "pool": "default", "namespace": namespace, "name": "d", "size": "9Gi", "used": used, "deletedAt": ""});
+    let host = |version: &str, used: &str| -> Host {
+        serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "Host", "spec": {},
+            "metadata": {"name": "h1", "uid": "h1", "resourceVersion": version},
+            "status": {
+                "trash": [deleted("team", json!(used)), deleted("other", json!("7Gi")), deleted("team", json!(null))],
+                "retainedVolumes": [deleted("team", json!("1Gi"))],
+            },
+        }))
+        .expect("a Host")
+    };
+    let mut data = disk("data", json!({"size": "10Gi"}), true);
+    data.status.as_mut().expect("it has one").used = Some("3Gi".into());
+    let mut web = vm("web", json!({"cpus": 1}), true);
+    let storage = json!({"provisioned": "10Gi", "disks": "3Gi", "snapshots": "512Mi", "files": "512Mi"});
+    web.status.as_mut().expect("it has one").storage = serde_json::from_value(storage).expect("amounts");
+    let objects = || -> Vec<Object> {
+        vec![
+            host("1", "2Gi").into(),
+            data.clone().into(),
+            web.clone().into(),
+            disk("new", json!({"size": "1Gi"}), false).into(),
+        ]
+    };
+    let mut cache = cache_with(json!({"usedStorage": "7Gi"}), objects());
+    assert_eq!(used(&cache).used_storage, 7 << 30);
+    let why = "Quota q: usedStorage: 7Gi used, limit 7Gi";
+    assert_eq!(text(&cache, ObjectKind::Disk, "new").as_deref(), Some(why));
+    assert_eq!(text(&cache, ObjectKind::Disk, "data"), None, "it has its host");
+    let quota = cache.tables.quotas.all().next().expect("it is there").clone();
+    let reported = status(&quota, used(&cache), Timestamp::UNIX_EPOCH);
+    assert_eq!(reported.used.and_then(|used| used.used_storage).as_deref(), Some("7Gi"));
+    let ready = condition::find(&reported.conditions, "Ready").map(|ready| ready.message.clone());
+    assert!(ready.is_some_and(|text| text.contains("no disk and no snapshot is created")), "it says so");
+    assert!(cache.put(host("2", "1Gi"), Instant::now()).contains(&Key::of(quota.as_ref())));
+    assert_eq!(text(&cache, ObjectKind::Disk, "new"), None);
+    let unlimited = cache_with(json!({"vms": 9}), objects());
+    assert_eq!(used(&unlimited).used_storage, 4 << 30, "deleted disks are not looked at");
+    let quota = unlimited.tables.quotas.all().next().expect("it is there").clone();
+    let reported = status(&quota, used(&unlimited), Timestamp::UNIX_EPOCH).used;
+    assert_eq!(reported.and_then(|used| used.used_storage), None, "it costs no writes");
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use berth_api::{
-    Binding, Disk, MOST_DISK_READERS, Network, PlacementGroup, PublicIP, StoragePoolType, VM, VMStatus,
+    Binding, Disk, MOST_DISK_READERS, Network, PlacementGroup, PublicIP, ResourceName, VM, VMStatus,
     placement_group::TopologyClaim,
     vm::{InterfaceStatus, NetworkInterface, disk_obstacle},
 };
@@ -16,14 +16,13 @@ use kube::ResourceExt;
 use crate::{
     cache::capacity::{Demand, Members},
     cache::claims::Claim,
-    cache::storage::DiskDemand,
     cache::{Cache, shared_images::ForeignOriginal, users},
     config::Config,
     key::{Key, ObjectKind},
     kinds::disk::{self, Obstacle},
     kinds::quota::{self, Excess},
     placement_hold::{PlacementHold, placement_hold, untrusted},
-    scheduler::{NewDisks, PlacementPolicy},
+    scheduler::{NewDisks, PlacementPolicy, PoolChoice},
     topology,
 };
 
@@ -32,9 +31,6 @@ use super::addresses;
 /// How long a host that refused a VM is not considered again: by then the reason for the refusal has reached the
 /// cache.
 pub(super) const REFUSAL_COUNTS: SignedDuration = SignedDuration::from_secs(30);
-
-/// The limit of a pool without an object, whose disks are not bound before it exists, in percent.
-const UNKNOWN_OVERCOMMIT: u64 = 1000;
 
 /// The inputs of a VM's decision.
 #[derive(Debug)]
@@ -49,6 +45,10 @@ pub(super) struct Observed {
     pub(super) disks: Vec<DiskSeen>,
     /// Its unbound disks that no host has, by pool.
     pub(super) new_disks: BTreeMap<String, NewDisks>,
+    /// Those among them whose pool is chosen with the host, which are not in `new_disks`.
+    pub(super) choices: Vec<(Key, PoolChoice)>,
+    /// The pools that are chosen for them on the host of a bound VM.
+    pub(super) chosen_pools: BTreeMap<Key, ResourceName>,
     /// The folders with the backups that its unbound disks are made from.
     pub(super) backup_folders: BTreeSet<String>,
     /// The hosts that have the images of its unbound disks, which others copy.
@@ -162,7 +162,9 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
     let of_disks = new_disks.flat_map(users::of_disk);
     let unmade = disks.iter().filter(|disk| disk.claimed.is_none());
     let unmade = unmade.filter_map(|disk| disk.object.as_deref()).filter(|disk| bound(disk).is_none());
-    let unmade = by_pool(cache, unmade);
+    let unmade: Vec<&Disk> = unmade.collect();
+    let choices = disk::choices(cache, unmade.iter().copied());
+    let unmade = disk::by_pool(cache, unmade.into_iter());
     if let Some(binding) = binding {
         let deleting = cache.first_deleted(of_disks);
         return Observed {
@@ -172,6 +174,8 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
             tpm: false,
             disks,
             new_disks: BTreeMap::new(),
+            chosen_pools: disk::choose(cache, &binding.host, &choices),
+            choices: Vec::new(),
             backup_folders: BTreeSet::new(),
             image_hosts: BTreeSet::new(),
             group: None,
@@ -215,6 +219,8 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         invalid_size: cache.invalid_size(vm),
         tpm: cache.declares_tpm(vm),
         new_disks: unmade,
+        choices,
+        chosen_pools: BTreeMap::new(),
         backup_folders,
         image_hosts,
         disks,
@@ -253,23 +259,6 @@ fn unshared_medium(cache: &Cache, vm: &VM) -> Option<(String, ForeignOriginal)> 
         let original = cache.foreign_original(image).filter(|original| original.refusal.is_some())?;
         Some((name.to_owned(), original))
     })
-}
-
-/// Returns the demand of new disks by pool.
-fn by_pool<'a>(cache: &Cache, disks: impl Iterator<Item = &'a Disk>) -> BTreeMap<String, NewDisks> {
-    let mut pools: BTreeMap<String, NewDisks> = BTreeMap::new();
-    for disk in disks {
-        let pool = disk.spec.pool.as_str();
-        let spec = cache.tables.storage_pools.cluster(pool).map(|pool| &pool.spec);
-        let is_shared = spec.is_some_and(|spec| spec.pool_type == StoragePoolType::Shared);
-        let percent =
-            spec.map(|spec| spec.overcommit_percent).and_then(|percent| u64::try_from(percent).ok());
-        let new = pools.entry(pool.to_owned()).or_default();
-        new.demand = new.demand.plus(DiskDemand::of(&cache.tables, disk));
-        new.shared = is_shared.then(|| cache.index.capacity.taken_everywhere(pool));
-        new.overcommit_percent = percent.unwrap_or(UNKNOWN_OVERCOMMIT);
-    }
-    pools
 }
 
 /// Returns a PublicIP that cannot lead to the interface which names it, and why: it has ports, or is of the other family.

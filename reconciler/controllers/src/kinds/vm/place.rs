@@ -1,6 +1,6 @@
 //! Placement of a VM without a host: its request, its needs, and the writes that bind it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::{
     BridgeSpec, DEFAULT_NAME, Graphics, HOST_FINALIZER, Network, ObjectUse, Readiness, Reason, SizeError,
@@ -45,7 +45,10 @@ pub(super) fn place(vm: &VM, observed: &Observed, capacity: &HostCapacity) -> Pl
     match scheduler::choose(&request, &observed.members, capacity.hosts(), observed.policy) {
         Ok(host) => {
             let baseline = scheduler::cpu_baseline(&request, capacity.hosts());
-            bind(vm, observed, host.to_owned(), baseline)
+            let pools = capacity.get(host).map(|c| scheduler::chosen_pools(c, &request)).unwrap_or_default();
+            let keys = observed.choices.iter().map(|(key, _)| key);
+            let pools: BTreeMap<&Key, String> = keys.zip(pools).collect();
+            bind(vm, observed, host.to_owned(), baseline, &pools)
         }
         Err(why) => {
             let readiness = why.readiness(&constraints_text(observed));
@@ -222,6 +225,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         shares: declared_shares(vm),
         backup_folders: observed.backup_folders.clone(),
         disks: observed.new_disks.clone(),
+        choices: observed.choices.iter().map(|(_, choice)| choice.clone()).collect(),
         image_hosts: observed.image_hosts.clone(),
         graphics: vm.spec.graphics != Graphics::None,
         bridges: bridges(observed),
@@ -363,11 +367,18 @@ pub(super) fn check_disk(disk: &DiskSeen) -> Result<(), Blocked> {
     Ok(())
 }
 
-fn bind(vm: &VM, observed: &Observed, host: String, cpu_baseline: Option<&'static str>) -> Plan<Decision> {
+fn bind(
+    vm: &VM,
+    observed: &Observed,
+    host: String,
+    cpu_baseline: Option<&'static str>,
+    pools: &BTreeMap<&Key, String>,
+) -> Plan<Decision> {
     let mut steps = vec![Step::AddFinalizer(Key::of(vm), HOST_FINALIZER)];
     for (disk, volume_id) in observed.disks.iter().zip(&observed.fresh.volume_ids) {
         if disk.object.as_ref().is_some_and(|d| bound(d).is_none()) {
-            steps.extend(bind_disk(&disk.key, &host, volume_id, vec![fixed_use(vm)]));
+            let pool = pools.get(&disk.key).map(|pool| pool.as_str().into());
+            steps.extend(bind_disk(&disk.key, &host, pool, volume_id, vec![fixed_use(vm)]));
         }
     }
     let interfaces = addresses::decide(vm, &observed.networks, &observed.fresh.interfaces);
@@ -382,7 +393,7 @@ pub(super) fn bind_again(vm: &VM, observed: &Observed, claim: &Claim) -> Plan<De
     let mut steps = vec![Step::AddFinalizer(Key::of(vm), HOST_FINALIZER)];
     for (disk, volume_id) in observed.disks.iter().zip(&observed.fresh.volume_ids) {
         if disk.claimed.as_ref() == Some(&claim.host) {
-            steps.extend(bind_disk(&disk.key, &claim.host, volume_id, vec![fixed_use(vm)]));
+            steps.extend(bind_disk(&disk.key, &claim.host, None, volume_id, vec![fixed_use(vm)]));
         }
     }
     let decision = Decision::Bind {

@@ -108,7 +108,8 @@ pub(super) fn plan_bound(vm: &VM, observed: &Observed, host: &str) -> Plan<Decis
         dependencies.extend(disk.obstacle.iter().flat_map(|obstacle| obstacle.dependencies.iter().cloned()));
         let here = disk.claimed.as_ref().is_none_or(|claimed| claimed == host);
         if here && observed.deleting.is_none() && check_disk(disk).is_ok() {
-            plan.steps.extend(bind_disk(&disk.key, host, volume_id, vec![fixed_use(vm)]));
+            let pool = observed.chosen_pools.get(&disk.key).cloned();
+            plan.steps.extend(bind_disk(&disk.key, host, pool, volume_id, vec![fixed_use(vm)]));
         }
     }
     if !dependencies.is_empty() {

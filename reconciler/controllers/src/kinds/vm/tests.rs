@@ -81,6 +81,8 @@ fn observed(disk: Option<Arc<Disk>>) -> Observed {
         invalid_size: None,
         tpm: false,
         new_disks: Default::default(),
+        choices: Vec::new(),
+        chosen_pools: Default::default(),
         backup_folders: BTreeSet::new(),
         image_hosts: BTreeSet::new(),
         disks: vec![DiskSeen {
@@ -173,6 +175,7 @@ fn a_vm_and_its_unbound_disk_are_bound_in_one_decision() {
                 name: "root",
             },
             host: "h1",
+            pool: None,
             volume_id: "v-0123456789abcdef",
             serial: "v0123456789abcdef",
             used_by: [
@@ -494,4 +497,24 @@ fn a_vm_goes_where_it_its_group_and_its_new_disks_ask_for() {
         decided(own, "b").expect_err("no host is in two zones"),
         @"placement.hostSelector asks for hosts with zone=a and Disk root for hosts with zone=b: no host has both"
     );
+}
+
+#[test]
+fn a_new_disk_with_a_choice_is_bound_in_the_pool_that_is_chosen_on_the_host() {
+    let key = Key::namespaced(ObjectKind::Disk, "default", "root");
+    let new = crate::scheduler::NewDisks::default();
+    let choice = [("slow".to_owned(), new), ("fast".to_owned(), new)];
+    let seen = Observed { choices: vec![(key.clone(), choice.into())], ..observed(Some(disk(ready_disk()))) };
+    let pools = |steps: Vec<Step>| -> Vec<String> {
+        let pool = |step: Step| match step {
+            Step::BindDisk { pool, .. } => pool.map(|pool| pool.to_string()),
+            _ => None,
+        };
+        steps.into_iter().filter_map(pool).collect()
+    };
+    assert_eq!(pools(plan(&vm(json!(null)), &seen, &capacity()).steps), ["fast"], "room is not known");
+    let bound = vm(json!({"binding": {"host": "h1", "epoch": 1}}));
+    let chosen = [(key, "slow".into())];
+    let seen = Observed { chosen_pools: chosen.into(), ..observed(Some(disk(ready_disk()))) };
+    assert_eq!(pools(plan(&bound, &seen, &capacity()).steps), ["slow"], "a disk that it gets later");
 }

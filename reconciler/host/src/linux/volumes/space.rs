@@ -44,9 +44,11 @@ impl LinuxVolumes {
         Ok(())
     }
 
-    /// Returns the bytes that the files of volumes take, by the identity of the volume.
+    /// Returns the bytes that the files of volumes take, those in the trash included, by the identity of the volume.
     pub(in super::super) fn used_bytes(&self) -> Result<BTreeMap<String, u64>> {
-        self.bytes_in(Layout::volumes)
+        let mut used = self.bytes_in(Layout::trash)?;
+        used.extend(self.bytes_in(Layout::volumes)?);
+        Ok(used)
     }
 
     /// Returns the bytes that the files of snapshots take, by the identity of the snapshot.

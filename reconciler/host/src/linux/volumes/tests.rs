@@ -83,6 +83,9 @@ fn a_volume_takes_the_space_of_what_is_in_it_and_a_thick_one_its_whole_size() {
     f.volumes.reserve(POOL, ID, 64 * MIB).expect("reserved");
     let used = f.volumes.used_bytes().expect("measured")[ID];
     assert!(used >= 64 * MIB, "{used}");
+    f.volumes.trash(POOL, ID).expect("trashed");
+    let used = f.volumes.used_bytes().expect("measured")[ID];
+    assert!(used >= 64 * MIB, "it takes as much in the trash: {used}");
 }
 
 #[test]

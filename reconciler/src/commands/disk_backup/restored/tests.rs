@@ -79,6 +79,11 @@ fn the_key_classes_and_pools_of_the_disks_are_needed_and_names_that_no_disk_has_
     let made = restored(&[source("web-root", "nightly-root", encrypted), data], wanted()).expect("whole");
     let notes = made.notes.join("\n");
     assert!(notes.contains("KeyClass default") && notes.contains("StoragePool fast"), "{notes}");
+    let [_, data] = both();
+    let chosen =
+        source("web-root", "nightly-root", json!({"size": "4Gi", "pool": "default", "pools": ["a", "b"]}));
+    let made = restored(&[chosen, data], wanted()).expect("whole");
+    assert!(made.notes.join("\n").contains("StoragePool a or b"), "{:?}", made.notes);
     let mut forged = both();
     forged[0].declaration.spec["disks"][0]["name"] = "\u{1b}[31m".into();
     let error = restored(&forged[..1], wanted()).expect_err("refused").to_string();

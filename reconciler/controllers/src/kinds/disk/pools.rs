@@ -1,0 +1,188 @@
+//! The pools of disks without a file: the declared one, or those among which one is chosen with the host. Reads the cache.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::{DEFAULT_NAME, Disk, ResourceName, StoragePoolType};
+use kube::ResourceExt;
+
+use crate::{
+    cache::{Cache, capacity::Candidate, storage::DiskDemand},
+    key::Key,
+    scheduler::{self, NewDisks, PoolChoice, Request},
+};
+
+/// The limit of a pool without an object, whose disks are not bound before it exists, in percent.
+const UNKNOWN_OVERCOMMIT: u64 = 1000;
+
+/// Returns the demand of the new disks whose pool is decided, by pool.
+pub(crate) fn by_pool<'a>(
+    cache: &Cache,
+    disks: impl Iterator<Item = &'a Disk>,
+) -> BTreeMap<String, NewDisks> {
+    let mut pools: BTreeMap<String, NewDisks> = BTreeMap::new();
+    for disk in disks.filter(|disk| !disk.awaits_pool()) {
+        let pool = disk.target_pool().as_str();
+        let one = new_disk(cache, disk, pool);
+        let before = pools.get(pool).map(|before| before.demand).unwrap_or_default();
+        pools.insert(pool.to_owned(), NewDisks { demand: before.plus(one.demand), ..one });
+    }
+    pools
+}
+
+/// Returns the new disks whose pool is to be chosen, with their demand in each pool that they may be in. Those with the fewest pools come
+/// first, and of these the largest: each takes the best that is left.
+pub(crate) fn choices<'a>(cache: &Cache, disks: impl Iterator<Item = &'a Disk>) -> Vec<(Key, PoolChoice)> {
+    let mut choices: Vec<(Key, PoolChoice)> =
+        disks.filter(|disk| disk.awaits_pool()).map(|disk| (Key::of(disk), choice(cache, disk))).collect();
+    choices.retain(|(_, choice)| !choice.is_empty());
+    let size = |choice: &PoolChoice| choice.values().next().map(|new| new.demand.size).unwrap_or_default();
+    choices.sort_by(|(key, a), (other, b)| {
+        a.len().cmp(&b.len()).then(size(b).cmp(&size(a))).then_with(|| key.cmp(other))
+    });
+    choices
+}
+
+/// Chooses the pools of new disks that go to this host, whether it has room or not.
+pub(crate) fn choose(
+    cache: &Cache,
+    host: &str,
+    choices: &[(Key, PoolChoice)],
+) -> BTreeMap<Key, ResourceName> {
+    if choices.is_empty() {
+        return BTreeMap::new();
+    }
+    let request =
+        Request { choices: choices.iter().map(|(_, choice)| choice.clone()).collect(), ..Request::default() };
+    let unknown = Candidate::default();
+    let candidate = cache.index.capacity.get(host).unwrap_or(&unknown);
+    let pools = scheduler::chosen_pools(candidate, &request);
+    choices.iter().zip(pools).map(|((key, _), pool)| (key.clone(), ResourceName(pool))).collect()
+}
+
+/// Chooses the pool of one disk that goes to this host. None: it is decided, or there is none.
+pub(crate) fn choose_one(cache: &Cache, host: &str, disk: &Disk) -> Option<ResourceName> {
+    choose(cache, host, &choices(cache, std::iter::once(disk))).into_values().next()
+}
+
+/// Returns the pools that a disk may be in, without those that do not exist or are being deleted.
+pub(super) fn candidates(cache: &Cache, disk: &Disk) -> BTreeSet<String> {
+    let pools = cache.tables.storage_pools.all().filter(|pool| pool.metadata.deletion_timestamp.is_none());
+    let accepted = pools.filter(|pool| disk.spec.accepts_pool(&pool.name_any(), pool.labels()));
+    let mut names: BTreeSet<String> = accepted.map(|pool| pool.name_any()).collect();
+    // It is every host's own folder, also without an object.
+    if cache.tables.storage_pools.cluster(DEFAULT_NAME).is_none()
+        && disk.spec.accepts_pool(DEFAULT_NAME, &BTreeMap::new())
+    {
+        names.insert(DEFAULT_NAME.to_owned());
+    }
+    names
+}
+
+fn choice(cache: &Cache, disk: &Disk) -> PoolChoice {
+    let pools = candidates(cache, disk).into_iter();
+    pools.map(|pool| (pool.clone(), new_disk(cache, disk, &pool))).collect()
+}
+
+/// Returns the demand of a new disk in a pool.
+fn new_disk(cache: &Cache, disk: &Disk, pool: &str) -> NewDisks {
+    let spec = cache.tables.storage_pools.cluster(pool).map(|pool| &pool.spec);
+    let is_shared = spec.is_some_and(|spec| spec.pool_type == StoragePoolType::Shared);
+    let percent = spec.and_then(|spec| u64::try_from(spec.overcommit_percent).ok());
+    NewDisks {
+        demand: DiskDemand::of(&cache.tables, disk),
+        shared: is_shared.then(|| cache.index.capacity.taken_everywhere(pool)),
+        overcommit_percent: percent.unwrap_or(UNKNOWN_OVERCOMMIT),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use berth_api::StoragePool;
+    use serde_json::{Value, json};
+    use tokio::time::Instant;
+
+    use crate::kinds::disk::{Obstacle, observe::Observed, observe::observe, obstacle, plan::plan};
+    use crate::plan::{Dependency, Step};
+
+    use super::*;
+
+    fn pool(name: &str, labels: &Value) -> StoragePool {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "uid": name, "resourceVersion": "1", "labels": labels}, "spec": {},
+        }))
+        .expect("a StoragePool")
+    }
+
+    fn disk(name: &str, spec: &Value) -> Arc<Disk> {
+        let object = json!({"metadata": {"name": name, "namespace": "ns", "uid": name}, "spec": spec});
+        Arc::new(serde_json::from_value(object).expect("a Disk"))
+    }
+
+    #[test]
+    fn a_disk_chooses_among_the_pools_that_exist_and_have_its_labels() {
+        let mut cache = Cache::new(Duration::from_secs(40));
+        cache.put(pool("a", &json!({"media": "ssd"})), Instant::now());
+        cache.put(pool("b", &json!({"media": "hdd"})), Instant::now());
+        let names =
+            |spec: Value| candidates(&cache, &disk("d", &spec)).into_iter().collect::<Vec<_>>().join(" ");
+        assert_eq!(names(json!({"pools": ["a", "missing", "default"]})), "a default");
+        assert_eq!(names(json!({"poolSelector": {"media": "ssd"}})), "a");
+        assert_eq!(names(json!({"poolSelector": {"media": "tape"}})), "");
+        let disks = [
+            disk("one", &json!({"size": "1Gi", "pools": ["a"]})),
+            disk("small", &json!({"size": "1Gi", "pools": ["a", "b"]})),
+            disk("large", &json!({"size": "2Gi", "pools": ["a", "b"]})),
+            disk("plain", &json!({"size": "2Gi", "pool": "b"})),
+        ];
+        let all = || disks.iter().map(|disk| &**disk);
+        let order: Vec<String> = choices(&cache, all()).into_iter().map(|(key, _)| key.name).collect();
+        assert_eq!(order, ["one", "large", "small"]);
+        assert_eq!(by_pool(&cache, all()).into_keys().collect::<Vec<_>>(), ["b"]);
+        assert_eq!(choose_one(&cache, "h1", &disks[1]).as_ref().map(ResourceName::as_str), Some("a"));
+        assert_eq!(choose_one(&cache, "h1", &disks[3]), None);
+    }
+
+    #[test]
+    fn a_disk_without_a_pool_to_choose_waits_for_one() {
+        let cache = Cache::new(Duration::from_secs(40));
+        for (spec, why) in [
+            (json!({"size": "1Gi", "pools": ["a", "b"]}), "none of the StoragePools a, b exists"),
+            (
+                json!({"size": "1Gi", "poolSelector": {"media": "ssd"}}),
+                "no StoragePool has the labels media=ssd of its poolSelector",
+            ),
+        ] {
+            let waits = Obstacle { text: why.to_owned(), dependencies: vec![Dependency::StoragePools] };
+            assert_eq!(obstacle(&cache, &disk("d", &spec)), Some(waits));
+        }
+    }
+
+    #[test]
+    fn a_copy_with_a_choice_is_in_the_pool_of_its_source() {
+        let mut cache = Cache::new(Duration::from_secs(40));
+        for name in ["a", "b"] {
+            cache.put(pool(name, &json!({})), Instant::now());
+        }
+        let source: Disk = serde_json::from_value(json!({
+            "metadata": {"name": "source", "namespace": "ns", "uid": "s", "resourceVersion": "1"},
+            "spec": {"size": "1Gi", "pools": ["a", "b"]},
+            "status": {"binding": {"host": "h1", "epoch": 1}, "pool": "b", "size": "1Gi"},
+        }))
+        .expect("a Disk");
+        cache.put(source, Instant::now());
+        let planned = |pools: Value| {
+            let copy = disk("copy", &json!({"source": {"disk": "source"}, "pools": pools}));
+            plan(&copy, &Observed { unknown: None, ..observe(&cache, &copy) })
+        };
+        let bound = planned(json!(["a", "b"]));
+        let is_in_b =
+            |step: &Step| matches!(step, Step::BindDisk { pool: Some(pool), .. } if pool.as_str() == "b");
+        assert!(bound.steps.iter().any(is_in_b), "{bound:?}");
+        let refused = planned(json!(["a"]));
+        assert!(refused.steps.is_empty(), "{refused:?}");
+        let text = refused.decision.map(|readiness| readiness.message().to_owned()).unwrap_or_default();
+        assert!(text.contains("Disk source is in the pool b, which the disk may not be in"), "{text}");
+    }
+}
