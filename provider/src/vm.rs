@@ -16,7 +16,7 @@ mod room;
 pub(crate) mod size;
 
 use async_trait::async_trait;
-use berth_api::Power;
+use berth_api::{Power, Reason};
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -29,7 +29,7 @@ use crate::{
     kind::{KindInfo, ResourceKind, SideObject},
     private::Private,
     readiness::{self, Outcome, Readiness},
-    references::{CLASS, DISK, GROUP, HOST, IMAGE, Named, PUBLIC_IP, Reference, SECRET},
+    references::{CLASS, DISK, GROUP, HOST, IMAGE, Named, PUBLIC_IP, Reference, SECRET, VM_GROUP},
 };
 
 /// A virtual machine.
@@ -224,6 +224,7 @@ impl ResourceKind for Vm {
             probes::hooks(),
             Field::spec("start_order", Shape::Integer),
             Field::spec("start_delay_seconds", Shape::Integer).default(0),
+            Field::spec("vm_group", Shape::Text(Form::Name)).refers(VM_GROUP),
             stop(),
             Field::spec("restart_mode", Shape::Text(Form::Any)),
             Field::spec("restart_token", Shape::Text(Form::Any)).effect(Effect::Reboot).text(
@@ -363,6 +364,11 @@ impl ResourceKind for Vm {
         }
         let power = object.pointer("/spec/power").and_then(Json::as_str);
         if power.is_some_and(|power| power != Power::Running.as_str()) {
+            return addresses(object);
+        }
+        // Its group has stopped it.
+        let is_stopped = readiness.ready.is_some_and(|ready| ready.reason == Reason::Stopped.as_str());
+        if is_stopped && object.pointer("/spec/vmGroup").is_some() {
             return addresses(object);
         }
         let wanted: &[&str] = if wait_for == "guest" { &["Running", "GuestReady"] } else { &["Running"] };

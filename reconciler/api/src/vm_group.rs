@@ -69,9 +69,11 @@ pub enum GroupPower {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("(has(self.vms) && self.vms.size() > 0) || (has(self.groups) && self.groups.size() > 0)").message("a step must name at least one VM or group")
+    validation = Rule::new("(has(self.vms) && self.vms.size() > 0) || (has(self.groups) && self.groups.size() > 0)").message("a step must name at least one VM or group").field_path(".vms")
 )]
 pub struct BootStep {
+    /// Name of the step within its list, for people.
+    pub name: ResourceName,
     /// Names of VMs, at most 64. One that does not exist, or does not name the group, is waited for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
