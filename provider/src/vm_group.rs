@@ -53,7 +53,8 @@ impl ResourceKind for VmGroup {
     /// A member may wait for a VM that the same apply creates after the group.
     fn outcome(&self, object: &Json, _planned: &Value) -> Outcome {
         let readiness = Readiness::of(object);
-        let has_reason = |reason: Reason| readiness.ready.as_ref().is_some_and(|r| r.reason == reason.as_str());
+        let has_reason =
+            |reason: Reason| readiness.ready.as_ref().is_some_and(|r| r.reason == reason.as_str());
         let is_changing = has_reason(Reason::Starting) || has_reason(Reason::Stopping);
         if readiness.current && is_changing { readiness.outcome() } else { crate::vm_class::seen(object) }
     }

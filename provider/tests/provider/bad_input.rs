@@ -1249,10 +1249,7 @@ fn others() -> Vec<(&'static str, Bad)> {
                 "not the key of a label",
             ),
         ),
-        (
-            "berth_vm_group",
-            everywhere(with(group(), "/power", json!("Suspended")), "power", "is not one of"),
-        ),
+        ("berth_vm_group", everywhere(with(group(), "/power", json!("Suspended")), "power", "is not one of")),
         ("berth_vm_group", everywhere(with(group(), "/parent", json!("a b")), "parent", "is not a name")),
         ("berth_vm_group", everywhere(with(group(), "/parent", json!("g")), "parent", "is this group")),
         ("berth_vm_group", everywhere(steps(json!({})), "boot_order[0].vms", "name at least one VM")),
