@@ -79,3 +79,23 @@ fn check_parent(config: &Value) -> Option<Diagnostic> {
     let detail = format!("{at}: {parent:?} is this group. Name another one, or leave it out.");
     Some(Diagnostic::error("A group in itself", detail).at(at))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_apply_waits_for_members_that_start_and_stop_and_for_no_vm_that_it_has_not_created_yet() {
+        let outcome = |reason: &str| {
+            let ready = json!({"type": "Ready", "status": "False", "reason": reason, "message": ""});
+            let object = json!({"metadata": {"generation": 2}, "status": {"observedGeneration": 2, "conditions": [ready]}});
+            VmGroup.outcome(&object, &Value::Null)
+        };
+        assert!(matches!(outcome("Starting"), Outcome::Waiting(_)));
+        assert!(matches!(outcome("Stopping"), Outcome::Waiting(_)));
+        assert_eq!(outcome("WaitingForVM"), Outcome::Done);
+        assert_eq!(outcome("StartOrderHeld"), Outcome::Done);
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use berth_api::{ConditionType, Power, VM, VMGroup, VMState, condition};
+use berth_api::{ConditionType, Power, Reason, VM, VMGroup, VMState, condition};
 use kube::ResourceExt;
 
 use crate::{
@@ -33,7 +33,10 @@ impl GroupedVm {
             group: Key::namespaced(ObjectKind::VMGroup, &vm.namespace().unwrap_or_default(), name.as_str()),
             is_own: vm.spec.power != Power::Running,
             state: status.and_then(|s| s.state),
-            is_ready: ready.is_some_and(|ready| ready.status == "True"),
+            // One with a change that waits for its next power cycle runs as it was started.
+            is_ready: ready.is_some_and(|ready| {
+                ready.status == "True" || ready.reason == Reason::PowerCycleNeeded.as_str()
+            }),
             reason: ready.map(|ready| ready.reason.clone()),
             is_deleted: vm.metadata.deletion_timestamp.is_some(),
         })
