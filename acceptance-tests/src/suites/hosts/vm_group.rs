@@ -27,8 +27,8 @@ pub fn run(report: &mut Report, fleet: &Fleet) {
             let waits = kubectl.condition("vmgroup/grouped", "Ready=False", Some("WaitingForVM"), SOON)?;
             contains_all(message(&waits, "Ready")?, &["VM grouped-first", "does not exist"])?;
             declare(fleet, VMS[0])?;
-            kubectl.condition("vm/grouped-last", "Ready=True", Some("Running"), SOON)?;
-            kubectl.condition("vm/grouped-first", "Ready=True", Some("Running"), SOON)?;
+            kubectl.condition("vm/grouped-last", "Ready=True", None, SOON)?;
+            kubectl.condition("vm/grouped-first", "Ready=True", None, SOON)?;
             let group = kubectl.condition("vmgroup/grouped", "Ready=True", None, SOON)?;
             ensure!(group["status"]["running"] == 2, "{:#}", group["status"]);
             Ok(())
