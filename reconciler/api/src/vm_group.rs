@@ -120,7 +120,6 @@ pub struct VMGroupMember {
     pub name: String,
     /// `Running`: it is to run. `Waiting`: it is not started yet. `Stopped`: it is to be stopped. `Own`: it declares a `power` other than
     /// `Running`, and keeps that.
-    #[serde(default)]
     pub power: MemberPower,
     /// The state of a VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
