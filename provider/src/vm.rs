@@ -352,6 +352,13 @@ impl ResourceKind for Vm {
             return addresses(object);
         }
         let readiness = Readiness::of(object);
+        let is_in_group = object.pointer("/spec/vmGroup").is_some();
+        let group_waits =
+            readiness.ready.as_ref().filter(|ready| ready.reason == Reason::WaitingForVM.as_str());
+        if let Some(ready) = group_waits.filter(|_| readiness.current && is_in_group) {
+            // Terraform makes ten objects at a time: it may make the awaited VM only once this one is done.
+            return Outcome::Soon(ready.text());
+        }
         // An object that only waits for the next power cycle cannot become more ready.
         let waits_for_person =
             readiness.ready.as_ref().is_some_and(|ready| ready.reason == "PowerCycleNeeded");
@@ -368,7 +375,7 @@ impl ResourceKind for Vm {
         }
         // Its group has stopped it.
         let is_stopped = readiness.ready.is_some_and(|ready| ready.reason == Reason::Stopped.as_str());
-        if is_stopped && object.pointer("/spec/vmGroup").is_some() {
+        if is_stopped && is_in_group {
             return addresses(object);
         }
         let wanted: &[&str] = if wait_for == "guest" { &["Running", "GuestReady"] } else { &["Running"] };
@@ -538,5 +545,22 @@ mod tests {
         let binding = || json!({"host": "a", "epoch": 1});
         assert!(is_soon(&vm(2, binding(), json!([]))), "it was placed");
         assert_eq!(addresses(&vm(2, binding(), json!([{"name": "nic0"}]))), Outcome::Done);
+    }
+
+    #[test]
+    fn a_vm_whose_group_has_stopped_it_is_done_and_one_whose_group_waits_for_another_vm_is_soon() {
+        let outcome = |group: Option<&str>, status: &str, reason: &str| {
+            let ready = json!({"type": "Ready", "status": status, "reason": reason, "message": ""});
+            let mut vm = json!({"metadata": {"generation": 1}, "spec": {"power": "Running"},
+                "status": {"observedGeneration": 1, "conditions": [ready]}});
+            if let Some(group) = group {
+                vm["spec"]["vmGroup"] = group.into();
+            }
+            Vm.outcome(&vm, &Value::Null)
+        };
+        assert_eq!(outcome(Some("app"), "True", "Stopped"), Outcome::Done);
+        assert!(matches!(outcome(None, "True", "Stopped"), Outcome::Waiting(_)));
+        assert!(matches!(outcome(Some("app"), "False", "StartOrderHeld"), Outcome::Waiting(_)));
+        assert!(matches!(outcome(Some("app"), "False", "WaitingForVM"), Outcome::Soon(_)));
     }
 }

@@ -1,5 +1,7 @@
 //! `examples/vm-group` with the small guest: the second VM starts after the first, and the group is stopped as a whole.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
@@ -10,6 +12,7 @@ use crate::report::Report;
 use crate::terraform::Project;
 use crate::workspace;
 
+const SOON: Duration = Duration::from_secs(120);
 const VMS: [&str; 2] = ["vm-group-database", "vm-group-web"];
 
 /// Runs the case.
@@ -23,8 +26,9 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
             let image = json!({"image_url": url, "image_sha256": guest.sha256});
             declare(&project, &image, "Running")?;
             project.init()?;
-            project.apply()?;
-            let found = are_in_order(platform).and_then(|()| are_stopped(platform, &project, &image));
+            let applied = project.apply();
+            let found = applied.and_then(|_| are_in_order(platform));
+            let found = found.and_then(|()| are_stopped(platform, &project, &image));
             project.destroy()?;
             found
         },
@@ -39,17 +43,19 @@ fn declare(project: &Project, image: &Value, power: &str) -> Result<()> {
     project.write("terraform.tfvars.json", &variables.to_string())
 }
 
-/// Both run, since the apply has waited for them; the start of the second one is the later.
+/// Both run; the start of the second one is the later.
 fn are_in_order(platform: &Platform) -> Result<()> {
     let kubectl = platform.kubectl();
     let mut started = Vec::new();
     for name in VMS {
-        let status = kubectl.object("vm", name)?["status"].clone();
+        // The apply has waited for it, unless the group waited for a VM that it had not created yet.
+        let vm = kubectl.condition(&format!("vm/{name}"), "Ready=True", None, SOON)?;
+        let status = &vm["status"];
         ensure!(status["state"] == "Running", "{name}: {status:#}");
         started.push(status["process"]["startedAt"].as_str().context("a start")?.to_owned());
     }
     ensure!(started[0] < started[1], "{started:?}");
-    let group = kubectl.object("vmgroup", "vm-group")?["status"].clone();
+    let group = kubectl.condition("vmgroup/vm-group", "Ready=True", None, SOON)?["status"].clone();
     ensure!(
         group["running"] == 2 && group["members"].as_array().is_some_and(|all| all.len() == 2),
         "{group:#}"

@@ -33,8 +33,14 @@ pub(crate) fn of(tables: &Tables, vm: &VM) -> GroupTurn {
         Some(MemberPower::Stopped) => GroupTurn::Stopped,
         // With a power of its own the group does not know yet that it has none any more.
         Some(MemberPower::Waiting | MemberPower::Own) | None => {
-            let text = format!("VMGroup {name} does not start it yet: its condition Ready has the cause");
-            GroupTurn::Waits(Reason::StartOrderHeld, text)
+            // A client that creates the members one after the other can tell that waiting is in vain.
+            let (reason, cause) = match group.waits_for_absent() {
+                true => (Reason::WaitingForVM, "it waits for a member that does not exist, and "),
+                false => (Reason::StartOrderHeld, ""),
+            };
+            let text =
+                format!("VMGroup {name} does not start it yet: {cause}its condition Ready has the cause");
+            GroupTurn::Waits(reason, text)
         }
     }
 }
@@ -96,9 +102,18 @@ mod tests {
         assert!(matches!(turn(&member), GroupTurn::Waits(Reason::StartOrderHeld, _)), "not known yet");
         decided("2", &[("db", "Running"), ("web", "Waiting")]);
         assert!(matches!(turn(&member), GroupTurn::Waits(Reason::StartOrderHeld, _)));
-        decided("3", &[("web", "Running")]);
+        let ready = json!({"type": "Ready", "status": "False", "reason": "WaitingForVM", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let incomplete: VMGroup = serde_json::from_value(json!({
+            "metadata": {"name": "app", "namespace": "ns", "uid": "g", "resourceVersion": "3"}, "spec": {},
+            "status": {"members": [{"kind": "VM", "name": "web", "power": "Waiting"}], "conditions": [ready]},
+        }))
+        .expect("a group");
+        index.apply(Event::Apply(incomplete));
+        assert!(matches!(turn(&member), GroupTurn::Waits(Reason::WaitingForVM, _)));
+        decided("4", &[("web", "Running")]);
         assert_eq!(turn(&member), GroupTurn::Free);
-        decided("4", &[("web", "Stopped")]);
+        decided("5", &[("web", "Stopped")]);
         assert_eq!(turn(&member), GroupTurn::Stopped);
         assert_eq!(declared(&member, &turn(&member)).spec.power, Power::Stopped);
         for own in [vm("Paused", Some("app")), vm("Running", None)] {

@@ -4,7 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Conditions, ObjectUser, ResourceName, VMState};
+use crate::{ConditionType, Conditions, ObjectUser, Reason, ResourceName, VMState, condition};
 
 /// The greatest number of members of a VMGroup.
 pub const MOST_VM_GROUP_MEMBERS: usize = 256;
@@ -172,5 +172,14 @@ impl VMGroup {
     pub fn power_of(&self, kind: MemberKind, name: &str) -> Option<MemberPower> {
         let members = &self.status.as_ref()?.members;
         members.iter().find(|member| member.kind == kind && member.name == name).map(|member| member.power)
+    }
+
+    /// Whether it waits for a VM or a group that does not exist, or does not name it.
+    #[must_use]
+    pub fn waits_for_absent(&self) -> bool {
+        let Some(status) = &self.status else { return false };
+        condition::find(&status.conditions, ConditionType::Ready.as_str()).is_some_and(|ready| {
+            ready.reason == Reason::WaitingForVM.as_str() || ready.reason == Reason::WaitingForGroup.as_str()
+        })
     }
 }

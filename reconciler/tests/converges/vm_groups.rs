@@ -31,7 +31,7 @@ async fn until_done(rig: &Rig, running: i64) {
 
 fn is_held(vm: &VM) -> bool {
     let status = vm.status.clone().unwrap_or_default();
-    condition::find(&status.conditions, "Ready").is_some_and(|ready| ready.reason == "StartOrderHeld")
+    condition::find(&status.conditions, "Ready").is_some_and(|ready| ready.reason == "WaitingForVM")
 }
 
 #[test]

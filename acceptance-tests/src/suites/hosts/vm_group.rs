@@ -22,7 +22,7 @@ pub fn run(report: &mut Report, fleet: &Fleet) {
             let class = manifests::bios_class(GROUP, "64Mi");
             kubectl.apply(&manifests::all(&[class, group("Running")]))?;
             declare(fleet, VMS[1])?;
-            let held = kubectl.condition("vm/grouped-last", "Ready=False", Some("StartOrderHeld"), SOON)?;
+            let held = kubectl.condition("vm/grouped-last", "Ready=False", Some("WaitingForVM"), SOON)?;
             contains_all(message(&held, "Ready")?, &["VMGroup grouped"])?;
             let waits = kubectl.condition("vmgroup/grouped", "Ready=False", Some("WaitingForVM"), SOON)?;
             contains_all(message(&waits, "Ready")?, &["VM grouped-first", "does not exist"])?;

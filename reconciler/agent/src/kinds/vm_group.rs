@@ -19,7 +19,7 @@ impl Indexed for VMGroup {
         })
     }
 
-    /// A VM reads only the decisions: the status changes with each member.
+    /// A VM reads only what [`decisions`] returns: the status changes with each member.
     fn keys_of_change(change: &Change<Self>, tables: &Tables) -> Vec<Key> {
         let (old, new) = (change.old.as_ref(), change.new.as_ref());
         match new.or(old).filter(|_| decisions(old) != decisions(new)) {
@@ -29,11 +29,13 @@ impl Indexed for VMGroup {
     }
 }
 
-/// Returns the decisions of a group about VMs; `None`: there is no group.
-fn decisions(group: Option<&Arc<VMGroup>>) -> Option<Vec<(&str, MemberPower)>> {
-    let members = group?.status.iter().flat_map(|status| &status.members);
+/// Returns the decisions of a group about VMs, and whether it waits for a member that does not exist; `None`: there is no group.
+fn decisions(group: Option<&Arc<VMGroup>>) -> Option<(Vec<(&str, MemberPower)>, bool)> {
+    let group = group?;
+    let members = group.status.iter().flat_map(|status| &status.members);
     let vms = members.filter(|member| member.kind == MemberKind::VM);
-    Some(vms.map(|member| (member.name.as_str(), member.power)).collect())
+    let powers = vms.map(|member| (member.name.as_str(), member.power)).collect();
+    Some((powers, group.waits_for_absent()))
 }
 
 #[cfg(test)]

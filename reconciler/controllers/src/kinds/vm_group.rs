@@ -115,6 +115,10 @@ fn readiness(observed: &Observed, decision: &Decision, all: &[(&Member, MemberPo
     let so_far = format!("{synced} of {total} members have the declared power");
     if observed.wanted == MemberPower::Waiting {
         let text = format!("{so_far}; the group that this one is a member of does not start it yet");
+        if observed.is_above_incomplete {
+            let text = format!("{text}: it waits for a member that does not exist");
+            return Readiness::Reconciling(Reason::WaitingForGroup, text);
+        }
         return Readiness::Reconciling(Reason::StartOrderHeld, text);
     }
     if let Some(at) = decision.next_step {

@@ -82,6 +82,8 @@ pub(super) struct Observed {
     /// Why it does not know the power that it is to have.
     pub(super) problem: Option<Readiness>,
     pub(super) missing_parent: Option<Key>,
+    /// Whether the group that it is a member of waits for a member that does not exist.
+    pub(super) is_above_incomplete: bool,
     /// When the next step begins, as decided before.
     pub(super) next_step: Option<Timestamp>,
 }
@@ -91,6 +93,9 @@ pub(super) fn observe(cache: &Cache, group: &VMGroup, key: &Key) -> Observed {
         Ok(wanted) => (wanted, None, None),
         Err(Unknown { problem, missing }) => (MemberPower::Waiting, Some(problem), missing),
     };
+    let parent = group.spec.parent.as_ref();
+    let parent = parent.map(|parent| Key::namespaced(ObjectKind::VMGroup, key.namespace(), parent.as_str()));
+    let parent = parent.and_then(|parent| cache.tables.vm_groups.get(&parent));
     let steps = &group.spec.boot_order;
     let status = group.status.as_ref();
     let mut before: BTreeMap<(MemberKind, &str), MemberPower> = BTreeMap::new();
@@ -131,6 +136,7 @@ pub(super) fn observe(cache: &Cache, group: &VMGroup, key: &Key) -> Observed {
         wanted,
         problem,
         missing_parent,
+        is_above_incomplete: parent.is_some_and(|parent| parent.waits_for_absent()),
         next_step: status.and_then(|status| status.next_step_time.as_ref()?.parse().ok()),
     }
 }

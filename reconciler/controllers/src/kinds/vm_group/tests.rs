@@ -140,6 +140,8 @@ fn a_group_that_another_one_does_not_start_yet_changes_nothing() {
     let held = observed(Waiting, &[0], members);
     assert_eq!(powers(&held), [Running, Stopped]);
     assert_eq!(says(&held).0.as_deref(), Some("StartOrderHeld"));
+    let incomplete = Observed { is_above_incomplete: true, ..held.clone() };
+    assert_eq!(says(&incomplete).0.as_deref(), Some("WaitingForGroup"));
     let problem = Some(Readiness::Stalled(Reason::InvalidSpec, "in a circle".into()));
     let circle = Observed { problem, ..held };
     assert_eq!(says(&circle), (Some("InvalidSpec".into()), "in a circle".into()));
