@@ -20,6 +20,13 @@ pub(crate) enum GroupTurn {
     Stopped,
 }
 
+impl GroupTurn {
+    /// Whether the VM is not started now, although a guest of it that runs may run on.
+    pub(crate) fn waits(&self) -> bool {
+        matches!(self, Self::Waits(..))
+    }
+}
+
 /// Returns the decision of its group about a VM.
 pub(crate) fn of(tables: &Tables, vm: &VM) -> GroupTurn {
     let follows = vm.spec.power == Power::Running && vm.metadata.deletion_timestamp.is_none();

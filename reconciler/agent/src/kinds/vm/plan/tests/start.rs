@@ -582,4 +582,9 @@ fn a_vm_that_its_group_does_not_start_yet_waits_and_a_guest_that_runs_runs_on() 
     let (free, held) =
         (plan(&member, &present(RunState::Running)), plan(&member, &waits(present(RunState::Running))));
     assert_eq!((held.steps, held.readiness), (free.steps, free.readiness));
+    let restarted = vm(json!({"vmGroup": "app", "restartToken": "2"}));
+    let stops =
+        |plan: Plan<Step>| matches!(&plan.steps[..], [Step::WriteJournal(journal)] if journal.stop.is_some());
+    assert!(stops(plan(&restarted, &present(RunState::Running))));
+    assert!(!stops(plan(&restarted, &waits(present(RunState::Running)))), "it could not start again");
 }
