@@ -4,7 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ConditionType, Conditions, ObjectUser, Reason, ResourceName, VMState, condition};
+use crate::{ConditionType, Conditions, ObjectUser, Reason, ResourceName, VMState};
 
 /// The greatest number of members of a VMGroup.
 pub const MOST_VM_GROUP_MEMBERS: usize = 256;
@@ -178,7 +178,8 @@ impl VMGroup {
     #[must_use]
     pub fn waits_for_absent(&self) -> bool {
         let Some(status) = &self.status else { return false };
-        condition::find(&status.conditions, ConditionType::Ready.as_str()).is_some_and(|ready| {
+        let ready = crate::condition::find(&status.conditions, ConditionType::Ready.as_str());
+        ready.is_some_and(|ready| {
             ready.reason == Reason::WaitingForVM.as_str() || ready.reason == Reason::WaitingForGroup.as_str()
         })
     }
