@@ -6,6 +6,8 @@ use berth_api::SHARED_NAMESPACE;
 
 /// The maximum number of references that are followed from one object.
 const MOST: usize = 32;
+/// The greatest number of members of a VMGroup that are looked into.
+const MOST_MEMBERS: usize = 4;
 
 /// A reference to another object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,11 +100,12 @@ fn of_vm_snapshot(from: &From<'_>, snapshot: &Value) -> Vec<Reference> {
     std::iter::once(from.own("VM", "vm", "vms", text(snapshot, "/spec/vm"))).chain(parts).collect()
 }
 
-/// The group above it, and the members, which its power is that of.
+/// The group above it, and the first members that others wait for: those are looked into in turn, so that all would be many requests.
 fn of_vm_group(from: &From<'_>, group: &Value) -> Vec<Reference> {
     let parent = from.own("parent", "vmgroup", "vmgroups", text(group, "/spec/parent"));
-    let members = items(group, "/status/members").filter(|member| member["synced"] != true);
-    let members = members.map(|member| match text(member, "/kind").as_str() {
+    let members = items(group, "/status/members");
+    let members = members.filter(|member| member["synced"] != true && member["power"] != "Waiting");
+    let members = members.take(MOST_MEMBERS).map(|member| match text(member, "/kind").as_str() {
         "VM" => from.own("member", "vm", "vms", text(member, "/name")),
         _ => from.own("member", "vmgroup", "vmgroups", text(member, "/name")),
     });
