@@ -104,7 +104,10 @@ fn of_vm_snapshot(from: &From<'_>, snapshot: &Value) -> Vec<Reference> {
 fn of_vm_group(from: &From<'_>, group: &Value) -> Vec<Reference> {
     let parent = from.own("parent", "vmgroup", "vmgroups", text(group, "/spec/parent"));
     let members = items(group, "/status/members");
-    let members = members.filter(|member| member["synced"] != true && member["power"] != "Waiting");
+    let wanted = &group["status"]["power"];
+    let members = members.filter(|member| {
+        member["synced"] != true && member["power"] != "Waiting" && member["power"] == *wanted
+    });
     let members = members.take(MOST_MEMBERS).map(|member| match text(member, "/kind").as_str() {
         "VM" => from.own("member", "vm", "vms", text(member, "/name")),
         _ => from.own("member", "vmgroup", "vmgroups", text(member, "/name")),

@@ -215,7 +215,7 @@ fn the_references_of_a_vm_are_all_that_it_names() {
         member("starts", "Running", false),
         member("later", "Waiting", false),
     ];
-    let group = json!({"metadata": {"namespace": "shop"}, "spec": {"parent": "site"}, "status": {"members": members}});
+    let group = json!({"metadata": {"namespace": "shop"}, "spec": {"parent": "site"}, "status": {"power": "Running", "members": members}});
     let named: Vec<String> = references("vmgroup", &group).into_iter().map(|found| found.name).collect();
     assert_eq!(named, ["site", "starts"], "those that wait are not the cause");
 }
