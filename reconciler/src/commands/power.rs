@@ -114,9 +114,10 @@ fn another_token(vm: &VM) -> Value {
     json!({"restartToken": restart_token::another(token, &vm.uid().unwrap_or_default(), &version)})
 }
 
-/// Returns the configuration that declares the power of a VM, by its field manager. A resource of Terraform always does.
-fn declared_by(vm: &VM) -> Option<String> {
-    let mut appliers = vm.managed_fields().iter().filter(|entry| entry.operation.as_deref() == Some("Apply"));
+/// Returns the configuration that declares the power of a VM or group, by its field manager. A resource of Terraform always does.
+fn declared_by(object: &impl ResourceExt) -> Option<String> {
+    let mut appliers =
+        object.managed_fields().iter().filter(|entry| entry.operation.as_deref() == Some("Apply"));
     let declares = appliers.find(|entry| {
         let owns_power =
             entry.fields_v1.as_ref().is_some_and(|fields| fields.0.pointer("/f:spec/f:power").is_some());

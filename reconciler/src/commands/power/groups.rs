@@ -8,7 +8,7 @@ use berth_api::{ConditionType, GroupPower, VMGroup, condition};
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::{LOOK_EVERY, MANAGER, Verb};
+use super::{LOOK_EVERY, MANAGER, Verb, declared_by};
 
 /// The beginning of the name of a VMGroup among those of VMs.
 pub(super) const PREFIX: &str = "vmgroup/";
@@ -20,9 +20,19 @@ pub(super) async fn declare(groups: &TypedApi<VMGroup>, verb: Verb, name: &str) 
     let Some(power) = power(verb) else {
         bail!("VMGroup {name} can only be started and stopped: name its VMs instead");
     };
+    let found = groups.get_opt(name).await.with_context(|| format!("reading VMGroup {name}"))?;
+    let Some(group) = found else { bail!("there is no VMGroup {name} in the namespace") };
+    if group.spec.power == power {
+        return Ok(());
+    }
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
     let patch = Patch::Merge(json!({"spec": {"power": power}}));
     groups.patch(name, &params, &patch).await.with_context(|| format!("changing VMGroup {name}"))?;
+    if let Some(manager) = declared_by(&group) {
+        eprintln!(
+            "VMGroup {name}: {manager} declares its power, and changes it back when it is applied again"
+        );
+    }
     Ok(())
 }
 
