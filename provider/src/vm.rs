@@ -150,7 +150,7 @@ fn observed_fields() -> Vec<Field> {
             "/status/state",
             "The state of the VM, such as `Running`, `Paused` or `Stopped`.",
         )
-        .follows(&["power"]),
+        .follows(&["power", "vm_group"]),
     ]
 }
 
