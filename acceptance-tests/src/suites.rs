@@ -55,6 +55,7 @@ pub mod upgrade;
 pub mod uploads;
 pub mod vault_keys;
 pub mod verbs;
+pub mod vm_group;
 pub mod vm_names;
 
 use std::cell::OnceCell;

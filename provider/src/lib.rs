@@ -6,7 +6,7 @@
 //!      ▼
 //!   resource: plan, create, read, update, delete, import; the same for all kinds
 //!      │
-//!      ├─▶ kind ◀─ vm  vm_class  vm_snapshot  disk  key_class  hotswap_disk_attachment  image  public_ip  placement_group
+//!      ├─▶ kind ◀─ vm  vm_class  vm_group  vm_snapshot  disk  key_class  hotswap_disk_attachment  image  public_ip  placement_group
 //!      │           network  ip_pool  storage_pool  quota  host
 //!      │            (one file per kind: its table of fields and its own rules)
 //!      ├─▶ planning, change, mapping, readiness: pure, by the table ─▶ field ─▶ form
@@ -87,6 +87,7 @@ pub mod storage_pool;
 pub mod timeouts;
 pub mod vm;
 pub mod vm_class;
+pub mod vm_group;
 pub mod vm_snapshot;
 
 pub use provider::BerthProvider;

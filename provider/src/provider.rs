@@ -67,6 +67,7 @@ impl BerthProvider {
             KindResource::new(crate::storage_pool::StoragePool, session.clone()),
             KindResource::new(crate::vm::Vm, session.clone()),
             KindResource::new(crate::vm_class::VmClass, session.clone()),
+            KindResource::new(crate::vm_group::VmGroup, session.clone()),
             KindResource::new(crate::vm_snapshot::VmSnapshot, session.clone()),
         ];
         let resources: Vec<Arc<KindResource>> = resources.into_iter().map(Arc::new).collect();

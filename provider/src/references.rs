@@ -72,6 +72,8 @@ pub const SECURITY_GROUP: Reference =
 /// A PlacementGroup.
 pub const GROUP: Reference =
     reference("PlacementGroup", "placementgroups", Scope::Namespace, Some("berth_placement_groups"));
+/// A VMGroup.
+pub const VM_GROUP: Reference = reference("VMGroup", "vmgroups", Scope::Namespace, Some("berth_vm_groups"));
 /// A Secret.
 pub const SECRET: Reference = reference("Secret", "secrets", Scope::Namespace, None);
 /// A Host.

@@ -16,7 +16,7 @@ mod room;
 pub(crate) mod size;
 
 use async_trait::async_trait;
-use berth_api::Power;
+use berth_api::{Power, Reason};
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -29,7 +29,7 @@ use crate::{
     kind::{KindInfo, ResourceKind, SideObject},
     private::Private,
     readiness::{self, Outcome, Readiness},
-    references::{CLASS, DISK, GROUP, HOST, IMAGE, Named, PUBLIC_IP, Reference, SECRET},
+    references::{CLASS, DISK, GROUP, HOST, IMAGE, Named, PUBLIC_IP, Reference, SECRET, VM_GROUP},
 };
 
 /// A virtual machine.
@@ -150,7 +150,7 @@ fn observed_fields() -> Vec<Field> {
             "/status/state",
             "The state of the VM, such as `Running`, `Paused` or `Stopped`.",
         )
-        .follows(&["power"]),
+        .follows(&["power", "vm_group"]),
     ]
 }
 
@@ -224,6 +224,7 @@ impl ResourceKind for Vm {
             probes::hooks(),
             Field::spec("start_order", Shape::Integer),
             Field::spec("start_delay_seconds", Shape::Integer).default(0),
+            Field::spec("vm_group", Shape::Text(Form::Name)).refers(VM_GROUP),
             stop(),
             Field::spec("restart_mode", Shape::Text(Form::Any)),
             Field::spec("restart_token", Shape::Text(Form::Any)).effect(Effect::Reboot).text(
@@ -351,6 +352,13 @@ impl ResourceKind for Vm {
             return addresses(object);
         }
         let readiness = Readiness::of(object);
+        let is_in_group = object.pointer("/spec/vmGroup").is_some();
+        let group_waits =
+            readiness.ready.as_ref().filter(|ready| ready.reason == Reason::WaitingForVM.as_str());
+        if let Some(ready) = group_waits.filter(|_| readiness.current && is_in_group) {
+            // Terraform makes ten objects at a time: it may make the awaited VM only once this one is done.
+            return Outcome::Soon(ready.text());
+        }
         // An object that only waits for the next power cycle cannot become more ready.
         let waits_for_person =
             readiness.ready.as_ref().is_some_and(|ready| ready.reason == "PowerCycleNeeded");
@@ -363,6 +371,11 @@ impl ResourceKind for Vm {
         }
         let power = object.pointer("/spec/power").and_then(Json::as_str);
         if power.is_some_and(|power| power != Power::Running.as_str()) {
+            return addresses(object);
+        }
+        // Its group has stopped it.
+        let is_stopped = readiness.ready.is_some_and(|ready| ready.reason == Reason::Stopped.as_str());
+        if is_stopped && is_in_group {
             return addresses(object);
         }
         let wanted: &[&str] = if wait_for == "guest" { &["Running", "GuestReady"] } else { &["Running"] };
@@ -532,5 +545,22 @@ mod tests {
         let binding = || json!({"host": "a", "epoch": 1});
         assert!(is_soon(&vm(2, binding(), json!([]))), "it was placed");
         assert_eq!(addresses(&vm(2, binding(), json!([{"name": "nic0"}]))), Outcome::Done);
+    }
+
+    #[test]
+    fn a_vm_whose_group_has_stopped_it_is_done_and_one_whose_group_waits_for_another_vm_is_soon() {
+        let outcome = |group: Option<&str>, status: &str, reason: &str| {
+            let ready = json!({"type": "Ready", "status": status, "reason": reason, "message": ""});
+            let mut vm = json!({"metadata": {"generation": 1}, "spec": {"power": "Running"},
+                "status": {"observedGeneration": 1, "conditions": [ready]}});
+            if let Some(group) = group {
+                vm["spec"]["vmGroup"] = group.into();
+            }
+            Vm.outcome(&vm, &Value::Null)
+        };
+        assert_eq!(outcome(Some("app"), "True", "Stopped"), Outcome::Done);
+        assert!(matches!(outcome(None, "True", "Stopped"), Outcome::Waiting(_)));
+        assert!(matches!(outcome(Some("app"), "False", "StartOrderHeld"), Outcome::Waiting(_)));
+        assert!(matches!(outcome(Some("app"), "False", "WaitingForVM"), Outcome::Soon(_)));
     }
 }

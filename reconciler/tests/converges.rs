@@ -22,6 +22,8 @@ mod rig;
 mod setup;
 #[path = "converges/snapshot_schedules.rs"]
 mod snapshot_schedules;
+#[path = "converges/vm_groups.rs"]
+mod vm_groups;
 #[path = "converges/vm_snapshots.rs"]
 mod vm_snapshots;
 

@@ -21,7 +21,7 @@ use kube::{
 use serde_json::{Value, json};
 use site::{Plane, Site, declared, joined, runs};
 
-const KINDS: [(&str, &str); 19] = [
+const KINDS: [(&str, &str); 20] = [
     ("StoragePool", "storagepools"),
     ("IPPool", "ippools"),
     ("Network", "networks"),
@@ -29,6 +29,7 @@ const KINDS: [(&str, &str); 19] = [
     ("KeyClass", "keyclasses"),
     ("Image", "images"),
     ("PlacementGroup", "placementgroups"),
+    ("VMGroup", "vmgroups"),
     ("SecurityGroup", "securitygroups"),
     ("DiskSnapshot", "disksnapshots"),
     ("BackupRepository", "backuprepositories"),

@@ -8,7 +8,7 @@ use berth::install;
 use berth_agent::AgentConfig;
 use berth_api::{
     Disk, Host, IPPool, Image, KeyClass, Network, PlacementGroup, PublicIP, SecurityGroup, StoragePool, VM,
-    VMClass, condition,
+    VMClass, VMGroup, condition,
 };
 use berth_controllers as controllers;
 use berth_engine::Identities;
@@ -35,7 +35,7 @@ use installed::Copy;
 
 const LIMIT: Duration = Duration::from_secs(300);
 /// The objects that [`Site::declare_everything`] declares, the users last.
-const EVERYTHING: [(&str, &str); 10] = [
+const EVERYTHING: [(&str, &str); 11] = [
     ("VMClass", "small"),
     ("Image", "debian"),
     ("PlacementGroup", "spread"),
@@ -46,6 +46,7 @@ const EVERYTHING: [(&str, &str); 10] = [
     ("Disk", "data"),
     ("VM", "web"),
     ("HotswapDiskAttachment", "data"),
+    ("VMGroup", "app"),
 ];
 
 struct Site {
@@ -92,6 +93,7 @@ impl Site {
             .await;
         self.apply(namespace, "Image", "debian", image::spec()).await;
         self.apply(namespace, "PlacementGroup", "spread", json!({})).await;
+        self.apply(namespace, "VMGroup", "app", json!({})).await;
         self.apply(namespace, "Network", "back", json!({"cidr": range})).await;
         let rule = json!({"name": "own", "securityGroups": ["front"]});
         self.apply(namespace, "SecurityGroup", "front", json!({"ingress": [rule]})).await;
@@ -99,7 +101,7 @@ impl Site {
         self.apply(namespace, "Disk", "root", json!({"image": "debian", "size": "2Gi"})).await;
         let spec = json!({"class": "small", "disks": [{"name": "root", "boot": true}],
             "networkInterfaces": [{"name": "nic0", "network": "back", "publicIP": "web", "securityGroups": ["front"]}],
-            "placement": {"group": "spread"}, "stop": {"gracePeriodSeconds": 5}});
+            "placement": {"group": "spread"}, "vmGroup": "app", "stop": {"gracePeriodSeconds": 5}});
         self.apply(namespace, "VM", "web", spec).await;
         self.until("the VM runs", async || {
             let vm = self.in_namespace::<VM>(namespace).get("web").await.expect("it is there");
@@ -205,6 +207,7 @@ async fn whatever_a_vm_uses_stays_when_it_is_deleted_names_its_user_and_goes_onc
     let (classes, groups): (Api<VMClass>, Api<PlacementGroup>) =
         (Api::default_namespaced(client.clone()), Api::default_namespaced(client.clone()));
     let filters: Api<SecurityGroup> = Api::default_namespaced(client.clone());
+    let vm_groups: Api<VMGroup> = Api::default_namespaced(client.clone());
     let (networks, images): (Api<Network>, Api<Image>) =
         (Api::default_namespaced(client.clone()), Api::default_namespaced(client.clone()));
     let (disks, ips): (Api<Disk>, Api<PublicIP>) =
@@ -217,6 +220,7 @@ async fn whatever_a_vm_uses_stays_when_it_is_deleted_names_its_user_and_goes_onc
         held(&site, &groups, "spread").await,
         held(&site, &networks, "back").await,
         held(&site, &filters, "front").await,
+        held(&site, &vm_groups, "app").await,
     ];
     for message in by_vm {
         assert_eq!(message, "deleted, and held until nothing uses it: used by VM default/web");
@@ -233,7 +237,7 @@ async fn whatever_a_vm_uses_stays_when_it_is_deleted_names_its_user_and_goes_onc
     site.until_deleted(&site.in_namespace::<VM>("default"), "web").await;
     site.until("all of it goes", async || {
         let gone = is_gone(&classes, "small").await && is_gone(&groups, "spread").await;
-        let gone = gone && is_gone(&filters, "front").await;
+        let gone = gone && is_gone(&filters, "front").await && is_gone(&vm_groups, "app").await;
         let gone = gone && is_gone(&networks, "back").await && is_gone(&images, "debian").await;
         let gone = gone && is_gone(&disks, "root").await && is_gone(&ips, "web").await;
         gone && is_gone(&pools, "default").await && is_gone(&storage, "default").await
@@ -272,11 +276,11 @@ async fn a_vm_that_is_going_no_longer_keeps_its_class_and_group() {
 async fn everything_goes_in_whatever_order_it_is_deleted() {
     let site = Site::new().await;
     for order in [
-        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9],
-        [9, 8, 7, 6, 5, 4, 3, 2, 1, 0],
-        [2, 5, 0, 7, 6, 3, 9, 8, 1, 4],
-        [4, 1, 8, 3, 9, 0, 6, 2, 7, 5],
-        [6, 9, 8, 5, 7, 4, 2, 0, 1, 3],
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10],
+        [10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0],
+        [2, 5, 0, 7, 6, 3, 9, 8, 10, 1, 4],
+        [4, 1, 8, 3, 9, 0, 6, 2, 7, 5, 10],
+        [6, 9, 8, 10, 5, 7, 4, 2, 0, 1, 3],
     ] {
         site.declare_everything().await;
         for which in order {

@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::{
     Kit, disks_of_a_vm, dual_stack, encryption, guest_access, install, made_images, pools, probes,
     read_only_disk, routes, screen, secure_boot, shared_folders, snapshot_schedule, snapshots,
-    static_addresses, uploads, vault_keys, vm_names,
+    static_addresses, uploads, vault_keys, vm_group, vm_names,
 };
 use crate::platform::Platform;
 use crate::report::Report;
@@ -29,6 +29,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     routes::example(report, &platform, &guest);
     static_addresses::example(report, &platform, &guest);
     vm_names::example(report, &platform, &guest);
+    vm_group::example(report, &platform, &guest);
     dual_stack::example(report, &platform, &guest);
     snapshots::example(report, &platform, &guest);
     encryption::example(report, &platform, &guest);

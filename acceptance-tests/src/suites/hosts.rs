@@ -15,6 +15,7 @@ pub mod security_groups;
 pub mod shared_pool;
 pub mod spread;
 pub mod tenants;
+pub mod vm_group;
 pub mod zones;
 
 use std::collections::BTreeMap;
@@ -90,6 +91,7 @@ fn chapters(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Resul
     zones::run(report, fleet);
     namespaces::run(report, fleet);
     host_labels::run(report, fleet);
+    vm_group::run(report, fleet);
     let group = spread::run(report, fleet, guest)?;
     copied_image::run(report, fleet);
     shared_pool::run(report, fleet);

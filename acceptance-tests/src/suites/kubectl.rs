@@ -62,6 +62,7 @@ pub fn reading(report: &mut Report, platform: &Platform) {
             ("disks", "dsk", "Disk"),
             ("hotswapdiskattachments", "hda", "HotswapDiskAttachment"),
             ("placementgroups", "pg", "PlacementGroup"),
+            ("vmgroups", "vmg", "VMGroup"),
             ("publicips", "pip", "PublicIP"),
             ("networks", "", "Network"),
             ("securitygroups", "sg", "SecurityGroup"),

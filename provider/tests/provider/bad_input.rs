@@ -1257,6 +1257,7 @@ fn one_rule(rule: Json) -> Json {
 fn others() -> Vec<(&'static str, Bad)> {
     let group = || json!({"name": "g"});
     let attachment = || json!({"vm": "web", "disk": "data"});
+    let steps = |step: Json| with(group(), "/boot_order", json!([step]));
     vec![
         (
             "berth_placement_group",
@@ -1284,6 +1285,22 @@ fn others() -> Vec<(&'static str, Bad)> {
                 with(group(), "/preferred_host_selector", json!({"-a": "b"})),
                 "preferred_host_selector[\"-a\"]",
                 "not the key of a label",
+            ),
+        ),
+        ("berth_vm_group", everywhere(with(group(), "/power", json!("Suspended")), "power", "is not one of")),
+        ("berth_vm_group", everywhere(with(group(), "/parent", json!("a b")), "parent", "is not a name")),
+        ("berth_vm_group", everywhere(with(group(), "/parent", json!("g")), "parent", "is this group")),
+        ("berth_vm_group", everywhere(steps(json!({})), "boot_order[0].vms", "name at least one VM")),
+        (
+            "berth_vm_group",
+            everywhere(steps(json!({"vms": ["a b"]})), "boot_order[0].vms[0]", "is not a name"),
+        ),
+        (
+            "berth_vm_group",
+            everywhere(
+                steps(json!({"vms": ["a"], "power_on_delay_seconds": 3601})),
+                "boot_order[0].power_on_delay_seconds",
+                "3601 is not between 0 and 3600",
             ),
         ),
         (

@@ -507,7 +507,7 @@ struct Player {
     hold_users: Arc<AtomicBool>,
 }
 
-const KINDS: [&str; 19] = [
+const KINDS: [&str; 20] = [
     "Host",
     "StoragePool",
     "IPPool",
@@ -520,6 +520,7 @@ const KINDS: [&str; 19] = [
     "BackupRepository",
     "Backup",
     "PlacementGroup",
+    "VMGroup",
     "SecurityGroup",
     "PublicIP",
     "VM",
@@ -815,6 +816,7 @@ fn list_users(object: &Json, all: &[&Json], status: &mut Json) {
     let (kind, named_by) = match text(object, "/kind") {
         "VMClass" => ("VM", "/spec/class"),
         "PlacementGroup" => ("VM", "/spec/placement/group"),
+        "VMGroup" => ("VM", "/spec/vmGroup"),
         "Image" => ("Disk", "/spec/image"),
         "KeyClass" => ("Disk", "/spec/encryption/keyClass"),
         "StoragePool" => ("Disk", "/spec/pool"),

@@ -128,6 +128,7 @@ fn vm() -> Json {
     vm["class_policy"] = json!("Follow");
     vm["annotations"] = json!({"example.org/note": "any text"});
     vm["memory_reservation"] = json!("512Mi");
+    vm["vm_group"] = json!("app");
     vm["pci_devices"] = json!([{"name": "gpu-a100", "count": 1}]);
     vm["usb_devices"] = json!([{"name": "licence-key", "count": 1}]);
     vm["vgpus"] = json!([{"name": "a40-8q", "count": 1}]);
@@ -402,6 +403,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/hooks", Json::Null, Announced::Live),
         ("/start_order", json!(3), Announced::Live),
         ("/start_delay_seconds", json!(30), Announced::Live),
+        ("/vm_group", json!("other"), Announced::Live),
         ("/restart_token", json!("2"), Announced::Reboot),
         ("/restart_token", Json::Null, Announced::Live),
         ("/labels/a", json!("c"), Announced::Live),
@@ -498,6 +500,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         "disks": 2, "snapshots": 2, "images": 2, "public_ips": 2}});
     let group = json!({"name": "g", "namespace": "default", "strategy": "spread", "enforcement": "required",
         "host_selector": {"a": "b"}, "preferred_host_selector": {"a": "b"}});
+    let step = json!({"name": "step0", "vms": ["a"], "groups": ["b"], "power_on_delay_seconds": 0});
+    let vm_group = json!({"name": "g", "namespace": "default", "power": "Running", "parent": "site", "boot_order": [step]});
     let keep = json!({"last": 1, "hourly": 0, "daily": 1, "weekly": 0, "monthly": 0, "yearly": 0});
     let schedule = json!({"name": "s", "namespace": "default", "schedule": "@daily", "time_zone": "UTC", "vms": ["web"], "keep": keep,
         "backup": {"repository": "offsite", "keep": keep}, "starting_deadline_seconds": 3600, "suspend": false});
@@ -752,6 +756,11 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_placement_group", group.clone(), "/enforcement", json!("preferred"), Announced::Live),
         ("berth_placement_group", group.clone(), "/host_selector", json!({"a": "c"}), Announced::Live),
         ("berth_placement_group", group, "/preferred_host_selector", json!({"a": "c"}), Announced::Live),
+        ("berth_vm_group", vm_group.clone(), "/power", json!("Stopped"), Announced::Live),
+        ("berth_vm_group", vm_group.clone(), "/parent", json!("other"), Announced::Live),
+        ("berth_vm_group", vm_group.clone(), "/boot_order/0/vms", json!(["db"]), Announced::Live),
+        ("berth_vm_group", vm_group.clone(), "/boot_order/0/groups", json!(["front"]), Announced::Live),
+        ("berth_vm_group", vm_group, "/boot_order/0/power_on_delay_seconds", json!(5), Announced::Live),
         ("berth_quota", quota.clone(), "/hard/disk_size", json!("2Ti"), Announced::Live),
         ("berth_quota", quota.clone(), "/hard/used_storage", json!("2Ti"), Announced::Live),
         ("berth_quota", quota.clone(), "/hard/memory", json!("8Gi"), Announced::Live),

@@ -80,6 +80,12 @@ pub(crate) fn stories() -> Vec<(&'static str, &'static str, Json, Json)> {
             json!({"name": "web", "enforcement": "preferred"}),
         ),
         (
+            "berth_vm_group",
+            "VMGroup",
+            json!({"name": "app", "boot_order": [{"vms": ["db"]}, {"vms": ["web"], "power_on_delay_seconds": 10}]}),
+            json!({"name": "app", "power": "Stopped", "boot_order": [{"vms": ["db", "cache"]}, {"groups": ["front"]}]}),
+        ),
+        (
             "berth_security_group",
             "SecurityGroup",
             json!({"name": "web", "ingress": [{"protocol": "tcp", "ports": ["443"], "cidrs": ["0.0.0.0/0"]}]}),

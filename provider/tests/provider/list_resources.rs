@@ -131,6 +131,7 @@ async fn the_generated_configuration_of_every_kind_plans_empty() {
             "bootstrap": {"ssh_authorized_keys": ["ssh-ed25519 AAAA me"], "hostname": "full"},
             "stop": {"mode": "Hard"}, "restart_token": "1", "timeouts": {"create": "20s"}}),
         ),
+        ("berth_vm_group", json!({"name": "app", "boot_order": [{"vms": ["full"]}]})),
         ("berth_hotswap_disk_attachment", json!({"vm": "full", "disk": "data"})),
         ("berth_vm_snapshot", json!({"name": "before", "vm": "full"})),
         (

@@ -48,7 +48,7 @@ fn a_vm_becomes_the_custom_resource() {
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A b\n"], "hostname": "www", "domain": "example.org",
             "network_config": "version: 2\n", "meta_data": "role: db\n"},
         "guest_users": [{"name": "debian", "ssh_authorized_keys": ["ssh-rsa  A b\n"]}, {"name": "ops", "ssh_authorized_keys_secret": "keys"}],
-        "stop": {"grace_period_seconds": 5}, "restart_mode": "Soft", "start_order": 3,
+        "stop": {"grace_period_seconds": 5}, "restart_mode": "Soft", "start_order": 3, "vm_group": "app",
         "hooks": {"pre_stop": {"exec": {"command": ["systemctl", "stop", "web"]}, "failure_policy": "Fail"}},
         "readiness_probe": {"http_get": {"port": 8080}, "timeout_seconds": 2},
         "liveness_probe": {"exec": {"command": ["systemctl", "is-active", "web"]}}, "uuid": "7F2F6D5E-5C1F-4C39-9D3A-0D8C5F1B2A3C",
@@ -213,6 +213,7 @@ fn a_vm_becomes_the_custom_resource() {
       },
       "startOrder": 3,
       "startDelaySeconds": 0,
+      "vmGroup": "app",
       "stop": {
         "mode": "Graceful",
         "gracePeriodSeconds": 5
@@ -436,6 +437,16 @@ fn every_other_kind_becomes_its_custom_resource() {
             json!({"strategy": "pack", "host_selector": {"zone": "b"}, "preferred_host_selector": {"disk": "ssd"}}),
             json!({"strategy": "pack", "enforcement": "required", "topologyKey": "kubernetes.io/hostname",
                 "hostSelector": {"zone": "b"}, "preferredHostSelector": {"disk": "ssd"}}),
+        ),
+        ("berth_vm_group", json!({}), json!({"power": "Running"})),
+        (
+            "berth_vm_group",
+            json!({"power": "Stopped", "parent": "site", "boot_order": [{"vms": ["db"]},
+                {"name": "front", "vms": ["web"], "groups": ["cache"], "power_on_delay_seconds": 30}]}),
+            json!({"power": "Stopped", "parent": "site", "bootOrder": [
+                {"name": "step0", "vms": ["db"], "powerOnDelaySeconds": 0},
+                {"name": "front", "vms": ["web"], "groups": ["cache"], "powerOnDelaySeconds": 30},
+            ]}),
         ),
         ("berth_security_group", json!({}), json!({})),
         (

@@ -157,6 +157,7 @@ async fn a_name_that_nothing_makes_fails_the_apply_in_seconds_and_leaves_nothing
             with("placement", json!({"group": "no"})),
             "placement.group: there is no PlacementGroup",
         ),
+        ("berth_vm", with("vm_group", json!("no")), "vm_group: there is no VMGroup"),
         ("berth_vm", with("placement", json!({"host": "no"})), "placement.host: there is no Host"),
         ("berth_vm", with("bootstrap", json!({"secret_name": "no"})), "there is no Secret"),
         ("berth_disk", json!({"name": "d", "image": "no"}), "image: there is no Image"),

@@ -13,7 +13,7 @@ use berth_api::vm::{Hardware, taken_devices};
 use berth_api::{
     Backup, BackupRepository, CpuControls, DeviceCounts, Disk, DiskSnapshot, Host, HotswapDiskAttachment,
     Image, KeyClass, Network, PlacementGroup, Profile, PublicIP, SecurityGroup, Size, SizeError, StoragePool,
-    VM, VMClass,
+    VM, VMClass, VMGroup,
 };
 use berth_api::{SizeTaken, size_taken};
 use kube::runtime::watcher::Event;
@@ -42,6 +42,7 @@ pub(crate) struct Tables {
     pub(crate) networks: Table<Network>,
     pub(crate) security_groups: Table<SecurityGroup>,
     pub(crate) placement_groups: Table<PlacementGroup>,
+    pub(crate) vm_groups: Table<VMGroup>,
     pub(crate) pools: Table<StoragePool>,
     pub(crate) hosts: Table<Host>,
     pub(crate) host_addresses: HostAddresses,
@@ -52,7 +53,7 @@ pub(crate) struct Tables {
 
 impl Tables {
     /// Returns whether each table holds the control plane's objects.
-    pub(crate) fn synced(&self) -> [bool; 16] {
+    pub(crate) fn synced(&self) -> [bool; 17] {
         // Names each field, so that the compiler reports one that is missing.
         let Self {
             vms,
@@ -68,6 +69,7 @@ impl Tables {
             networks,
             security_groups,
             placement_groups,
+            vm_groups,
             pools,
             hosts,
             host_addresses,
@@ -89,6 +91,7 @@ impl Tables {
             networks.is_synced(),
             security_groups.is_synced(),
             placement_groups.is_synced(),
+            vm_groups.is_synced(),
             pools.is_synced(),
             hosts.is_synced(),
             host_addresses.is_synced(),

@@ -18,13 +18,14 @@ pub(crate) mod security_group;
 pub(crate) mod storage_pool;
 pub(crate) mod vm;
 pub(crate) mod vm_class;
+mod vm_group;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use berth_api::{
     Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, Image, KeyClass, Network,
-    PlacementGroup, PublicIP, SecurityGroup, StoragePool, VM, VMClass,
+    PlacementGroup, PublicIP, SecurityGroup, StoragePool, VM, VMClass, VMGroup,
 };
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -87,6 +88,8 @@ const CONTROLLERS: &[Controller] = &[
     // A control plane of an earlier version does not have the kind.
     controller::<SecurityGroup>(watch::all_if_served::<SecurityGroup>, None),
     controller::<PlacementGroup>(watch::all::<PlacementGroup>, None),
+    // A control plane of an earlier version does not have the kind.
+    controller::<VMGroup>(watch::all_if_served::<VMGroup>, None),
     controller::<StoragePool>(watch::all::<StoragePool>, None),
     controller::<Host>(watch::own::<Host>, Some(|ctx, _| host::reconcile(ctx).boxed())),
     controller::<ConfigMap>(watch::host_addresses, None),

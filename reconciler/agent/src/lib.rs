@@ -48,6 +48,7 @@ mod disk_keys;
 mod disk_places;
 mod disk_use;
 mod error;
+mod group_turn;
 mod guest_memory;
 mod hardware;
 mod heartbeat;

@@ -8,6 +8,7 @@ use berth_api::gates::power_on_gate;
 use berth_api::{ConditionType, Power, VM};
 use jiff::{SignedDuration, Timestamp};
 
+use crate::group_turn::{self, GroupTurn};
 use crate::index::{Tables, instance_of};
 
 /// How long VMs of one order that do not start hold back those of a higher one.
@@ -29,7 +30,10 @@ pub(crate) fn of(vm: &VM) -> i64 {
 /// runs.
 pub(crate) fn others(tables: &Tables, vm: &VM, started: impl Fn(&str) -> Option<Timestamp>) -> Vec<Other> {
     let others = tables.vms.all().map(|(_, other)| other).filter(|other| {
-        other.metadata.uid != vm.metadata.uid && of(other) < of(vm) && is_started_by_itself(other)
+        other.metadata.uid != vm.metadata.uid
+            && of(other) < of(vm)
+            && is_started_by_itself(other)
+            && group_turn::of(tables, other) == GroupTurn::Free
     });
     let other = |other: &VM| Other {
         order: of(other),

@@ -14,7 +14,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::{
     Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, IPPool, Image, KeyClass,
     Network, PlacementGroup, PublicIP, Quota, SecurityGroup, SnapshotSchedule, StoragePool, VM, VMClass,
-    VMSnapshot,
+    VMGroup, VMSnapshot,
 };
 
 /// A kind whose objects are read and written as JSON.
@@ -66,6 +66,7 @@ json_kinds! {
     StoragePool,
     VM,
     VMClass,
+    VMGroup,
     VMSnapshot,
     ConfigMap,
     Lease,

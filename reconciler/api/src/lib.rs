@@ -7,7 +7,7 @@
 //!                                 host_policies, former_uid, gates, quotas)
 //!                                     │
 //!                                     ▼
-//!   kinds, one file each:  vm  vm_class  vm_snapshot  disk  disk_snapshot  key_class  backup  backup_repository
+//!   kinds, one file each:  vm  vm_class  vm_group  vm_snapshot  disk  disk_snapshot  key_class  backup  backup_repository
 //!                          hotswap_disk_attachment  image  storage_pool
 //!                          network  security_group  public_ip  ip_pool  placement_group  quota  host
 //!                                     │
@@ -92,6 +92,7 @@ pub mod user_data;
 pub mod vgpus;
 pub mod vm;
 pub mod vm_class;
+pub mod vm_group;
 pub mod vm_snapshot;
 
 pub use backup::{Backup, BackupSpec, BackupStatus, BackupVerification, RequestedVerification};
@@ -154,6 +155,9 @@ pub use unparsed::Unparsed;
 pub use vgpus::Vgpus;
 pub use vm::{RestartPolicy, StopMode, VM, VMSpec, VMStatus};
 pub use vm_class::{VMClass, VMClassSpec, VMClassStatus};
+pub use vm_group::{
+    BootStep, GroupPower, MemberKind, MemberPower, VMGroup, VMGroupMember, VMGroupSpec, VMGroupStatus,
+};
 pub use vm_snapshot::{SnapshotOfDisk, VMSnapshot, VMSnapshotSpec, VMSnapshotStatus};
 
 /// The API group of every kind.
@@ -170,7 +174,7 @@ pub const SYSTEM_NAMESPACE: &str = "berth-system";
 pub const HOST_FINALIZER: &str = "berth.dev/host";
 /// The finalizer of a PublicIP until the controllers have returned its address to the pool.
 pub const ADDRESS_FINALIZER: &str = "berth.dev/address";
-/// The finalizer of an object that others name (BackupRepository, Host, Image, IPPool, KeyClass, Network, PlacementGroup, SecurityGroup, StoragePool, VMClass) until nothing
+/// The finalizer of an object that others name (BackupRepository, Host, Image, IPPool, KeyClass, Network, PlacementGroup, SecurityGroup, StoragePool, VMClass, VMGroup) until nothing
 /// uses it. Added by the controllers before its first use, and kept from then on.
 pub const USED_FINALIZER: &str = "berth.dev/in-use";
 /// On a Disk made by `berth undelete`: `<host>/<volumeID>` of the file in that host's trash to bring back.

@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn every_kind_is_found_under_the_category_berth_and_starts_unobserved() {
         let crds = crds();
-        assert_eq!(crds.len(), 19);
+        assert_eq!(crds.len(), 20);
         for crd in crds {
             let names = &crd["spec"]["names"];
             assert_eq!(names["categories"], json!(["berth"]), "{}", names["kind"]);

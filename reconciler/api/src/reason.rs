@@ -81,8 +81,8 @@ reasons! {
     WaitingForRepository => "Create the BackupRepository in the same namespace.",
     /// The Backup does not exist yet or is not complete yet.
     WaitingForBackup => "Create the Backup, or look at it with `berth why backup/NAME`.",
-    /// The PlacementGroup does not exist yet.
-    WaitingForGroup => "Create the PlacementGroup.",
+    /// The PlacementGroup or the VMGroup does not exist yet.
+    WaitingForGroup => "Create the group that the message names.",
     /// The KeyClass does not exist yet.
     WaitingForKeyClass => "Create the KeyClass, in the Disk's namespace or in `berth-shared`.",
     /// The host does not have the key of an encrypted disk yet.
@@ -133,8 +133,8 @@ reasons! {
     InUse => "Delete or change the objects in the message that use it.",
     /// An annotation holds back the start of the VM; the message names it.
     PowerOnHeld => "Ask the person or program that set the annotation; only gatekeepers remove it.",
-    /// Its host has booted, and VMs with a lower `startOrder` are started before it; the message names the order.
-    StartOrderHeld => "It starts by itself, five minutes after the others at the latest, and their `startDelaySeconds`.",
+    /// Its host has booted, and VMs with a lower `startOrder` are started before it, or its VMGroup does not start it yet; the message names the order or the group.
+    StartOrderHeld => "It starts by itself, five minutes after the others at the latest, and their `startDelaySeconds`; a member of a VMGroup once the members before it are ready: `kubectl describe vmgroup NAME`.",
     /// A declared change takes effect at the next power cycle.
     PowerCycleNeeded => "Stop and start the VM when it suits.",
     /// The disk is to be moved to another pool, once no VM has it open and no snapshot of it is being taken; the message has the cause.

@@ -391,6 +391,10 @@ pub struct VMSpec {
     #[serde(default)]
     #[schemars(range(min = 0, max = 3600))]
     pub start_delay_seconds: i64,
+    /// Name of a VMGroup of the same namespace. While `power` is `Running`, the group decides when the VM is started and stopped: before
+    /// the group exists, and until its turn, the VM is not started. With another `power` the VM keeps that. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm_group: Option<ResourceName>,
     /// How the VM is stopped.
     #[serde(default)]
     pub stop: Stop,

@@ -23,6 +23,7 @@ pub(crate) mod storage;
 mod table;
 pub(crate) mod underlay;
 pub(crate) mod users;
+pub(crate) mod vm_groups;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -384,7 +385,16 @@ impl Cache {
                 let ip = self.tables.public_ips.get(key);
                 self.index.set_public_ip(key, ip.map(AsRef::as_ref))
             }
-            ObjectKind::VM => self.index_vm(key),
+            ObjectKind::VM => {
+                let mut keys = self.index_vm(key);
+                let vm = self.tables.vms.get(key);
+                keys.extend(self.index.vm_groups.set_vm(key, vm.map(AsRef::as_ref)));
+                keys
+            }
+            ObjectKind::VMGroup => {
+                let group = self.tables.vm_groups.get(key);
+                self.index.vm_groups.set_group(key, group.map(AsRef::as_ref))
+            }
             ObjectKind::HotswapDiskAttachment => {
                 let attachment = self.tables.attachments.get(key);
                 self.index.set_attachment(key, attachment.map(AsRef::as_ref))
@@ -447,6 +457,7 @@ impl Cache {
             ObjectKind::HotswapDiskAttachment => {
                 self.tables.attachments.get(key).map(|a| users::of_attachment(a))
             }
+            ObjectKind::VMGroup => self.tables.vm_groups.get(key).map(|group| users::of_vm_group(group)),
             ObjectKind::VMClass => self.tables.vm_classes.get(key).map(|_| BTreeSet::new()),
             ObjectKind::KeyClass => self.tables.key_classes.get(key).map(|_| BTreeSet::new()),
             ObjectKind::Network => self.tables.networks.get(key).map(|_| BTreeSet::new()),

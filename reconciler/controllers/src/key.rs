@@ -24,6 +24,7 @@ macro_rules! with_kinds {
             Backup, backups, berth_api::Backup;
             PublicIP, public_ips, berth_api::PublicIP;
             VM, vms, berth_api::VM;
+            VMGroup, vm_groups, berth_api::VMGroup;
             HotswapDiskAttachment, attachments, berth_api::HotswapDiskAttachment;
             VMSnapshot, vm_snapshots, berth_api::VMSnapshot;
             SnapshotSchedule, snapshot_schedules, berth_api::SnapshotSchedule;

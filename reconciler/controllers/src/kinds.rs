@@ -26,12 +26,13 @@ mod storage_pool;
 mod ticket_accounts;
 mod vm;
 mod vm_class;
+mod vm_group;
 mod vm_snapshot;
 
 use berth_api::{
     Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, IPPool, Image, KeyClass,
     Network, PlacementGroup, PublicIP, Quota, SYSTEM_NAMESPACE, SecurityGroup, SnapshotSchedule, StoragePool,
-    VM, VMClass, VMSnapshot, host_addresses::HOST_ADDRESSES, manifests::access::HOST_LABEL,
+    VM, VMClass, VMGroup, VMSnapshot, host_addresses::HOST_ADDRESSES, manifests::access::HOST_LABEL,
 };
 use futures::{Stream, stream::BoxStream, stream::select_all};
 use k8s_openapi::api::{
@@ -84,6 +85,7 @@ const CONTROLLERS: &[Controller] = &[
     controller::<Backup>(watch::all::<Backup>, Some(backup::reconcile)),
     controller::<PublicIP>(watch::all::<PublicIP>, Some(public_ip::reconcile)),
     controller::<VM>(watch::all::<VM>, Some(vm::reconcile)),
+    controller::<VMGroup>(watch::all::<VMGroup>, Some(vm_group::reconcile)),
     controller::<HotswapDiskAttachment>(
         watch::all::<HotswapDiskAttachment>,
         Some(hotswap_disk_attachment::reconcile),

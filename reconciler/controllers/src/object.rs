@@ -107,6 +107,7 @@ with_status! {
     Image, namespaced;
     PublicIP, namespaced;
     PlacementGroup, namespaced;
+    VMGroup, namespaced;
     VMClass, namespaced;
     KeyClass, namespaced;
     Network, namespaced;

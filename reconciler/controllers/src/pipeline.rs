@@ -163,6 +163,7 @@ impl Pipeline {
                 | ObjectKind::ConfigMap
                 | ObjectKind::SnapshotSchedule
                 | ObjectKind::Quota
+                | ObjectKind::VMGroup
                 // Many hosts report their space.
                 | ObjectKind::StoragePool
                     if own != Some(&key) =>

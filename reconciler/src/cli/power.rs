@@ -7,7 +7,7 @@ use super::{Site, TimeSpan, time};
 /// The VMs whose power is changed.
 #[derive(Args, Debug)]
 pub struct PowerOptions {
-    /// The names of VMs of one namespace.
+    /// The names of VMs of one namespace; `vmgroup/NAME` is a VMGroup, which can be started and stopped.
     #[arg(required = true, value_name = "VM")]
     pub vms: Vec<String>,
     /// How long to wait until all are as wanted.

@@ -1,10 +1,12 @@
-//! `berth start`, `stop`, `restart`, `pause` and `suspend`: changes the declared power of VMs, and waits until they have it.
+//! `berth start`, `stop`, `restart`, `pause` and `suspend`: changes the declared power of VMs, and waits until they have it; and that of groups.
+
+mod groups;
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use berth_agent::TypedApi;
-use berth_api::{ConditionType, Power, Reason, VM, VMState, VMStatus, condition, restart_token};
+use berth_api::{ConditionType, Power, Reason, VM, VMGroup, VMState, VMStatus, condition, restart_token};
 use kube::{
     Client, ResourceExt,
     api::{Patch, PatchParams},
@@ -44,17 +46,28 @@ pub(super) async fn run(verb: Verb, options: PowerOptions) -> anyhow::Result<()>
     let site = &options.site;
     let config = connect::admin(&site.connection, &site.state.state_dir).await?;
     let client = Client::try_from(config).context("making a client")?;
-    let vms: TypedApi<VM> = TypedApi::namespaced(client, &site.namespace);
+    let vms: TypedApi<VM> = TypedApi::namespaced(client.clone(), &site.namespace);
+    let of_groups: TypedApi<VMGroup> = TypedApi::namespaced(client, &site.namespace);
     let end = Instant::now().checked_add(options.timeout.0).context("--timeout is too long")?;
     let mut awaited = Vec::new();
+    let mut awaited_groups = Vec::new();
     for name in &options.vms {
-        awaited.push(declare(&vms, verb, &site.namespace, name).await?);
+        match name.strip_prefix(groups::PREFIX) {
+            Some(group) => {
+                groups::declare(&of_groups, verb, group).await?;
+                awaited_groups.push(group);
+            }
+            None => awaited.push(declare(&vms, verb, &site.namespace, name).await?),
+        }
     }
     if options.no_wait {
         return Ok(());
     }
     for one in &awaited {
         wait(&vms, verb, one, end).await?;
+    }
+    for group in awaited_groups {
+        groups::wait(&of_groups, group, end).await?;
     }
     Ok(())
 }
@@ -101,9 +114,10 @@ fn another_token(vm: &VM) -> Value {
     json!({"restartToken": restart_token::another(token, &vm.uid().unwrap_or_default(), &version)})
 }
 
-/// Returns the configuration that declares the power of a VM, by its field manager. A resource of Terraform always does.
-fn declared_by(vm: &VM) -> Option<String> {
-    let mut appliers = vm.managed_fields().iter().filter(|entry| entry.operation.as_deref() == Some("Apply"));
+/// Returns the configuration that declares the power of a VM or group, by its field manager. A resource of Terraform always does.
+fn declared_by(object: &impl ResourceExt) -> Option<String> {
+    let mut appliers =
+        object.managed_fields().iter().filter(|entry| entry.operation.as_deref() == Some("Apply"));
     let declares = appliers.find(|entry| {
         let owns_power =
             entry.fields_v1.as_ref().is_some_and(|fields| fields.0.pointer("/f:spec/f:power").is_some());

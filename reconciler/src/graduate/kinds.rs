@@ -29,13 +29,14 @@ pub(super) const VM: MovedKind = ours("VM", "vms", true);
 pub(super) const QUOTA: MovedKind = ours("Quota", "quotas", true);
 
 /// berth's kinds. Hosts come before all kinds that can run: one that has not reported yet holds back placement.
-pub(super) const OURS: [MovedKind; 19] = [
+pub(super) const OURS: [MovedKind; 20] = [
     ours("StoragePool", "storagepools", false),
     ours("IPPool", "ippools", false),
     ours("Network", "networks", true),
     ours("VMClass", "vmclasses", true),
     ours("Image", "images", true),
     ours("PlacementGroup", "placementgroups", true),
+    ours("VMGroup", "vmgroups", true),
     ours("SecurityGroup", "securitygroups", true),
     ours("KeyClass", "keyclasses", true),
     HOST,

@@ -6,6 +6,8 @@ use berth_api::SHARED_NAMESPACE;
 
 /// The maximum number of references that are followed from one object.
 const MOST: usize = 32;
+/// The greatest number of members of a VMGroup that are looked into.
+const MOST_MEMBERS: usize = 4;
 
 /// A reference to another object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +64,7 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
             from.own("VM", "vm", "vms", text(object, "/spec/vm")),
             from.own("disk", "disk", "disks", text(object, "/spec/disk")),
         ],
+        "vmgroup" => of_vm_group(&from, object),
         "publicip" => of_public_ip(&from, object),
         "keyclass" => vec![
             from.own("key", "secret", "secrets", text(object, "/spec/secret/name")),
@@ -109,6 +112,21 @@ fn of_vm_snapshot(from: &From<'_>, snapshot: &Value) -> Vec<Reference> {
     std::iter::once(from.own("VM", "vm", "vms", text(snapshot, "/spec/vm"))).chain(parts).collect()
 }
 
+/// The group above it, and the first members that others wait for: those are looked into in turn, so that all would be many requests.
+fn of_vm_group(from: &From<'_>, group: &Value) -> Vec<Reference> {
+    let parent = from.own("parent", "vmgroup", "vmgroups", text(group, "/spec/parent"));
+    let members = items(group, "/status/members");
+    let wanted = &group["status"]["power"];
+    let members = members.filter(|member| {
+        member["synced"] != true && member["power"] != "Waiting" && member["power"] == *wanted
+    });
+    let members = members.take(MOST_MEMBERS).map(|member| match text(member, "/kind").as_str() {
+        "VM" => from.own("member", "vm", "vms", text(member, "/name")),
+        _ => from.own("member", "vmgroup", "vmgroups", text(member, "/name")),
+    });
+    std::iter::once(parent).chain(members).collect()
+}
+
 fn of_public_ip(from: &From<'_>, ip: &Value) -> Vec<Reference> {
     let mut found = vec![from.site("pool", "ippool", "ippools", text(ip, "/spec/pool"))];
     let targets = items(ip, "/spec/ports").flat_map(|port| items(port, "/targets")).filter_map(Value::as_str);
@@ -126,6 +144,7 @@ fn of_vm(from: &From<'_>, vm: &Value) -> Vec<Reference> {
         from.site("host", "host", "hosts", text(vm, "/status/binding/host")),
         from.shared("class", "vmclass", "vmclasses", text(vm, "/spec/class")),
         from.own("placement group", "placementgroup", "placementgroups", text(vm, "/spec/placement/group")),
+        from.own("VM group", "vmgroup", "vmgroups", text(vm, "/spec/vmGroup")),
     ];
     for disk in items(vm, "/spec/disks") {
         let role = if disk["boot"] == true { "boot disk" } else { "disk" };

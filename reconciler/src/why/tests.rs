@@ -209,4 +209,13 @@ fn the_references_of_a_vm_are_all_that_it_names() {
     let class = json!({"metadata": {"namespace": "shop"}, "spec": {"vault": vault}});
     let named: Vec<String> = references("keyclass", &class).into_iter().map(|found| found.name).collect();
     assert_eq!(named, ["login", "ca"]);
+    let member = |name: &str, power: &str, synced: bool| json!({"kind": "VM", "name": name, "power": power, "synced": synced});
+    let members = [
+        member("ready", "Running", true),
+        member("starts", "Running", false),
+        member("later", "Waiting", false),
+    ];
+    let group = json!({"metadata": {"namespace": "shop"}, "spec": {"parent": "site"}, "status": {"power": "Running", "members": members}});
+    let named: Vec<String> = references("vmgroup", &group).into_iter().map(|found| found.name).collect();
+    assert_eq!(named, ["site", "starts"], "those that wait are not the cause");
 }

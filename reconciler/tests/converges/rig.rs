@@ -32,7 +32,7 @@ use crate::installed::{self, Copy};
 pub(crate) const IMAGE_URL: &str = "https://images.example/debian.qcow2";
 pub(crate) const IMAGE_SHA256: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 /// The kinds that users create.
-const NAMESPACED: [&str; 15] = [
+const NAMESPACED: [&str; 16] = [
     "Backup",
     "BackupRepository",
     "Disk",
@@ -47,6 +47,7 @@ const NAMESPACED: [&str; 15] = [
     "SnapshotSchedule",
     "VM",
     "VMClass",
+    "VMGroup",
     "VMSnapshot",
 ];
 /// The maximum duration of any step, in simulated time, with any fault: longer than the longest back-off.

@@ -213,6 +213,7 @@ impl Site {
         old.declare("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
         old.declare("Image", "debian", image::spec()).await;
         old.declare("PlacementGroup", "web", json!({})).await;
+        old.declare("VMGroup", "idle", json!({})).await;
         let rule = json!({"name": "own", "securityGroups": ["web"]});
         old.declare("SecurityGroup", "web", json!({"ingress": [rule]})).await;
         let key = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "disk-key"},

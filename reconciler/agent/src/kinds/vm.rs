@@ -62,6 +62,7 @@ use crate::context::Context;
 use crate::converge::{Plan, Reconciler, Requeue, converge};
 use crate::departed;
 use crate::error::Error;
+use crate::group_turn::{self, GroupTurn};
 use crate::hooks::HookCall;
 use crate::index::{Change, Departed, Indexed, Table, Tables, instance_of};
 use crate::journal::Journal;
@@ -237,7 +238,13 @@ impl Reconciler for VmReconciler {
     type Step = Step;
 
     async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
+        let turn = group_turn::of(&ctx.index.read(), vm);
+        // In a box: a VM is large, and the future has it across its awaits.
+        let stopped =
+            (turn == GroupTurn::Stopped).then(|| Box::new(group_turn::declared(vm, &turn).into_owned()));
+        let vm = stopped.as_deref().unwrap_or(vm);
         let mut observed = observe::observe(ctx, vm).await?;
+        observed.turn = turn;
         probing::observe(ctx, vm, &mut observed);
         hooking::observe(ctx, vm, &mut observed);
         guest_users::observe(ctx, vm, &mut observed).await?;
@@ -245,7 +252,8 @@ impl Reconciler for VmReconciler {
     }
 
     fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
-        plan::plan(&shutdown::declared(vm, observed.at_shutdown), observed)
+        let vm = group_turn::declared(vm, &observed.turn);
+        plan::plan(&shutdown::declared(&vm, observed.at_shutdown), observed)
     }
 
     async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Error> {
@@ -253,7 +261,8 @@ impl Reconciler for VmReconciler {
     }
 
     fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: Timestamp) -> VMStatus {
-        status::status(&shutdown::declared(vm, observed.at_shutdown), observed, readiness, now)
+        let vm = group_turn::declared(vm, &observed.turn);
+        status::status(&shutdown::declared(&vm, observed.at_shutdown), observed, readiness, now)
     }
 
     fn without_progress(stored: &VMStatus, status: &VMStatus) -> VMStatus {

@@ -11,7 +11,7 @@ macro_rules! files {
 }
 
 /// The plural of each kind and its definition, in the order of the kinds' names.
-pub(super) static FILES: [(&str, &str); 19] = files![
+pub(super) static FILES: [(&str, &str); 20] = files![
     "backups"
     "backuprepositories"
     "disks"
@@ -30,6 +30,7 @@ pub(super) static FILES: [(&str, &str); 19] = files![
     "storagepools"
     "vms"
     "vmclasses"
+    "vmgroups"
     "vmsnapshots"
 ];
 

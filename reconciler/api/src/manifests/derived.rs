@@ -13,7 +13,7 @@ use serde_json::{Serializer, json, ser::PrettyFormatter};
 use crate::{
     Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, IPPool, Image, KeyClass,
     Network, PlacementGroup, PublicIP, Quota, SecurityGroup, SnapshotSchedule, StoragePool, VM, VMClass,
-    VMSnapshot, power,
+    VMGroup, VMSnapshot, power,
 };
 
 /// The definitions of all kinds, in the order of their names.
@@ -40,6 +40,7 @@ fn definitions() -> Vec<CustomResourceDefinition> {
         StoragePool::crd(),
         VM::crd(),
         VMClass::crd(),
+        VMGroup::crd(),
         VMSnapshot::crd(),
     ];
     definitions.iter_mut().for_each(complete);

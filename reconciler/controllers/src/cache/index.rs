@@ -18,6 +18,7 @@ use crate::{
     cache::public_ports::PublicPorts,
     cache::secrets::{NeededSecret, Secrets},
     cache::security_groups::{Membership, SecurityGroups, memberships_of},
+    cache::vm_groups::VmGroups,
     key::{Key, ObjectKind},
 };
 use allocated::{Address, AllocatedAddresses};
@@ -57,6 +58,8 @@ pub(crate) struct Index {
     pub(crate) names: Names,
     /// The ports of public addresses that lead to VMs.
     pub(crate) public_ports: PublicPorts,
+    /// The members of VMGroups.
+    pub(crate) vm_groups: VmGroups,
     vm_entries: HashMap<Key, Box<VmEntry>>,
     by_host: HashMap<String, KeySet>,
     by_group: HashMap<Key, KeySet>,

@@ -1,4 +1,4 @@
-//! Users of shared objects: classes, networks, groups, pools, images, repositories, hosts.
+//! Users of shared objects: classes, networks, groups of both kinds, pools, images, repositories, hosts.
 //!
 //! An object that is deleted while in use is held by [`USED_FINALIZER`] and lists its users; it accepts no new users, and is
 //! removed with the last of those it has. Only the controllers bind, and only they remove the finalizer, so that nothing is
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use berth_api::{
     Backup, Disk, DiskSnapshot, EncryptionStatus, HotswapDiskAttachment, LISTED_USERS, ObjectUser, PublicIP,
-    Readiness, Reason, ResourceName, SHARED_NAMESPACE, USED_FINALIZER, VM, in_use, listed_users,
+    Readiness, Reason, ResourceName, SHARED_NAMESPACE, USED_FINALIZER, VM, VMGroup, in_use, listed_users,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -63,9 +63,17 @@ pub(crate) fn of_vm(vm: &VM) -> BTreeSet<Key> {
         uses.extend(media.map(|image| named(ObjectKind::Image, image.as_str())));
         let group = vm.spec.placement.as_ref().and_then(|p| p.group.as_ref());
         uses.extend(group.map(|group| named(ObjectKind::PlacementGroup, group.as_str())));
+        uses.extend(vm.spec.vm_group.as_ref().map(|group| named(ObjectKind::VMGroup, group.as_str())));
     }
     uses.extend(host);
     uses
+}
+
+/// Returns the group that a VMGroup is a member of.
+pub(crate) fn of_vm_group(group: &VMGroup) -> BTreeSet<Key> {
+    let namespace = group.namespace().unwrap_or_default();
+    let parent = group.spec.parent.as_ref().filter(|_| group.metadata.deletion_timestamp.is_none());
+    parent.map(|name| Key::namespaced(ObjectKind::VMGroup, &namespace, name.as_str())).into_iter().collect()
 }
 
 /// Returns the objects a Disk uses. One that is being deleted needs its host, its pool for the trash, and the class of its key.
@@ -306,6 +314,7 @@ impl Cache {
                 | ObjectKind::KeyClass
                 | ObjectKind::Network
                 | ObjectKind::PlacementGroup
+                | ObjectKind::VMGroup
                 | ObjectKind::SecurityGroup
                 | ObjectKind::Image
                 | ObjectKind::StoragePool
@@ -317,7 +326,7 @@ impl Cache {
     }
 
     /// Whether a user is bound: a VM, Disk, snapshot or attachment to its host, a PublicIP to its address. A Backup also is while it has
-    /// data in its repository.
+    /// data in its repository. A VMGroup holds the one that it is a member of.
     pub(crate) fn is_bound(&self, user: &Key) -> bool {
         match user.kind {
             ObjectKind::VM => self
@@ -348,6 +357,7 @@ impl Cache {
                 .public_ips
                 .get(user)
                 .is_some_and(|o| o.status.as_ref().is_some_and(|s| s.address.is_some())),
+            ObjectKind::VMGroup => self.tables.vm_groups.get(user).is_some(),
             _ => false,
         }
     }

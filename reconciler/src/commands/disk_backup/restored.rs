@@ -294,6 +294,7 @@ fn needed(spec: &Value, sources: &[Source]) -> Vec<String> {
     let mut found: Vec<(&str, String)> = Vec::new();
     found.extend(text(spec, "/class").map(|name| ("VMClass", name)));
     found.extend(text(spec, "/placement/group").map(|name| ("PlacementGroup", name)));
+    found.extend(text(spec, "/vmGroup").map(|name| ("VMGroup", name)));
     for interface in list(spec, "networkInterfaces") {
         found.extend(text(interface, "/network").filter(other).map(|name| ("Network", name)));
         for pointer in ["/publicIP", "/publicIPv6"] {

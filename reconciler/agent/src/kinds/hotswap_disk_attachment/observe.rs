@@ -8,6 +8,7 @@ use kube::ResourceExt;
 
 use crate::context::Context;
 use crate::error::Error;
+use crate::group_turn;
 use crate::index::{instance_of, volume_of};
 use crate::key::ObjectName;
 use crate::machine::{GuestFacts, MachineState};
@@ -53,6 +54,7 @@ pub(super) async fn observe(ctx: &Context, attachment: &HotswapDiskAttachment) -
     let (vm, disk) = {
         let tables = ctx.index.read();
         let vm = tables.vms.get(&name.beside(attachment.spec.vm.as_str()));
+        let vm = vm.map(|vm| group_turn::in_group(&tables, vm));
         (vm, tables.disks.get(&name.beside(attachment.spec.disk.as_str())))
     };
     let mut observed = Observed { vm, disk, ..Observed::default() };

@@ -31,6 +31,7 @@ use crate::admission::{Admission, admitted_before};
 use crate::context::Context;
 use crate::disk_use::VmBytes;
 use crate::error::Error;
+use crate::group_turn::GroupTurn;
 use crate::hardware::differences;
 use crate::hooks::DueHook;
 use crate::host_shutdown::AtShutdown;
@@ -141,6 +142,8 @@ pub(crate) struct Observed {
     pub(crate) free_memory: Option<u64>,
     /// The VMs that are started before this one, if they still hold it back; only observed for a start.
     pub(crate) held: Option<Held>,
+    /// Whether its VMGroup lets it run.
+    pub(crate) turn: GroupTurn,
     /// Taps of this instance; only observed while it has no QEMU and is not to be started.
     pub(crate) taps: Vec<String>,
     /// Whether its guest is paused while its memory is saved for a snapshot.
@@ -376,6 +379,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         restore: VmRestore::None,
         memory: None,
         booted_restored: None,
+        turn: GroupTurn::Free,
         snapshots: restores::snapshots_of(&tables, name, vm),
         still_user: tables.disks.all().any(|(disk_name, disk)| {
             let users = disk.status.iter().flat_map(|s| &s.used_by);

@@ -142,7 +142,7 @@ fn unhealthy(vm: &VM, observed: &Observed) -> Option<StopReason> {
         && vm.spec.power == Power::Running
         && matches!(observed.probes.liveness, Some(Outcome::Failure(_)));
     // A guest that could not start again runs on.
-    let fails = fails && power_on_gate(vm).is_none();
+    let fails = fails && power_on_gate(vm).is_none() && !observed.turn.waits();
     (is_begun || fails).then_some(StopReason::Unhealthy)
 }
 
@@ -224,8 +224,10 @@ fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
     if let Some(plan) = suspend::present(vm, observed) {
         return plan;
     }
-    let wanted =
-        reason_to_stop(vm, journal.run.as_ref(), observed.draining).or_else(|| unhealthy(vm, observed));
+    let wanted = reason_to_stop(vm, journal.run.as_ref(), observed.draining)
+        // A guest that could not start again runs on.
+        .filter(|why| *why != StopReason::Restart || !observed.turn.waits())
+        .or_else(|| unhealthy(vm, observed));
     match (&journal.stop, wanted) {
         (None, None) => running::plan(vm, observed),
         (None, Some(why)) => begin_stop(vm, observed, why),

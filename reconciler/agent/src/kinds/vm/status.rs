@@ -475,7 +475,9 @@ fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {
         Readiness::Stalled(..) => VMState::Failed,
         Readiness::Reconciling(Reason::Refused, _) => VMState::Pending,
         _ if vm.spec.power == Power::Stopped => VMState::Stopping,
-        Readiness::Reconciling(Reason::Starting | Reason::StartOrderHeld, _) => VMState::Starting,
+        Readiness::Reconciling(Reason::Starting | Reason::StartOrderHeld | Reason::WaitingForVM, _) => {
+            VMState::Starting
+        }
         _ => VMState::Creating,
     }
 }

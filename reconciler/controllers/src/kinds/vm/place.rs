@@ -126,7 +126,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         let reason = match key.kind {
             ObjectKind::VMClass => Reason::WaitingForClass,
             ObjectKind::Network => Reason::WaitingForNetwork,
-            ObjectKind::PlacementGroup => Reason::WaitingForGroup,
+            ObjectKind::PlacementGroup | ObjectKind::VMGroup => Reason::WaitingForGroup,
             ObjectKind::SecurityGroup => Reason::WaitingForSecurityGroup,
             ObjectKind::Image => Reason::WaitingForImage,
             ObjectKind::KeyClass => Reason::WaitingForKeyClass,

@@ -8,10 +8,12 @@ use jiff::Timestamp;
 use super::devices::given_back;
 use super::{Observed, Step, asks_for_restart};
 use crate::converge::Plan;
+use crate::group_turn::GroupTurn;
 use crate::journal::{Ended, Journal};
 use crate::start_order::Held;
 
-/// Plans for a VM that is not started now: its restart policy leaves it off, or other VMs precede it.
+/// Plans for a VM that is not started now: its restart policy leaves it off, its group does not start it yet, or other VMs
+/// precede it.
 pub(super) fn not_due(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     if let Some(stays_off) = left_off(vm, observed) {
         return Some(stays_off);
@@ -21,7 +23,7 @@ pub(super) fn not_due(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     {
         return Some(backed_off(observed, &ended.how, wait));
     }
-    observed.held.map(deferred)
+    waits_for_group(observed).or_else(|| observed.held.map(deferred))
 }
 
 /// Plans for a VM whose guest has ended by itself, and that its restart policy leaves off.
@@ -41,6 +43,12 @@ pub(super) fn left_off(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
 pub(super) fn ended<'a>(vm: &VM, observed: &'a Observed) -> Option<&'a Ended> {
     let run = observed.journal.run.as_ref()?;
     run.ended.as_ref().filter(|_| !asks_for_restart(vm, run))
+}
+
+/// Plans for a VM that its group does not start yet.
+fn waits_for_group(observed: &Observed) -> Option<Plan<Step>> {
+    let GroupTurn::Waits(reason, text) = &observed.turn else { return None };
+    Some(Plan::without_steps(Readiness::Reconciling(*reason, text.clone())))
 }
 
 /// Plans for a VM that other VMs of its host precede.

@@ -22,6 +22,7 @@ use super::stop::held_by_host;
 use super::{Observed, Step, asks_for_restart, deleting, devices, vanished, write_journal};
 use crate::converge::Plan;
 use crate::disk_places::{DiskPlace, DiskPlaces};
+use crate::group_turn::GroupTurn;
 use crate::hardware::memory_reservation;
 use crate::journal::{Journal, Run, Suspension, SuspensionPhase, epoch_of};
 use crate::networking::tap_of;
@@ -230,7 +231,10 @@ pub(super) fn absent(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
             );
             rest(observed, Readiness::Reconciling(Reason::PowerOnHeld, text))
         }
-        _ => launch(vm, observed, suspension),
+        _ => match &observed.turn {
+            GroupTurn::Waits(reason, text) => rest(observed, Readiness::Reconciling(*reason, text.clone())),
+            GroupTurn::Free | GroupTurn::Stopped => launch(vm, observed, suspension),
+        },
     })
 }
 

@@ -21,6 +21,7 @@ use super::super::secure_boot_keys::KeysToEnroll;
 use super::super::status::{restarted, status, transition, without_progress};
 use super::*;
 use crate::admission::Admission;
+use crate::group_turn::GroupTurn;
 use crate::journal::{Ended, Journal, MemoryGrowth, Run, RunProfile};
 use crate::kinds::vm::observed_users::GuestUsers;
 use crate::machine::{GuestFacts, MachineState};
@@ -213,6 +214,7 @@ fn ready_to_start() -> Observed {
         offered: Some((16, 7 << 30)),
         free_memory: Some(1 << 30),
         held: None,
+        turn: GroupTurn::Free,
         taps: Vec::new(),
         is_saving: false,
         state_kept: false,

@@ -568,3 +568,23 @@ fn the_settings_of_qemu_are_those_of_the_class_and_others_wait_for_the_power_cyc
     running.profile = profile("timer");
     assert_eq!(pending(&running), ["qemuOptions"]);
 }
+
+#[test]
+fn a_vm_that_its_group_does_not_start_yet_waits_and_a_guest_that_runs_runs_on() {
+    let waits = |observed: Observed| {
+        let turn = GroupTurn::Waits(Reason::StartOrderHeld, "VMGroup app does not start it yet".into());
+        Observed { turn, ..observed }
+    };
+    let member = vm(json!({"vmGroup": "app"}));
+    let held = plan(&member, &waits(ready_to_start()));
+    assert_eq!(stands(&held), (false, Reason::StartOrderHeld));
+    assert_eq!(held.readiness.message(), "VMGroup app does not start it yet");
+    let (free, held) =
+        (plan(&member, &present(RunState::Running)), plan(&member, &waits(present(RunState::Running))));
+    assert_eq!((held.steps, held.readiness), (free.steps, free.readiness));
+    let restarted = vm(json!({"vmGroup": "app", "restartToken": "2"}));
+    let stops =
+        |plan: Plan<Step>| matches!(&plan.steps[..], [Step::WriteJournal(journal)] if journal.stop.is_some());
+    assert!(stops(plan(&restarted, &present(RunState::Running))));
+    assert!(!stops(plan(&restarted, &waits(present(RunState::Running)))), "it could not start again");
+}

@@ -1,0 +1,1 @@
+terraform import berth_vm_group.example default/web

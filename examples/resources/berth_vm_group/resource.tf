@@ -1,0 +1,14 @@
+# The database is started first. Ten seconds after it is ready, the servers of the group below it are.
+resource "berth_vm_group" "webshop" {
+  name = "webshop"
+
+  boot_order = [
+    { vms = ["webshop-database"] },
+    { groups = ["webshop-servers"], power_on_delay_seconds = 10 },
+  ]
+}
+
+resource "berth_vm_group" "servers" {
+  name   = "webshop-servers"
+  parent = berth_vm_group.webshop.name
+}
