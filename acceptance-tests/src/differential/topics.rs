@@ -99,7 +99,7 @@ pub(super) fn read(folder: &Path) -> Result<Vec<Topic>> {
 
 fn parse(text: &str) -> Result<Topic> {
     // As in YAML 1.2: `y` is a string.
-    let options = serde_saphyr::Options { strict_booleans: true, ..serde_saphyr::Options::default() };
+    let options = serde_saphyr::options! { strict_booleans: true };
     let read = serde_saphyr::from_str_with_options(text, options);
     let mut file: Value = read.map_err(|error| anyhow!("{error}"))?;
     if let Some(requests) = file["requests"].as_array_mut() {
