@@ -32,15 +32,15 @@ fn without_user_data_the_guest_gets_its_name_its_keys_and_dhcp() {
     "#);
     insta::assert_snapshot!(seed.network_config, @r#"
     {
-      "version": 2,
       "ethernets": {
         "nic0": {
+          "dhcp4": true,
           "match": {
             "macaddress": "52:54:00:aa:00:01"
-          },
-          "dhcp4": true
+          }
         }
-      }
+      },
+      "version": 2
     }
     "#);
 }
@@ -222,12 +222,12 @@ fn the_default_user_and_its_password_are_below_the_user_data() {
     insta::assert_snapshot!(data.vendor_data.expect("there is some"), @r##"
     #cloud-config
     {
-      "user": {
-        "name": "admin"
-      },
-      "password": "$6$salt$hash",
       "chpasswd": {
         "expire": false
+      },
+      "password": "$6$salt$hash",
+      "user": {
+        "name": "admin"
       }
     }
     "##);
