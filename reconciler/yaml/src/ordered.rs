@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// A value whose mappings are in the order of their text; [`Value`] sorts them.
 ///
@@ -18,12 +18,23 @@ pub enum Ordered {
 }
 
 impl From<Ordered> for Value {
+    /// Recurses as deep as the document nests. With loops, each level takes one frame of the stack.
     fn from(ordered: Ordered) -> Self {
         match ordered {
             Ordered::Scalar(value) => value,
-            Ordered::List(items) => Self::Array(items.into_iter().map(Self::from).collect()),
+            Ordered::List(items) => {
+                let mut list = Vec::with_capacity(items.len());
+                for item in items {
+                    list.push(Self::from(item));
+                }
+                Self::Array(list)
+            }
             Ordered::Map(members) => {
-                Self::Object(members.into_iter().map(|(name, value)| (name, value.into())).collect())
+                let mut map = Map::new();
+                for (name, value) in members {
+                    map.insert(name, Self::from(value));
+                }
+                Self::Object(map)
             }
         }
     }
