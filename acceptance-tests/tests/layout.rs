@@ -126,6 +126,17 @@ fn only_the_store_opens_sqlite_and_nobody_links_openssl() {
     }
 }
 
+/// A sorted map takes half the memory of an ordered one, and hashes nothing.
+#[test]
+fn objects_of_json_are_sorted_maps_in_every_build() {
+    // The lock file lists what features of a crate need if any build turns them on: `preserve_order` needs indexmap.
+    let lock = fs::read_to_string(root().join("Cargo.lock")).expect("the lock file is committed");
+    let is_it = |package: &&str| package.contains("name = \"serde_json\"\n");
+    let package = lock.split("[[package]]").find(is_it).expect("it is a dependency");
+    assert!(!package.contains("\"indexmap"), "see cargo tree --workspace -i serde_json -e features");
+    assert_eq!(serde_json::json!({"b": 1, "a": 2}).to_string(), r#"{"a":2,"b":1}"#);
+}
+
 #[test]
 fn the_top_level_holds_only_what_it_must() {
     let entries = fs::read_dir(root()).expect("the workspace's folder");

@@ -4,11 +4,13 @@
 //! JSON pointer in the response to the request `ID` of the topic: so a request names its dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::{Map, Value};
 
 use super::allowed::LISTS;
 
@@ -20,15 +22,12 @@ const EACH: &str = "${each}";
 const DEPTH: usize = 4;
 
 /// A file of requests.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug)]
 pub(super) struct Topic {
     /// The name of the file.
-    #[serde(skip)]
     pub(super) name: String,
     /// The subject of the topic.
     pub(super) about: String,
-    #[serde(default)]
     names: BTreeMap<String, String>,
     pub(super) requests: Vec<Request>,
 }
@@ -99,25 +98,92 @@ pub(super) fn read(folder: &Path) -> Result<Vec<Topic>> {
 
 fn parse(text: &str) -> Result<Topic> {
     // As in YAML 1.2: `y` is a string.
-    let options = serde_saphyr::Options { strict_booleans: true, ..serde_saphyr::Options::default() };
+    let options = serde_saphyr::options! { strict_booleans: true };
     let read = serde_saphyr::from_str_with_options(text, options);
-    let mut file: Value = read.map_err(|error| anyhow!("{error}"))?;
-    if let Some(requests) = file["requests"].as_array_mut() {
-        *requests = requests.iter().flat_map(multiplied).collect();
-    }
-    let topic: Topic = serde_json::from_value(file)?;
+    let File { about, names, requests } = read.map_err(|error| anyhow!("{error}"))?;
+    let requests = requests.into_iter().flat_map(multiplied).map(serde_json::from_value);
+    let topic = Topic { name: String::new(), about, names, requests: requests.collect::<Result<_, _>>()? };
     topic.check()?;
     Ok(topic)
 }
 
-/// Expands a request with `each` into one request per member: `ID-KEY`, with the member's value for `${each}`.
-fn multiplied(request: &Value) -> Vec<Value> {
-    let Some(each) = request["each"].as_object() else { return vec![request.clone()] };
-    let one = |(key, value): (&String, &Value)| {
-        let mut one = request.clone();
-        if let Some(members) = one.as_object_mut() {
-            members.remove("each");
+/// A topic as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    about: String,
+    #[serde(default)]
+    names: BTreeMap<String, String>,
+    requests: Vec<Written>,
+}
+
+/// A request as it is written. The members of `each` are requests one after the other: they keep the order of the text.
+struct Written {
+    request: Map<String, Value>,
+    each: Option<InOrder>,
+}
+
+struct InOrder(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Written {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Members;
+
+        impl<'de> Visitor<'de> for Members {
+            type Value = Written;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a request")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Written, A::Error> {
+                let mut written = Written { request: Map::new(), each: None };
+                while let Some(name) = members.next_key::<String>()? {
+                    match name.as_str() {
+                        "each" => written.each = Some(members.next_value()?),
+                        _ => {
+                            written.request.insert(name, members.next_value()?);
+                        }
+                    }
+                }
+                Ok(written)
+            }
         }
+
+        from.deserialize_map(Members)
+    }
+}
+
+impl<'de> Deserialize<'de> for InOrder {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Members;
+
+        impl<'de> Visitor<'de> for Members {
+            type Value = InOrder;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a mapping of keys to values")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<InOrder, A::Error> {
+                let mut all = Vec::new();
+                while let Some(member) = members.next_entry()? {
+                    all.push(member);
+                }
+                Ok(InOrder(all))
+            }
+        }
+
+        from.deserialize_map(Members)
+    }
+}
+
+/// Expands a request with `each` into one request per member: `ID-KEY`, with the member's value for `${each}`.
+fn multiplied(Written { request, each }: Written) -> Vec<Value> {
+    let request = Value::Object(request);
+    let Some(InOrder(each)) = each else { return vec![request] };
+    let one = |(key, value): &(String, Value)| {
+        let mut one = request.clone();
         one["id"] = format!("{}-{key}", plain(&request["id"])).into();
         with_each(&mut one, value);
         one
@@ -235,14 +301,14 @@ mod tests {
     #[test]
     fn a_request_with_each_is_as_many_requests() {
         let topic = parse(
-            "{about: x, requests: [{id: a, do: 'GET /${each}', body: {n: '${each}'}, each: {b: 1, c: [2]}}]}",
+            "{about: x, requests: [{id: a, do: 'GET /${each}', body: {n: '${each}'}, each: {c: 1, b: [2]}}]}",
         );
         let requests = topic.expect("it is well formed").requests;
         let output: Vec<_> =
             requests.iter().map(|one| (one.id.as_str(), one.line.as_str(), one.body.clone())).collect();
         assert_eq!(
             output,
-            [("a-b", "GET /1", Some(json!({"n": 1}))), ("a-c", "GET /[2]", Some(json!({"n": [2]})))]
+            [("a-c", "GET /1", Some(json!({"n": 1}))), ("a-b", "GET /[2]", Some(json!({"n": [2]})))]
         );
     }
 

@@ -55,110 +55,48 @@ fn a_vm_becomes_the_custom_resource() {
     });
     insta::assert_json_snapshot!(spec_of("berth_vm", &config), @r#"
     {
-      "class": "small",
-      "memory": "1Gi",
-      "hugePages": "1Gi",
-      "secureBootKeys": {
-        "secretName": "boot",
-        "token": "1"
-      },
-      "tpm": true,
-      "dedicatedCpuPlacement": true,
-      "graphics": "None",
-      "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c",
-      "pciDevices": [
-        {
-          "name": "gpu-a100",
-          "count": 1
-        },
-        {
-          "name": "nic",
-          "count": 2
-        }
-      ],
-      "usbDevices": [
-        {
-          "name": "licence-key",
-          "count": 1
-        }
-      ],
-      "vgpus": [
-        {
-          "name": "a40-8q",
-          "count": 2
-        }
-      ],
-      "shares": [
-        {
-          "name": "media",
-          "tag": "films",
-          "readOnly": true
-        },
-        {
-          "name": "data",
-          "readOnly": false
-        }
-      ],
-      "disks": [
-        {
-          "name": "root",
-          "boot": true,
-          "bus": "virtio-scsi",
-          "readOnly": false
-        },
-        {
-          "name": "data",
-          "boot": false,
-          "bus": "sata",
-          "readOnly": false
-        }
-      ],
-      "cdroms": [
-        {
-          "name": "cdrom0",
-          "image": "debian-netinst",
-          "connected": true,
-          "bootFirst": false,
-          "guestCanEject": true
-        },
-        {
-          "name": "drivers",
-          "connected": false,
-          "bootFirst": true,
-          "guestCanEject": false
-        }
-      ],
-      "networkInterfaces": [
-        {
-          "name": "nic0",
-          "network": "default",
-          "publicIP": "web",
-          "model": "virtio",
-          "link": "Up"
-        },
-        {
-          "name": "lan",
-          "network": "lan",
-          "macAddress": "52:54:00:ab:cd:ef",
-          "model": "rtl8139",
-          "link": "Down"
-        }
-      ],
-      "placement": {
-        "group": "web",
-        "hostSelector": {
-          "disk": "ssd"
-        }
-      },
       "bootstrap": {
+        "domain": "example.org",
+        "hostname": "www",
+        "metaData": "role: db",
+        "networkConfig": "version: 2",
         "sshAuthorizedKeys": [
           "ssh-rsa A b"
-        ],
-        "hostname": "www",
-        "domain": "example.org",
-        "networkConfig": "version: 2",
-        "metaData": "role: db"
+        ]
       },
+      "cdroms": [
+        {
+          "bootFirst": false,
+          "connected": true,
+          "guestCanEject": true,
+          "image": "debian-netinst",
+          "name": "cdrom0"
+        },
+        {
+          "bootFirst": true,
+          "connected": false,
+          "guestCanEject": false,
+          "name": "drivers"
+        }
+      ],
+      "class": "small",
+      "dedicatedCpuPlacement": true,
+      "deletionProtection": false,
+      "disks": [
+        {
+          "boot": true,
+          "bus": "virtio-scsi",
+          "name": "root",
+          "readOnly": false
+        },
+        {
+          "boot": false,
+          "bus": "sata",
+          "name": "data",
+          "readOnly": false
+        }
+      ],
+      "graphics": "None",
       "guestUsers": [
         {
           "name": "debian",
@@ -171,33 +109,6 @@ fn a_vm_becomes_the_custom_resource() {
           "sshAuthorizedKeysSecret": "keys"
         }
       ],
-      "power": "Running",
-      "restartPolicy": "OnFailure",
-      "readinessProbe": {
-        "httpGet": {
-          "port": 8080,
-          "path": "/"
-        },
-        "initialDelaySeconds": 0,
-        "periodSeconds": 10,
-        "timeoutSeconds": 2,
-        "failureThreshold": 3,
-        "successThreshold": 1
-      },
-      "livenessProbe": {
-        "exec": {
-          "command": [
-            "systemctl",
-            "is-active",
-            "web"
-          ]
-        },
-        "initialDelaySeconds": 0,
-        "periodSeconds": 10,
-        "timeoutSeconds": 1,
-        "failureThreshold": 3,
-        "successThreshold": 1
-      },
       "hooks": {
         "preStop": {
           "exec": {
@@ -207,20 +118,109 @@ fn a_vm_becomes_the_custom_resource() {
               "web"
             ]
           },
-          "timeoutSeconds": 30,
-          "failurePolicy": "Fail"
+          "failurePolicy": "Fail",
+          "timeoutSeconds": 30
         }
       },
-      "startOrder": 3,
-      "startDelaySeconds": 0,
-      "vmGroup": "app",
-      "stop": {
-        "mode": "Graceful",
-        "gracePeriodSeconds": 5
+      "hugePages": "1Gi",
+      "livenessProbe": {
+        "exec": {
+          "command": [
+            "systemctl",
+            "is-active",
+            "web"
+          ]
+        },
+        "failureThreshold": 3,
+        "initialDelaySeconds": 0,
+        "periodSeconds": 10,
+        "successThreshold": 1,
+        "timeoutSeconds": 1
+      },
+      "memory": "1Gi",
+      "networkInterfaces": [
+        {
+          "link": "Up",
+          "model": "virtio",
+          "name": "nic0",
+          "network": "default",
+          "publicIP": "web"
+        },
+        {
+          "link": "Down",
+          "macAddress": "52:54:00:ab:cd:ef",
+          "model": "rtl8139",
+          "name": "lan",
+          "network": "lan"
+        }
+      ],
+      "pciDevices": [
+        {
+          "count": 1,
+          "name": "gpu-a100"
+        },
+        {
+          "count": 2,
+          "name": "nic"
+        }
+      ],
+      "placement": {
+        "group": "web",
+        "hostSelector": {
+          "disk": "ssd"
+        }
+      },
+      "power": "Running",
+      "readinessProbe": {
+        "failureThreshold": 3,
+        "httpGet": {
+          "path": "/",
+          "port": 8080
+        },
+        "initialDelaySeconds": 0,
+        "periodSeconds": 10,
+        "successThreshold": 1,
+        "timeoutSeconds": 2
       },
       "restartMode": "Soft",
-      "deletionProtection": false,
+      "restartPolicy": "OnFailure",
+      "secureBootKeys": {
+        "secretName": "boot",
+        "token": "1"
+      },
+      "shares": [
+        {
+          "name": "media",
+          "readOnly": true,
+          "tag": "films"
+        },
+        {
+          "name": "data",
+          "readOnly": false
+        }
+      ],
       "sound": false,
+      "startDelaySeconds": 0,
+      "startOrder": 3,
+      "stop": {
+        "gracePeriodSeconds": 5,
+        "mode": "Graceful"
+      },
+      "tpm": true,
+      "usbDevices": [
+        {
+          "count": 1,
+          "name": "licence-key"
+        }
+      ],
+      "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c",
+      "vgpus": [
+        {
+          "count": 2,
+          "name": "a40-8q"
+        }
+      ],
+      "vmGroup": "app",
       "vsock": false
     }
     "#);

@@ -1,19 +1,21 @@
 //! YAML documents as the JSON that they stand for.
 //!
 //! ```text
-//!  text ──events──▶ reader: open lists and mappings, anchors ──▶ Document
+//!  text ──events──▶ reader: open lists and mappings, anchors ──▶ Ordered ──▶ Document
 //!                     └─▶ scalar: null, boolean, number or text
 //! ```
 //!
 //! *Guarantees:* whatever the text is, it is parsed without recursion, and its depth, the number of its values and the size of their
 //! texts have limits, with those that aliases and reports of duplicate keys repeat.
 
+mod ordered;
 mod reader;
 mod scalar;
 
 use granit_parser::{Parser, ScanError};
 use serde_json::Value;
 
+pub use ordered::Ordered;
 use reader::Reader;
 
 /// The maximum number of values, with those that aliases repeat.
@@ -57,6 +59,19 @@ pub enum Error {
 ///
 /// *Errors:* see [`Error`]; those of the syntax may quote the text.
 pub fn read(text: &[u8], max_depth: usize) -> Result<Document, Error> {
+    let (value, twice) = parsed(text, max_depth)?;
+    Ok(Document { value: value.into(), twice })
+}
+
+/// Reads a document as [`read`] does, with its mappings in the order of the text. Keys of merged mappings follow the own ones.
+///
+/// *Errors:* see [`Error`]; those of the syntax may quote the text.
+pub fn read_ordered(text: &[u8], max_depth: usize) -> Result<Ordered, Error> {
+    parsed(text, max_depth).map(|(value, _)| value)
+}
+
+/// Returns the value, and the paths of duplicate keys.
+fn parsed(text: &[u8], max_depth: usize) -> Result<(Ordered, Vec<String>), Error> {
     let text = std::str::from_utf8(text).map_err(|_| Error::Encoding)?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut reader = Reader::new(max_depth);

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use granit_parser::{Event, ScalarStyle, Tag};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use crate::{Document, MAX_BYTES, MAX_NODES, MAX_TWICE, scalar};
+use crate::{MAX_BYTES, MAX_NODES, MAX_TWICE, Ordered, scalar};
 
 /// A problem with an event, which quotes nothing of the text.
 type Problem = &'static str;
@@ -34,7 +34,7 @@ impl Size {
 /// A complete value.
 #[derive(Clone, Debug)]
 struct Node {
-    value: Value,
+    value: Ordered,
     size: Size,
     /// How deep lists and mappings nest in it.
     height: usize,
@@ -48,14 +48,15 @@ enum Key {
 
 #[derive(Default)]
 struct Mapping {
-    members: Map<String, Value>,
+    /// Each with its place in the mapping.
+    members: BTreeMap<String, (usize, Ordered)>,
     /// Mappings whose members count where there is no own one, the first before the others.
-    merged: Vec<Map<String, Value>>,
+    merged: Vec<Vec<(String, Ordered)>>,
     key: Option<Key>,
 }
 
 enum Content {
-    List(Vec<Value>),
+    List(Vec<Ordered>),
     Map(Mapping),
 }
 
@@ -74,7 +75,8 @@ pub(crate) struct Reader {
     /// Of everything that was built, with the copies for aliases.
     size: Size,
     has_document: bool,
-    document: Document,
+    value: Ordered,
+    twice: Vec<String>,
 }
 
 impl Reader {
@@ -85,12 +87,14 @@ impl Reader {
             anchors: BTreeMap::new(),
             size: Size::default(),
             has_document: false,
-            document: Document::default(),
+            value: Ordered::Scalar(Value::Null),
+            twice: Vec::new(),
         }
     }
 
-    pub(crate) fn end(self) -> Document {
-        self.document
+    /// Returns the value, and the paths of duplicate keys.
+    pub(crate) fn end(self) -> (Ordered, Vec<String>) {
+        (self.value, self.twice)
     }
 
     pub(crate) fn event(&mut self, event: Event<'_>) -> Result<(), Problem> {
@@ -128,7 +132,7 @@ impl Reader {
             Some(_) => Value::String(text.into_owned()),
             None => scalar::value(text.into_owned(), style, tag)?,
         };
-        self.node(Node { value, size, height: 0 }, anchor)
+        self.node(Node { value: Ordered::Scalar(value), size, height: 0 }, anchor)
     }
 
     /// The key of the innermost mapping, if it comes next.
@@ -165,12 +169,13 @@ impl Reader {
     fn complete(&mut self) -> Result<(), Problem> {
         let Some(Open { content, anchor, size, height }) = self.open.pop() else { return Ok(()) };
         let value = match content {
-            Content::List(items) => Value::Array(items),
+            Content::List(items) => Ordered::List(items),
             Content::Map(Mapping { mut members, merged, .. }) => {
                 for (name, value) in merged.into_iter().flatten() {
-                    members.entry(name).or_insert(value);
+                    let place = members.len();
+                    members.entry(name).or_insert((place, value));
                 }
-                Value::Object(members)
+                Ordered::Map(in_order(members))
             }
         };
         self.node(Node { value, size, height: height + 1 }, anchor)
@@ -187,7 +192,7 @@ impl Reader {
 
     fn add(&mut self, Node { value, size, height }: Node) -> Result<(), Problem> {
         let Some(open) = self.open.last_mut() else {
-            self.document.value = value;
+            self.value = value;
             return Ok(());
         };
         open.size.add(size);
@@ -201,19 +206,21 @@ impl Reader {
         };
         match (mapping.key.take(), value) {
             (Some(Key::Name(name)), value) => {
-                mapping.members.insert(name, value);
+                // The last value of a key counts, at the place of the first.
+                let place = mapping.members.len();
+                mapping.members.entry(name).or_insert((place, Ordered::Scalar(Value::Null))).1 = value;
             }
-            (Some(Key::Merge), Value::Object(members)) => mapping.merged.push(members),
-            (Some(Key::Merge), Value::Array(items)) => {
+            (Some(Key::Merge), Ordered::Map(members)) => mapping.merged.push(members),
+            (Some(Key::Merge), Ordered::List(items)) => {
                 for item in items {
-                    let Value::Object(members) = item else { return Err(NO_MERGE) };
+                    let Ordered::Map(members) = item else { return Err(NO_MERGE) };
                     mapping.merged.push(members);
                 }
             }
             (Some(Key::Merge), _) => return Err(NO_MERGE),
-            (None, Value::String(name)) => return self.key(name),
+            (None, Ordered::Scalar(Value::String(name))) => return self.key(name),
             // An alias: a number that stands there itself is a text already.
-            (None, Value::Number(number)) => return self.key(number.to_string()),
+            (None, Ordered::Scalar(Value::Number(number))) => return self.key(number.to_string()),
             (None, _) => return Err(NO_TEXT),
         }
         Ok(())
@@ -224,11 +231,11 @@ impl Reader {
         let Some(Open { content: Content::Map(mapping), .. }) = self.open.last_mut() else { return Ok(()) };
         let is_twice = mapping.members.contains_key(&name);
         mapping.key = Some(Key::Name(name));
-        if is_twice && self.document.twice.len() < MAX_TWICE {
+        if is_twice && self.twice.len() < MAX_TWICE {
             let path = self.path();
             // A path repeats all keys that lead to it.
             self.spend(Size { nodes: 0, bytes: path.len() })?;
-            self.document.twice.push(path);
+            self.twice.push(path);
         }
         Ok(())
     }
@@ -258,4 +265,11 @@ impl Reader {
         self.size.add(size);
         if self.size.nodes > MAX_NODES || self.size.bytes > MAX_BYTES { Err(TOO_LARGE) } else { Ok(()) }
     }
+}
+
+/// Returns the members of a mapping in the order of their places.
+fn in_order(members: BTreeMap<String, (usize, Ordered)>) -> Vec<(String, Ordered)> {
+    let mut members: Vec<(String, (usize, Ordered))> = members.into_iter().collect();
+    members.sort_unstable_by_key(|(_, (place, _))| *place);
+    members.into_iter().map(|(name, (_, value))| (name, value)).collect()
 }

@@ -128,3 +128,13 @@ fn depth_number_and_size_of_values_have_limits() {
     let twice = format!("? {}\n: {{{}}}\n", "k".repeat(MAX_BYTES / 64), "a: 1, ".repeat(MAX_TWICE));
     assert!(refused(&twice).contains("too large"));
 }
+
+#[test]
+fn an_ordered_document_is_printed_in_the_order_of_its_text() {
+    let text = "b: 1\na: {d: [x, {z: ~, y: 1e3}], \"c\\n\": 'no'}\nb: 2\n<<: [{e: 1, a: 2}, {0: 1, e: 3}]\n";
+    let read = read_ordered(text.as_bytes(), DEPTH).expect("a document");
+    let wanted = r#"{"b":2,"a":{"d":["x",{"z":null,"y":1000.0}],"c\n":"no"},"e":1,"0":1}"#;
+    assert_eq!(read.to_string(), wanted);
+    assert_eq!(Value::from(read), value(text));
+    assert_eq!(read_ordered(b"", DEPTH).expect("empty"), Ordered::Scalar(Value::Null));
+}

@@ -32,10 +32,10 @@ fn lists_of_named_things_are_compared_by_name() {
         "plain": [2]});
     let wanted = [
         ".conditions[Ready].status \"False\" > \"True\"",
-        ".conditions[Old].type \"Old\" > -",
         ".conditions[Old].status \"True\" > -",
-        ".conditions[New].type - > \"New\"",
+        ".conditions[Old].type \"Old\" > -",
         ".conditions[New].status - > \"True\"",
+        ".conditions[New].type - > \"New\"",
         ".plain[0] 1 > 2",
         ".plain[1] 2 > -",
     ];

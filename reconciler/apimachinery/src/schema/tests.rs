@@ -192,17 +192,17 @@ fn messages_are_worded_as_kubernetes_words_them() {
         None,
     );
     insta::assert_snapshot!(shown(&errors).join("\n"), @r#"
-    spec.memory: Invalid value: "lots": spec.memory in body should match '^[0-9]+Gi$'
-    spec.power: Unsupported value: "x": supported values: "On", "Off"
     spec.cpus: Invalid value: 9: spec.cpus in body should be less than or equal to 8
-    spec.share: Invalid value: 0: spec.share in body should be greater than 0
-    spec.short: Too long: may not be more than 2 bytes
-    spec.long: Invalid value: "ab": spec.long in body should be at least 3 chars long
-    spec.list: Too many: 2: must have at most 1 item
-    spec.some: Invalid value: 0: spec.some in body should have at least 1 items
     spec.ip: Invalid value: "x": spec.ip in body must be of type ipv4: "x"
+    spec.list: Too many: 2: must have at most 1 item
+    spec.long: Invalid value: "ab": spec.long in body should be at least 3 chars long
     spec.map: Too many: 2: must have at most 1 item
     spec.map.b: Invalid value: "integer": spec.map.b in body must be of type string: "integer"
+    spec.memory: Invalid value: "lots": spec.memory in body should match '^[0-9]+Gi$'
+    spec.power: Unsupported value: "x": supported values: "On", "Off"
+    spec.share: Invalid value: 0: spec.share in body should be greater than 0
+    spec.short: Too long: may not be more than 2 bytes
+    spec.some: Invalid value: 0: spec.some in body should have at least 1 items
     spec.name: Required value
     "#);
 }
@@ -354,8 +354,8 @@ mod cel {
         assert_eq!(
             shown(&schema.validate_cel(&new, Some(&old))),
             [
-                "spec.id: Invalid value: \"string\": id is immutable",
                 "spec.disks[0]: Invalid value: \"object\": no shrinking",
+                "spec.id: Invalid value: \"string\": id is immutable",
             ]
         );
         assert_eq!(

@@ -131,7 +131,7 @@ fn plain_list(resource: &Resource, version: usize, page: &Page, texts: Vec<Bytes
     }
     let head = serde_json::json!({"kind": kind, "apiVersion": api_version, "metadata": metadata}).to_string();
     let mut pending = BytesMut::from(head.trim_end_matches('}'));
-    // The head ends with the braces of metadata and of itself; the first is still needed.
+    // The members are sorted, so that the head ends with the braces of metadata and of itself; the first is still needed.
     pending.extend_from_slice(b"},\"items\":[");
     let commas = texts.len().saturating_sub(1);
     let items = texts.iter().map(Bytes::len).sum::<usize>();

@@ -104,6 +104,6 @@ mod tests {
     #[test]
     fn without_a_burst_none_is_named() {
         let arguments = IoLimits { iops: 5, ..IoLimits::default() }.arguments("d");
-        insta::assert_snapshot!(arguments, @r#"{"id":"d","iops":5,"iops_rd":0,"iops_wr":0,"bps":0,"bps_rd":0,"bps_wr":0}"#);
+        insta::assert_snapshot!(arguments, @r#"{"bps":0,"bps_rd":0,"bps_wr":0,"id":"d","iops":5,"iops_rd":0,"iops_wr":0}"#);
     }
 }

@@ -4,8 +4,9 @@ use std::fmt;
 
 use berth_api::user_data::{check, check_meta_data, check_network_config, decoded};
 use berth_api::{VM, password, sysprep};
+use berth_yaml::Ordered;
 use k8s_openapi::api::core::v1::Secret;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 /// Limit in bytes. cloud-init itself accepts more, but a volume of text this large is a mistake.
 const MAX_USER_DATA: usize = 1 << 20;
@@ -16,6 +17,9 @@ const MAX_KEYS: usize = 64;
 const MAX_KEY: usize = 8192;
 /// The beginnings of a public key in an `authorized_keys` file.
 const KEY_TYPES: [&str; 3] = ["ssh-", "ecdsa-", "sk-"];
+
+/// Keys and values of meta-data, in the order of the text: the digest of a guest is of them in this order.
+pub(super) type MetaData = Vec<(String, Ordered)>;
 
 /// Source of a VM's bootstrap data.
 #[derive(Clone, PartialEq, Eq)]
@@ -39,8 +43,8 @@ pub(crate) enum Bootstrap {
 pub(crate) struct BootstrapData {
     /// Decoded.
     pub(super) user_data: Option<String>,
-    /// Of the Secret.
-    pub(super) meta_data: Map<String, Value>,
+    /// Of the Secret, in its order.
+    pub(super) meta_data: MetaData,
     /// Of the Secret.
     pub(super) network_config: Option<String>,
     /// Text or a hash.
@@ -128,11 +132,11 @@ fn user_data(bytes: &[u8]) -> Result<String, String> {
 }
 
 /// Reads meta-data. An empty text has no keys.
-pub(super) fn mapping(text: &str) -> Result<Map<String, Value>, String> {
+pub(super) fn mapping(text: &str) -> Result<MetaData, String> {
     check_meta_data(text)?;
-    match berth_yaml::read(text.as_bytes(), MAX_META_DATA_DEPTH).map(|document| document.value) {
-        Ok(Value::Null) => Ok(Map::new()),
-        Ok(Value::Object(mapping)) => Ok(mapping),
+    match berth_yaml::read_ordered(text.as_bytes(), MAX_META_DATA_DEPTH) {
+        Ok(Ordered::Scalar(Value::Null)) => Ok(Vec::new()),
+        Ok(Ordered::Map(mapping)) => Ok(mapping),
         // The parser's words may quote the text.
         Ok(_) | Err(_) => Err("the meta-data cannot be read as a mapping".to_owned()),
     }

@@ -15,10 +15,11 @@ use berth_api::{Network, VM, password};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::bootstrap::{Bootstrap, BootstrapData, mapping};
+use super::bootstrap::{Bootstrap, BootstrapData, MetaData, mapping};
 use crate::index::mtu_of;
 use crate::networking::{guest_name, routes_of};
 use berth_host::{GuestRoutes, Route, Seed};
+use berth_yaml::Ordered;
 
 /// Returns the seed of a VM. YAML is written as JSON, which is a subset of YAML. Ignition does not read such a volume:
 /// its configuration is passed separately.
@@ -32,7 +33,7 @@ pub(super) fn seed(
     let nothing = BootstrapData::default();
     let data = bootstrap.data().unwrap_or(&nothing);
     let mut meta_data = own_meta_data(vm, cloud_instance, data);
-    meta_data.extend(declared_meta_data(vm, data));
+    meta_data.extend(declared_meta_data(vm, data).into_iter().map(|(key, value)| (key, value.into())));
     let (ignition, user) = match data.user_data.clone() {
         Some(text) if berth_api::user_data::is_ignition(&text) => (Some(text), None),
         text => (None, text),
@@ -88,11 +89,18 @@ fn default_user(vm: &VM, cloud_instance: &str, data: &BootstrapData) -> Option<S
     (!config.is_empty()).then(|| format!("#cloud-config\n{}", pretty(&Value::Object(config))))
 }
 
-/// The meta-data of the Secret and of the VM's spec, which comes first.
-fn declared_meta_data(vm: &VM, data: &BootstrapData) -> Map<String, Value> {
+/// The meta-data of the Secret, and that of the VM's spec, whose values come first. A key is at its first place.
+fn declared_meta_data(vm: &VM, data: &BootstrapData) -> MetaData {
     let mut declared = data.meta_data.clone();
+    let places: BTreeMap<&str, usize> =
+        data.meta_data.iter().enumerate().map(|(place, (key, _))| (key.as_str(), place)).collect();
     let text = vm.spec.bootstrap.as_ref().and_then(|b| b.meta_data.as_deref());
-    declared.extend(mapping(text.unwrap_or_default()).unwrap_or_default());
+    for (key, value) in mapping(text.unwrap_or_default()).unwrap_or_default() {
+        match places.get(key.as_str()) {
+            Some(place) => declared[*place].1 = value,
+            None => declared.push((key, value)),
+        }
+    }
     declared
 }
 
@@ -102,29 +110,32 @@ fn declared_network_config<'a>(vm: &'a VM, data: &'a BootstrapData) -> Option<&'
 }
 
 /// Returns a digest of the bootstrap data, over the parts a person changes to have a guest configure itself again.
+///
+/// It is of a JSON text whose keys are in the order written here and in that of the meta-data: another digest makes cloud-init run again.
 pub(super) fn digest(vm: &VM, bootstrap: &Bootstrap) -> String {
     let nothing = BootstrapData::default();
     let data = bootstrap.data().unwrap_or(&nothing);
     let spec = vm.spec.bootstrap.as_ref();
     let keys = spec.map(|b| b.ssh_authorized_keys.as_slice()).unwrap_or_default();
-    let mut whole = vec![json!(data.user_data), json!(keys), json!(guest_name(vm))];
+    let text = |value: Value| value.to_string();
+    let mut whole = vec![text(json!(data.user_data)), text(json!(keys)), text(json!(guest_name(vm)))];
     let (meta_data, network_config) = (declared_meta_data(vm, data), declared_network_config(vm, data));
     // Without them the digest is the one that earlier versions have recorded.
     if !meta_data.is_empty() || network_config.is_some() {
-        whole.push(json!([meta_data, network_config]));
+        whole.push(format!("[{},{}]", Ordered::Map(meta_data), json!(network_config)));
     }
     let user = spec.map(|b| (&b.user, b.password_expires));
     let is_new = data.password.is_some() || data.unattend.is_some() || !data.keys.is_empty();
     if is_new || user.is_some_and(|user| user != (&None, None)) {
-        whole.push(
-            json!({"user": user, "password": data.password, "unattend": data.unattend, "keys": data.keys}),
-        );
+        let (user, password) = (json!(user), json!(data.password));
+        let (unattend, keys) = (json!(data.unattend), json!(data.keys));
+        let part = format!(r#"{{"user":{user},"password":{password},"unattend":{unattend},"keys":{keys}}}"#);
+        whole.push(part);
     }
     if installs_agent(vm) {
-        whole.push(json!({"guestAgent": "Install"}));
+        whole.push(text(json!({"guestAgent": "Install"})));
     }
-    let whole = Value::Array(whole);
-    Sha256::digest(whole.to_string()).iter().map(|b| format!("{b:02x}")).collect()
+    Sha256::digest(format!("[{}]", whole.join(","))).iter().map(|b| format!("{b:02x}")).collect()
 }
 
 fn own_meta_data(vm: &VM, cloud_instance: &str, data: &BootstrapData) -> Map<String, Value> {

@@ -13,10 +13,7 @@ fn the_first_apply_creates_and_owns() {
     insta::assert_json_snapshot!(fixture.live.as_ref().expect("created")["metadata"]["managedFields"], @r#"
     [
       {
-        "manager": "a",
-        "operation": "Apply",
         "apiVersion": "x.dev/v1",
-        "time": "2026-01-01T00:00:01Z",
         "fieldsType": "FieldsV1",
         "fieldsV1": {
           "f:spec": {
@@ -29,7 +26,10 @@ fn the_first_apply_creates_and_owns() {
             },
             "f:size": {}
           }
-        }
+        },
+        "manager": "a",
+        "operation": "Apply",
+        "time": "2026-01-01T00:00:01Z"
       }
     ]
     "#);

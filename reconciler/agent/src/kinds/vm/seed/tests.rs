@@ -32,15 +32,15 @@ fn without_user_data_the_guest_gets_its_name_its_keys_and_dhcp() {
     "#);
     insta::assert_snapshot!(seed.network_config, @r#"
     {
-      "version": 2,
       "ethernets": {
         "nic0": {
+          "dhcp4": true,
           "match": {
             "macaddress": "52:54:00:aa:00:01"
-          },
-          "dhcp4": true
+          }
         }
-      }
+      },
+      "version": 2
     }
     "#);
 }
@@ -222,12 +222,12 @@ fn the_default_user_and_its_password_are_below_the_user_data() {
     insta::assert_snapshot!(data.vendor_data.expect("there is some"), @r##"
     #cloud-config
     {
-      "user": {
-        "name": "admin"
-      },
-      "password": "$6$salt$hash",
       "chpasswd": {
         "expire": false
+      },
+      "password": "$6$salt$hash",
+      "user": {
+        "name": "admin"
       }
     }
     "##);
@@ -378,4 +378,19 @@ fn the_digest_of_meta_data_is_the_one_that_earlier_versions_have_recorded() {
     let mut vm = vm();
     vm.spec.bootstrap.as_mut().expect("it has one").meta_data = Some(text.to_owned());
     assert_eq!(digest(&vm, &inline(&vm)), earlier, "another digest makes cloud-init run again");
+}
+
+#[test]
+fn the_digest_keeps_the_order_of_the_secret_and_of_its_own_parts() {
+    let mut vm = vm();
+    let spec = vm.spec.bootstrap.as_mut().expect("it has one");
+    spec.meta_data = Some("c: 3\na: 4\n".to_owned());
+    spec.guest_agent = Some(GuestAgentPolicy::Install);
+    let data = secret_of(&[("metaData", "b: 1\na: 2\n"), ("password", "hunter2")]);
+    let earlier = concat!(
+        r#"[null,["ssh-ed25519 AAAA me"],"web",[{"b":1,"a":4,"c":3},null],"#,
+        r#"{"user":[null,null],"password":"hunter2","unattend":null,"keys":[]},{"guestAgent":"Install"}]"#,
+    );
+    let earlier: String = Sha256::digest(earlier).iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(digest(&vm, &Bootstrap::of(&vm, Some(&data), None)), earlier);
 }
