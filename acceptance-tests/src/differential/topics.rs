@@ -258,7 +258,7 @@ impl Topic {
                 items.iter().map(|item| self.fill(item, answers)).collect::<Result<_>>()?
             }
             Value::Object(members) => {
-                let mut filled = serde_json::Map::new();
+                let mut filled = Map::new();
                 for (name, value) in members {
                     filled.insert(self.text(name, answers)?, self.fill(value, answers)?);
                 }

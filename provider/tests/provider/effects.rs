@@ -421,7 +421,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         |source: Json| json!({"name": "i", "namespace": "default", "source": source, "format": "qcow2"});
     let by_sha512 = from(json!({"url": "https://a/x", "sha512": "0".repeat(128)}));
     let by_file = from(json!({"url": "https://a/x", "checksum_url": "https://a/SHA512SUMS"}));
-    let by_token = from(json!({"url": "https://a/x", "checksum_url": "https://a/SHA512SUMS", "token": "1"}));
+    let with_token = from(json!({"url": "https://a/x", "checksum_url": "https://a/SHA512SUMS", "token": "1"}));
     let mut of_ova = image.clone();
     (of_ova["format"], of_ova["ova_disk"]) = ("ova".into(), 1.into());
     let by_trust = from(json!({"url": "https://a/x", "trust_on_first_use": true}));
@@ -524,7 +524,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_image", by_sha512, "/source/sha512", json!("1".repeat(128)), Announced::Replace),
         ("berth_image", by_trust, "/source/trust_on_first_use", Json::Null, Announced::Replace),
         ("berth_image", of_ova, "/ova_disk", json!(2), Announced::Replace),
-        ("berth_image", by_token, "/source/token", json!("2"), Announced::Live),
+        ("berth_image", with_token, "/source/token", json!("2"), Announced::Live),
         ("berth_image", by_file, "/source/checksum_url", json!("https://b/SHA512SUMS"), Announced::Replace),
         ("berth_image", image.clone(), "/guest_os", json!("Windows"), Announced::PowerCycle),
         ("berth_image", image, "/format", json!("raw"), Announced::Replace),

@@ -137,7 +137,7 @@ mod tests {
             disk("plain", &json!({"size": "2Gi", "pool": "b"})),
         ];
         let all = || disks.iter().map(|disk| &**disk);
-        let order: Vec<String> = choices(&cache, all()).into_iter().map(|(key, _)| key.name).collect();
+        let order: Vec<String> = choices(&cache, all()).into_iter().map(|(key, _)| key.name.to_string()).collect();
         assert_eq!(order, ["one", "large", "small"]);
         assert_eq!(by_pool(&cache, all()).into_keys().collect::<Vec<_>>(), ["b"]);
         assert_eq!(choose_one(&cache, "h1", &disks[1]).as_ref().map(ResourceName::as_str), Some("a"));

@@ -100,7 +100,7 @@ pub(super) fn observe(cache: &Cache, group: &VMGroup, key: &Key) -> Observed {
     let status = group.status.as_ref();
     let mut before: BTreeMap<(MemberKind, &str), MemberPower> = BTreeMap::new();
     for member in status.into_iter().flat_map(|status| &status.members) {
-        before.insert((member.kind, member.name.as_str()), member.power);
+        before.insert((member.kind, &*member.name), member.power);
     }
     let numbers = step_numbers(steps);
     let mut members = Vec::new();
@@ -111,8 +111,8 @@ pub(super) fn observe(cache: &Cache, group: &VMGroup, key: &Key) -> Observed {
             continue;
         }
         let Some(mut member) = observe_member(cache, key) else { continue };
-        member.step = numbers.get(&(member.kind, member.name.as_str())).copied().unwrap_or(steps.len());
-        let decided = before.get(&(member.kind, member.name.as_str())).copied();
+        member.step = numbers.get(&(member.kind, &*member.name)).copied().unwrap_or(steps.len());
+        let decided = before.get(&(member.kind, &*member.name)).copied();
         // One that follows the group again is started at its turn.
         member.before = decided.filter(|power| *power != MemberPower::Own).unwrap_or_default();
         members.push(member);
@@ -156,7 +156,7 @@ fn step_numbers(steps: &[BootStep]) -> BTreeMap<(MemberKind, &str), usize> {
 
 /// Returns a member, without its step and the last decision about it.
 fn observe_member(cache: &Cache, key: &Key) -> Option<Member> {
-    let name = key.name.clone();
+    let name = key.name.to_string();
     if key.kind == ObjectKind::VM {
         let vm = cache.index.vm_groups.vm(key)?;
         let is_off = matches!(
@@ -203,7 +203,7 @@ fn observe_member(cache: &Cache, key: &Key) -> Option<Member> {
 /// Whether each name in the `bootOrder` of a group is that of a member: the others are waited for.
 fn has_all_members(cache: &Cache, group: &VMGroup, key: &Key) -> bool {
     let members: BTreeSet<(ObjectKind, &str)> =
-        cache.index.vm_groups.members(key).map(|member| (member.kind, member.name.as_str())).collect();
+        cache.index.vm_groups.members(key).map(|member| (member.kind, &*member.name)).collect();
     group.spec.boot_order.iter().all(|step| {
         step.vms.iter().all(|name| members.contains(&(ObjectKind::VM, name.as_str())))
             && step.groups.iter().all(|name| members.contains(&(ObjectKind::VMGroup, name.as_str())))
@@ -228,7 +228,7 @@ fn wanted(cache: &Cache, group: &VMGroup, key: &Key) -> Result<MemberPower, Unkn
     let mut depth = 1;
     while let Some(parent) = name {
         depth += 1;
-        if parent.as_str() == key.name {
+        if parent.as_str() == &*key.name {
             let text = format!("parent: the groups from {} on are above each other in a circle", key.name);
             return Err(wrong(text));
         }
