@@ -13,7 +13,7 @@ use crate::{
     BerthProvider,
     action::{VmPower, VmRestart},
     data_source::ObjectDataSource,
-    ephemeral::{console::Console, token::Token},
+    ephemeral::{console::Console, host_token::HostToken, token::Token},
     field::{Effect, Field, Presence, Shape},
     functions,
     list_resource::KindList,
@@ -33,12 +33,11 @@ pub fn pages() -> Vec<(String, String)> {
     let path = |type_name: &str| format!("data-sources/{}.md", type_name.trim_start_matches("berth_"));
     pages.extend(provider.objects().iter().map(|one| (path(one.type_name()), data_source_page(one))));
     pages.extend(provider.lists().iter().map(|many| (path(many.type_name()), data_source::list_page(many))));
-    pages.extend(provider.ephemeral_resources().iter().zip([Console::EXAMPLE, Token::EXAMPLE]).map(
-        |(one, example)| {
-            let page = schema::page(one.type_name(), "Ephemeral Resource", &one.schema(), example);
-            (format!("ephemeral-resources/{}.md", one.type_name().trim_start_matches("berth_")), page)
-        },
-    ));
+    let examples = [Console::EXAMPLE, HostToken::EXAMPLE, Token::EXAMPLE];
+    pages.extend(provider.ephemeral_resources().iter().zip(examples).map(|(one, example)| {
+        let page = schema::page(one.type_name(), "Ephemeral Resource", &one.schema(), example);
+        (format!("ephemeral-resources/{}.md", one.type_name().trim_start_matches("berth_")), page)
+    }));
     pages.extend(provider.list_resources().iter().map(|one| {
         let example = KindList::example(one.type_name());
         let page = schema::page(one.type_name(), "List Resource", &one.schema(), &example);

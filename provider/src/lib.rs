@@ -24,7 +24,7 @@
 //!
 //!   action: restart and power of a VM
 //!
-//!   ephemeral: a token of a ServiceAccount, a ticket for a console
+//!   ephemeral: a token of a ServiceAccount, a ticket for a console, a join string of a host
 //!
 //!   functions: pure; of quantities, addresses and cloud-configs
 //!

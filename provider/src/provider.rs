@@ -15,7 +15,7 @@ use crate::{
     connection::{self, ConnectionSettings, Server},
     data_source::{ListDataSource, ObjectAttributes, ObjectDataSource},
     defaults::{self, Defaults},
-    ephemeral::{console::Console, token::Token},
+    ephemeral::{console::Console, host_token::HostToken, token::Token},
     failure::Place,
     functions,
     list_resource::KindList,
@@ -398,7 +398,11 @@ impl Provider for BerthProvider {
     }
 
     fn ephemeral_resources(&self) -> Vec<Arc<dyn EphemeralResource>> {
-        vec![Arc::new(Console::new(self.session.clone())), Arc::new(Token::new(self.session.clone()))]
+        vec![
+            Arc::new(Console::new(self.session.clone())),
+            Arc::new(HostToken::new(self.session.clone())),
+            Arc::new(Token::new(self.session.clone())),
+        ]
     }
 
     fn list_resources(&self) -> Vec<Arc<dyn ListResource>> {

@@ -13,6 +13,7 @@ mod documentation;
 mod effects;
 mod export;
 mod finalizers;
+mod host_token;
 mod inputs;
 mod installation;
 mod interruptions;

@@ -6,7 +6,7 @@
 //! | `password_hash`, `sysprep_unattend`, sensitive | yes | yes | yes | no |
 //! | `user_data_wo`, write-only | no | no | yes | no |
 //! | `password_wo`, write-only | no | no | its hash only | no |
-//! | tokens of `berth_token` and `berth_console`, ephemeral | no | no | where it is passed on to | no |
+//! | tokens of `berth_token`, `berth_console` and `berth_host_token`, ephemeral | no | no | where it is passed on to | no |
 //! | token of the provider block | no | no | no | no |
 
 use std::{fs, io::Read as _, path::Path};
@@ -52,6 +52,10 @@ ephemeral "berth_token" "deploy" {
 ephemeral "berth_console" "other" {
   vm = "other"
 }
+ephemeral "berth_host_token" "kvm" {
+  host   = "kvm-9"
+  server = "https://berth.example:7443"
+}
 resource "berth_vm_class" "small" {
   name   = "small"
   cpus   = 1
@@ -77,7 +81,7 @@ resource "berth_vm" "hidden" {
   class = berth_vm_class.small.name
   disks = [{ name = berth_disk.root["hidden"].name, boot = true }]
   bootstrap = {
-    user_data_wo         = "${var.write_only} token=${ephemeral.berth_token.deploy.token} ticket=${ephemeral.berth_console.other.token}"
+    user_data_wo         = "${var.write_only} token=${ephemeral.berth_token.deploy.token} ticket=${ephemeral.berth_console.other.token} join=${ephemeral.berth_host_token.kvm.join}"
     user_data_wo_version = 1
     password_wo          = var.password
     password_wo_version  = 1
@@ -162,6 +166,7 @@ fn each_sensitive_attribute_has_its_canary() {
         "berth_vm.bootstrap.user_data",
         "berth_vm.bootstrap.user_data_wo",
         "berth_console.token",
+        "berth_host_token.join",
         "berth_token.token",
     ];
     assert_eq!(found, planted, "plant a canary in the configuration of this file");
@@ -240,7 +245,7 @@ async fn no_secret_is_written_where_it_does_not_belong() {
         let value = hidden.split(name).nth(1).and_then(|rest| rest.split_whitespace().next());
         value.filter(|value| value.len() > 100).expect("it was passed on").to_owned()
     };
-    let (issued, ticket) = (passed_on("token="), passed_on("ticket="));
+    let (issued, ticket, join) = (passed_on("token="), passed_on("ticket="), passed_on("join="));
     assert!(token.len() > 20, "{} characters", token.len());
 
     let mut objects = Vec::new();
@@ -266,7 +271,8 @@ async fn no_secret_is_written_where_it_does_not_belong() {
         [file("trace.log"), fs::read(kubeconfig.with_file_name("audit.log")).expect("an audit log")].concat();
     assert!(has(&logs, "terraform-provider-berth") && has(&logs, "/vms/hidden"), "both logs are there");
 
-    let everywhere = [USER_DATA, PASSWORD_HASH, UNATTEND, WRITE_ONLY, PASSWORD, &issued, &ticket, &token];
+    let everywhere =
+        [USER_DATA, PASSWORD_HASH, UNATTEND, WRITE_ONLY, PASSWORD, &issued, &ticket, &join, &token];
     let places: [(&str, &[u8], &[&str]); 6] = [
         ("the plan file", &plan, &everywhere[3..]),
         ("the state file", &file("terraform.tfstate"), &everywhere[3..]),
@@ -274,7 +280,7 @@ async fn no_secret_is_written_where_it_does_not_belong() {
         ("Terraform's output", output.as_bytes(), &everywhere),
         ("objects other than Secrets", &objects, &everywhere),
         // Secrets are sealed there; the administrator's token is in its kubeconfig.
-        ("the control plane's files", &stored, &everywhere[..7]),
+        ("the control plane's files", &stored, &everywhere[..8]),
     ];
     for (place, bytes, canaries) in places {
         let leaked: Vec<&&str> = canaries.iter().filter(|canary| has(bytes, canary)).collect();
