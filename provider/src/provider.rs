@@ -19,6 +19,7 @@ use crate::{
     failure::Place,
     functions,
     list_resource::KindList,
+    remote_images::RemoteImages,
     resource::KindResource,
     selector::{LABEL_KEY, LABEL_VALUE, is_label_key, is_label_value},
     session::{Session, Settings},
@@ -394,7 +395,8 @@ impl Provider for BerthProvider {
 
     fn data_sources(&self) -> Vec<Arc<dyn DataSource>> {
         let objects = self.objects.iter().map(|source| source.clone() as Arc<dyn DataSource>);
-        objects.chain(self.lists.iter().map(|source| source.clone() as Arc<dyn DataSource>)).collect()
+        let lists = self.lists.iter().map(|source| source.clone() as Arc<dyn DataSource>);
+        objects.chain(lists).chain([Arc::new(RemoteImages) as Arc<dyn DataSource>]).collect()
     }
 
     fn ephemeral_resources(&self) -> Vec<Arc<dyn EphemeralResource>> {

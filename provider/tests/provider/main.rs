@@ -25,6 +25,7 @@ mod names;
 mod reads;
 mod references;
 mod refusals;
+mod remote_images;
 mod renames;
 mod restarts;
 mod rules;

@@ -4,6 +4,7 @@
 //! |---|---|---|---|---|
 //! | `user_data`, sensitive | yes, by Terraform's design | yes, by Terraform's design | yes | no |
 //! | `password_hash`, `sysprep_unattend`, sensitive | yes | yes | yes | no |
+//! | `password` of `berth_remote_images`, sensitive | yes | yes | no | no |
 //! | `user_data_wo`, write-only | no | no | yes | no |
 //! | `password_wo`, write-only | no | no | its hash only | no |
 //! | tokens of `berth_token`, `berth_console` and `berth_host_token`, ephemeral | no | no | where it is passed on to | no |
@@ -52,6 +53,13 @@ ephemeral "berth_token" "deploy" {
 ephemeral "berth_console" "other" {
   vm = "other"
 }
+variable "images" {}
+variable "images_password" { sensitive = true }
+data "berth_remote_images" "server" {
+  url      = var.images
+  username = "me"
+  password = var.images_password
+}
 ephemeral "berth_host_token" "kvm" {
   host   = "kvm-9"
   server = "https://berth.example:7443"
@@ -93,6 +101,7 @@ output "host" {
 "#;
 
 const USER_DATA: &str = "canary-of-user-data-5b1f0c";
+const IMAGES_PASSWORD: &str = "canary-of-images-password-77e1";
 const WRITE_ONLY: &str = "canary-of-write-only-93c2d7";
 const PASSWORD: &str = "canary-of-password-1d77f2";
 const PASSWORD_HASH: &str = "canaryOfPasswordHash4e0a";
@@ -165,6 +174,7 @@ fn each_sensitive_attribute_has_its_canary() {
         "berth_vm.bootstrap.sysprep_unattend",
         "berth_vm.bootstrap.user_data",
         "berth_vm.bootstrap.user_data_wo",
+        "berth_remote_images.password",
         "berth_console.token",
         "berth_host_token.join",
         "berth_token.token",
@@ -200,6 +210,7 @@ async fn no_secret_is_written_where_it_does_not_belong() {
     let server = server.split("server:").nth(1).and_then(|rest| rest.split_whitespace().next());
     let (token, certificate) = plane.credentials();
 
+    let images = crate::remote_images::checksums().await;
     let mut output = String::new();
     for arguments in [
         &["plan", "-out=plan.bin"][..],
@@ -213,6 +224,8 @@ async fn no_secret_is_written_where_it_does_not_belong() {
             .env("TF_VAR_user_data", format!("#cloud-config\nfinal_message: {USER_DATA}\n"))
             .env("TF_VAR_write_only", format!("#cloud-config\nfinal_message: {WRITE_ONLY}\n#"))
             .env("TF_VAR_password", PASSWORD)
+            .env("TF_VAR_images", &images)
+            .env("TF_VAR_images_password", IMAGES_PASSWORD)
             .env("TF_VAR_password_hash", format!("$6$salt${PASSWORD_HASH}"))
             .env(
                 "TF_VAR_unattend",
@@ -271,16 +284,26 @@ async fn no_secret_is_written_where_it_does_not_belong() {
         [file("trace.log"), fs::read(kubeconfig.with_file_name("audit.log")).expect("an audit log")].concat();
     assert!(has(&logs, "terraform-provider-berth") && has(&logs, "/vms/hidden"), "both logs are there");
 
-    let everywhere =
-        [USER_DATA, PASSWORD_HASH, UNATTEND, WRITE_ONLY, PASSWORD, &issued, &ticket, &join, &token];
+    let everywhere = [
+        USER_DATA,
+        PASSWORD_HASH,
+        UNATTEND,
+        IMAGES_PASSWORD,
+        WRITE_ONLY,
+        PASSWORD,
+        &issued,
+        &ticket,
+        &join,
+        &token,
+    ];
     let places: [(&str, &[u8], &[&str]); 6] = [
-        ("the plan file", &plan, &everywhere[3..]),
-        ("the state file", &file("terraform.tfstate"), &everywhere[3..]),
+        ("the plan file", &plan, &everywhere[4..]),
+        ("the state file", &file("terraform.tfstate"), &everywhere[4..]),
         ("the logs", &logs, &everywhere),
         ("Terraform's output", output.as_bytes(), &everywhere),
         ("objects other than Secrets", &objects, &everywhere),
         // Secrets are sealed there; the administrator's token is in its kubeconfig.
-        ("the control plane's files", &stored, &everywhere[..8]),
+        ("the control plane's files", &stored, &everywhere[..9]),
     ];
     for (place, bytes, canaries) in places {
         let leaked: Vec<&&str> = canaries.iter().filter(|canary| has(bytes, canary)).collect();
