@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use berth_api::redacted_url;
 use http::{HeaderValue, Uri};
 use tfplugin6::{
     Attribute, DataSource, Diagnostic, Schema, Value,
@@ -69,7 +70,8 @@ enum Place {
 
 impl Place {
     fn parse(url: &str) -> Result<Self, String> {
-        if url.contains('@') {
+        let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+        if rest.split(['/', '?', '#']).next().is_some_and(|authority| authority.contains('@')) {
             return Err("it has a user name, which the plan would show: set username and password".to_owned());
         }
         if url.starts_with("oci://") {
@@ -123,12 +125,13 @@ async fn list(config: &Value) -> Result<Vec<RemoteImage>, Box<Diagnostic>> {
     let url = config.get("url").as_str().unwrap_or_default();
     let place = Place::parse(url).map_err(|why| Box::new(invalid_url(url, &why)))?;
     let authority = config.get("ca_certificate").as_str().map(str::to_owned);
-    let http = connection::client_of_others(authority)
-        .await
-        .map_err(|why| Box::new(Diagnostic::error("Invalid ca_certificate", why).at("ca_certificate")))?;
+    let http = connection::client_of_others(authority).await.map_err(|why| {
+        Box::new(Diagnostic::error("The certificates cannot be used", why).at("ca_certificate"))
+    })?;
     let (client, login) = (Client::new(http), Login::of(config));
     let failed = |why: String| {
-        let detail = format!("{url}: {why}. It is read on the machine that runs Terraform, not on a host.");
+        let shown = redacted_url(url);
+        let detail = format!("{shown}: {why}. It is read on the machine that runs Terraform, not on a host.");
         Box::new(Diagnostic::error("The images cannot be listed", detail).at("url"))
     };
     let listed = async {
@@ -147,8 +150,8 @@ async fn list(config: &Value) -> Result<Vec<RemoteImage>, Box<Diagnostic>> {
 }
 
 fn invalid_url(url: &str, why: &str) -> Diagnostic {
-    // A user name, or a password, is not repeated.
-    let shown = if url.contains('@') { "The url".to_owned() } else { format!("{url:?}") };
+    // A password is not repeated, nor a signature.
+    let shown = if url.contains(['@', '?']) { "The url".to_owned() } else { format!("{url:?}") };
     Diagnostic::error("Invalid url", format!("{shown}: {why}.")).at("url")
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Kit, kubectl, lifecycle, quotas, restrictions, uploads, verbs};
 use crate::berth::HEALTH;
@@ -44,6 +44,16 @@ fn deployment(platform: &Platform) -> Result<()> {
     let container = &spec["template"]["spec"]["containers"][0];
     ensure!(container["securityContext"]["readOnlyRootFilesystem"] == true, "{container:#}");
     ensure!(container["resources"]["limits"]["memory"] == "1Gi", "{container:#}");
+    // Pods are not run here, but admitted: by the strictest Pod Security Standard.
+    let label =
+        |text: &str| platform.kubectl().ok(&["label", "namespace", "berth-system", "--overwrite", text]);
+    label("pod-security.kubernetes.io/enforce=restricted")?;
+    let metadata = json!({"name": "restricted", "namespace": "berth-system"});
+    let pod =
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec["template"]["spec"]});
+    let create = ["create", "--dry-run=server", "-f", "-"];
+    platform.kubectl().with_input(&create, &pod.to_string())?.success()?;
+    label("pod-security.kubernetes.io/enforce-")?;
     for path in ["/livez", "/readyz"] {
         let body = http::get_within(platform.namespace(), HEALTH, path, Duration::from_secs(30))?;
         ensure!(body == "ok\n", "{path}: {body}");

@@ -102,7 +102,7 @@ async fn a_join_string_leads_to_the_control_plane_as_the_host() {
 }
 
 /// The server in a kubeconfig.
-fn plane_address(kubeconfig: &std::path::Path) -> String {
+pub(crate) fn plane_address(kubeconfig: &std::path::Path) -> String {
     let text = std::fs::read_to_string(kubeconfig).expect("it was written");
     let server = text.split("server:").nth(1).and_then(|rest| rest.split_whitespace().next());
     server.expect("it has a server").trim_matches('"').to_owned()

@@ -15,7 +15,11 @@ use tokio::{
     net::TcpListener,
 };
 
-use crate::stage::{text_of, value};
+use crate::{
+    control_plane::ControlPlane,
+    host_token::plane_address,
+    stage::{text_of, value},
+};
 
 /// The head of an answer, and its body.
 type Page = (String, String);
@@ -181,6 +185,20 @@ async fn answers_and_redirects_are_bounded() {
         let refused = problem(&json!({"url": format!("http://{address}/{path}")})).await;
         assert!(refused.contains(expected), "{path}: {refused}");
     }
+}
+
+#[tokio::test]
+async fn a_server_is_verified_by_the_authorities_of_the_argument() {
+    let directory = tempfile::tempdir().expect("a new directory");
+    let kubeconfig = directory.path().join("kubeconfig");
+    let plane = ControlPlane::listening(&directory.path().join("state"), &kubeconfig).await;
+    let (_, authority) = plane.credentials();
+    let url = format!("{}/SHA256SUMS", plane_address(&kubeconfig));
+    let known = problem(&json!({"url": url, "ca_certificate": authority})).await;
+    assert!(known.contains("HTTP 4"), "it answers: {known}");
+    let unknown = problem(&json!({"url": url})).await;
+    assert!(!unknown.is_empty() && !unknown.contains("HTTP 4"), "{unknown}");
+    plane.close().await;
 }
 
 #[tokio::test]
