@@ -120,9 +120,13 @@ fn container(deployment: &Deployment) -> anyhow::Result<Value> {
             environment.push((name.to_owned(), value.to_owned()));
         }
     }
-    let health = environment.iter().find(|(name, _)| name == HEALTH.0).map_or("", |(_, value)| value);
+    let health =
+        environment.iter().find(|(name, _)| name == HEALTH.0).map_or("", |(_, value)| value.as_str());
     let health: SocketAddr =
         health.parse().with_context(|| format!("--env {}: {health:?} is not ADDRESS:PORT", HEALTH.0))?;
+    if health.ip().is_loopback() || health.port() == 0 {
+        bail!("--env {}: the node's kubelet cannot probe {health}: give [::]:PORT or 0.0.0.0:PORT", HEALTH.0);
+    }
     let mut arguments = vec!["controllers".to_owned()];
     arguments.extend(deployment.arguments.iter().map(|argument| literal(argument)));
     let variable = |(name, value): &(String, String)| json!({"name": name, "value": literal(value)});

@@ -77,7 +77,12 @@ fn command(settings: &Value) -> Result<Vec<String>, String> {
     }
     let interfaces = list(settings, "interfaces", MOST_INTERFACES)?;
     for (i, interface) in interfaces.iter().enumerate() {
-        command.extend(of_interface(typed(interface)).map_err(|why| format!("interfaces[{i}]: {why}"))?);
+        let arguments = of_interface(typed(interface)).map_err(|why| format!("interfaces[{i}]: {why}"))?;
+        // The first one is the MAC address. The later of two settings would take away what the earlier one has set.
+        if let Some(mac) = arguments.first().filter(|mac| command.contains(mac)) {
+            return Err(format!("interfaces[{i}]: another one has {mac} too"));
+        }
+        command.extend(arguments);
     }
     if command.len() == before {
         return Err("set at least one of hostname, timezone and interfaces".to_owned());
@@ -124,6 +129,10 @@ fn of_interface(interface: &Value) -> Result<Vec<String>, String> {
         }
         let servers: Vec<String> =
             servers.iter().filter(|server| of_family(server)).map(ToString::to_string).collect();
+        // Without an address of its own a card may have one of IPv6 from a router, and none of IPv4.
+        if is_v4 && own.is_empty() && !servers.is_empty() {
+            return Err("nameservers: one of IPv4 needs an IPv4 address in addresses".to_owned());
+        }
         arguments.extend((!own.is_empty()).then(|| format!("addresses{family}={}", own.join(" "))));
         arguments.extend(gateway.map(|gateway| format!("gateway{family}={gateway}")));
         arguments.extend((!servers.is_empty()).then(|| format!("nameservers{family}={}", servers.join(" "))));
@@ -242,9 +251,33 @@ mod tests {
     #[test]
     fn a_command_fits_a_hook() {
         assert!(SCRIPT.len() <= 4096, "{} bytes", SCRIPT.len());
-        let one = card(&[]).index(0).clone();
-        let cards = |number: usize| Value::List(vec![one.clone(); number]);
-        let command = of(&[("interfaces", cards(MOST_INTERFACES))]).expect("valid");
+        let (label, number) = ("a".repeat(63), MOST_VALUES / 2);
+        let domain = [label.as_str(), &label, &label, &label[..61]].join(".");
+        let (v4, v6) =
+            (vec!["255.255.255.255/32"; number], vec!["fd00:1111:1111:1111:1111:1111:1111:1111/128"; number]);
+        let all = |of: fn(&str) -> &str| {
+            Value::List(v4.iter().chain(&v6).map(|text| Value::from(of(text))).collect())
+        };
+        let one = |i: usize| {
+            let more = [
+                ("mac_address", Value::from(format!("52:54:00:00:00:{i:02x}"))),
+                ("addresses", all(|text| text)),
+                ("gateway", Value::from("192.0.2.1")),
+                ("gateway6", Value::from("fd00::1")),
+                ("nameservers", all(|text| text.split('/').next().unwrap_or_default())),
+                ("search_domains", Value::List(vec![Value::from(domain.as_str()); MOST_VALUES])),
+            ];
+            card(&more).index(0).clone()
+        };
+        let cards = |number: usize| Value::List((0..number).map(one).collect());
+        let both = [
+            ("hostname", Value::from("a")),
+            ("timezone", Value::from("UTC")),
+            ("interfaces", cards(MOST_INTERFACES)),
+        ];
+        let command = of(&both).expect("valid");
+        // Each setting of each card is there: 9 arguments, of which two are the MAC address and the end.
+        assert_eq!(command.len(), 4 + 2 + MOST_INTERFACES * 9);
         assert!(command.len() <= 64 && command.iter().all(|argument| argument.len() <= 4096));
         let refused = of(&[("interfaces", cards(MOST_INTERFACES + 1))]).expect_err("refused");
         assert_eq!(refused, "interfaces: at most 6 are possible");
@@ -268,6 +301,23 @@ mod tests {
             (
                 vec![("interfaces", card(&[("search_domains", Value::from(vec!["$(reboot)"]))]))],
                 "search_domains:",
+            ),
+            (
+                vec![(
+                    "interfaces",
+                    card(&[
+                        ("addresses", Value::from(vec!["fd00::5/64"])),
+                        ("nameservers", Value::from(vec!["192.0.2.53"])),
+                    ]),
+                )],
+                "interfaces[0]: nameservers: one of IPv4 needs",
+            ),
+            (
+                vec![(
+                    "interfaces",
+                    Value::List([card(&[]), card(&[])].map(|cards| cards.index(0).clone()).into()),
+                )],
+                "interfaces[1]: another one has mac=52:54:00:aa:00:01 too",
             ),
         ] {
             let refused = of(&settings).expect_err(expected);

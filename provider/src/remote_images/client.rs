@@ -95,7 +95,8 @@ pub(super) fn is_same_server(one: &Uri, other: &Uri) -> bool {
 /// The address that a reference in an answer from `base` means.
 pub(super) fn joined(base: &Uri, reference: &str) -> Option<Uri> {
     let reference = reference.split('#').next().unwrap_or_default();
-    if reference.contains("://") && !reference.starts_with('/') {
+    // A scheme ends before the path and the query, in which "://" means nothing.
+    if reference.split(['/', '?']).next().is_some_and(|begin| begin.ends_with(':')) {
         return reference.parse().ok();
     }
     let (scheme, authority) = (base.scheme_str()?, base.authority()?);
@@ -104,6 +105,9 @@ pub(super) fn joined(base: &Uri, reference: &str) -> Option<Uri> {
     }
     if reference.starts_with('/') {
         return format!("{scheme}://{authority}{reference}").parse().ok();
+    }
+    if reference.starts_with('?') {
+        return format!("{scheme}://{authority}{}{reference}", base.path()).parse().ok();
     }
     let folder = base.path().rsplit_once('/').map_or("", |(folder, _)| folder);
     format!("{scheme}://{authority}{folder}/{reference}").parse().ok()
@@ -152,6 +156,8 @@ mod tests {
             ("//b.example/y", "https://b.example/y"),
             ("/y?n=1", "https://a.example/y?n=1"),
             ("y.iso", "https://a.example/x/y.iso"),
+            ("y?to=https://b.example/", "https://a.example/x/y?to=https://b.example/"),
+            ("?n=2", "https://a.example/x/SUMS?n=2"),
             ("/y#part", "https://a.example/y"),
         ] {
             assert_eq!(joined(&base, reference), Some(uri(expected)), "{reference}");

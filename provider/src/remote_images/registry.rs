@@ -81,7 +81,7 @@ pub(super) async fn list(
     let (mut tags, mut at) = (Vec::new(), first.clone());
     for _ in 0..MOST_PAGES {
         add(&answer, &mut tags)?;
-        let Some(next) = next(&at, &answer) else {
+        let Some(next) = next(&at, &answer)? else {
             tags.sort_unstable();
             tags.dedup();
             return Ok(tags.into_iter().map(|tag| image(repository, tag)).collect());
@@ -104,7 +104,7 @@ fn image(repository: &Repository, tag: String) -> RemoteImage {
 fn add(page: &Answer, tags: &mut Vec<String>) -> Result<(), String> {
     match page.status {
         StatusCode::OK => {}
-        // Registries do not tell a repository that is private from one that does not exist.
+        // Registries answer the same for a repository that is private and for one that does not exist.
         status @ (StatusCode::NOT_FOUND | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
             return Err(format!("HTTP {status}: no such repository, or it is private"));
         }
@@ -128,14 +128,23 @@ fn is_tag(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }
 
-/// The address of the next page: `Link: </v2/…>; rel="next"`.
-fn next(at: &Uri, page: &Answer) -> Option<Uri> {
-    let link = page.headers.get(LINK)?.to_str().ok()?;
-    let (reference, rest) = link.strip_prefix('<')?.split_once('>')?;
-    if !rest.contains("next") {
-        return None;
+/// The address of the next page, among the links of this one: `Link: </v2/…>; rel="next"`.
+///
+/// *Errors:* a link that cannot be read: without the next page the list would seem to be whole.
+fn next(at: &Uri, page: &Answer) -> Result<Option<Uri>, String> {
+    let wrong = || "the address of its next page of tags cannot be read".to_owned();
+    for links in page.headers.get_all(LINK) {
+        let mut links = links.to_str().map_err(|_| wrong())?;
+        while let Some((_, link)) = links.split_once('<') {
+            let (reference, rest) = link.split_once('>').ok_or_else(wrong)?;
+            // The parameters of a link end where another link begins.
+            if rest.split('<').next().is_some_and(|parameters| parameters.contains("next")) {
+                return joined(at, reference).map(Some).ok_or_else(wrong);
+            }
+            links = rest;
+        }
     }
-    joined(at, reference)
+    Ok(None)
 }
 
 /// Returns the credentials that the registry asks for.
@@ -145,8 +154,12 @@ async fn authorize(
     refusal: &Answer,
     login: Option<&Login>,
 ) -> Result<HeaderValue, String> {
-    let challenge = refusal.headers.get(WWW_AUTHENTICATE).and_then(|value| value.to_str().ok());
-    match challenge.and_then(|text| text.split_once(' ')) {
+    let challenges = refusal.headers.get_all(WWW_AUTHENTICATE).iter();
+    let mut challenges = challenges.filter_map(|value| value.to_str().ok()?.split_once(' '));
+    let is_known = |(scheme, _): &(&str, &str)| {
+        scheme.eq_ignore_ascii_case("bearer") || scheme.eq_ignore_ascii_case("basic")
+    };
+    match challenges.find(is_known) {
         Some((scheme, fields)) if scheme.eq_ignore_ascii_case("bearer") => {
             token(client, repository, fields, login).await
         }
@@ -199,7 +212,26 @@ fn field<'a>(challenge: &'a str, name: &str) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderMap;
+
     use super::*;
+
+    #[test]
+    fn the_next_page_is_found_among_links_and_one_that_cannot_be_read_is_an_error() {
+        let at: Uri = "https://r.example/v2/a/tags/list?n=2".parse().expect("an address");
+        let of = |links: &str| {
+            let value = HeaderValue::from_bytes(links.as_bytes()).expect("a value");
+            let headers = HeaderMap::from_iter([(LINK, value)]);
+            next(&at, &Answer { status: StatusCode::OK, headers, body: Vec::new() })
+        };
+        let page: Uri = "https://r.example/v2/a/tags/list?last=b".parse().expect("an address");
+        assert_eq!(of("</v2/a/tags/list?last=b>; rel=\"next\""), Ok(Some(page.clone())));
+        assert_eq!(of("</v2/x>; rel=\"prev\", <?last=b>; rel=next"), Ok(Some(page)));
+        assert_eq!(of("</v2/x>; rel=\"prev\""), Ok(None));
+        for wrong in ["</v2/x", "<ht tp>; rel=next", "</ü>; rel=next"] {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_repository_has_a_registry_and_a_name() {

@@ -171,6 +171,40 @@ async fn the_tags_of_a_repository_are_listed_by_pages_with_a_token() {
 }
 
 #[tokio::test]
+async fn credentials_go_to_no_other_server() {
+    let has_login = |request: &str| request.to_lowercase().contains("authorization:");
+    let sums = format!("{}  a.iso\n", "a1".repeat(32));
+    let other = server(move |_, request| {
+        if has_login(request) { ("400 Bad Request".to_owned(), String::new()) } else { ok(sums.clone()) }
+    })
+    .await;
+    let address = server(move |_, request| {
+        let redirect = format!("302 Found\r\nLocation: http://{other}/SHA256SUMS");
+        let head = if has_login(request) { redirect } else { "401 Unauthorized".to_owned() };
+        (head, String::new())
+    })
+    .await;
+    let url = format!("http://{address}/SHA256SUMS");
+    let found = images(&json!({"url": url, "username": "me", "password": "canary"})).await;
+    assert_eq!(found, [("a.iso".to_owned(), format!("http://{address}/a.iso"))]);
+    let refused = problem(&json!({"url": url})).await;
+    assert!(refused.contains("HTTP 401"), "{refused}");
+}
+
+#[tokio::test]
+async fn pages_of_tags_are_of_one_server_and_not_endless() {
+    let address = server(|path, _| {
+        let next = if path.starts_with("/v2/away/") { "http://127.0.0.1:1/v2/away/tags/list" } else { path };
+        (format!("200 OK\r\nLink: <{next}>; rel=\"next\""), json!({"tags": ["1"]}).to_string())
+    })
+    .await;
+    for (name, expected) in [("away", "on another server"), ("endless", "more than 100 pages")] {
+        let refused = problem(&json!({"url": format!("oci://{address}/{name}")})).await;
+        assert!(refused.contains(expected), "{name}: {refused}");
+    }
+}
+
+#[tokio::test]
 async fn answers_and_redirects_are_bounded() {
     let address = server(|path, _| match path {
         "/large" => ok("x".repeat((1 << 20) + 1)),

@@ -103,6 +103,9 @@ fn values_that_have_no_place_in_a_deployment_are_refused() {
     let environment = |pair| Deployment { environment: pairs(&[pair]), ..deployment() };
     assert!(refused(environment(("A-B", "x"))).contains("is no name of a variable"));
     assert!(refused(environment(("BERTH_HEALTH", "8081"))).contains("is not ADDRESS:PORT"));
+    for health in ["127.0.0.1:8081", "[::1]:8081", "0.0.0.0:0"] {
+        assert!(refused(environment(("BERTH_HEALTH", health))).contains("cannot probe"), "{health}");
+    }
     for health in ["--health", "--health=[::]:1"] {
         let site = Deployment { arguments: vec![health.to_owned()], ..deployment() };
         assert!(refused(site).contains("--env BERTH_HEALTH"), "{health}");

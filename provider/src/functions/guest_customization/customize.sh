@@ -20,9 +20,9 @@ by_network_manager() {
 		nmcli connection add type ethernet con-name "$name" ifname "$device" || return
 	nmcli connection modify "$name" connection.autoconnect-priority 100 \
 		ipv4.addresses "$(commas "$addresses4")" ipv4.gateway "$gateway4" ipv4.dns "$(commas "$nameservers4")" \
-		ipv4.dns-search "$(commas "$search")" ipv4.method "$(method "$addresses4" disabled)" \
+		ipv4.dns-search "$(commas "${addresses4:+$search}")" ipv4.method "$(method "$addresses4" disabled)" \
 		ipv6.addresses "$(commas "$addresses6")" ipv6.gateway "$gateway6" ipv6.dns "$(commas "$nameservers6")" \
-		ipv6.method "$(method "$addresses6" auto)" && nmcli connection up "$name"
+		ipv6.dns-search "$(commas "$search")" ipv6.method "$(method "$addresses6" auto)" && nmcli connection up "$name"
 }
 lines() {
 	printf '[Match]\nMACAddress=%s\n[Network]\n' "$mac"
