@@ -28,6 +28,8 @@ pub const KUBECONFIG_VARIABLE: &str = "BERTH_KUBECONFIG";
 const READY: Duration = Duration::from_secs(60);
 /// Where `berth up` serves metrics, in the namespace of its machine.
 pub const METRICS: &str = "127.0.0.1:7446";
+/// Where `berth controllers` answers probes, in the namespace of its machine.
+pub const HEALTH: &str = "127.0.0.1:7447";
 /// The time limit until it ends on request.
 const END: Duration = Duration::from_secs(30);
 
@@ -233,9 +235,12 @@ impl Berth {
         self.spawn("berth up", command)
     }
 
-    /// Starts `berth controllers` against another control plane.
-    pub fn spawn_controllers(&mut self, kubeconfig: &Path) -> Result<()> {
+    /// Starts `berth controllers` against another control plane; probes are answered at `health`.
+    pub fn spawn_controllers(&mut self, kubeconfig: &Path, health: Option<&str>) -> Result<()> {
         let mut command = self.command("controllers");
+        if let Some(address) = health {
+            command.args(["--health", address]);
+        }
         command.arg("--kubeconfig").arg(kubeconfig);
         command.args(["--public-cidr", &self.public]);
         self.spawn("berth controllers", command)
@@ -395,6 +400,17 @@ impl Berth {
     /// The output of `berth crds`.
     pub fn crds(&self) -> Result<String> {
         process::run(Command::new(&self.program).arg("crds"), END)?.success()
+    }
+
+    /// The output of `berth crds` with a Deployment of the controllers.
+    pub fn deployment(&self) -> Result<String> {
+        let mut command = Command::new(&self.program);
+        command.args(["crds", "--controllers", "registry.example/berth:test", "--replicas", "2"]);
+        command.args(["--env", "BERTH_API_QPS=500", "--node-selector", "kubernetes.io/os=linux"]);
+        command.args(["--toleration", "node-role.kubernetes.io/control-plane:NoSchedule"]);
+        command.args(["--request", "cpu=100m,memory=256Mi", "--limit", "memory=1Gi"]);
+        command.args(["--image-pull-secret", "registry", "--", "--placement", "balance"]);
+        process::run(&mut command, END)?.success()
     }
 }
 

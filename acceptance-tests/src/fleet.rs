@@ -132,7 +132,7 @@ impl Cluster {
         let kubectl = Kubectl::new(&parts.kubectl, &kubeconfig, &folder.path().join("home"), outside);
         kubectl.apply(&definitions)?;
         kubectl.ok(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"])?;
-        controllers.spawn_controllers(&kubeconfig)?;
+        controllers.spawn_controllers(&kubeconfig, None)?;
         Ok(Self { controllers, kubectl, kubeconfig, _plane: plane })
     }
 

@@ -34,6 +34,14 @@ impl Store {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner).insert(path, (media_type, content));
     }
 
+    /// The tags of an artifact: its references that are no digests.
+    fn tags(&self, name: &str) -> Vec<String> {
+        let contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
+        let prefix = format!("{name}/manifests/");
+        let references = contents.keys().filter_map(|path| path.strip_prefix(&prefix));
+        references.filter(|reference| !reference.contains(':')).map(str::to_owned).collect()
+    }
+
     fn get(&self, path: &str) -> Option<(&'static str, Vec<u8>)> {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner).get(path).cloned()
     }
@@ -116,6 +124,8 @@ impl OciRegistry {
             let path = format!("{name}/manifests/{reference}");
             self.store.put(path, MANIFEST, manifest.clone().into_bytes());
         }
+        let tags = json!({"name": name, "tags": self.store.tags(name)});
+        self.store.put(format!("{name}/tags/list"), "application/json", tags.to_string().into_bytes());
         Ok(digest)
     }
 
@@ -153,6 +163,7 @@ fn serve(store: &Store, mut stream: &TcpStream) -> Result<()> {
     while reader.read_line(&mut line)? > 0 && !line.trim().is_empty() {
         line.clear();
     }
+    let path = path.split('?').next().unwrap_or_default();
     let found = match path.strip_prefix("/v2/") {
         Some("") => Some(("application/json", b"{}".to_vec())),
         Some(path) => store.get(path),

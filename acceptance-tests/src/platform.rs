@@ -58,7 +58,13 @@ pub struct Parts {
 #[derive(Debug)]
 enum Running {
     Embedded(Box<Berth>),
-    Kubernetes { plane: Box<KubernetesControlPlane>, controllers: Box<Berth>, host: Box<Berth> },
+    /// `account`: the kubeconfig of the controllers.
+    Kubernetes {
+        plane: Box<KubernetesControlPlane>,
+        controllers: Box<Berth>,
+        host: Box<Berth>,
+        account: PathBuf,
+    },
 }
 
 /// A simulated site with a running berth.
@@ -159,17 +165,25 @@ impl Platform {
         let kubectl = ground.kubectl(parts, &kubeconfig);
         let controllers = Box::new(ground.berth(parts, "controllers.log"));
         let host = Box::new(ground.berth(parts, "host.log"));
-        let running = Running::Kubernetes { plane: Box::new(plane), controllers, host };
+        let account = ground.folder.path().join("controllers.kubeconfig");
+        let running = Running::Kubernetes { plane: Box::new(plane), controllers, host, account };
         Ok(ground.finish(running, kubeconfig, kubectl, parts.logs.clone()))
     }
 
-    /// Applies the CRDs to a Kubernetes control plane, as an administrator would, and starts controllers and host.
+    /// Applies the CRDs and the Deployment to a Kubernetes control plane, as an administrator would, and starts controllers and host. No
+    /// node runs the Deployment's pods here: the controllers run beside it, with the credentials that its pods would have.
     pub fn install_on_kubernetes(&mut self) -> Result<()> {
-        let Running::Kubernetes { controllers, .. } = &self.running else {
+        let Running::Kubernetes { controllers, account, .. } = &self.running else {
             anyhow::bail!("the embedded control plane has them")
         };
-        let crds = controllers.crds()?;
-        self.kubectl.apply(&crds)?;
+        let manifests = controllers.deployment()?;
+        self.kubectl.apply(&manifests)?;
+        let token = ["create", "token", "berth-controllers", "--namespace=berth-system", "--duration=24h"];
+        let token = self.kubectl.ok(&token)?;
+        let config = self.kubectl.ok(&["config", "view", "--raw", "-o", "json"])?;
+        let mut config: serde_json::Value = serde_json::from_str(&config).context("a kubeconfig")?;
+        config["users"][0]["user"] = serde_json::json!({"token": token.trim()});
+        fs::write(account, config.to_string())?;
         self.kubectl.ok(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"])?;
         self.start()?;
         // The controllers create the defaults in parallel with the host's start; this is the last of them.
@@ -181,8 +195,8 @@ impl Platform {
     pub fn start(&mut self) -> Result<()> {
         match &mut self.running {
             Running::Embedded(berth) => berth.start(&self.kubectl),
-            Running::Kubernetes { controllers, host, .. } => {
-                controllers.spawn_controllers(&self.kubeconfig)?;
+            Running::Kubernetes { controllers, host, account, .. } => {
+                controllers.spawn_controllers(account, Some(berth::HEALTH))?;
                 host.spawn_host(HOST_NAME, &self.kubeconfig)?;
                 wait::until("the host to be ready", Duration::from_secs(90), || {
                     controllers.must_run()?;

@@ -2,6 +2,7 @@
 //! `berth up` writes.
 
 mod credentials;
+mod others;
 
 use std::{
     env, io,
@@ -24,6 +25,8 @@ use kube::{
     },
 };
 use tower::ServiceBuilder;
+
+pub(crate) use others::client_of_others;
 
 /// The directory in which `berth up` writes its kubeconfig unless another state directory is configured.
 pub const DEFAULT_STATE_DIR: &str = "/var/lib/berth";

@@ -13,10 +13,11 @@ use crate::{
     BerthProvider,
     action::{VmPower, VmRestart},
     data_source::ObjectDataSource,
-    ephemeral::{console::Console, token::Token},
+    ephemeral::{console::Console, host_token::HostToken, token::Token},
     field::{Effect, Field, Presence, Shape},
     functions,
     list_resource::KindList,
+    remote_images::RemoteImages,
     resource::KindResource,
     timeouts,
 };
@@ -33,12 +34,13 @@ pub fn pages() -> Vec<(String, String)> {
     let path = |type_name: &str| format!("data-sources/{}.md", type_name.trim_start_matches("berth_"));
     pages.extend(provider.objects().iter().map(|one| (path(one.type_name()), data_source_page(one))));
     pages.extend(provider.lists().iter().map(|many| (path(many.type_name()), data_source::list_page(many))));
-    pages.extend(provider.ephemeral_resources().iter().zip([Console::EXAMPLE, Token::EXAMPLE]).map(
-        |(one, example)| {
-            let page = schema::page(one.type_name(), "Ephemeral Resource", &one.schema(), example);
-            (format!("ephemeral-resources/{}.md", one.type_name().trim_start_matches("berth_")), page)
-        },
-    ));
+    let images = data_source::page(&RemoteImages, RemoteImages::EXAMPLE);
+    pages.push((path(RemoteImages.type_name()), images));
+    let examples = [Console::EXAMPLE, HostToken::EXAMPLE, Token::EXAMPLE];
+    pages.extend(provider.ephemeral_resources().iter().zip(examples).map(|(one, example)| {
+        let page = schema::page(one.type_name(), "Ephemeral Resource", &one.schema(), example);
+        (format!("ephemeral-resources/{}.md", one.type_name().trim_start_matches("berth_")), page)
+    }));
     pages.extend(provider.list_resources().iter().map(|one| {
         let example = KindList::example(one.type_name());
         let page = schema::page(one.type_name(), "List Resource", &one.schema(), &example);
@@ -111,6 +113,7 @@ fn index(provider: &BerthProvider) -> String {
         let link = |name: &str| format!("[`{name}`](data-sources/{}.md)", name.trim_start_matches("berth_"));
         let _ = writeln!(text, "- {}, {}", link(one.type_name()), link(many.type_name()));
     }
+    text.push_str("- [`berth_remote_images`](data-sources/remote_images.md)\n");
     text.push_str(
         "\nReads of more than sixteen objects of one kind, of resources and of data sources, share a list of all of them. They show \
          what was true up to two seconds earlier, but never before a write of the same run.\n",

@@ -1,6 +1,7 @@
 //! Ephemeral resources: credentials that are in no plan, state or log.
 
 pub mod console;
+pub mod host_token;
 pub mod token;
 
 use tfplugin6::{Diagnostic, Value};

@@ -1,9 +1,11 @@
-//! The provider's functions, `provider::berth::NAME(…)`: quantities, addresses and cloud-configs.
+//! The provider's functions, `provider::berth::NAME(…)`: quantities, addresses, cloud-configs, and the
+//! customization of guests.
 //!
 //! Pure: no client, no configuration, no state.
 
 mod address;
 mod cloud_config;
+mod guest_customization;
 mod quantity;
 mod yaml;
 
@@ -22,7 +24,7 @@ pub struct PureFunction {
 }
 
 /// All functions, sorted by name.
-pub const ALL: [PureFunction; 5] = [
+pub const ALL: [PureFunction; 6] = [
     PureFunction {
         name: "address_parse",
         example: include_str!("../../examples/functions/address_parse/function.tf"),
@@ -46,6 +48,12 @@ pub const ALL: [PureFunction; 5] = [
         example: include_str!("../../examples/functions/cloud_config_merge/function.tf"),
         signature: cloud_config::merge_signature,
         call: cloud_config::merge,
+    },
+    PureFunction {
+        name: "guest_customization",
+        example: include_str!("../../examples/functions/guest_customization/function.tf"),
+        signature: guest_customization::signature,
+        call: guest_customization::call,
     },
     PureFunction {
         name: "quantity_bytes",

@@ -20,11 +20,13 @@
 //!
 //!   data_source: one object by name, or many; from the same tables, and from the custom resource's schema (fact, selector)
 //!
+//!   remote_images: the images of a server or a registry, which the provider reads itself
+//!
 //!   list_resource: the objects of each kind for `terraform query`, selected as by data sources
 //!
 //!   action: restart and power of a VM
 //!
-//!   ephemeral: a token of a ServiceAccount, a ticket for a console
+//!   ephemeral: a token of a ServiceAccount, a ticket for a console, a join string of a host
 //!
 //!   functions: pure; of quantities, addresses and cloud-configs
 //!
@@ -74,6 +76,7 @@ pub mod public_ip;
 pub mod quota;
 pub mod readiness;
 pub mod references;
+pub mod remote_images;
 pub mod replacement;
 pub mod resource;
 mod restore;

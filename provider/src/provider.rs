@@ -15,10 +15,11 @@ use crate::{
     connection::{self, ConnectionSettings, Server},
     data_source::{ListDataSource, ObjectAttributes, ObjectDataSource},
     defaults::{self, Defaults},
-    ephemeral::{console::Console, token::Token},
+    ephemeral::{console::Console, host_token::HostToken, token::Token},
     failure::Place,
     functions,
     list_resource::KindList,
+    remote_images::RemoteImages,
     resource::KindResource,
     selector::{LABEL_KEY, LABEL_VALUE, is_label_key, is_label_value},
     session::{Session, Settings},
@@ -395,11 +396,16 @@ impl Provider for BerthProvider {
 
     fn data_sources(&self) -> Vec<Arc<dyn DataSource>> {
         let objects = self.objects.iter().map(|source| source.clone() as Arc<dyn DataSource>);
-        objects.chain(self.lists.iter().map(|source| source.clone() as Arc<dyn DataSource>)).collect()
+        let lists = self.lists.iter().map(|source| source.clone() as Arc<dyn DataSource>);
+        objects.chain(lists).chain([Arc::new(RemoteImages) as Arc<dyn DataSource>]).collect()
     }
 
     fn ephemeral_resources(&self) -> Vec<Arc<dyn EphemeralResource>> {
-        vec![Arc::new(Console::new(self.session.clone())), Arc::new(Token::new(self.session.clone()))]
+        vec![
+            Arc::new(Console::new(self.session.clone())),
+            Arc::new(HostToken::new(self.session.clone())),
+            Arc::new(Token::new(self.session.clone())),
+        ]
     }
 
     fn list_resources(&self) -> Vec<Arc<dyn ListResource>> {

@@ -3,6 +3,7 @@
 mod api;
 mod backup;
 mod console;
+mod crds;
 mod disk_backup;
 mod download;
 mod files;
@@ -33,6 +34,7 @@ use crate::log::LogOptions;
 pub use api::ApiOptions;
 pub use backup::{BackupOptions, BackupSchedule, RestoreOptions};
 pub use console::{ConsoleOptions, ConsoleTarget, LogsOptions, ScreenshotOptions, VncOptions};
+pub use crds::{CrdsOptions, Toleration};
 pub use disk_backup::{BackupSite, ListBackupsOptions, RestoreVmOptions, VerifyBackupOptions};
 pub use download::{
     DiskAction, DiskFileFormat, DiskOptions, DownloadOptions, OriginDownloadOptions, SnapshotAction,
@@ -512,6 +514,9 @@ pub struct ControllersOptions {
     pub placement: PlacementOptions,
     #[command(flatten)]
     pub tenants: TenantOptions,
+    /// Serves /livez and /readyz at this address over HTTP, for probes. Every client of the address may read them. Default: none.
+    #[arg(long, env = "BERTH_HEALTH", value_name = "ADDRESS:PORT")]
+    pub health: Option<SocketAddr>,
 }
 
 /// `berth host`
@@ -646,14 +651,6 @@ pub struct TokenCreate {
     /// kubeconfig; if that is a loopback address, an address of this machine.
     #[arg(long)]
     pub server: Option<String>,
-}
-
-/// `berth crds`
-#[derive(Args, Debug)]
-pub struct CrdsOptions {
-    /// Adds the StoragePool `default`, and the IPPool `default` with this range.
-    #[arg(long, value_name = "PUBLIC_CIDR")]
-    pub defaults: Option<Ipv4Net>,
 }
 
 /// `berth kubeconfig`

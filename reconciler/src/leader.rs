@@ -20,6 +20,8 @@ use tracing::{info, warn};
 
 use berth_engine::Clock;
 
+use crate::health::Health;
+
 const NAME: &str = "berth-controllers";
 /// How long a leader keeps the lease without renewing it.
 const DURATION: Duration = Duration::from_secs(15);
@@ -41,6 +43,7 @@ pub async fn run<F, Fut>(
     identity: &str,
     clock: Arc<dyn Clock>,
     cancel: CancellationToken,
+    health: &Health,
     lead: F,
 ) where
     F: Fn(CancellationToken) -> Fut,
@@ -51,15 +54,16 @@ pub async fn run<F, Fut>(
     while !cancel.is_cancelled() {
         match take(&leases, identity, clock.as_ref(), &mut observed).await {
             Ok(true) => {
+                health.reached();
                 info!(identity, "leading");
                 let leading = cancel.child_token();
                 tokio::select! {
                     () = lead(leading.clone()) => {}
-                    () = keep(&leases, identity, clock.as_ref(), &mut observed) => warn!("the leader lease is lost"),
+                    () = keep(&leases, identity, clock.as_ref(), &mut observed, health) => warn!("the leader lease is lost"),
                 }
                 leading.cancel();
             }
-            Ok(false) => {}
+            Ok(false) => health.reached(),
             Err(error) => warn!(%error, "the leader lease could not be read or taken"),
         }
         tokio::select! {
@@ -71,12 +75,21 @@ pub async fn run<F, Fut>(
 }
 
 /// Renews until the lease is lost or could not be renewed in time.
-async fn keep(leases: &TypedApi<Lease>, identity: &str, clock: &dyn Clock, observed: &mut Observed) {
+async fn keep(
+    leases: &TypedApi<Lease>,
+    identity: &str,
+    clock: &dyn Clock,
+    observed: &mut Observed,
+    health: &Health,
+) {
     let mut renewed = Instant::now();
     loop {
         tokio::time::sleep(PERIOD).await;
         match tokio::time::timeout(PERIOD, take(leases, identity, clock, observed)).await {
-            Ok(Ok(true)) => renewed = Instant::now(),
+            Ok(Ok(true)) => {
+                renewed = Instant::now();
+                health.reached();
+            }
             Ok(Ok(false)) => return,
             Ok(Err(error)) => warn!(%error, "the leader lease could not be renewed"),
             Err(_) => warn!("renewing the leader lease takes too long"),

@@ -10,7 +10,8 @@
 //!            │    graduate, import      moves a site to another control plane; HCL for libvirt's domains
 //!            │    why, doctor, top      explanations of an object and of a machine; the use of hosts
 //!            │    net_trace             the way of a packet over hosts, as text
-//!            │    service               the units of systemd
+//!            │    service, deployment   the units of systemd; the Deployment of the controllers
+//!            │    health                answers to its probes
 //!            ▼
 //!  requests, credential, one_connection ─▶ too_many_requests, api_limits, log   clients, credentials, output
 //! ```
@@ -21,8 +22,10 @@ pub mod api_limits;
 pub mod cli;
 pub mod commands;
 pub mod credential;
+mod deployment;
 mod doctor;
 pub mod graduate;
+pub mod health;
 pub mod import;
 pub mod install;
 pub mod join;

@@ -107,12 +107,13 @@ fn filled(template: &str, values: &[(&str, String)]) -> String {
     text + rest
 }
 
-/// Returns the lines with the variables of the environment.
-fn environment(variables: &[(String, String)]) -> anyhow::Result<String> {
+/// Checks the variables of an environment.
+///
+/// *Errors:* too many of them, one that is given twice, a name or a value that a variable cannot have.
+pub(crate) fn check_variables(variables: &[(String, String)]) -> anyhow::Result<()> {
     if variables.len() > MOST_VARIABLES {
         bail!("--env: at most {MOST_VARIABLES} variables, and not {}", variables.len());
     }
-    let mut lines = String::new();
     let mut names = BTreeSet::new();
     for (name, value) in variables {
         let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
@@ -123,16 +124,25 @@ fn environment(variables: &[(String, String)]) -> anyhow::Result<String> {
                 "--env: {name:?} is no name of a variable: letters, digits and _, at most 128, not beginning with a digit"
             );
         }
-        if name == "BERTH_JOIN" {
-            bail!(
-                "--env {name}: units are readable by every user. Join once with `berth host --join …`, and install the service without it"
-            );
-        }
         if value.len() > LONGEST_VALUE || value.chars().any(char::is_control) {
             bail!("--env {name}: a value has at most {LONGEST_VALUE} bytes and no control characters");
         }
         if !names.insert(name) {
             bail!("--env {name}: given twice");
+        }
+    }
+    Ok(())
+}
+
+/// Returns the lines with the variables of the environment.
+fn environment(variables: &[(String, String)]) -> anyhow::Result<String> {
+    check_variables(variables)?;
+    let mut lines = String::new();
+    for (name, value) in variables {
+        if name == "BERTH_JOIN" {
+            bail!(
+                "--env {name}: units are readable by every user. Join once with `berth host --join …`, and install the service without it"
+            );
         }
         // Within quotes systemd replaces % and reads \ as the begin of a character; $ stands for itself, other than in a command.
         let value = value.replace('%', "%%").replace('\\', "\\\\").replace('"', "\\\"");

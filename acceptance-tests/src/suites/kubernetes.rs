@@ -1,8 +1,13 @@
 //! The same lifecycle on a real Kubernetes control plane.
 
-use anyhow::Result;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
 
 use super::{Kit, kubectl, lifecycle, quotas, restrictions, uploads, verbs};
+use crate::berth::HEALTH;
+use crate::http;
 use crate::platform::Platform;
 use crate::report::Report;
 
@@ -16,6 +21,9 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     report.step("the CRDs, policies and roles apply, and controllers and host start", || {
         platform.install_on_kubernetes()
     })?;
+    report.case("the Deployment is accepted, and its account's controllers answer probes", || {
+        deployment(&platform)
+    });
     // The same cases as on the embedded control plane: a difference between the two is a bug.
     kubectl::reading(report, &platform);
     kubectl::writing(report, &platform);
@@ -26,4 +34,29 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     uploads::push(report, &platform);
     uploads::example(report, &platform, &guest);
     lifecycle::run_cases(report, &mut platform, &guest)
+}
+
+fn deployment(platform: &Platform) -> Result<()> {
+    let get = ["get", "deployment", "berth-controllers", "--namespace=berth-system", "-o", "json"];
+    let object: Value = serde_json::from_str(&platform.kubectl().ok(&get)?).context("a Deployment")?;
+    let spec = &object["spec"];
+    ensure!(spec["replicas"] == 2, "{spec:#}");
+    let container = &spec["template"]["spec"]["containers"][0];
+    ensure!(container["securityContext"]["readOnlyRootFilesystem"] == true, "{container:#}");
+    ensure!(container["resources"]["limits"]["memory"] == "1Gi", "{container:#}");
+    // Pods are not run here, but admitted: by the strictest Pod Security Standard.
+    let label =
+        |text: &str| platform.kubectl().ok(&["label", "namespace", "berth-system", "--overwrite", text]);
+    label("pod-security.kubernetes.io/enforce=restricted")?;
+    let metadata = json!({"name": "restricted", "namespace": "berth-system"});
+    let pod =
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec["template"]["spec"]});
+    let create = ["create", "--dry-run=server", "-f", "-"];
+    platform.kubectl().with_input(&create, &pod.to_string())?.success()?;
+    label("pod-security.kubernetes.io/enforce-")?;
+    for path in ["/livez", "/readyz"] {
+        let body = http::get_within(platform.namespace(), HEALTH, path, Duration::from_secs(30))?;
+        ensure!(body == "ok\n", "{path}: {body}");
+    }
+    Ok(())
 }

@@ -49,6 +49,20 @@ resource "berth_placement_group" "verbs" {
 }
 "#;
 
+const JOIN: &str = r#"
+ephemeral "berth_host_token" "kvm_9" {
+  host   = "kvm-9"
+  server = "https://192.0.2.10:7443"
+}
+
+resource "terraform_data" "machine" {
+  provisioner "local-exec" {
+    command     = "printf %s \"$JOIN\" > join"
+    environment = { JOIN = ephemeral.berth_host_token.kvm_9.join }
+  }
+}
+"#;
+
 const QUERY: &str = r#"
 list "berth_vm" "found" {
   provider = berth
@@ -128,6 +142,7 @@ pub fn run(report: &mut Report, platform: &Platform) {
     let failed = report.count().failed;
     functions(report, platform);
     token(report, platform);
+    join(report, platform);
     if report.count().failed > failed {
         note(&platform.keep_evidence());
     }
@@ -191,6 +206,26 @@ fn token(report: &mut Report, platform: &Platform) {
         project.destroy()?;
         kubectl.delete("rolebinding/verbs")?;
         kubectl.delete("serviceaccount/verbs")
+    });
+}
+
+fn join(report: &mut Report, platform: &Platform) {
+    let kubectl = platform.kubectl();
+    report.case("the join string of a host goes to its machine, and into no state", || {
+        let project = project(platform, JOIN)?;
+        let printed = project.apply()?;
+        let join = project.read("join")?;
+        ensure!(join.starts_with("berth1."), "{} characters", join.len());
+        for (place, text) in [("the state", project.read("terraform.tfstate")?), ("the output", printed)] {
+            ensure!(!text.contains("berth1."), "the join string is in {place}");
+        }
+        kubectl.ok(&["get", "serviceaccount", "host-kvm-9", "--namespace=berth-system"])?;
+        kubectl.ok(&["get", "clusterrolebinding", "berth-host-kvm-9"])?;
+        project.destroy()?;
+        for object in ["serviceaccount/host-kvm-9", "role/berth-host-kvm-9", "rolebinding/berth-host-kvm-9"] {
+            kubectl.ok(&["delete", object, "--namespace=berth-system"])?;
+        }
+        kubectl.delete("clusterrolebinding/berth-host-kvm-9")
     });
 }
 

@@ -41,6 +41,15 @@ pub(super) fn list_page(source: &ListDataSource) -> String {
     text
 }
 
+/// The page of a data source that reads no objects.
+pub(super) fn page(source: &dyn DataSource, example: &str) -> String {
+    let mut text = head(source, example);
+    let schema = source.schema();
+    attributes(&mut text, &schema.block.attributes);
+    nested(&mut text, &schema.block.attributes, "");
+    text.trim_end().to_owned() + "\n"
+}
+
 fn head(source: &dyn DataSource, example: &str) -> String {
     let (name, description) = (source.type_name(), source.schema().block.description);
     let mut text = front_matter(&format!("{name} Data Source - berth"), &description);

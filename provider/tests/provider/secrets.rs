@@ -4,9 +4,10 @@
 //! |---|---|---|---|---|
 //! | `user_data`, sensitive | yes, by Terraform's design | yes, by Terraform's design | yes | no |
 //! | `password_hash`, `sysprep_unattend`, sensitive | yes | yes | yes | no |
+//! | `password` of `berth_remote_images`, sensitive | yes | yes | no | no |
 //! | `user_data_wo`, write-only | no | no | yes | no |
 //! | `password_wo`, write-only | no | no | its hash only | no |
-//! | tokens of `berth_token` and `berth_console`, ephemeral | no | no | where it is passed on to | no |
+//! | tokens of `berth_token`, `berth_console` and `berth_host_token`, ephemeral | no | no | where it is passed on to | no |
 //! | token of the provider block | no | no | no | no |
 
 use std::{fs, io::Read as _, path::Path};
@@ -52,6 +53,17 @@ ephemeral "berth_token" "deploy" {
 ephemeral "berth_console" "other" {
   vm = "other"
 }
+variable "images" {}
+variable "images_password" { sensitive = true }
+data "berth_remote_images" "server" {
+  url      = var.images
+  username = "me"
+  password = var.images_password
+}
+ephemeral "berth_host_token" "kvm" {
+  host   = "kvm-9"
+  server = "https://berth.example:7443"
+}
 resource "berth_vm_class" "small" {
   name   = "small"
   cpus   = 1
@@ -77,7 +89,7 @@ resource "berth_vm" "hidden" {
   class = berth_vm_class.small.name
   disks = [{ name = berth_disk.root["hidden"].name, boot = true }]
   bootstrap = {
-    user_data_wo         = "${var.write_only} token=${ephemeral.berth_token.deploy.token} ticket=${ephemeral.berth_console.other.token}"
+    user_data_wo         = "${var.write_only} token=${ephemeral.berth_token.deploy.token} ticket=${ephemeral.berth_console.other.token} join=${ephemeral.berth_host_token.kvm.join}"
     user_data_wo_version = 1
     password_wo          = var.password
     password_wo_version  = 1
@@ -89,6 +101,7 @@ output "host" {
 "#;
 
 const USER_DATA: &str = "canary-of-user-data-5b1f0c";
+const IMAGES_PASSWORD: &str = "canary-of-images-password-77e1";
 const WRITE_ONLY: &str = "canary-of-write-only-93c2d7";
 const PASSWORD: &str = "canary-of-password-1d77f2";
 const PASSWORD_HASH: &str = "canaryOfPasswordHash4e0a";
@@ -161,7 +174,9 @@ fn each_sensitive_attribute_has_its_canary() {
         "berth_vm.bootstrap.sysprep_unattend",
         "berth_vm.bootstrap.user_data",
         "berth_vm.bootstrap.user_data_wo",
+        "berth_remote_images.password",
         "berth_console.token",
+        "berth_host_token.join",
         "berth_token.token",
     ];
     assert_eq!(found, planted, "plant a canary in the configuration of this file");
@@ -195,6 +210,7 @@ async fn no_secret_is_written_where_it_does_not_belong() {
     let server = server.split("server:").nth(1).and_then(|rest| rest.split_whitespace().next());
     let (token, certificate) = plane.credentials();
 
+    let images = crate::remote_images::checksums().await;
     let mut output = String::new();
     for arguments in [
         &["plan", "-out=plan.bin"][..],
@@ -208,6 +224,8 @@ async fn no_secret_is_written_where_it_does_not_belong() {
             .env("TF_VAR_user_data", format!("#cloud-config\nfinal_message: {USER_DATA}\n"))
             .env("TF_VAR_write_only", format!("#cloud-config\nfinal_message: {WRITE_ONLY}\n#"))
             .env("TF_VAR_password", PASSWORD)
+            .env("TF_VAR_images", &images)
+            .env("TF_VAR_images_password", IMAGES_PASSWORD)
             .env("TF_VAR_password_hash", format!("$6$salt${PASSWORD_HASH}"))
             .env(
                 "TF_VAR_unattend",
@@ -240,7 +258,7 @@ async fn no_secret_is_written_where_it_does_not_belong() {
         let value = hidden.split(name).nth(1).and_then(|rest| rest.split_whitespace().next());
         value.filter(|value| value.len() > 100).expect("it was passed on").to_owned()
     };
-    let (issued, ticket) = (passed_on("token="), passed_on("ticket="));
+    let (issued, ticket, join) = (passed_on("token="), passed_on("ticket="), passed_on("join="));
     assert!(token.len() > 20, "{} characters", token.len());
 
     let mut objects = Vec::new();
@@ -266,15 +284,26 @@ async fn no_secret_is_written_where_it_does_not_belong() {
         [file("trace.log"), fs::read(kubeconfig.with_file_name("audit.log")).expect("an audit log")].concat();
     assert!(has(&logs, "terraform-provider-berth") && has(&logs, "/vms/hidden"), "both logs are there");
 
-    let everywhere = [USER_DATA, PASSWORD_HASH, UNATTEND, WRITE_ONLY, PASSWORD, &issued, &ticket, &token];
+    let everywhere = [
+        USER_DATA,
+        PASSWORD_HASH,
+        UNATTEND,
+        IMAGES_PASSWORD,
+        WRITE_ONLY,
+        PASSWORD,
+        &issued,
+        &ticket,
+        &join,
+        &token,
+    ];
     let places: [(&str, &[u8], &[&str]); 6] = [
-        ("the plan file", &plan, &everywhere[3..]),
-        ("the state file", &file("terraform.tfstate"), &everywhere[3..]),
+        ("the plan file", &plan, &everywhere[4..]),
+        ("the state file", &file("terraform.tfstate"), &everywhere[4..]),
         ("the logs", &logs, &everywhere),
         ("Terraform's output", output.as_bytes(), &everywhere),
         ("objects other than Secrets", &objects, &everywhere),
         // Secrets are sealed there; the administrator's token is in its kubeconfig.
-        ("the control plane's files", &stored, &everywhere[..7]),
+        ("the control plane's files", &stored, &everywhere[..9]),
     ];
     for (place, bytes, canaries) in places {
         let leaked: Vec<&&str> = canaries.iter().filter(|canary| has(bytes, canary)).collect();

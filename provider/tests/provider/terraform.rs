@@ -408,6 +408,11 @@ async fn the_examples_of_the_functions_have_the_results_that_they_say() {
             "cloud_config_merge",
             json!({"user_data": "#cloud-config\npackages:\n  - qemu-guest-agent\n  - nginx\nssh_pwauth: no\n"}),
         ),
+        (
+            "guest_customization",
+            json!({"settings": ["hostname=web-1", "timezone=Europe/Vienna", "mac=52:54:00:12:34:56",
+                "addresses4=192.0.2.10/24", "gateway4=192.0.2.1", "nameservers4=192.0.2.53", "apply"]}),
+        ),
         ("quantity_bytes", json!({"bytes": 21_474_836_480_i64, "half": "10Gi"})),
     ] {
         let directory = tempfile::tempdir().expect("a new directory");

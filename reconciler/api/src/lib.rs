@@ -16,7 +16,7 @@
 //!   of several kinds:      size, cpu_controls, profile (of a VM and its class)   power (of a VM, and its refused changes)
 //!                          guest (of a VM's status)   probe (of a VM)
 //!
-//!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
+//!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   join (of a host)   user_data (cloud-init syntax)
 //!                          password, sysprep (of a guest)
 //!                          console, guest_access (ways into a guest), packet_trace, image_upload
 //!                          image_download ─▶ image_copy      disk_read ─▶ console
@@ -56,6 +56,7 @@ pub mod image_copy;
 pub mod image_download;
 pub mod image_upload;
 pub mod ip_pool;
+pub mod join;
 mod json_kind;
 pub mod key_class;
 mod labels;

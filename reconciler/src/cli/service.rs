@@ -64,7 +64,8 @@ pub struct UnitOptions {
     pub arguments: Vec<String>,
 }
 
-fn variable(text: &str) -> Result<(String, String), String> {
+/// Reads a variable of the environment.
+pub(super) fn variable(text: &str) -> Result<(String, String), String> {
     let pair = text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
     pair.ok_or_else(|| format!("{text:?} is not NAME=VALUE"))
 }

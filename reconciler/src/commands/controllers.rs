@@ -1,14 +1,28 @@
 //! `berth controllers`: the controllers on a Kubernetes control plane, one leader at a time.
 
-use berth_controllers as controllers;
+use std::sync::Arc;
 
-use crate::{cli::ControllersOptions, install, leader, site};
+use anyhow::Context;
+use berth_controllers as controllers;
+use tokio::net::TcpListener;
+
+use crate::{
+    cli::ControllersOptions,
+    health::{self, Health},
+    install, leader, site,
+};
 
 use super::{connect, signals};
 
 pub(super) async fn run(options: ControllersOptions) -> anyhow::Result<()> {
     let cancel = signals::cancel_on_signal()?;
     let tenants = options.tenants.networks()?;
+    let health = Arc::new(Health::default());
+    if let Some(at) = options.health {
+        let listener = TcpListener::bind(at).await;
+        let listener = listener.with_context(|| format!("listening for probes on {at} (--health)"))?;
+        tokio::spawn(health::serve(listener, health.clone()));
+    }
     let client = connect::client(&options.connection, &options.api.limits()).await?;
     if let Some(public) = options.public_cidr {
         install::defaults(&client, &public.to_string()).await?;
@@ -20,7 +34,7 @@ pub(super) async fn run(options: ControllersOptions) -> anyhow::Result<()> {
     };
     let identity = format!("{}-{}", nix::unistd::gethostname()?.to_string_lossy(), config.identities.hex(8));
     let clock = config.clock.clone();
-    Box::pin(leader::run(client.clone(), &identity, clock, cancel, |leading| {
+    Box::pin(leader::run(client.clone(), &identity, clock, cancel, &health, |leading| {
         let decide = |leading| controllers::run(client.clone(), config.clone(), leading);
         site::while_in_charge(client.clone(), || None, leading, decide)
     }))

@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 
 use super::{local_agent, usage_server::SOCKET};
 use crate::{
-    cli::{Cli, Role, ServiceAction, ServiceOptions, TimeSpan, UnitOptions},
+    cli::{Cli, ServiceAction, ServiceOptions, TimeSpan, UnitOptions},
     service::{Service, Unit, units},
 };
 
@@ -59,7 +59,7 @@ fn described(options: &UnitOptions, state_dir: &Path) -> anyhow::Result<Vec<Unit
     let mut command: Vec<OsString> = vec!["berth".into(), role.as_str().into(), "--state-dir".into()];
     command.push(state_dir.clone().into());
     command.extend(arguments.iter().map(OsString::from));
-    let variables = options_of_variables(role, &environment, &command)?;
+    let variables = options_of_variables(role.as_str(), &environment, &command)?;
     command.extend(variables.into_iter().map(OsString::from));
     // Rather now than in the log of a service that does not start.
     Cli::try_parse_from(command).with_context(|| format!("the options of `berth {}`", role.as_str()))?;
@@ -69,21 +69,20 @@ fn described(options: &UnitOptions, state_dir: &Path) -> anyhow::Result<Vec<Unit
 /// Returns the options for which variables of the environment stand, so that their values are checked like those of options.
 ///
 /// *Errors:* a variable of berth that the command does not have, or whose option is given as well.
-fn options_of_variables(
-    role: Role,
+pub(super) fn options_of_variables(
+    role: &str,
     environment: &[(String, String)],
     given: &[OsString],
 ) -> anyhow::Result<Vec<String>> {
     let berth = Cli::command();
-    let role_options =
-        berth.find_subcommand(role.as_str()).into_iter().flat_map(clap::Command::get_arguments);
+    let role_options = berth.find_subcommand(role).into_iter().flat_map(clap::Command::get_arguments);
     let known: Vec<&clap::Arg> = berth.get_arguments().chain(role_options).collect();
     let mut options = Vec::new();
     for (name, value) in environment.iter().filter(|(name, _)| name.starts_with("BERTH_")) {
         let option =
             known.iter().find(|option| option.get_env().is_some_and(|variable| variable == name.as_str()));
         let Some(long) = option.and_then(|option| option.get_long()) else {
-            bail!("--env {name}: `berth {}` has no option with this variable", role.as_str());
+            bail!("--env {name}: `berth {role}` has no option with this variable");
         };
         let names_the_option = |argument: &OsString| {
             let rest = argument.to_str().and_then(|argument| argument.strip_prefix("--")?.strip_prefix(long));
@@ -204,6 +203,7 @@ fn some(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::Role;
 
     fn options(role: Role, arguments: &[&str]) -> UnitOptions {
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();

@@ -301,8 +301,33 @@ pub(super) fn from_registry(report: &mut Report, platform: &mut Platform, guest:
         let cached = platform.host().state().join("images").join(sum);
         let [original, cached] = [&guest.path, &cached].map(|path| path.to_str().unwrap_or_default());
         qemu_img(&["compare", "-f", "qcow2", "-F", "qcow2", original, cached], platform.folder())?;
-        delete(kubectl, &["image/from-registry"])
+        delete(kubectl, &["image/from-registry"])?;
+        listed(platform, &registry)
     });
+}
+
+/// Terraform lists the tags of the repository, and makes an image of each.
+fn listed(platform: &Platform, registry: &OciRegistry) -> Result<()> {
+    let repository = registry.url("disks/small");
+    let project = platform.project_of(&format!(
+        r#"
+data "berth_remote_images" "small" {{
+  url         = "{repository}"
+  name_filter = "?"
+}}
+
+resource "berth_image" "listed" {{
+  for_each = {{ for image in data.berth_remote_images.small.images : image.name => image.url }}
+  name     = "listed-${{each.key}}"
+  source   = {{ url = each.value }}
+}}
+"#
+    ))?;
+    project.init()?;
+    project.run(&["apply", "-auto-approve", "-input=false", "-no-color"])?.success()?;
+    let image = platform.kubectl().condition("image/listed-1", "Ready=True", None, SOON)?;
+    ensure!(image["spec"]["source"]["url"] == format!("{repository}:1"), "{:#}", image["spec"]);
+    project.run(&["destroy", "-auto-approve", "-input=false", "-no-color"])?.success().map(drop)
 }
 
 type Make = fn(&Path) -> Result<PathBuf>;

@@ -1,0 +1,24 @@
+variable "machine" {
+  type        = string
+  description = "Address of the new machine, for ssh as root."
+}
+
+ephemeral "berth_host_token" "kvm_3" {
+  host               = "kvm-3"
+  server             = "https://192.0.2.10:7443"
+  expiration_seconds = 3600
+}
+
+# A file that only root of the machine reads: `berth host --join @/root/berth-join` on it joins.
+resource "terraform_data" "join" {
+  connection {
+    type = "ssh"
+    host = var.machine
+    user = "root"
+  }
+
+  provisioner "file" {
+    content     = ephemeral.berth_host_token.kvm_3.join
+    destination = "/root/berth-join"
+  }
+}
