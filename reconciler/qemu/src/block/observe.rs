@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::names::is_inline;
 use super::{BlockError, IoLimits, ObservedCdrom, ObservedDisk};
 use crate::devices;
-use crate::machine::{Bus, CdromSpec, MAX_CDROMS, NicModel, PORT_PREFIX, SEED_TARGET};
+use crate::machine::{Bus, CdromSpec, MAX_CDROMS, NicModel, PORT_PREFIX, RbdImage, SEED_TARGET};
 use crate::nics::{ObservedNic, port_of};
 use crate::qmp::Qmp;
 
@@ -220,8 +220,11 @@ pub(super) async fn node(qmp: &Qmp, name: &str) -> Result<Option<Node>, BlockErr
 /// options.
 fn file_of(shown: String) -> PathBuf {
     let options = shown.strip_prefix("json:").and_then(|json| serde_json::from_str::<Value>(json).ok());
-    let file = options.and_then(|o| text(o.get("file").unwrap_or(&o), "filename"));
-    PathBuf::from(file.unwrap_or(shown))
+    let options = options.as_ref().map(|options| options.get("file").unwrap_or(options));
+    if let Some(image) = options.and_then(RbdImage::of_node) {
+        return image.file();
+    }
+    PathBuf::from(options.and_then(|options| text(options, "filename")).unwrap_or(shown))
 }
 
 fn text(value: &Value, name: &str) -> Option<String> {

@@ -286,11 +286,12 @@ impl LocalHypervisor {
             cpus: affinity::emulator(&spec.affinity).map_err(LaunchError::Affinity)?,
             name: None,
             folder: None,
+            has_network: spec.machine.needs_network(),
         };
         let mut helpers = Vec::new();
         if let Some(files) = &spec.files.tpm {
-            let cell =
-                launch::Cell { ruleset: tpm_ruleset.as_ref(), group: None, limits: &[], ..cell.clone() };
+            let ruleset = tpm_ruleset.as_ref();
+            let cell = launch::Cell { ruleset, group: None, limits: &[], has_network: false, ..cell.clone() };
             let log = &spec.files.paths.stderr_log;
             let stderr =
                 stderr.try_clone().map_err(|source| LaunchError::Prepare { path: log.clone(), source })?;

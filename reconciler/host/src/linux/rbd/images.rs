@@ -1,0 +1,92 @@
+//! The contents of Images in Ceph: each is imported once, into a snapshot of which volumes are clones.
+//!
+//! An import is written under a name of its own and renamed at its end, so that of two hosts which import one content the first wins.
+//! Imported contents stay: berth does not know which other sites have clones of them.
+
+use berth_qemu::machine::Backing;
+
+use super::super::qemu_img::{QEMU_IMG, block_node};
+use super::client::{Client, LONG, PATIENCE, is_absent};
+use super::{RbdPool, Result, options_of, replies};
+use crate::{ImageFacts, SystemError};
+
+/// The snapshot that volumes are clones of.
+const BASE: &str = "base";
+/// How much of a digest is in a name: names of images are short.
+const DIGEST: usize = 64;
+/// The features of all images: one client writes at a time.
+pub(super) const FEATURES: &str = "layering,exclusive-lock,object-map,fast-diff,deep-flatten";
+
+impl RbdPool {
+    /// Imports the content of an Image, unless the pool has it. Returns the snapshot, as `rbd` names it.
+    pub(super) async fn import(&self, image: &ImageFacts) -> Result<String> {
+        let name = format!("berth-image-{}", cut(&image.digest, DIGEST));
+        let snapshot = format!("{}@{BASE}", self.spec(&name));
+        let _importing = self.importing.lock().await;
+        if self.has_base(&name).await? {
+            return Ok(snapshot);
+        }
+        let unfinished = format!("berth-import-{}-{}", cut(&self.host(), 40), cut(&image.digest, 16));
+        // That of an interrupted import.
+        self.discard(&unfinished).await?;
+        self.write(image, &unfinished).await?;
+        let renamed = self.rbd(&["rename", &self.spec(&unfinished), &self.spec(&name)]).await?;
+        if !renamed.ok {
+            self.discard(&unfinished).await?;
+            // Another host may have been first.
+            if !self.has_base(&name).await? {
+                return Err(Client::failed(&renamed));
+            }
+        }
+        tracing::info!(pool = self.mapping.pool, digest = image.digest, "image imported into Ceph");
+        Ok(snapshot)
+    }
+
+    async fn has_base(&self, name: &str) -> Result<bool> {
+        let reply = self.rbd(&["snap", "ls", "--format", "json", &self.spec(name)]).await?;
+        match reply.ok {
+            true => replies::is_protected(&reply.stdout, BASE).map_err(Self::not_understood),
+            false if is_absent(&reply) => Ok(false),
+            false => Err(Client::failed(&reply)),
+        }
+    }
+
+    async fn write(&self, image: &ImageFacts, name: &str) -> Result<()> {
+        let (spec, size) = (self.spec(name), bytes(image.virtual_size));
+        self.must(&["create", "--size", &size, "--image-feature", FEATURES, &spec], PATIENCE).await?;
+        // No name is read from the header of the file.
+        let file = Backing { file: image.path.clone(), format: image.format, backing: None };
+        let (source, target) = (format!("json:{}", block_node(&file, "auto")), options_of(&self.image(name)));
+        let args = ["convert", "-n", "--target-image-opts", &source, &target];
+        let written = self.client.within(&QEMU_IMG, &args, LONG).await?;
+        if !written.ok {
+            let detail = written.stderr.lines().last().unwrap_or("it gives no reason").to_owned();
+            return Err(SystemError::Program { program: "qemu-img", detail });
+        }
+        let snapshot = format!("{spec}@{BASE}");
+        self.must(&["snap", "create", "--no-progress", &snapshot], PATIENCE * 4).await?;
+        self.must(&["snap", "protect", &snapshot], PATIENCE).await.map(drop)
+    }
+
+    /// Removes an import that is not finished.
+    async fn discard(&self, name: &str) -> Result<()> {
+        let spec = self.spec(name);
+        let found = self.rbd(&["info", "--format", "json", &spec]).await?;
+        if is_absent(&found) {
+            return Ok(());
+        }
+        // It may have no snapshot yet, or one that is not protected.
+        self.rbd(&["snap", "unprotect", &format!("{spec}@{BASE}")]).await?;
+        self.rbd_within(&["snap", "purge", "--no-progress", &spec], LONG).await?;
+        self.must(&["rm", "--no-progress", &spec], LONG).await.map(drop)
+    }
+}
+
+/// A size as an option of `rbd`.
+pub(super) fn bytes(size: u64) -> String {
+    format!("{size}B")
+}
+
+fn cut(text: &str, most: usize) -> &str {
+    text.get(..most).unwrap_or(text)
+}

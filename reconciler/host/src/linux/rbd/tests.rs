@@ -1,0 +1,53 @@
+use std::path::Path;
+
+use super::*;
+
+fn mapping(pool: &str, place: &str) -> RbdPoolMapping {
+    format!("{pool}={place}").parse().expect("a mapping")
+}
+
+fn open(mappings: &[RbdPoolMapping], folders: &[PoolFolderMapping], access: &CephAccess) -> Result<RbdPools> {
+    RbdPools::open(&Layout::new("/state"), mappings, folders, access)
+}
+
+#[test]
+fn an_image_of_a_volume_is_named_by_its_id() {
+    let pools = open(&[mapping("fast", "vms/site")], &[], &CephAccess::default()).expect("opened");
+    let pool = pools.get("fast").expect("there");
+    assert_eq!(pool.spec(&RbdPool::name_of("v-1")), "vms/site/berth-v-1");
+    let file = pool.image("berth-v-1").file();
+    assert_eq!(file, Path::new("rbd:vms/site/berth-v-1:id=berth:conf=/state/rbd/fast/ceph.conf"));
+    assert!(Layout::new("/state").pool_of(&file).is_none(), "it is no file of a pool");
+    let options = "driver=raw,file.driver=rbd,file.pool=vms,file.namespace=site,file.image=berth-v-1,file.user=berth,\
+                   file.conf=/state/rbd/fast/ceph.conf";
+    assert_eq!(options_of(&pool.image("berth-v-1")), options);
+    assert!(pools.refuse("fast", "it cannot").is_err() && pools.refuse("default", "it cannot").is_ok());
+}
+
+#[test]
+fn a_pool_has_one_place_and_the_user_a_name() {
+    let folder: PoolFolderMapping = "fast=/mnt/fast".parse().expect("a mapping");
+    let access = CephAccess::default();
+    assert!(open(&[mapping("fast", "vms")], &[folder], &access).is_err());
+    assert!(open(&[mapping("fast", "vms"), mapping("fast", "hdd")], &[], &access).is_err());
+    let odd = CephAccess { user: "a:b".to_owned(), ..access.clone() };
+    assert!(open(&[mapping("fast", "vms")], &[], &odd).is_err());
+    assert!(open(&[], &[], &odd).is_ok(), "it is not used");
+}
+
+#[tokio::test]
+async fn a_pool_that_is_not_declared_as_one_of_ceph_is_away_and_changes_nothing() {
+    let pools = open(&[mapping("fast", "vms")], &[], &CephAccess::default()).expect("opened");
+    let pool = pools.get("fast").expect("there");
+    let away = |result: Result<()>| matches!(result, Err(SystemError::PoolAway { .. }));
+    assert!(away(pool.ensure_there().await), "not known yet");
+    let shared = SharedPool { id: Some("u".to_owned()), host: "a".to_owned(), marks: true, is_rbd: false };
+    pools.declare(&BTreeMap::from([("fast".to_owned(), Some(shared.clone()))]));
+    assert!(away(pool.ensure_there().await), "a folder that hosts share");
+    let new = SharedPool { id: None, is_rbd: true, ..shared };
+    pools.declare(&BTreeMap::from([("fast".to_owned(), Some(new))]));
+    assert!(away(pool.ensure_there().await), "it has no identity yet");
+    let facts = pools.facts().await;
+    assert_eq!(facts[0].path, Path::new("rbd:vms"));
+    assert!(facts[0].problem.is_some() && facts[0].total_bytes == 0);
+}
