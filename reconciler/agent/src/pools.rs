@@ -27,12 +27,13 @@ pub(crate) fn declare(ctx: &Context) {
 }
 
 fn shared(pool: &StoragePool, host: &str) -> Option<SharedPool> {
-    if pool.spec.pool_type != StoragePoolType::Shared {
+    if !pool.spec.pool_type.is_shared() {
         return None;
     }
     let folder = pool.status.as_ref().and_then(|status| status.shared.as_ref());
     let marks = folder.is_some_and(|of| !of.initialized && of.first_host.as_deref() == Some(host));
-    Some(SharedPool { id: folder.map(|of| of.id.clone()), host: host.to_owned(), marks })
+    let is_rbd = pool.spec.pool_type == StoragePoolType::Rbd;
+    Some(SharedPool { id: folder.map(|of| of.id.clone()), host: host.to_owned(), marks, is_rbd })
 }
 
 /// Looks for a volume.

@@ -508,7 +508,7 @@ impl Volumes for LinuxSystem {
     }
 
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts> {
-        let _no_image_goes = self.bases.read().await;
+        let no_image_goes = self.bases.read().await;
         let base = match &volume.base {
             None => None,
             Some(digest) => {
@@ -517,6 +517,8 @@ impl Volumes for LinuxSystem {
             }
         };
         if let Some(rbd) = self.rbd.get(&volume.pool) {
+            // An import takes minutes; it is tried again if the image goes meanwhile.
+            drop(no_image_goes);
             return rbd.create(volume, base.as_ref()).await;
         }
         let new = volume.clone();

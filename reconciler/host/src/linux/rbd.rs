@@ -67,8 +67,10 @@ pub(super) struct RbdPool {
     own: Mutex<BTreeSet<String>>,
     /// Held while the content of an Image is imported.
     importing: tokio::sync::Mutex<()>,
-    /// Held while a volume goes to the trash, comes back or is deleted.
+    /// Held while a volume goes to the trash, comes back or is marked as being deleted.
     trashing: tokio::sync::Mutex<()>,
+    /// Held while images of volumes are deleted.
+    removing: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl RbdPools {
@@ -164,6 +166,7 @@ impl RbdPool {
             own: Mutex::default(),
             importing: tokio::sync::Mutex::default(),
             trashing: tokio::sync::Mutex::default(),
+            removing: Arc::default(),
         }
     }
 

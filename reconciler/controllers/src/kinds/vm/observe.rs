@@ -6,7 +6,7 @@ use std::{
 };
 
 use berth_api::{
-    Binding, Disk, MOST_DISK_READERS, Network, PlacementGroup, PublicIP, StoragePoolType, VM, VMStatus,
+    Binding, Disk, MOST_DISK_READERS, Network, PlacementGroup, PublicIP, VM, VMStatus,
     placement_group::TopologyClaim,
     vm::{InterfaceStatus, NetworkInterface, disk_obstacle},
 };
@@ -261,7 +261,7 @@ fn by_pool<'a>(cache: &Cache, disks: impl Iterator<Item = &'a Disk>) -> BTreeMap
     for disk in disks {
         let pool = disk.spec.pool.as_str();
         let spec = cache.tables.storage_pools.cluster(pool).map(|pool| &pool.spec);
-        let is_shared = spec.is_some_and(|spec| spec.pool_type == StoragePoolType::Shared);
+        let is_shared = spec.is_some_and(|spec| spec.pool_type.is_shared());
         let percent =
             spec.map(|spec| spec.overcommit_percent).and_then(|percent| u64::try_from(percent).ok());
         let new = pools.entry(pool.to_owned()).or_default();

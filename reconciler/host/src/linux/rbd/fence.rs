@@ -10,7 +10,7 @@
 
 use super::client::{PATIENCE, REFUSED_FOR};
 use super::note::Note;
-use super::{RbdPool, Result, replies};
+use super::{RbdPool, Result, locked, replies};
 use crate::{NewTake, SystemError, VolumeFacts};
 
 /// The greatest number of clients of one image.
@@ -19,6 +19,8 @@ const MOST_CLIENTS: usize = 64;
 impl RbdPool {
     /// Takes a volume from a host that is gone for good.
     pub(in super::super) async fn take(&self, new: &NewTake) -> Result<VolumeFacts> {
+        // A note of this host may be from a time before another host took the volume.
+        locked(&self.own).remove(&new.id);
         if let Some(found) = self.volume(&new.id).await? {
             return Ok(found);
         }
@@ -111,6 +113,7 @@ mod tests {
             retained: false,
             deleted_at: None,
             deleted_after: None,
+            removing: false,
         };
         let new = NewTake {
             pool: "fast".to_owned(),

@@ -27,6 +27,9 @@ pub(super) struct Note {
     /// The trash's clock at deletion, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) deleted_after: Option<u64>,
+    /// Its image is being deleted for good.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) removing: bool,
 }
 
 impl Note {
@@ -40,6 +43,7 @@ impl Note {
             retained: false,
             deleted_at: None,
             deleted_after: None,
+            removing: false,
         }
     }
 

@@ -10,6 +10,7 @@
 //! The image keeps its name in the trash: only its note says so.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_qemu::machine::{Cache, Format};
@@ -158,7 +159,7 @@ impl RbdPool {
         self.ensure_there().await?;
         let lost = || SystemError::VolumeLost { id: id.to_owned() };
         let alone = self.trashing.lock().await;
-        let note = self.note(id).await?.ok_or_else(lost)?;
+        let note = self.note(id).await?.filter(|note| !note.removing).ok_or_else(lost)?;
         let note = Note {
             owner: owner.clone(),
             retained: false,
@@ -173,13 +174,19 @@ impl RbdPool {
         self.volume(id).await?.ok_or_else(lost)
     }
 
-    /// Deletes the volumes that have been in the trash for longer than `older_than`.
-    pub(in super::super) async fn purge(&self, older_than: Duration, clock: u64) -> Result<Vec<String>> {
+    /// Begins to delete the volumes that have been in the trash for longer than `older_than`: of a large one that takes minutes. Returns those
+    /// that are being deleted.
+    pub(in super::super) async fn purge(
+        self: &Arc<Self>,
+        older_than: Duration,
+        clock: u64,
+    ) -> Result<Vec<String>> {
         self.ensure_there().await?;
-        let _alone = self.trashing.lock().await;
-        let mut purged = Vec::new();
+        let mut due = Vec::new();
+        let alone = self.trashing.lock().await;
         for note in self.notes().await? {
-            if note.deleted_at.is_none() || rested(&note, clock) < older_than {
+            let is_due = note.removing || rested(&note, clock) >= older_than;
+            if note.deleted_at.is_none() || !is_due {
                 continue;
             }
             // In its metadata, and not as it was seen before: another host may have it.
@@ -187,16 +194,34 @@ impl RbdPool {
             if !self.is_own(&note).await? {
                 continue;
             }
-            let spec = self.spec(&Self::name_of(&note.volume_id));
-            let removed = self.rbd_within(&["rm", "--no-progress", &spec], LONG).await?;
-            if !removed.ok && !is_absent(&removed) {
-                return Err(Client::failed(&removed));
-            }
-            self.remove_note(&note.volume_id).await?;
-            tracing::info!(volume = note.volume_id, "volume purged from the trash");
-            purged.push(note.volume_id);
+            due.push(note.volume_id.clone());
+            self.write_note(&Note { removing: true, ..note }).await?;
         }
-        Ok(purged)
+        drop(alone);
+        if let Ok(alone) = Arc::clone(&self.removing).try_lock_owned()
+            && !due.is_empty()
+        {
+            let (pool, ids) = (Arc::clone(self), due.clone());
+            tokio::spawn(async move {
+                for id in ids {
+                    if let Err(error) = pool.remove(&id).await {
+                        tracing::warn!(volume = id, error = error.chain(), "volume in the trash not deleted");
+                    }
+                }
+                drop(alone);
+            });
+        }
+        Ok(due)
+    }
+
+    async fn remove(&self, id: &str) -> Result<()> {
+        let spec = self.spec(&Self::name_of(id));
+        let removed = self.rbd_within(&["rm", "--no-progress", &spec], LONG).await?;
+        if !removed.ok && !is_absent(&removed) {
+            return Err(Client::failed(&removed));
+        }
+        tracing::info!(volume = id, "volume purged from the trash");
+        self.remove_note(id).await
     }
 
     /// Lists the volumes of this host; none while the pool is away.
@@ -207,7 +232,7 @@ impl RbdPool {
 
     /// Lists the volumes in the trash; none while the pool is away.
     pub(in super::super) async fn trashed(&self, clock: u64) -> Result<Vec<TrashedVolume>> {
-        let listed = self.listed(|note| note.deleted_at.is_some()).await?;
+        let listed = self.listed(|note| note.deleted_at.is_some() && !note.removing).await?;
         let trashed = listed.into_iter().map(|(note, size)| TrashedVolume {
             deleted_at: note.deleted_at.unwrap_or(Timestamp::UNIX_EPOCH),
             rested: rested(&note, clock),
