@@ -147,7 +147,8 @@ impl RbdPools {
 
     /// Returns the pools as they are now. They are looked at beside each other.
     pub(super) async fn facts(&self) -> Vec<PoolFolderFacts> {
-        futures::future::join_all(self.all().map(|pool| pool.facts())).await
+        let pools: Vec<_> = self.all().cloned().collect();
+        futures::future::join_all(pools.into_iter().map(|pool| async move { pool.facts().await })).await
     }
 }
 

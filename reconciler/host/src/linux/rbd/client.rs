@@ -87,9 +87,8 @@ impl Client {
     }
 
     async fn run(&self, program: &Program, args: &[&str], limit: Duration) -> Result<Output> {
-        let conf = self.conf();
-        let conf = conf.to_string_lossy();
-        let mut all: Vec<&str> = vec!["--conf", &*conf, "--id", self.user()];
+        let conf = self.conf().to_string_lossy().into_owned();
+        let mut all = vec!["--conf", conf.as_str(), "--id", self.user()];
         all.extend(args);
         self.within(program, &all, limit).await
     }

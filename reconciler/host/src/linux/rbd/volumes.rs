@@ -35,7 +35,7 @@ impl RbdPool {
         check_name("volume", id)?;
         self.ensure_there().await?;
         let Some(note) = self.note(id).await?.filter(Note::is_there) else { return Ok(None) };
-        if !self.is_own(&note).await? {
+        if !self.owns(&note).await? {
             return Ok(None);
         }
         match self.size(&Self::name_of(id)).await? {
@@ -191,7 +191,7 @@ impl RbdPool {
             }
             // In its metadata, and not as it was seen before: another host may have it.
             locked(&self.own).remove(&note.volume_id);
-            if !self.is_own(&note).await? {
+            if !self.owns(&note).await? {
                 continue;
             }
             due.push(note.volume_id.clone());
@@ -250,7 +250,7 @@ impl RbdPool {
         }
         let mut own = Vec::new();
         for note in notes {
-            match self.is_own(&note).await {
+            match self.owns(&note).await {
                 Err(SystemError::PoolAway { .. }) => return Ok(Vec::new()),
                 Ok(false) => {}
                 Ok(true) => own.push(note),
@@ -275,7 +275,7 @@ impl RbdPool {
 
     /// Whether this host has a volume still. Another one has taken it if this one was declared gone for good: then its note here is removed.
     /// Asked once for each volume.
-    async fn is_own(&self, note: &Note) -> Result<bool> {
+    async fn owns(&self, note: &Note) -> Result<bool> {
         if locked(&self.own).contains(&note.volume_id) {
             return Ok(true);
         }
