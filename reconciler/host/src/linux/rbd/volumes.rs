@@ -25,6 +25,9 @@ use super::note::Note;
 use super::{RbdPool, Result, locked, replies};
 use crate::{ImageFacts, NewVolume, SystemError, TrashedVolume, VolumeFacts, VolumeOwner};
 
+/// How long the deletion of images waits after one that failed.
+const REMOVE_AGAIN: Duration = Duration::from_secs(30);
+
 impl RbdPool {
     /// The name of the image of a volume.
     pub(super) fn name_of(id: &str) -> String {
@@ -206,6 +209,8 @@ impl RbdPool {
                 for id in ids {
                     if let Err(error) = pool.remove(&id).await {
                         tracing::warn!(volume = id, error = error.chain(), "volume in the trash not deleted");
+                        // Ceph forgets a client that was killed after half a minute.
+                        tokio::time::sleep(REMOVE_AGAIN).await;
                     }
                 }
                 drop(alone);
@@ -232,7 +237,9 @@ impl RbdPool {
 
     /// Lists the volumes in the trash; none while the pool is away.
     pub(in super::super) async fn trashed(&self, clock: u64) -> Result<Vec<TrashedVolume>> {
-        let listed = self.listed(|note| note.deleted_at.is_some() && !note.removing).await?;
+        // While one is being deleted there is nothing else to do about it.
+        let are_removed = self.removing.try_lock().is_err();
+        let listed = self.listed(|note| note.deleted_at.is_some() && !(note.removing && are_removed)).await?;
         let trashed = listed.into_iter().map(|(note, size)| TrashedVolume {
             deleted_at: note.deleted_at.unwrap_or(Timestamp::UNIX_EPOCH),
             rested: rested(&note, clock),
