@@ -44,6 +44,8 @@ const META: &str = "berth";
 /// How long a look that found the pool, or did not, is true.
 const THERE_FOR: Duration = Duration::from_secs(60);
 const AWAY_FOR: Duration = Duration::from_secs(5);
+/// How old a look and the space may be that the host reports.
+const REPORTED_FOR: Duration = Duration::from_secs(15);
 
 /// The storage pools that are in Ceph.
 #[derive(Clone, Debug, Default)]
@@ -59,8 +61,10 @@ pub(super) struct RbdPool {
     declared: Mutex<Option<SharedPool>>,
     /// When it was looked at last, and why it is away.
     seen: Mutex<Option<(Instant, std::result::Result<(), String>)>>,
-    /// The space that was reported last.
-    space: Mutex<Option<Space>>,
+    /// The space that was reported last, and when.
+    space: Mutex<Option<(Instant, Space)>>,
+    /// Held during a look.
+    looking: tokio::sync::Mutex<()>,
     /// Whether QEMU's programs have opened an image in it.
     is_opened: AtomicBool,
     /// The volumes whose images say that this host has them.
@@ -163,6 +167,7 @@ impl RbdPool {
             declared: Mutex::default(),
             seen: Mutex::default(),
             space: Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
             is_opened: AtomicBool::default(),
             own: Mutex::default(),
             importing: tokio::sync::Mutex::default(),
@@ -196,23 +201,33 @@ impl RbdPool {
     ///
     /// *Errors*: [`SystemError::PoolAway`].
     pub(super) async fn ensure_there(&self) -> Result<()> {
-        let known = locked(&self.seen).clone();
-        let is_fresh = |(at, found): &(Instant, std::result::Result<(), String>)| {
-            at.elapsed() < if found.is_ok() { THERE_FOR } else { AWAY_FOR }
-        };
-        let found = match known.filter(is_fresh) {
-            Some((_, found)) => found,
+        self.seen_within(THERE_FOR).await.map_err(|detail| self.client.away(detail))
+    }
+
+    /// Returns what a look found that is not older than this, or a new one. One look goes on at a time.
+    async fn seen_within(&self, there_for: Duration) -> std::result::Result<(), String> {
+        if let Some(found) = self.recent(there_for) {
+            return found;
+        }
+        let _alone = self.looking.lock().await;
+        match self.recent(there_for) {
+            Some(found) => found,
             None => self.look_now().await,
-        };
-        found.map_err(|detail| self.client.away(detail))
+        }
+    }
+
+    fn recent(&self, there_for: Duration) -> Option<std::result::Result<(), String>> {
+        let (at, found) = locked(&self.seen).clone()?;
+        let fresh_for = if found.is_ok() { there_for } else { AWAY_FOR };
+        (at.elapsed() < fresh_for).then_some(found)
     }
 
     async fn facts(&self) -> PoolFolderFacts {
-        let problem = match self.look_now().await {
+        let problem = match self.seen_within(REPORTED_FOR).await {
             Ok(()) => self.measure().await.err(),
             Err(problem) => Some(problem),
         };
-        let space = locked(&self.space).filter(|_| problem.is_none());
+        let space = locked(&self.space).filter(|_| problem.is_none()).map(|(_, space)| space);
         PoolFolderFacts {
             pool: self.mapping.pool.clone(),
             path: PathBuf::from(format!("rbd:{}", self.spec("").trim_end_matches('/'))),
@@ -320,15 +335,16 @@ impl RbdPool {
 
     /// Asks for the space of the pool. One that was reported once is known also while the cluster does not report it.
     async fn measure(&self) -> std::result::Result<(), String> {
+        if locked(&self.space).is_some_and(|(at, _)| at.elapsed() < REPORTED_FOR) {
+            return Ok(());
+        }
         let reply = self.client.ceph(&["df", "--format", "json"]).await.map_err(|error| text_of(&error))?;
-        let found = match reply.ok {
-            true => replies::space(&reply.stdout, &self.mapping.ceph_pool)?,
-            false => {
-                return Err(format!("ceph df failed: {}", reply.stderr.lines().last().unwrap_or_default()));
-            }
-        };
+        if !reply.ok {
+            return Err(format!("ceph df failed: {}", reply.stderr.lines().last().unwrap_or_default()));
+        }
+        let found = replies::space(&reply.stdout, &self.mapping.ceph_pool)?;
         let mut known = locked(&self.space);
-        *known = found.or(*known);
+        *known = found.map(|space| (Instant::now(), space)).or(*known);
         match *known {
             Some(_) => Ok(()),
             None => {

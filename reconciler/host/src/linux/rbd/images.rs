@@ -55,7 +55,8 @@ impl RbdPool {
         let (spec, size) = (self.spec(name), bytes(image.virtual_size));
         self.must(&["create", "--size", &size, "--image-feature", FEATURES, &spec], PATIENCE).await?;
         // No name is read from the header of the file.
-        let file = Backing { file: image.path.clone(), format: image.format, backing: None };
+        let path = std::path::absolute(&image.path).unwrap_or_else(|_| image.path.clone());
+        let file = Backing { file: path, format: image.format, backing: None };
         let (source, target) = (format!("json:{}", block_node(&file, "auto")), options_of(&self.image(name)));
         let args = ["convert", "-n", "--target-image-opts", &source, &target];
         let written = self.client.within(&QEMU_IMG, &args, LONG).await?;
