@@ -213,7 +213,7 @@ fn is_unreachable(stderr: &str) -> bool {
     signs.iter().any(|sign| stderr.contains(sign))
 }
 
-/// Whether `rbd` says that there is no such image.
+/// Whether `rbd` has found no such image.
 pub(super) fn is_absent(output: &Output) -> bool {
     let signs = ["error opening image", "delete error: (2)"];
     !output.ok && output.stderr.contains("(2)") && signs.iter().any(|sign| output.stderr.contains(sign))

@@ -7,7 +7,7 @@
 //!                                                                     └──────restore──────┘
 //! ```
 //!
-//! The image keeps its name in the trash: only its note says so.
+//! The image keeps its name in the trash: only its note has the date.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -132,7 +132,7 @@ impl RbdPool {
             return Ok(());
         }
         let note = Note { owner: owner.clone(), retained: false, ..note };
-        // First there: the note here says that it is done.
+        // First there: with the note here it is done.
         self.set_meta(&Self::name_of(id), &note.text()).await?;
         self.write_note(&note).await
     }
