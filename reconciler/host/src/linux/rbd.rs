@@ -37,6 +37,8 @@ pub(super) use client::lend;
 use client::{Client, PATIENCE, is_absent};
 
 type Result<T> = std::result::Result<T, SystemError>;
+/// The result of a look. The error is why the pool is away, for people.
+type Found = std::result::Result<(), String>;
 
 /// The image that marks a pool of Ceph, and the name of berth's entry in the metadata of images.
 const MARKER: &str = "berth-pool";
@@ -60,7 +62,7 @@ pub(super) struct RbdPool {
     /// How it is declared. None: not known yet, or not as a pool that hosts share.
     declared: Mutex<Option<SharedPool>>,
     /// When it was looked at last, and why it is away.
-    seen: Mutex<Option<(Instant, std::result::Result<(), String>)>>,
+    seen: Mutex<Option<(Instant, Found)>>,
     /// The space that was reported last, and when.
     space: Mutex<Option<(Instant, Space)>>,
     /// Held during a look.
@@ -205,7 +207,7 @@ impl RbdPool {
     }
 
     /// Returns what a look found that is not older than this, or a new one. One look goes on at a time.
-    async fn seen_within(&self, there_for: Duration) -> std::result::Result<(), String> {
+    async fn seen_within(&self, there_for: Duration) -> Found {
         if let Some(found) = self.recent(there_for) {
             return found;
         }
@@ -216,7 +218,7 @@ impl RbdPool {
         }
     }
 
-    fn recent(&self, there_for: Duration) -> Option<std::result::Result<(), String>> {
+    fn recent(&self, there_for: Duration) -> Option<Found> {
         let (at, found) = locked(&self.seen).clone()?;
         let fresh_for = if found.is_ok() { there_for } else { AWAY_FOR };
         (at.elapsed() < fresh_for).then_some(found)
@@ -238,7 +240,7 @@ impl RbdPool {
     }
 
     /// Looks at the pool, and remembers what was found. The error is why it is away, for people.
-    async fn look_now(&self) -> std::result::Result<(), String> {
+    async fn look_now(&self) -> Found {
         let look = tokio::time::timeout(2 * PATIENCE, self.look());
         let found = look
             .await
@@ -247,11 +249,11 @@ impl RbdPool {
         found
     }
 
-    fn note_look(&self, found: std::result::Result<(), String>) {
+    fn note_look(&self, found: Found) {
         *locked(&self.seen) = Some((Instant::now(), found));
     }
 
-    async fn look(&self) -> std::result::Result<(), String> {
+    async fn look(&self) -> Found {
         let shared = locked(&self.declared).clone();
         let Some(shared) = shared.filter(|shared| shared.is_rbd) else {
             return Err(
@@ -316,7 +318,7 @@ impl RbdPool {
     }
 
     /// Checks once that QEMU can open images of the pool, with the same files.
-    async fn try_driver(&self) -> std::result::Result<(), String> {
+    async fn try_driver(&self) -> Found {
         if self.is_opened.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -334,7 +336,7 @@ impl RbdPool {
     }
 
     /// Asks for the space of the pool. One that was reported once is known also while the cluster does not report it.
-    async fn measure(&self) -> std::result::Result<(), String> {
+    async fn measure(&self) -> Found {
         if locked(&self.space).is_some_and(|(at, _)| at.elapsed() < REPORTED_FOR) {
             return Ok(());
         }
