@@ -230,3 +230,20 @@ fn file_of(shown: String) -> PathBuf {
 fn text(value: &Value, name: &str) -> Option<String> {
     Some(value.get(name)?.as_str()?.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_of_a_node_is_in_its_options() {
+        assert_eq!(file_of("/pool/v-1.qcow2".to_owned()), PathBuf::from("/pool/v-1.qcow2"));
+        let direct = r#"json:{"driver": "qcow2", "file": {"driver": "file", "filename": "/pool/v-1.qcow2"}}"#;
+        assert_eq!(file_of(direct.to_owned()), PathBuf::from("/pool/v-1.qcow2"));
+        let in_ceph = r#"json:{"driver": "raw", "file": {"pool": "vms", "image": "berth-v-1", "conf": "/i/ceph-fast.conf", "driver": "rbd", "user": "berth"}}"#;
+        let file = PathBuf::from("rbd:vms/berth-v-1:id=berth:conf=/i/ceph-fast.conf");
+        assert_eq!(file_of(in_ceph.to_owned()), file);
+        let node = r#"json:{"pool": "vms", "image": "berth-v-1", "conf": "/i/ceph-fast.conf", "driver": "rbd", "user": "berth"}"#;
+        assert_eq!(file_of(node.to_owned()), file);
+    }
+}

@@ -123,6 +123,7 @@ pub(super) fn file_node(image: &RbdImage, read_only: bool, mode: Cache, discard:
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Bus, DiskSpec, Format, blockdevs, example};
     use super::*;
 
     fn image(namespace: Option<&str>) -> RbdImage {
@@ -155,6 +156,36 @@ mod tests {
         ] {
             assert!(!RbdImage::is_rbd(Path::new(other)), "{other}");
         }
+    }
+
+    #[test]
+    fn a_disk_in_ceph_is_a_raw_node_on_its_image_and_needs_the_network() {
+        let mut spec = example(Path::new("/run")).machine;
+        assert!(!spec.needs_network());
+        let disk = DiskSpec {
+            id: "v-1".to_owned(),
+            file: image(None).file(),
+            format: Format::Raw,
+            backing: None,
+            serial: "v-1".to_owned(),
+            wwn: None,
+            boot: false,
+            read_only: false,
+            target: None,
+            cache: Cache::Writeback,
+            bus: Bus::VirtioScsi,
+            keeps_space: false,
+        };
+        assert!(disk.validate().is_ok());
+        assert!(DiskSpec { format: Format::Qcow2, ..disk.clone() }.validate().is_err());
+        let nodes = blockdevs(&disk);
+        let top = &nodes[0];
+        assert_eq!((nodes.len(), &top["driver"], &top["node-name"]), (1, &json!("raw"), &json!("v-1")));
+        assert_eq!((&top["discard"], &top["detect-zeroes"]), (&json!("unmap"), &json!("unmap")));
+        assert_eq!(RbdImage::of_node(&top["file"]), Some(image(None)));
+        assert_eq!(top["file"].get("locking"), None, "the cluster has the locks");
+        spec.disks.push(disk);
+        assert!(spec.needs_network());
     }
 
     #[test]
