@@ -799,6 +799,7 @@ impl Networks for LinuxSystem {
 #[async_trait]
 impl Machines for LinuxSystem {
     async fn launch(&self, request: &LaunchRequest) -> Result<ProcessFacts> {
+        self.rbd.ensure_own(&request.machine.disks).await?;
         let installation = self.host.installation().await?;
         let (mut request, disks) = (request.clone(), request.machine.disks.clone());
         // Files of snapshots may have been merged since the request was made: a suspended machine has one from before.
@@ -922,6 +923,8 @@ impl Machines for LinuxSystem {
     }
 
     async fn grant_disk(&self, instance: &str, disk: &DiskSpec) -> Result<DiskSpec> {
+        // Also because a QEMU that opens an image stands still while the cluster does not answer.
+        self.rbd.ensure_own(std::slice::from_ref(disk)).await?;
         self.machines.grant(instance, disk).await
     }
 

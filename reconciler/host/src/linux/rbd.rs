@@ -18,6 +18,7 @@ mod fence;
 mod images;
 mod note;
 mod replies;
+mod unfinished;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use berth_qemu::machine::RbdImage;
+use berth_qemu::machine::{DiskSpec, RbdImage};
 
 use super::files::{Space, blocking};
 use super::layout::Layout;
@@ -72,7 +73,9 @@ pub(super) struct RbdPool {
     /// The volumes whose images say that this host has them.
     own: Mutex<BTreeSet<String>>,
     /// Held while the content of an Image is imported.
-    importing: tokio::sync::Mutex<()>,
+    importing: Arc<tokio::sync::Mutex<()>>,
+    /// The volumes that a call is making, or removing unfinished.
+    making: Mutex<BTreeSet<String>>,
     /// Held while a volume goes to the trash, comes back or is marked as being deleted.
     trashing: tokio::sync::Mutex<()>,
     /// Held while images of volumes are deleted.
@@ -143,6 +146,26 @@ impl RbdPools {
         Ok(None)
     }
 
+    /// Checks that those of these disks that are in Ceph are this host's still, by the metadata of their images: another host may have taken
+    /// them from this one, of which a machine would be a second writer.
+    ///
+    /// *Errors*: [`SystemError::VolumeLost`], [`SystemError::PoolAway`].
+    pub(super) async fn ensure_own(&self, disks: &[DiskSpec]) -> Result<()> {
+        for disk in disks {
+            if !RbdImage::is_rbd(&disk.file) {
+                continue;
+            }
+            let mut is_own = false;
+            for pool in self.all() {
+                is_own = is_own || pool.is_own(&disk.id).await?;
+            }
+            if !is_own {
+                return Err(SystemError::VolumeLost { id: disk.id.clone() });
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses an operation that no pool in Ceph has.
     pub(super) fn refuse(&self, pool: &str, why: &'static str) -> Result<()> {
         match self.get(pool) {
@@ -154,7 +177,16 @@ impl RbdPools {
     /// Returns the pools as they are now. They are looked at beside each other.
     pub(super) async fn facts(&self) -> Vec<PoolFolderFacts> {
         let pools: Vec<_> = self.all().cloned().collect();
-        futures::future::join_all(pools.into_iter().map(|pool| async move { pool.facts().await })).await
+        let looks = pools.into_iter().map(|pool| async move {
+            let facts = pool.facts().await;
+            if facts.problem.is_none()
+                && let Err(error) = pool.sweep().await
+            {
+                tracing::warn!(pool = facts.pool, error = error.chain(), "unfinished volumes not removed");
+            }
+            facts
+        });
+        futures::future::join_all(looks).await
     }
 }
 
@@ -172,7 +204,8 @@ impl RbdPool {
             looking: tokio::sync::Mutex::default(),
             is_opened: AtomicBool::default(),
             own: Mutex::default(),
-            importing: tokio::sync::Mutex::default(),
+            importing: Arc::default(),
+            making: Mutex::default(),
             trashing: tokio::sync::Mutex::default(),
             removing: Arc::default(),
         }
@@ -206,12 +239,17 @@ impl RbdPool {
         self.seen_within(THERE_FOR).await.map_err(|detail| self.client.away(detail))
     }
 
-    /// Returns what a look found that is not older than this, or a new one. One look goes on at a time.
+    /// Returns what a look found that is not older than this, or a new one. One look goes on at a time. Of a pool that is away, only one
+    /// caller waits for it: a cluster that does not answer must not hold up all that ask.
     async fn seen_within(&self, there_for: Duration) -> Found {
         if let Some(found) = self.recent(there_for) {
             return found;
         }
-        let _alone = self.looking.lock().await;
+        let _alone = match (self.looking.try_lock(), self.known_away()) {
+            (Ok(alone), _) => alone,
+            (Err(_), Some(away)) => return Err(away),
+            (Err(_), None) => self.looking.lock().await,
+        };
         match self.recent(there_for) {
             Some(found) => found,
             None => self.look_now().await,
@@ -222,6 +260,11 @@ impl RbdPool {
         let (at, found) = locked(&self.seen).clone()?;
         let fresh_for = if found.is_ok() { there_for } else { AWAY_FOR };
         (at.elapsed() < fresh_for).then_some(found)
+    }
+
+    /// Returns why the pool was away at the last look, however old it is.
+    fn known_away(&self) -> Option<String> {
+        locked(&self.seen).as_ref().and_then(|(_, found)| found.clone().err())
     }
 
     async fn facts(&self) -> PoolFolderFacts {

@@ -1,12 +1,13 @@
 //! Volumes of another host, which is gone for good: its clients of Ceph are refused from now on, and the volume is this host's.
 //!
 //! ```text
-//!                    checked      clients refused      metadata (this host)      note here (complete)
-//!    image of OLD ─────────▶ ○ ────────────────▶ ○ ─────────────────────▶ ○ ────────────────────▶ volume
+//!                    checked      metadata (this host)      clients refused      note here (complete)
+//!    image of OLD ─────────▶ ○ ─────────────────────▶ ○ ────────────────▶ ○ ────────────────────▶ volume
 //! ```
 //!
-//! A crash at any moment leaves the image, and the next call begins again. Refused clients stay refused: the refusal is of one process,
-//! by the number in its address, and a machine that is installed again has other ones.
+//! The metadata comes first: an agent of the former host that still runs starts no machine on the image from then on, so no client comes
+//! after those that are refused. A crash at any moment leaves the image, and the next call begins again. Refused clients stay refused: the
+//! refusal is of one process, by the number in its address, and a machine that is installed again has other ones.
 
 use super::client::{PATIENCE, REFUSED_FOR};
 use super::note::Note;
@@ -31,9 +32,9 @@ impl RbdPool {
         if let Some(why) = why_not(&note, new, &self.host()) {
             return Err(damaged(new, why));
         }
-        self.fence(&image, &new.id).await?;
         let note = Note { host: self.host(), complete: true, ..note };
         self.set_meta(&image, &note.text()).await?;
+        self.fence(&image, &new.id).await?;
         self.write_note(&note).await?;
         tracing::info!(volume = new.id, host = new.from, "volume taken from a host that is gone");
         self.volume(&new.id).await?.ok_or_else(lost)

@@ -3,6 +3,9 @@
 //! An import is written under a name of its own and renamed at its end, so that of two hosts which import one content the first wins.
 //! Imported contents stay: berth does not know which other sites have clones of them.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use berth_qemu::machine::Backing;
 
 use super::super::qemu_img::{QEMU_IMG, block_node};
@@ -10,6 +13,8 @@ use super::client::{Client, LONG, PATIENCE, is_absent};
 use super::{RbdPool, Result, options_of, replies};
 use crate::{ImageFacts, SystemError};
 
+/// How long a new volume waits for the import of its image before it is tried again: of a large one it takes minutes.
+const IMPORT_WAIT: Duration = Duration::from_secs(30);
 /// The snapshot that volumes are clones of.
 const BASE: &str = "base";
 /// How much of a digest is in a name: names of images are short.
@@ -18,28 +23,54 @@ const DIGEST: usize = 64;
 pub(super) const FEATURES: &str = "layering,exclusive-lock,object-map,fast-diff,deep-flatten";
 
 impl RbdPool {
-    /// Imports the content of an Image, unless the pool has it. Returns the snapshot, as `rbd` names it.
-    pub(super) async fn import(&self, image: &ImageFacts) -> Result<String> {
+    /// Imports the content of an Image for a volume, unless the pool has it. Returns the snapshot, as `rbd` names it. One import goes on at a
+    /// time, also when nothing waits for it any more.
+    ///
+    /// *Errors*: [`SystemError::VolumeBusy`] while one goes on that takes longer, or that is another volume's.
+    pub(super) async fn import(self: &Arc<Self>, image: &ImageFacts, volume: &str) -> Result<String> {
         let name = format!("berth-image-{}", cut(&image.digest, DIGEST));
         let snapshot = format!("{}@{BASE}", self.spec(&name));
-        let _importing = self.importing.lock().await;
         if self.has_base(&name).await? {
             return Ok(snapshot);
+        }
+        let busy = || SystemError::VolumeBusy {
+            id: volume.to_owned(),
+            detail: "an image is being imported into Ceph: it is made after that",
+        };
+        let alone = Arc::clone(&self.importing).try_lock_owned().map_err(|_| busy())?;
+        let (pool, image) = (Arc::clone(self), image.clone());
+        let import = tokio::spawn(async move {
+            let imported = pool.import_now(&image, &name).await;
+            if let Err(error) = &imported {
+                tracing::warn!(digest = image.digest, error = error.chain(), "image not imported into Ceph");
+            }
+            drop(alone);
+            imported
+        });
+        match tokio::time::timeout(IMPORT_WAIT, import).await {
+            Ok(Ok(imported)) => imported.map(|()| snapshot),
+            Ok(Err(_)) | Err(_) => Err(busy()),
+        }
+    }
+
+    async fn import_now(&self, image: &ImageFacts, name: &str) -> Result<()> {
+        if self.has_base(name).await? {
+            return Ok(());
         }
         let unfinished = format!("berth-import-{}-{}", cut(&self.host(), 40), cut(&image.digest, 16));
         // That of an interrupted import.
         self.discard(&unfinished).await?;
         self.write(image, &unfinished).await?;
-        let renamed = self.rbd(&["rename", &self.spec(&unfinished), &self.spec(&name)]).await?;
+        let renamed = self.rbd(&["rename", &self.spec(&unfinished), &self.spec(name)]).await?;
         if !renamed.ok {
             self.discard(&unfinished).await?;
             // Another host may have been first.
-            if !self.has_base(&name).await? {
+            if !self.has_base(name).await? {
                 return Err(Client::failed(&renamed));
             }
         }
         tracing::info!(pool = self.mapping.pool, digest = image.digest, "image imported into Ceph");
-        Ok(snapshot)
+        Ok(())
     }
 
     async fn has_base(&self, name: &str) -> Result<bool> {

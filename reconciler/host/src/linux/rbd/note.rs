@@ -52,6 +52,11 @@ impl Note {
         self.complete && self.deleted_at.is_none()
     }
 
+    /// Whether a call has begun to make it, and none has finished.
+    pub(super) fn is_unfinished(&self) -> bool {
+        !self.complete && self.deleted_at.is_none()
+    }
+
     pub(super) fn text(&self) -> String {
         serde_json::to_string(self).expect("our own types are plain JSON")
     }

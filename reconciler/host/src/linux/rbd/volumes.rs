@@ -54,7 +54,7 @@ impl RbdPool {
 
     /// `base` is the cached image that `new` names.
     pub(in super::super) async fn create(
-        &self,
+        self: &Arc<Self>,
         new: &NewVolume,
         base: Option<&ImageFacts>,
     ) -> Result<VolumeFacts> {
@@ -63,6 +63,10 @@ impl RbdPool {
         self.ensure_there().await?;
         let size = wanted_size(new, base.map(|base| base.virtual_size))?;
         let lost = || SystemError::VolumeLost { id: new.id.clone() };
+        let Some(_alone) = self.alone(&new.id) else {
+            let detail = "it is being made, or what an earlier attempt has left is being removed";
+            return Err(SystemError::VolumeBusy { id: new.id.clone(), detail });
+        };
         match self.note(&new.id).await? {
             Some(note) if note.deleted_at.is_some() => {
                 return Err(damaged(&new.id, "it is in the trash: it has to be restored, not made again"));
@@ -73,34 +77,32 @@ impl RbdPool {
             }
             _ => {}
         }
+        let snapshot = match base {
+            Some(base) => Some(self.import(base, &new.id).await?),
+            None => None,
+        };
         let note = Note::new(new, self.host());
         self.write_note(&note).await?;
-        self.make(&note, base, size).await?;
+        self.make(&note, snapshot.as_deref(), size).await?;
         self.write_note(&Note { complete: true, ..note }).await?;
         tracing::info!(volume = new.id, size, "volume made in Ceph");
         self.volume(&new.id).await?.ok_or_else(lost)
     }
 
-    async fn make(&self, note: &Note, base: Option<&ImageFacts>, size: u64) -> Result<()> {
+    /// `snapshot` is the content that it is a clone of.
+    async fn make(&self, note: &Note, snapshot: Option<&str>, size: u64) -> Result<()> {
         let (image, wanted) = (Self::name_of(&note.volume_id), bytes(size));
         let spec = self.spec(&image);
         if self.size(&image).await?.is_some() {
             // An interrupted call left it.
-            let meta = self.meta(&image).await?.map(|text| serde_json::from_str::<Note>(&text));
-            let is_own = match &meta {
-                None => true,
-                Some(Ok(found)) => found.owner.uid == note.owner.uid && found.host == note.host,
-                Some(Err(_)) => false,
-            };
-            if !is_own {
+            if !self.is_made_for(note).await? {
                 return Err(damaged(
                     &note.volume_id,
                     "an image of its name is in Ceph, which this host did not make",
                 ));
             }
-        } else if let Some(base) = base {
-            let snapshot = self.import(base).await?;
-            self.must(&["clone", "--image-feature", FEATURES, &snapshot, &spec], PATIENCE * 4).await?;
+        } else if let Some(snapshot) = snapshot {
+            self.must(&["clone", "--image-feature", FEATURES, snapshot, &spec], PATIENCE * 4).await?;
         } else {
             self.must(&["create", "--size", &wanted, "--image-feature", FEATURES, &spec], PATIENCE * 4)
                 .await?;
@@ -207,10 +209,17 @@ impl RbdPool {
             let (pool, ids) = (Arc::clone(self), due.clone());
             tokio::spawn(async move {
                 for id in ids {
-                    if let Err(error) = pool.remove(&id).await {
-                        tracing::warn!(volume = id, error = error.chain(), "volume in the trash not deleted");
-                        // Ceph forgets a client that was killed after half a minute.
-                        tokio::time::sleep(REMOVE_AGAIN).await;
+                    match pool.remove(&id).await {
+                        Ok(()) => tracing::info!(volume = id, "volume purged from the trash"),
+                        Err(error) => {
+                            tracing::warn!(
+                                volume = id,
+                                error = error.chain(),
+                                "volume in the trash not deleted"
+                            );
+                            // Ceph forgets a client that was killed after half a minute.
+                            tokio::time::sleep(REMOVE_AGAIN).await;
+                        }
                     }
                 }
                 drop(alone);
@@ -219,19 +228,20 @@ impl RbdPool {
         Ok(due)
     }
 
-    async fn remove(&self, id: &str) -> Result<()> {
+    pub(super) async fn remove(&self, id: &str) -> Result<()> {
         let spec = self.spec(&Self::name_of(id));
         let removed = self.rbd_within(&["rm", "--no-progress", &spec], LONG).await?;
         if !removed.ok && !is_absent(&removed) {
             return Err(Client::failed(&removed));
         }
-        tracing::info!(volume = id, "volume purged from the trash");
         self.remove_note(id).await
     }
 
     /// Lists the volumes of this host; none while the pool is away.
     pub(in super::super) async fn volumes(&self) -> Result<Vec<VolumeFacts>> {
-        let listed = self.listed(Note::is_there).await?;
+        let mut notes = self.notes().await?;
+        notes.retain(Note::is_there);
+        let listed = self.listed(notes).await?;
         Ok(listed.into_iter().map(|(note, size)| self.facts_of(note, size)).collect())
     }
 
@@ -239,7 +249,9 @@ impl RbdPool {
     pub(in super::super) async fn trashed(&self, clock: u64) -> Result<Vec<TrashedVolume>> {
         // While one is being deleted there is nothing else to do about it.
         let are_removed = self.removing.try_lock().is_err();
-        let listed = self.listed(|note| note.deleted_at.is_some() && !(note.removing && are_removed)).await?;
+        let mut notes = self.notes().await?;
+        notes.retain(|note| note.deleted_at.is_some() && !(note.removing && are_removed));
+        let listed = self.listed(notes).await?;
         let trashed = listed.into_iter().map(|(note, size)| TrashedVolume {
             deleted_at: note.deleted_at.unwrap_or(Timestamp::UNIX_EPOCH),
             rested: rested(&note, clock),
@@ -248,10 +260,8 @@ impl RbdPool {
         Ok(trashed.collect())
     }
 
-    /// Lists the volumes with such notes, and their sizes: 0 for one whose image is gone.
-    async fn listed(&self, wanted: impl Fn(&Note) -> bool) -> Result<Vec<(Note, u64)>> {
-        let mut notes = self.notes().await?;
-        notes.retain(wanted);
+    /// Lists those volumes with these notes that are this host's still, and their sizes: 0 for one whose image is gone.
+    async fn listed(&self, notes: Vec<Note>) -> Result<Vec<(Note, u64)>> {
         if notes.is_empty() || self.ensure_there().await.is_err() {
             return Ok(Vec::new());
         }
@@ -297,6 +307,15 @@ impl RbdPool {
         Ok(true)
     }
 
+    /// Whether this host has a volume now, by its metadata and not as it was seen before.
+    pub(super) async fn is_own(&self, id: &str) -> Result<bool> {
+        locked(&self.own).remove(id);
+        match self.note(id).await?.filter(Note::is_there) {
+            Some(note) => self.owns(&note).await,
+            None => Ok(false),
+        }
+    }
+
     /// Returns the size of an image. None: there is none.
     async fn size(&self, image: &str) -> Result<Option<u64>> {
         let reply = self.rbd(&["info", "--format", "json", &self.spec(image)]).await?;
@@ -331,14 +350,14 @@ impl RbdPool {
         self.notes.join(format!("{id}.json"))
     }
 
-    async fn note(&self, id: &str) -> Result<Option<Note>> {
+    pub(super) async fn note(&self, id: &str) -> Result<Option<Note>> {
         check_name("volume", id)?;
         let (path, id) = (self.note_path(id), id.to_owned());
         blocking(move || files::read_json(&path)?.transpose().map_err(|detail| damaged(&id, &detail))).await
     }
 
     /// Lists the notes that can be read.
-    async fn notes(&self) -> Result<Vec<Note>> {
+    pub(super) async fn notes(&self) -> Result<Vec<Note>> {
         let folder = self.notes.clone();
         let list = move || {
             let mut notes = Vec::new();
@@ -363,7 +382,7 @@ impl RbdPool {
         blocking(write).await
     }
 
-    async fn remove_note(&self, id: &str) -> Result<()> {
+    pub(super) async fn remove_note(&self, id: &str) -> Result<()> {
         let path = self.note_path(id);
         blocking(move || files::remove_if_there(&path).map_err(failed("remove", &path))).await
     }
