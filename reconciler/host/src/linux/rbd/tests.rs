@@ -1,5 +1,7 @@
 use std::path::Path;
 
+use berth_qemu::machine::{Bus, Cache, Format};
+
 use super::*;
 
 fn mapping(pool: &str, place: &str) -> RbdPoolMapping {
@@ -50,4 +52,49 @@ async fn a_pool_that_is_not_declared_as_one_of_ceph_is_away_and_changes_nothing(
     let facts = pools.facts().await;
     assert_eq!(facts[0].path, Path::new("rbd:vms"));
     assert!(facts[0].problem.is_some() && facts[0].total_bytes == 0);
+}
+
+#[tokio::test]
+async fn a_cluster_that_does_not_answer_holds_up_one_look_and_not_all_that_ask() {
+    let pools = open(&[mapping("fast", "vms")], &[], &CephAccess::default()).expect("opened");
+    let pool = pools.get("fast").expect("there");
+    let earlier = Instant::now().checked_sub(2 * AWAY_FOR).expect("this machine is on for longer");
+    *locked(&pool.seen) = Some((earlier, Err("Ceph does not answer".to_owned())));
+    let look = pool.looking.lock().await;
+    let asked = tokio::time::timeout(Duration::from_secs(5), pool.ensure_there()).await.expect("at once");
+    assert!(matches!(asked, Err(SystemError::PoolAway { .. })));
+    drop(look);
+}
+
+#[tokio::test]
+async fn a_machine_starts_on_no_image_that_is_not_this_hosts() {
+    let pools = open(&[mapping("fast", "vms")], &[], &CephAccess::default()).expect("opened");
+    let pool = pools.get("fast").expect("there");
+    let disk = |file: PathBuf| DiskSpec {
+        id: "v-1".to_owned(),
+        file,
+        format: Format::Raw,
+        backing: None,
+        serial: "v-1".to_owned(),
+        wwn: None,
+        boot: false,
+        read_only: false,
+        target: None,
+        cache: Cache::Writeback,
+        bus: Bus::VirtioScsi,
+        keeps_space: false,
+    };
+    let in_ceph = pools.ensure_own(&[disk(pool.image("berth-v-1").file())]).await;
+    assert!(matches!(in_ceph, Err(SystemError::VolumeLost { .. })), "{in_ceph:?}");
+    assert!(pools.ensure_own(&[disk("/pool/v-1.raw".into())]).await.is_ok());
+}
+
+#[test]
+fn a_volume_is_made_or_removed_by_one_call_at_a_time() {
+    let pools = open(&[mapping("fast", "vms")], &[], &CephAccess::default()).expect("opened");
+    let pool = pools.get("fast").expect("there");
+    let first = pool.alone("v-1").expect("free");
+    assert!(pool.alone("v-1").is_none() && pool.alone("v-2").is_some());
+    drop(first);
+    assert!(pool.alone("v-1").is_some());
 }
