@@ -223,11 +223,11 @@ impl LinuxSystem {
             files::ensure_folder(&folder)?;
         }
         let pool_folders = open_pool_folders(&layout, &config)?;
-        let rbd = RbdPools::open(&layout, &config.rbd_pools, &config.pool_folders, &config.ceph)?;
+        let shared = config.qemu_users.and(shared_user());
+        let rbd = RbdPools::open(&layout, &config.rbd_pools, &config.pool_folders, &config.ceph, shared)?;
         let layout = layout.with_pool_places(pool_folders.places());
         let own: Vec<PathBuf> =
             std::iter::once(files::real_path(layout.root())).chain(pool_folders.real_paths()).collect();
-        let shared = config.qemu_users.and(shared_user());
         let unpacker = Unpacker { user: shared, max_bytes: config.max_image_bytes };
         let images = LinuxImages::open(layout.clone(), unpacker, config.images)?;
         if config.qemu_users.is_some() {

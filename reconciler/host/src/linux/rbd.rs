@@ -3,6 +3,7 @@
 //! ```text
 //!  <state>/rbd/<pool>/ceph.conf, keyring     copies of the administrator's files
 //!                     volumes/<id>.json      a note for each volume of this host
+//!  <state>/rbd/.import-<pool>/socket         what reads an Image that is being imported
 //!  in the pool of Ceph:
 //!      berth-pool                            the marker, with the identity of the storage pool
 //!      berth-<id>                            the image of a volume, with a copy of its note in its metadata
@@ -28,6 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use berth_qemu::machine::{DiskSpec, RbdImage};
+use berth_qemu::process::RunAs;
 
 use super::files::{Space, blocking};
 use super::layout::Layout;
@@ -60,6 +62,10 @@ pub(super) struct RbdPool {
     mapping: RbdPoolMapping,
     client: Arc<Client>,
     notes: PathBuf,
+    /// The folder for the socket of the program that reads an image.
+    sockets: PathBuf,
+    /// The user of programs that read images.
+    tools_user: Option<RunAs>,
     /// How it is declared. None: not known yet, or not as a pool that hosts share.
     declared: Mutex<Option<SharedPool>>,
     /// When it was looked at last, and why it is away.
@@ -91,6 +97,7 @@ impl RbdPools {
         mappings: &[RbdPoolMapping],
         folders: &[PoolFolderMapping],
         access: &CephAccess,
+        tools_user: Option<RunAs>,
     ) -> Result<Self> {
         let invalid =
             |value: &str, why| SystemError::Invalid { what: "RBD pool", value: value.to_owned(), why };
@@ -108,7 +115,7 @@ impl RbdPools {
                     "it has a folder (--pool-folder) and a pool of Ceph (--rbd-pool)",
                 ));
             }
-            let pool = Arc::new(RbdPool::new(layout, mapping.clone(), access.clone()));
+            let pool = Arc::new(RbdPool::new(layout, mapping.clone(), access.clone(), tools_user));
             if pools.insert(mapping.pool.clone(), pool).is_some() {
                 return Err(invalid(&mapping.pool, "it is named twice (--rbd-pool)"));
             }
@@ -191,12 +198,15 @@ impl RbdPools {
 }
 
 impl RbdPool {
-    fn new(layout: &Layout, mapping: RbdPoolMapping, access: CephAccess) -> Self {
+    fn new(layout: &Layout, mapping: RbdPoolMapping, access: CephAccess, tools_user: Option<RunAs>) -> Self {
         let folder = layout.root().join("rbd").join(&mapping.pool);
         let folder = std::path::absolute(&folder).unwrap_or(folder);
         Self {
             client: Arc::new(Client::new(access, mapping.pool.clone(), folder.clone())),
             notes: folder.join("volumes"),
+            // Beside those of the pools, which only root can traverse.
+            sockets: folder.with_file_name(format!(".import-{}", mapping.pool)),
+            tools_user,
             mapping,
             declared: Mutex::default(),
             seen: Mutex::default(),

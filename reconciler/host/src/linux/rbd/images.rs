@@ -1,18 +1,33 @@
 //! The contents of Images in Ceph: each is imported once, into a snapshot of which volumes are clones.
 //!
 //! An import is written under a name of its own and renamed at its end, so that of two hosts which import one content the first wins.
+//! The file may be a tenant's: a confined program reads it, and the one that has the key of Ceph gets the data alone, by a socket.
 //! Imported contents stay: berth does not know which other sites have clones of them.
 
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use berth_qemu::machine::Backing;
+use berth_qemu::process::{FilterError, NbdExport, NbdServer};
+use serde_json::json;
 
-use super::super::qemu_img::{QEMU_IMG, block_node};
+use super::super::files::{self, blocking, failed};
+use super::super::program::Program;
+use super::super::qemu_img::{CONVERT_MEMORY, QEMU_IMG, block_node};
 use super::client::{Client, LONG, PATIENCE, is_absent};
 use super::{RbdPool, Result, options_of, replies};
 use crate::{ImageFacts, SystemError};
 
+const QEMU_NBD: Program = Program {
+    name: "qemu-nbd",
+    advice: "it reads images for pools of Ceph (Debian, Ubuntu: apt install qemu-utils; Fedora: dnf install qemu-img)",
+};
+/// A program that only reads writes messages at most.
+const MESSAGES: u64 = 1 << 20;
+/// How long `qemu-nbd` may take until it has its socket, and until it accepts its connection there, in seconds.
+const START: u32 = 30;
+const TRY_EVERY: Duration = Duration::from_millis(20);
 /// How long a new volume waits for the import of its image before it is tried again: of a large one it takes minutes.
 const IMPORT_WAIT: Duration = Duration::from_secs(30);
 /// The snapshot that volumes are clones of.
@@ -85,12 +100,20 @@ impl RbdPool {
     async fn write(&self, image: &ImageFacts, name: &str) -> Result<()> {
         let (spec, size) = (self.spec(name), bytes(image.virtual_size));
         self.must(&["create", "--size", &size, "--image-feature", FEATURES, &spec], PATIENCE).await?;
-        // No name is read from the header of the file.
-        let path = std::path::absolute(&image.path).unwrap_or_else(|_| image.path.clone());
-        let file = Backing { file: path, format: image.format, backing: None };
-        let (source, target) = (format!("json:{}", block_node(&file, "auto")), options_of(&self.image(name)));
+        let (server, socket) = self.serve(image).await?;
+        let socket = json!({"type": "unix", "path": socket.to_string_lossy()});
+        let served = json!({"driver": "nbd", "server": socket, "open-timeout": START});
+        let source = format!("json:{}", json!({"driver": "raw", "file": served}));
+        let target = options_of(&self.image(name));
         let args = ["convert", "-n", "--target-image-opts", &source, &target];
         let written = self.client.within(&QEMU_IMG, &args, LONG).await?;
+        drop(server);
+        let folder = self.sockets.clone();
+        blocking(move || {
+            // One that stays is used by the next import.
+            let _ = std::fs::remove_dir_all(folder);
+        })
+        .await;
         if !written.ok {
             let detail = written.stderr.lines().last().unwrap_or("it gives no reason").to_owned();
             return Err(SystemError::Program { program: "qemu-img", detail });
@@ -98,6 +121,43 @@ impl RbdPool {
         let snapshot = format!("{spec}@{BASE}");
         self.must(&["snap", "create", "--no-progress", &snapshot], PATIENCE * 4).await?;
         self.must(&["snap", "protect", &snapshot], PATIENCE).await.map(drop)
+    }
+
+    /// Has the data of an image served to one client. Returns the socket, too.
+    async fn serve(&self, image: &ImageFacts) -> Result<(NbdServer, PathBuf)> {
+        let path = std::path::absolute(&image.path).unwrap_or_else(|_| image.path.clone());
+        let (folder, socket) = (self.sockets.clone(), self.sockets.join("socket"));
+        let (image_file, former, user) = (path.clone(), socket.clone(), self.tools_user);
+        let prepare = move || {
+            files::ensure_folder(&folder)?;
+            files::remove_if_there(&former).map_err(failed("remove", &former))?;
+            let Some(user) = user else { return Ok(()) };
+            std::os::unix::fs::chown(&folder, Some(user.uid), Some(user.gid))
+                .map_err(failed("change the owner of", &folder))?;
+            files::freeze(&image_file)
+        };
+        blocking(prepare).await?;
+        // No name is read from the header of the file.
+        let file = Backing { file: path.clone(), format: image.format, backing: None };
+        let export = NbdExport {
+            program: QEMU_NBD.find()?,
+            source: format!("json:{}", block_node(&file, "auto")),
+            inputs: vec![path],
+            output: None,
+            socket: socket.clone(),
+            user: self.tools_user,
+            max_bytes: MESSAGES,
+            memory: CONVERT_MEMORY,
+            key: None,
+        };
+        let explain = |error: FilterError| QEMU_NBD.failed(error.to_string());
+        let mut server = export.serve().await.map_err(explain)?;
+        let begun = Instant::now();
+        while !socket.exists() && begun.elapsed() < Duration::from_secs(START.into()) {
+            server.check().map_err(explain)?;
+            tokio::time::sleep(TRY_EVERY).await;
+        }
+        Ok((server, socket))
     }
 
     /// Removes an import that is not finished.

@@ -9,7 +9,7 @@ fn mapping(pool: &str, place: &str) -> RbdPoolMapping {
 }
 
 fn open(mappings: &[RbdPoolMapping], folders: &[PoolFolderMapping], access: &CephAccess) -> Result<RbdPools> {
-    RbdPools::open(&Layout::new("/state"), mappings, folders, access)
+    RbdPools::open(&Layout::new("/state"), mappings, folders, access, None)
 }
 
 #[test]
