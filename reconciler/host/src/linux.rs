@@ -811,7 +811,24 @@ impl Machines for LinuxSystem {
             })
             .await?;
         request.machine.disks = disks;
-        self.machines.launch(&request, &installation, keys).await
+        let started = self.machines.launch(&request, &installation, keys).await?;
+        match self.rbd.note_clients(&request.machine.disks).await {
+            Ok(()) => {}
+            // Another host has taken one of the disks just now. The guest does not run yet.
+            Err(error @ SystemError::VolumeLost { .. }) => {
+                self.machines.kill(&request.machine.instance, Duration::from_secs(5)).await?;
+                return Err(error);
+            }
+            // The cluster knows them as long as it hears of them.
+            Err(error) => {
+                tracing::warn!(
+                    instance = request.machine.instance,
+                    error = error.chain(),
+                    "clients of Ceph not noted"
+                );
+            }
+        }
+        Ok(started)
     }
 
     async fn mark_started(&self, instance: &str, just_now: bool) {

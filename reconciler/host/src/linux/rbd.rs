@@ -43,9 +43,11 @@ type Result<T> = std::result::Result<T, SystemError>;
 /// The result of a look. The error is why the pool is away, for people.
 type Found = std::result::Result<(), String>;
 
-/// The image that marks a pool of Ceph, and the name of berth's entry in the metadata of images.
+/// The image that marks a pool of Ceph, and the names of berth's entries in the metadata of images: the note, and the clients of the machine
+/// that was started last with the disk.
 const MARKER: &str = "berth-pool";
 const META: &str = "berth";
+const CLIENTS: &str = "berth-clients";
 /// How long a look that found the pool, or did not, is true.
 const THERE_FOR: Duration = Duration::from_secs(60);
 const AWAY_FOR: Duration = Duration::from_secs(5);
@@ -171,6 +173,23 @@ impl RbdPools {
             }
         }
         Ok(())
+    }
+
+    /// Notes by which clients a machine that was just started has those of its disks that are in Ceph, for the host that takes one.
+    ///
+    /// *Errors*: as [`RbdPools::ensure_own`], which is asked again: one that is taken from now on is taken from these clients too.
+    pub(super) async fn note_clients(&self, disks: &[DiskSpec]) -> Result<()> {
+        for disk in disks {
+            if !RbdImage::is_rbd(&disk.file) || disk.read_only {
+                continue;
+            }
+            for pool in self.all() {
+                if pool.has_volume(&disk.id).await? {
+                    pool.note_clients(&disk.id).await?;
+                }
+            }
+        }
+        self.ensure_own(disks).await
     }
 
     /// Refuses an operation that no pool in Ceph has.
@@ -356,9 +375,13 @@ impl RbdPool {
         Ok(())
     }
 
-    /// Returns berth's entry in the metadata of an image. None: there is no such image, or it has none.
+    /// Returns berth's note in the metadata of an image. None: there is no such image, or it has none.
     async fn meta(&self, image: &str) -> Result<Option<String>> {
-        let found = self.rbd(&["image-meta", "get", &self.spec(image), META]).await?;
+        self.entry(image, META).await
+    }
+
+    async fn entry(&self, image: &str, name: &str) -> Result<Option<String>> {
+        let found = self.rbd(&["image-meta", "get", &self.spec(image), name]).await?;
         if found.ok {
             return Ok(Some(String::from_utf8_lossy(&found.stdout).trim().to_owned()));
         }
@@ -367,7 +390,11 @@ impl RbdPool {
     }
 
     async fn set_meta(&self, image: &str, value: &str) -> Result<()> {
-        self.must(&["image-meta", "set", &self.spec(image), META, value], PATIENCE).await.map(drop)
+        self.set_entry(image, META, value).await
+    }
+
+    async fn set_entry(&self, image: &str, name: &str, value: &str) -> Result<()> {
+        self.must(&["image-meta", "set", &self.spec(image), name, value], PATIENCE).await.map(drop)
     }
 
     /// Checks once that QEMU can open images of the pool, with the same files.

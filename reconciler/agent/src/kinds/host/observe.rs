@@ -64,7 +64,7 @@ pub(crate) struct Observed {
     pub(super) orphan_volumes: Vec<VolumeFacts>,
     /// The StoragePools of the site, and the sizes of the volumes in each that has some, in bytes.
     pub(super) pools: BTreeSet<String>,
-    /// Those of type Shared, and their identities.
+    /// Those of type Shared or RBD, and their identities.
     pub(super) shared_pools: BTreeMap<String, Option<String>>,
     pub(super) promised: BTreeMap<String, u64>,
     /// Volumes that no Disk owns any more and that are retained as declared.

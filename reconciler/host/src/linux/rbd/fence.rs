@@ -6,12 +6,13 @@
 //! ```
 //!
 //! The metadata comes first: an agent of the former host that still runs starts no machine on the image from then on, so no client comes
-//! after those that are refused. A crash at any moment leaves the image, and the next call begins again. Refused clients stay refused: the
-//! refusal is of one process, by the number in its address, and a machine that is installed again has other ones.
+//! after those that are refused. Those of the machine that it has started last are refused also if the cluster has forgotten them, as after
+//! half a minute without a network. A crash at any moment leaves the image, and the next call begins again. Refused clients stay refused:
+//! the refusal is of one process, by the number in its address, and a machine that is installed again has other ones.
 
 use super::client::{PATIENCE, REFUSED_FOR};
 use super::note::Note;
-use super::{RbdPool, Result, locked, replies};
+use super::{CLIENTS, RbdPool, Result, locked, replies};
 use crate::{NewTake, SystemError, VolumeFacts};
 
 /// The greatest number of clients of one image.
@@ -40,9 +41,20 @@ impl RbdPool {
         self.volume(&new.id).await?.ok_or_else(lost)
     }
 
-    /// Has the cluster refuse every client that has the image open or has its lock. The next writer breaks the lock; removing it here would
-    /// refuse the client anew, for a shorter time.
-    async fn fence(&self, image: &str, id: &str) -> Result<()> {
+    /// Notes the clients that have the image of a volume open.
+    pub(super) async fn note_clients(&self, id: &str) -> Result<()> {
+        let image = Self::name_of(id);
+        let mut clients = self.clients(&image).await?;
+        clients.retain(|client| replies::is_address(client));
+        clients.truncate(MOST_CLIENTS);
+        match clients.is_empty() {
+            true => Ok(()),
+            false => self.set_entry(&image, CLIENTS, &clients.join(" ")).await,
+        }
+    }
+
+    /// Returns the addresses of the clients that have an image open or have its lock.
+    async fn clients(&self, image: &str) -> Result<Vec<String>> {
         let spec = self.spec(image);
         let reply = self.must(&["lock", "ls", "--format", "json", &spec], PATIENCE).await?;
         let lockers = replies::lockers(&reply.stdout).map_err(Self::not_understood)?;
@@ -51,9 +63,20 @@ impl RbdPool {
         addresses.extend(lockers.into_iter().map(|locker| locker.address));
         addresses.sort();
         addresses.dedup();
+        Ok(addresses)
+    }
+
+    /// Has the cluster refuse every client that has the image open or has its lock, and those that were noted. The next writer breaks the
+    /// lock; removing it here would refuse the client anew, for a shorter time.
+    async fn fence(&self, image: &str, id: &str) -> Result<()> {
+        let mut addresses = self.clients(image).await?;
+        let noted = self.entry(image, CLIENTS).await?.unwrap_or_default();
+        let noted = noted.split_whitespace().filter(|client| replies::is_address(client));
+        addresses.extend(noted.map(str::to_owned));
+        addresses.sort();
+        addresses.dedup();
         if addresses.len() > MOST_CLIENTS {
-            let detail =
-                "more than 64 clients of Ceph have it open, although its host was declared gone for good";
+            let detail = "more than 64 clients of Ceph have it open, or had it, although its host was declared gone for good";
             return Err(SystemError::VolumeBusy { id: id.to_owned(), detail });
         }
         for address in &addresses {
