@@ -942,7 +942,9 @@ impl Machines for LinuxSystem {
     async fn grant_disk(&self, instance: &str, disk: &DiskSpec) -> Result<DiskSpec> {
         // Also because a QEMU that opens an image stands still while the cluster does not answer.
         self.rbd.ensure_own(std::slice::from_ref(disk)).await?;
-        self.machines.grant(instance, disk).await
+        let granted = self.machines.grant(instance, disk).await?;
+        self.rbd.note_clients_later(disk);
+        Ok(granted)
     }
 
     async fn revoke_disk(&self, instance: &str, volume: &str) -> Result<()> {

@@ -53,6 +53,8 @@ const THERE_FOR: Duration = Duration::from_secs(60);
 const AWAY_FOR: Duration = Duration::from_secs(5);
 /// How old a look and the space may be that the host reports.
 const REPORTED_FOR: Duration = Duration::from_secs(15);
+/// When the clients of a running machine that is given a disk are noted: after the first pause, and once more after the second.
+const PLUGGED_WITHIN: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(30)];
 
 /// The storage pools that are in Ceph.
 #[derive(Clone, Debug, Default)]
@@ -190,6 +192,22 @@ impl RbdPools {
             }
         }
         self.ensure_own(disks).await
+    }
+
+    /// Does the same soon, as far as it can, for a disk that a running machine is about to open.
+    pub(super) fn note_clients_later(&self, disk: &DiskSpec) {
+        if !RbdImage::is_rbd(&disk.file) {
+            return;
+        }
+        let (pools, disks) = (self.clone(), vec![disk.clone()]);
+        tokio::spawn(async move {
+            for pause in PLUGGED_WITHIN {
+                tokio::time::sleep(pause).await;
+                if let Err(error) = pools.note_clients(&disks).await {
+                    tracing::warn!(volume = disks[0].id, error = error.chain(), "client of Ceph not noted");
+                }
+            }
+        });
     }
 
     /// Refuses an operation that no pool in Ceph has.

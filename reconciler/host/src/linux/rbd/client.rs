@@ -164,8 +164,14 @@ fn line_of_keyring(keyring: &Path) -> String {
 /// stands still until then. A client that loses the lock of an image is refused for good. Clients write no log of their own.
 fn conf_of(conf: &str, user: &str, keyring: &Path) -> std::result::Result<String, String> {
     let key = |line: &str| line.split('=').next().unwrap_or_default().trim().replace([' ', '-'], "_");
-    if !conf.lines().any(|line| key(line) == "mon_host") {
+    let Some(monitors) = conf.lines().find(|line| key(line) == "mon_host") else {
         return Err("the configuration file of Ceph has no mon_host".to_owned());
+    };
+    if has_names(monitors) {
+        return Err(
+            "mon_host in the configuration file of Ceph has names of monitors: QEMU, which is confined, needs their addresses"
+                .to_owned(),
+        );
     }
     let header = format!("[client.{user}]");
     let own = format!(
@@ -187,6 +193,13 @@ fn conf_of(conf: &str, user: &str, keyring: &Path) -> std::result::Result<String
         text.push_str(&format!("{header}\n{own}"));
     }
     Ok(text)
+}
+
+/// Whether a line with the monitors has other letters than those of addresses, such as `[v2:10.0.0.1:3300/0,v1:10.0.0.1:6789/0]`.
+fn has_names(line: &str) -> bool {
+    let value = line.split_once('=').map_or("", |(_, value)| value);
+    let value = value.split('#').next().unwrap_or_default().replace("v1:", "").replace("v2:", "");
+    value.bytes().any(|b| b.is_ascii_alphabetic() && !b.is_ascii_hexdigit())
 }
 
 /// Returns a keyring with the key of this user alone.
@@ -238,6 +251,11 @@ mod tests {
             conf_of("mon_host=a\n[client.berth]\nrbd_cache = true\n", "berth", Path::new("/s/keyring"));
         assert_eq!(made.expect("made"), format!("mon_host=a\n{own}rbd_cache = true\n"));
         assert!(conf_of("[global]\n", "berth", Path::new("/s/keyring")).is_err());
+        assert!(conf_of("mon_host = mon1.example.org\n", "berth", Path::new("/s/keyring")).is_err());
+        assert!(
+            !has_names("mon_host = [v2:10.0.0.1:3300/0,v1:10.0.0.1:6789/0] # mon1")
+                && !has_names("mon_host=[fd00::b]")
+        );
     }
 
     #[test]

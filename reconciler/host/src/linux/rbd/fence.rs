@@ -58,7 +58,8 @@ impl RbdPool {
         let spec = self.spec(image);
         let reply = self.must(&["lock", "ls", "--format", "json", &spec], PATIENCE).await?;
         let lockers = replies::lockers(&reply.stdout).map_err(Self::not_understood)?;
-        let reply = self.must(&["status", "--format", "json", &spec], PATIENCE).await?;
+        // A client that has just been forgotten holds it up for ten seconds.
+        let reply = self.must(&["status", "--format", "json", &spec], PATIENCE * 4).await?;
         let mut addresses = replies::watchers(&reply.stdout).map_err(Self::not_understood)?;
         addresses.extend(lockers.into_iter().map(|locker| locker.address));
         addresses.sort();
