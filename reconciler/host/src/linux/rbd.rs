@@ -3,7 +3,7 @@
 //! ```text
 //!  <state>/rbd/<pool>/ceph.conf, keyring     copies of the administrator's files
 //!                     volumes/<id>.json      a note for each volume of this host
-//!  <state>/rbd/.import-<pool>/socket         what reads an Image that is being imported
+//!  <state>/rbd/.import-<pool>/socket         of the program that reads an Image which is imported
 //!  in the pool of Ceph:
 //!      berth-pool                            the marker, with the identity of the storage pool
 //!      berth-<id>                            the image of a volume, with a copy of its note in its metadata
@@ -199,7 +199,7 @@ impl RbdPools {
         if !RbdImage::is_rbd(&disk.file) {
             return;
         }
-        let (pools, disks) = (self.clone(), vec![disk.clone()]);
+        let (pools, disks) = (self.clone(), [disk.clone()]);
         tokio::spawn(async move {
             for pause in PLUGGED_WITHIN {
                 tokio::time::sleep(pause).await;
