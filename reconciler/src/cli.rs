@@ -23,8 +23,8 @@ use std::{
 
 use berth_controllers::{self as controllers, PlacementPolicy, TenantNetworks};
 use berth_host::{
-    BackupFolderMapping, PciMapping, PoolFolderMapping, RbdPoolMapping, ShareMapping, UsbMapping, VgpuMapping,
-    linux::UidRange,
+    BackupFolderMapping, PciMapping, PoolFolderMapping, RbdPoolMapping, ShareMapping, UsbMapping,
+    VgpuMapping, linux::UidRange,
 };
 use clap::{Args, Parser, Subcommand};
 use ipnet::{IpNet, Ipv4Net};
