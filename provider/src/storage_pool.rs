@@ -18,7 +18,7 @@ impl ResourceKind for StoragePool {
             type_name: "berth_storage_pool",
             kind: "StoragePool",
             plural: "storagepools",
-            description: "A place for the files of disks: a folder on each host, with a trash of its own. Administrators of hosts choose the folder with `--pool-folder NAME=FOLDER`; without one it is in the state directory. Of type `Shared` it is one folder that several hosts mount. A disk names it in `pool`. It is cluster-scoped: all namespaces share it, and only an administrator can write it. Destroying a pool that disks name is accepted; a finalizer keeps it until no disk does.",
+            description: "A place for the files of disks: a folder on each host, with a trash of its own. Administrators of hosts choose the folder with `--pool-folder NAME=FOLDER`; without one it is in the state directory. Of type `Shared` it is one folder that several hosts mount, and of type `RBD` a pool of Ceph, with an image for each disk. A disk names it in `pool`. It is cluster-scoped: all namespaces share it, and only an administrator can write it. Destroying a pool that disks name is accepted; a finalizer keeps it until no disk does.",
             example: include_str!("../../examples/resources/berth_storage_pool/resource.tf"),
             shown: "status.used_by",
             timeouts: [120, 120, 300],

@@ -24,8 +24,8 @@ use std::{
 
 use berth_controllers::{self as controllers, PlacementPolicy, TenantNetworks};
 use berth_host::{
-    BackupFolderMapping, PciMapping, PoolFolderMapping, ShareMapping, UsbMapping, VgpuMapping,
-    linux::UidRange,
+    BackupFolderMapping, PciMapping, PoolFolderMapping, RbdPoolMapping, ShareMapping, UsbMapping,
+    VgpuMapping, linux::UidRange,
 };
 use clap::{Args, Parser, Subcommand};
 use ipnet::{IpNet, Ipv4Net};
@@ -240,6 +240,22 @@ pub struct AgentOptions {
         value_delimiter = ','
     )]
     pub pool_folders: Vec<PoolFolderMapping>,
+    /// The pool of Ceph for the disks of a StoragePool of type RBD: `fast=vms`, or `fast=vms/site` with a namespace in it. Can be given
+    /// several times, once for each pool. Needs the programs rbd and ceph, and QEMU's driver. Default: none.
+    #[arg(
+        long = "rbd-pool",
+        env = "BERTH_RBD_POOLS",
+        value_name = "POOL=CEPHPOOL[/NAMESPACE]",
+        value_delimiter = ','
+    )]
+    pub rbd_pools: Vec<RbdPoolMapping>,
+    /// The configuration file of Ceph with the addresses of its monitors (mon_host). Beside it is the keyring of the user,
+    /// `ceph.client.USER.keyring`.
+    #[arg(long, env = "BERTH_CEPH_CONF", value_name = "FILE", default_value = "/etc/ceph/ceph.conf")]
+    pub ceph_conf: PathBuf,
+    /// The user of Ceph, without `client.`.
+    #[arg(long, env = "BERTH_CEPH_USER", value_name = "USER", default_value = "berth")]
+    pub ceph_user: String,
     /// Allows guests to reach these ranges, which are blocked otherwise: addresses of this host (IPv4), of other hosts and of the
     /// control plane, and link-local addresses.
     #[arg(long, env = "BERTH_GUEST_ALLOW", value_name = "CIDR", value_delimiter = ',')]

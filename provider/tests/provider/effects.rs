@@ -733,6 +733,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_ip_pool", pool.clone(), "/mode", json!("l2"), Announced::Replace),
         ("berth_ip_pool", pool, "/use_all_addresses", json!(true), Announced::Live),
         ("berth_storage_pool", storage.clone(), "/type", json!("Shared"), Announced::Replace),
+        ("berth_storage_pool", storage.clone(), "/type", json!("RBD"), Announced::Replace),
         ("berth_storage_pool", storage.clone(), "/trash_retention_seconds", json!(0), Announced::Live),
         ("berth_storage_pool", storage, "/overcommit_percent", json!(100), Announced::Live),
         ("berth_host", host.clone(), "/name", json!("h2"), Announced::Replace),

@@ -518,6 +518,11 @@ fn every_other_kind_becomes_its_custom_resource() {
             json!({}),
             json!({"type": "Local", "trashRetentionSeconds": 86_400, "overcommitPercent": 1000}),
         ),
+        (
+            "berth_storage_pool",
+            json!({"type": "RBD"}),
+            json!({"type": "RBD", "trashRetentionSeconds": 86_400, "overcommitPercent": 1000}),
+        ),
         ("berth_host", json!({"cordoned": true}), json!({"cordoned": true})),
         ("berth_host", json!({"reserved": {"memory": "2Gi"}}), json!({"reserved": {"memory": "2Gi"}})),
         ("berth_host", json!({"namespaces": ["team-a"]}), json!({"namespaces": ["team-a"]})),

@@ -27,12 +27,13 @@ pub(crate) fn declare(ctx: &Context) {
 }
 
 fn shared(pool: &StoragePool, host: &str) -> Option<SharedPool> {
-    if pool.spec.pool_type != StoragePoolType::Shared {
+    if !pool.spec.pool_type.is_shared() {
         return None;
     }
     let folder = pool.status.as_ref().and_then(|status| status.shared.as_ref());
     let marks = folder.is_some_and(|of| !of.initialized && of.first_host.as_deref() == Some(host));
-    Some(SharedPool { id: folder.map(|of| of.id.clone()), host: host.to_owned(), marks })
+    let is_rbd = pool.spec.pool_type == StoragePoolType::Rbd;
+    Some(SharedPool { id: folder.map(|of| of.id.clone()), host: host.to_owned(), marks, is_rbd })
 }
 
 /// Looks for a volume.
@@ -62,4 +63,25 @@ pub(crate) async fn look_everywhere(ctx: &Context, disk: &Disk, id: &str) -> Res
 /// Returns a volume that is within reach. None: there is none, or its pool is away.
 pub(crate) async fn reachable(ctx: &Context, pool: &str, id: &str) -> Result<Option<VolumeFacts>, Error> {
     Ok(look(ctx, pool, id).await?.facts)
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::{SharedFolder, StoragePoolSpec, StoragePoolStatus};
+
+    use super::*;
+
+    #[test]
+    fn a_pool_of_ceph_is_one_that_hosts_share_and_no_folder() {
+        let of = |pool_type| {
+            let mut pool =
+                StoragePool::new("fast", StoragePoolSpec { pool_type, ..StoragePoolSpec::default() });
+            let folder = SharedFolder { id: "u".into(), first_host: Some("a".into()), initialized: false };
+            pool.status = Some(StoragePoolStatus { shared: Some(folder), ..StoragePoolStatus::default() });
+            shared(&pool, "a").map(|shared| (shared.id, shared.marks, shared.is_rbd))
+        };
+        assert_eq!(of(StoragePoolType::Local), None);
+        assert_eq!(of(StoragePoolType::Shared), Some((Some("u".to_owned()), true, false)));
+        assert_eq!(of(StoragePoolType::Rbd), Some((Some("u".to_owned()), true, true)));
+    }
 }

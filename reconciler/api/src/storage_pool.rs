@@ -1,4 +1,4 @@
-//! StoragePool: the folder of disk files.
+//! StoragePool: the folder of disk files, or the pool of Ceph with their images.
 
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -35,7 +35,8 @@ use crate::{Conditions, ObjectUser, Quantity};
 pub struct StoragePoolSpec {
     /// `Local` (default): a folder of each host's own, which its administrator names (`--pool-folder`), or one in the agent's state
     /// directory. `Shared`: one folder that several hosts mount, such as an export of NFS, which the administrator of each names
-    /// (`--pool-folder`). Cannot change.
+    /// (`--pool-folder`). `RBD`: a pool of Ceph, which the administrator of each host names (`--rbd-pool`); each disk is an image in it.
+    /// Cannot change.
     #[serde(default, rename = "type")]
     pub pool_type: StoragePoolType,
     /// The time for which the trash keeps the files of deleted disks, in seconds. Default 86400 (24 hours); 0 deletes them at once.
@@ -74,6 +75,18 @@ pub enum StoragePoolType {
     #[default]
     Local,
     Shared,
+    #[serde(rename = "RBD")]
+    Rbd,
+}
+
+impl StoragePoolType {
+    /// Whether several hosts have the same place, so that a disk can go from a host that is lost to another one.
+    pub fn is_shared(self) -> bool {
+        match self {
+            Self::Local => false,
+            Self::Shared | Self::Rbd => true,
+        }
+    }
 }
 
 /// The observed state of a StoragePool.
@@ -95,10 +108,10 @@ pub struct StoragePoolStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub hosts_away: Option<i64>,
-    /// The folder of a `Shared` pool.
+    /// The folder of a `Shared` pool, or the pool of Ceph of one of type `RBD`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<SharedFolder>,
-    /// The size of its file systems on these hosts together, as a quantity; that of a `Shared` pool counts once. Pools without a folder of their own share one on each host.
+    /// The size of its file systems on these hosts together, as a quantity; that of a `Shared` pool, or of one of type `RBD`, counts once. Pools without a folder of their own share one on each host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub total: Option<String>,
@@ -116,18 +129,18 @@ pub struct StoragePoolStatus {
     pub used_by: Vec<ObjectUser>,
 }
 
-/// The folder of a `Shared` pool, which its hosts know by a marker.
+/// The folder of a `Shared` pool, or the pool of Ceph, which its hosts know by a marker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SharedFolder {
-    /// The identity in the marker (`berth-pool.json`).
+    /// The identity in the marker (`berth-pool.json`; in Ceph the image `berth-pool`).
     #[schemars(length(max = 64))]
     pub id: String,
     /// The host that writes the marker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub first_host: Option<String>,
-    /// Whether a host has the folder with its marker. From then on none writes it: a folder without it is not mounted.
+    /// Whether a host has the place with its marker. From then on none writes it: a folder without it is not mounted.
     #[serde(default)]
     pub initialized: bool,
 }
@@ -143,12 +156,12 @@ pub struct HostPool {
     /// The name of the StoragePool.
     #[schemars(length(max = 63))]
     pub name: String,
-    /// Its folder, if the host's administrator names one (`--pool-folder`). The pools without one share the file system of the state
+    /// Its folder, or its pool of Ceph (`rbd:vms`), if the host's administrator names one (`--pool-folder`, `--rbd-pool`). The pools without one share the file system of the state
     /// directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub folder: Option<String>,
-    /// The identity of a `Shared` pool, as this host knows it. Hosts with older agents have none, and no disks of such a pool.
+    /// The identity of a `Shared` pool, or of one of type `RBD`, as this host knows it. Hosts with older agents have none, and no disks of such a pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub shared_id: Option<String>,

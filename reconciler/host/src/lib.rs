@@ -34,6 +34,7 @@ mod networks;
 mod packet_filter;
 mod passthrough;
 mod pool_folders;
+mod rbd_pools;
 mod routes;
 mod shares;
 mod start;
@@ -73,6 +74,7 @@ pub use passthrough::{
     UsbSelector,
 };
 pub use pool_folders::{PoolFolderFacts, PoolFolderMapping, SharedPool};
+pub use rbd_pools::{CephAccess, RbdPoolMapping};
 pub use routes::{GuestRoutes, Route};
 pub use shares::{ShareFacts, ShareMapping};
 pub use start::{Earlier, Start};

@@ -7,6 +7,7 @@
 //!          pools/<pool>/trash/…                  deleted ones
 //!          pools/<pool>/snapshots/<id>.qcow2     files below disks, which nothing writes
 //!          pools/<pool>/readers/<instance>/…     hard links to them, for one machine
+//!          rbd/<pool>/…                          the notes of disks in Ceph
 //!          instances/<id>/…                      machines
 //!          network/<bridge>/…                    DHCP
 //!          pci/<address>.json                    PCI devices of machines, and the drivers that they had
@@ -35,6 +36,7 @@ mod process_details;
 mod program;
 mod qemu_img;
 pub mod qemu_processes;
+mod rbd;
 pub mod record;
 mod resident;
 mod seed;
@@ -71,13 +73,14 @@ use tokio::net::TcpStream;
 use tokio::sync::RwLock;
 
 use super::{
-    BackupFolderMapping, BridgedNetwork, ChecksumSource, Credentials, DeviceSpecs, ExternalLease, Firewall,
-    ForeignObject, Forwarding, HostFacts, HostInfo, HostLinks, HostUse, ImageFacts, ImageFile, ImageSource,
-    Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks,
-    NewImage, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, PciMapping, PoolFolderMapping,
-    ProcessDetails, ProcessFacts, Progress, RemoteImage, ResolvedImage, Result, SealedKey, ShareMapping,
-    SharedPool, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts, Trace, TraceRequest,
-    TrashedVolume, Uplink, UsbMapping, VgpuMapping, VolumeFacts, VolumeOwner, Volumes,
+    BackupFolderMapping, BridgedNetwork, CephAccess, ChecksumSource, Credentials, DeviceSpecs, ExternalLease,
+    Firewall, ForeignObject, Forwarding, HostFacts, HostInfo, HostLinks, HostUse, ImageFacts, ImageFile,
+    ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged,
+    NetworkConfig, Networks, NewImage, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, PciMapping,
+    PoolFolderMapping, ProcessDetails, ProcessFacts, Progress, RbdPoolMapping, RemoteImage, ResolvedImage,
+    Result, SealedKey, ShareMapping, SharedPool, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig,
+    TapFacts, Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VgpuMapping, VolumeFacts, VolumeOwner,
+    Volumes,
 };
 use backup_folders::BackupFolders;
 pub use backups::{EntryFacts, ObjectStore, RepositoryEntry, RepositoryReader};
@@ -94,6 +97,7 @@ use network::{LinuxNetworks, UplinkChoice};
 pub use network::{bridge_mac, relay_link};
 use passthrough::{HostKernel, Passthrough};
 use pool_folders::PoolFolders;
+use rbd::RbdPools;
 use shares::Shares;
 use usb_devices::UsbPassthrough;
 use users::Users;
@@ -133,6 +137,10 @@ pub struct LinuxConfig {
     pub backup_folders: Vec<BackupFolderMapping>,
     /// The folders of pools that have one of their own. Default: none.
     pub pool_folders: Vec<PoolFolderMapping>,
+    /// The pools of Ceph of storage pools. Default: none.
+    pub rbd_pools: Vec<RbdPoolMapping>,
+    /// How this host reaches Ceph.
+    pub ceph: CephAccess,
     /// The CPUs that single machines may have for themselves. Other machines run on the others. Default: none.
     pub dedicated_cpus: BTreeSet<u32>,
 }
@@ -158,6 +166,8 @@ impl LinuxConfig {
             shares: Vec::new(),
             backup_folders: Vec::new(),
             pool_folders: Vec::new(),
+            rbd_pools: Vec::new(),
+            ceph: CephAccess::default(),
             dedicated_cpus: BTreeSet::new(),
         }
     }
@@ -191,6 +201,7 @@ pub struct LinuxSystem {
     shares: Shares,
     backup_folders: BackupFolders,
     pool_folders: PoolFolders,
+    rbd: RbdPools,
     host: LinuxInfo,
     direct_io: Arc<DirectIo>,
     /// The user of programs that read or change images.
@@ -217,10 +228,11 @@ impl LinuxSystem {
             files::ensure_folder(&folder)?;
         }
         let pool_folders = open_pool_folders(&layout, &config)?;
+        let shared = config.qemu_users.and(shared_user());
+        let rbd = RbdPools::open(&layout, &config.rbd_pools, &config.pool_folders, &config.ceph, shared)?;
         let layout = layout.with_pool_places(pool_folders.places());
         let own: Vec<PathBuf> =
             std::iter::once(files::real_path(layout.root())).chain(pool_folders.real_paths()).collect();
-        let shared = config.qemu_users.and(shared_user());
         let unpacker = Unpacker { user: shared, max_bytes: config.max_image_bytes };
         let images = LinuxImages::open(layout.clone(), unpacker, config.images)?;
         if config.qemu_users.is_some() {
@@ -244,6 +256,7 @@ impl LinuxSystem {
             shares,
             backup_folders: BackupFolders::new(config.backup_folders, own),
             pool_folders,
+            rbd,
             passthrough: Passthrough::new("/", layout.pci(), config.pci_devices, Arc::new(HostKernel)),
             usb: UsbPassthrough::new("/", layout.usb(), config.usb_devices, Arc::new(HostKernel)),
             vgpus: Vgpus::new("/", layout.vgpus(), config.vgpus, Arc::new(HostKernel)),
@@ -287,6 +300,17 @@ impl LinuxSystem {
     ) -> Result<T> {
         let volumes = self.volumes.clone();
         self.pool_folders.on_all(move || work(&volumes)).await
+    }
+
+    /// The clock of the trash.
+    async fn trash_clock(&self) -> Result<u64> {
+        let volumes = self.volumes.clone();
+        blocking(move || volumes.trash_clock()).await
+    }
+
+    /// Refuses snapshots in pools of Ceph.
+    fn refuse_snapshots(&self, pool: &str) -> Result<()> {
+        self.rbd.refuse(pool, "a pool of type RBD has no snapshots of disks")
     }
 
     /// Adds how QEMU opens the volume's file.
@@ -432,9 +456,13 @@ impl Images for LinuxSystem {
 impl Volumes for LinuxSystem {
     fn declare_pools(&self, pools: &BTreeMap<String, Option<SharedPool>>) {
         self.pool_folders.declare(pools);
+        self.rbd.declare(pools);
     }
 
     async fn volume(&self, pool: &str, id: &str) -> Result<Option<VolumeFacts>> {
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.volume(id).await;
+        }
         let (of_pool, id) = (pool.to_owned(), id.to_owned());
         match self.on_pool(pool, move |v| v.volume(&of_pool, &id)).await? {
             Some(volume) => self.with_cache(volume).await.map(Some),
@@ -443,16 +471,25 @@ impl Volumes for LinuxSystem {
     }
 
     async fn pool_of_volume(&self, id: &str) -> Result<Option<String>> {
+        if let Some(pool) = self.rbd.pool_of_volume(id).await? {
+            return Ok(Some(pool));
+        }
         let id = id.to_owned();
         self.on_all_pools(move |v| v.pool_of_volume(&id)).await
     }
 
     async fn check_move(&self, volume: &NewMove) -> Result<()> {
+        for pool in [&volume.from, &volume.to] {
+            self.rbd.refuse(pool, "disks move neither to nor from a pool of type RBD")?;
+        }
         let new = volume.clone();
         self.on_pools(pools_of(volume), move |v| v.check_move(&new)).await
     }
 
     async fn move_volume(&self, volume: &NewMove, progress: Progress<'_>) -> Result<VolumeFacts> {
+        for pool in [&volume.from, &volume.to] {
+            self.rbd.refuse(pool, "disks move neither to nor from a pool of type RBD")?;
+        }
         let new = volume.clone();
         let mut begun = self.on_pools(pools_of(volume), move |v| v.begin_move(&new)).await?;
         while let Some(mut copying) = begun {
@@ -476,7 +513,7 @@ impl Volumes for LinuxSystem {
     }
 
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts> {
-        let _no_image_goes = self.bases.read().await;
+        let no_image_goes = self.bases.read().await;
         let base = match &volume.base {
             None => None,
             Some(digest) => {
@@ -484,11 +521,19 @@ impl Volumes for LinuxSystem {
                 Some(self.images.cached(digest).await?.ok_or_else(missing)?)
             }
         };
+        if let Some(rbd) = self.rbd.get(&volume.pool) {
+            // An import takes minutes; it is tried again if the image goes meanwhile.
+            drop(no_image_goes);
+            return rbd.create(volume, base.as_ref()).await;
+        }
         let new = volume.clone();
         self.on_pool(&volume.pool, move |v| v.create(&new, base.as_ref())).await
     }
 
     async fn take_volume(&self, volume: &NewTake) -> Result<VolumeFacts> {
+        if let Some(rbd) = self.rbd.get(&volume.pool) {
+            return rbd.take(volume).await;
+        }
         let _no_image_goes = self.bases.read().await;
         if let Some(digest) = &volume.base {
             let missing = || SystemError::ImageNotCached { digest: digest.clone() };
@@ -499,26 +544,39 @@ impl Volumes for LinuxSystem {
     }
 
     async fn grow_volume(&self, pool: &str, id: &str, size: u64) -> Result<VolumeFacts> {
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.grow(id, size).await;
+        }
         let (of_pool, id) = (pool.to_owned(), id.to_owned());
         self.on_pool(pool, move |v| v.grow(&of_pool, &id, size)).await
     }
 
     async fn reserve_volume(&self, pool: &str, id: &str, size: u64) -> Result<()> {
+        self.rbd.refuse(pool, "a pool of type RBD has no thick disks")?;
         let (of_pool, id) = (pool.to_owned(), id.to_owned());
         self.on_pool(pool, move |v| v.reserve(&of_pool, &id, size)).await
     }
 
     async fn trash_volume(&self, pool: &str, id: &str) -> Result<()> {
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.trash(id, self.trash_clock().await?).await;
+        }
         let (of_pool, id) = (pool.to_owned(), id.to_owned());
         self.on_pool(pool, move |v| v.trash(&of_pool, &id)).await
     }
 
     async fn restore_volume(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<VolumeFacts> {
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.restore(id, owner).await;
+        }
         let (of_pool, id, owner) = (pool.to_owned(), id.to_owned(), owner.clone());
         self.on_pool(pool, move |v| v.restore(&of_pool, &id, &owner)).await
     }
 
     async fn hand_over_volume(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<()> {
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.hand_over(id, owner).await;
+        }
         let (of_pool, id, owner) = (pool.to_owned(), id.to_owned(), owner.clone());
         self.on_pool(pool, move |v| v.hand_over(&of_pool, &id, &owner)).await
     }
@@ -540,22 +598,33 @@ impl Volumes for LinuxSystem {
     }
 
     async fn rewrap_volume(&self, pool: &str, id: &str, sealed: &SealedKey) -> Result<()> {
+        self.rbd.refuse(pool, "a pool of type RBD has no encrypted disks")?;
         let (of_pool, id, sealed) = (pool.to_owned(), id.to_owned(), sealed.clone());
         self.on_pool(pool, move |v| v.rewrap(&of_pool, &id, &sealed)).await
     }
 
     async fn retain_volume(&self, pool: &str, id: &str) -> Result<()> {
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.retain(id).await;
+        }
         let (of_pool, id) = (pool.to_owned(), id.to_owned());
         self.on_pool(pool, move |v| v.retain(&of_pool, &id)).await
     }
 
     async fn purge_trash(&self, pool: &str, older_than: Duration) -> Result<Vec<String>> {
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.purge(older_than, self.trash_clock().await?).await;
+        }
         let of_pool = pool.to_owned();
         self.on_pool(pool, move |v| v.purge(&of_pool, older_than)).await
     }
 
     async fn volumes(&self) -> Result<Vec<VolumeFacts>> {
-        self.on_all_pools(LinuxVolumes::volumes).await
+        let mut volumes = self.on_all_pools(LinuxVolumes::volumes).await?;
+        for rbd in self.rbd.all() {
+            volumes.extend(rbd.volumes().await?);
+        }
+        Ok(volumes)
     }
 
     async fn used_bytes(&self) -> Result<BTreeMap<String, u64>> {
@@ -567,25 +636,35 @@ impl Volumes for LinuxSystem {
     }
 
     async fn trash(&self) -> Result<Vec<TrashedVolume>> {
-        self.on_all_pools(LinuxVolumes::trashed).await
+        let mut trashed = self.on_all_pools(LinuxVolumes::trashed).await?;
+        for rbd in self.rbd.all() {
+            trashed.extend(rbd.trashed(self.trash_clock().await?).await?);
+        }
+        Ok(trashed)
     }
 
     async fn snapshot(&self, pool: &str, id: &str) -> Result<Option<SnapshotFacts>> {
+        if self.rbd.get(pool).is_some() {
+            return Ok(None);
+        }
         let (of_pool, id) = (pool.to_owned(), id.to_owned());
         self.on_pool(pool, move |v| v.snapshot(&of_pool, &id)).await
     }
 
     async fn check_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<()> {
+        snapshots.iter().try_for_each(|new| self.refuse_snapshots(&new.pool))?;
         let (new, pools) = (snapshots.to_vec(), snapshots.iter().map(|new| new.pool.clone()).collect());
         self.on_pools(pools, move |v| v.check_snapshots(&new)).await
     }
 
     async fn is_as_in_snapshot(&self, pool: &str, volume: &str, snapshot: &str) -> Result<bool> {
+        self.refuse_snapshots(pool)?;
         let (of_pool, volume, snapshot) = (pool.to_owned(), volume.to_owned(), snapshot.to_owned());
         self.on_pool(pool, move |v| v.is_as_in_snapshot(&of_pool, &volume, &snapshot)).await
     }
 
     async fn begin_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {
+        snapshots.iter().try_for_each(|new| self.refuse_snapshots(&new.pool))?;
         let (new, pools) = (snapshots.to_vec(), snapshots.iter().map(|new| new.pool.clone()).collect());
         let mut begun = Vec::new();
         for volume in self.on_pools(pools, move |v| v.begin_snapshots(&new)).await? {
@@ -595,27 +674,36 @@ impl Volumes for LinuxSystem {
     }
 
     async fn restore_snapshot(&self, restore: &NewRestore) -> Result<VolumeFacts> {
+        self.refuse_snapshots(&restore.pool)?;
         let new = restore.clone();
         let volume = self.on_pool(&restore.pool, move |v| v.restore_snapshot(&new)).await?;
         self.with_cache(volume).await
     }
 
     async fn finish_restore(&self, pool: &str, id: &str) -> Result<()> {
+        if self.rbd.get(pool).is_some() {
+            return Ok(());
+        }
         let (of_pool, id) = (pool.to_owned(), id.to_owned());
         self.on_pool(pool, move |v| v.finish_restore(&of_pool, &id)).await
     }
 
     async fn finish_snapshot(&self, pool: &str, id: &str, taken: &Taken) -> Result<SnapshotFacts> {
+        self.refuse_snapshots(pool)?;
         let (of_pool, id, taken) = (pool.to_owned(), id.to_owned(), taken.clone());
         self.on_pool(pool, move |v| v.finish_snapshot(&of_pool, &id, &taken)).await
     }
 
     async fn hand_over_snapshot(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<()> {
+        self.refuse_snapshots(pool)?;
         let (of_pool, id, owner) = (pool.to_owned(), id.to_owned(), owner.clone());
         self.on_pool(pool, move |v| v.hand_over_snapshot(&of_pool, &id, &owner)).await
     }
 
     async fn delete_snapshot(&self, pool: &str, id: &str) -> Result<()> {
+        if self.rbd.get(pool).is_some() {
+            return Ok(());
+        }
         let (of_pool, id) = (pool.to_owned(), id.to_owned());
         self.on_pool(pool, move |v| v.delete_snapshot(&of_pool, &id)).await
     }
@@ -716,6 +804,7 @@ impl Networks for LinuxSystem {
 #[async_trait]
 impl Machines for LinuxSystem {
     async fn launch(&self, request: &LaunchRequest) -> Result<ProcessFacts> {
+        self.rbd.ensure_own(&request.machine.disks).await?;
         let installation = self.host.installation().await?;
         let (mut request, disks) = (request.clone(), request.machine.disks.clone());
         // Files of snapshots may have been merged since the request was made: a suspended machine has one from before.
@@ -727,7 +816,24 @@ impl Machines for LinuxSystem {
             })
             .await?;
         request.machine.disks = disks;
-        self.machines.launch(&request, &installation, keys).await
+        let started = self.machines.launch(&request, &installation, keys).await?;
+        match self.rbd.note_clients(&request.machine.disks).await {
+            Ok(()) => {}
+            // Another host has taken one of the disks just now. The guest does not run yet.
+            Err(error @ SystemError::VolumeLost { .. }) => {
+                self.machines.kill(&request.machine.instance, Duration::from_secs(5)).await?;
+                return Err(error);
+            }
+            // The cluster knows them as long as it hears of them.
+            Err(error) => {
+                tracing::warn!(
+                    instance = request.machine.instance,
+                    error = error.chain(),
+                    "clients of Ceph not noted"
+                );
+            }
+        }
+        Ok(started)
     }
 
     async fn mark_started(&self, instance: &str, just_now: bool) {
@@ -839,7 +945,11 @@ impl Machines for LinuxSystem {
     }
 
     async fn grant_disk(&self, instance: &str, disk: &DiskSpec) -> Result<DiskSpec> {
-        self.machines.grant(instance, disk).await
+        // Also because a QEMU that opens an image stands still while the cluster does not answer.
+        self.rbd.ensure_own(std::slice::from_ref(disk)).await?;
+        let granted = self.machines.grant(instance, disk).await?;
+        self.rbd.note_clients_later(disk);
+        Ok(granted)
     }
 
     async fn revoke_disk(&self, instance: &str, volume: &str) -> Result<()> {
@@ -955,7 +1065,8 @@ impl HostInfo for LinuxSystem {
         facts.ipv6_addresses = self.networks.host_ipv6_addresses().await?;
         facts.links = self.networks.host_links().await?;
         facts.backup_folders = self.backup_folders.facts().await;
-        facts.pool_folders = self.pool_folders.facts().await;
+        let (folders, in_ceph) = tokio::join!(self.pool_folders.facts(), self.rbd.facts());
+        facts.pool_folders = folders;
         for pool in self.pool_folders.returned(&facts.pool_folders) {
             if let Err(error) = self.machines.revoke_departed(&pool).await {
                 tracing::warn!(
@@ -966,6 +1077,7 @@ impl HostInfo for LinuxSystem {
                 self.pool_folders.look_again(&pool);
             }
         }
+        facts.pool_folders.extend(in_ceph);
         Ok(facts)
     }
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::shares::folder_path;
 
 /// The maximum length of the name of a pool.
-const MOST_NAME: usize = 63;
+pub(crate) const MOST_NAME: usize = 63;
 
 /// A folder of this host, and the storage pool whose files are in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl FromStr for PoolFolderMapping {
 }
 
 /// Whether a StoragePool can have this name: a DNS label.
-fn is_pool_name(name: &str) -> bool {
+pub(crate) fn is_pool_name(name: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     (1..=MOST_NAME).contains(&name.len())
         && name.bytes().all(inner)
@@ -40,7 +40,7 @@ fn is_pool_name(name: &str) -> bool {
         && !name.ends_with('-')
 }
 
-/// A storage pool whose folder several hosts mount. The files of each host are in a folder of its own there.
+/// A storage pool that several hosts use: a folder that they mount, with a folder of its own for the files of each host, or a pool of Ceph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedPool {
     /// The identity in the marker, which is the same on all hosts. None: it is not decided yet.
@@ -49,6 +49,8 @@ pub struct SharedPool {
     pub host: String,
     /// Whether this host writes the marker into a folder that has none.
     pub marks: bool,
+    /// Whether it is a pool of Ceph, and no folder.
+    pub is_rbd: bool,
 }
 
 /// The folder of a storage pool, as it is on the host now.

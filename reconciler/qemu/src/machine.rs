@@ -8,6 +8,7 @@ mod boot;
 mod command_line;
 mod disk_key;
 mod json;
+mod rbd;
 #[cfg(test)]
 mod tests;
 mod validate;
@@ -28,6 +29,7 @@ pub(crate) use json::{
     BELOW, blockdevs, chain_blockdev, disk_device, medium_blockdev, nic_device, overlay_blockdev,
     reopened_blockdev, scsi_cdrom,
 };
+pub use rbd::RbdImage;
 #[cfg(test)]
 pub(crate) use tests::example;
 pub use validate::SpecError;

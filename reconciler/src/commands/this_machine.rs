@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use berth_agent::AgentConfig;
 use berth_engine::Identities;
 use berth_host::{
-    Start, cpu_list,
+    CephAccess, Start, cpu_list,
     linux::{LinuxConfig, LinuxSystem, usable_cpus},
 };
 use ipnet::IpNet;
@@ -44,6 +44,8 @@ pub(super) async fn system(
     config.shares.clone_from(&options.shares);
     config.backup_folders.clone_from(&options.backup_folders);
     config.pool_folders.clone_from(&options.pool_folders);
+    config.rbd_pools.clone_from(&options.rbd_pools);
+    config.ceph = CephAccess { conf: options.ceph_conf.clone(), user: options.ceph_user.clone() };
     config.images.allow.clone_from(&options.image_allow);
     // A control plane that listens on all addresses has this machine's, which are refused anyway.
     config.images.control_plane = control_planes.iter().map(|at| at.ip().to_canonical()).collect();

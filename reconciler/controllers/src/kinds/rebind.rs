@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use berth_api::{
     Binding, ConditionType, ConditionUpdate, Disk, DiskState, DiskStatus, Power, RESTORE_ANNOTATION,
-    Readiness, Reason, StoragePoolType, VM, VMState, VMStatus, condition, vm::HostRefusal,
+    Readiness, Reason, VM, VMState, VMStatus, condition, vm::HostRefusal,
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -114,7 +114,7 @@ pub(super) fn after_taking(cache: &Cache, disk: &Disk, batch: &mut WriteBatch) {
 
 fn is_shared(cache: &Cache, disk: &Disk) -> bool {
     let pool = cache.tables.storage_pools.cluster(disk.pool().as_str());
-    pool.is_some_and(|pool| pool.spec.pool_type == StoragePoolType::Shared)
+    pool.is_some_and(|pool| pool.spec.pool_type.is_shared())
 }
 
 fn host_of(disk: &Disk) -> Option<&String> {
@@ -163,7 +163,7 @@ fn refusal(cache: &Cache, vm: &VM, disk: &Disk, host: &str) -> Option<&'static s
         None => status.former_host.as_deref() == Some(host),
     };
     let refusals = [
-        (!is_shared(cache, disk), "is in no pool of type Shared"),
+        (!is_shared(cache, disk), "is in no pool of type Shared or RBD"),
         (disk.metadata.deletion_timestamp.is_some(), "is being deleted"),
         (disk.target_pool() != disk.pool(), "was to be moved to another pool"),
         (!is_whole || status.volume_id.is_none(), "has its file on another host, or in the folder of one"),

@@ -16,7 +16,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     let hosts: Vec<&Host> = cache.tables.hosts.all().map(|host| &**host).collect();
     let space = match pool.spec.pool_type {
         StoragePoolType::Local => Space::of(&key.name, hosts.iter().copied()),
-        StoragePoolType::Shared => Space::of_shared(&key.name, hosts.iter().copied()),
+        StoragePoolType::Shared | StoragePoolType::Rbd => Space::of_shared(&key.name, hosts.iter().copied()),
     };
     let shared = shared_folder(&pool, &hosts);
     let mut status = status(&pool, space, config.clock.now());
@@ -81,7 +81,7 @@ fn shared_report<'a>(host: &'a Host, pool: &str) -> Option<&'a HostPool> {
 /// Decides which host marks the folder of a shared pool. It stays the one as long as its Host exists: another one could write a second
 /// marker, into the folder below a file system that is not mounted there.
 fn shared_folder(pool: &StoragePool, hosts: &[&Host]) -> Option<SharedFolder> {
-    if pool.spec.pool_type != StoragePoolType::Shared {
+    if !pool.spec.pool_type.is_shared() {
         return None;
     }
     let known = pool.status.as_ref().and_then(|status| status.shared.clone());

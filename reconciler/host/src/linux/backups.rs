@@ -205,6 +205,7 @@ impl Backups for LinuxSystem {
         volume: &NewVolume,
         progress: Progress<'_>,
     ) -> Result<VolumeFacts> {
+        self.rbd.refuse(&volume.pool, "a pool of type RBD has no disks that are made from backups")?;
         let stored = self.stored(repository, backup, false).await?;
         let stored = stored.ok_or_else(|| no_repository(repository, backup))?;
         let size = stored.existing().await?.size;

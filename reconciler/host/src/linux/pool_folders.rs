@@ -203,7 +203,7 @@ impl PoolFolders {
             Some(folder) => folder.look(PoolFolder::ensure_answers),
             // The state directory is no place for its files: no other host has it.
             None if locked(&self.shared).contains(pool) => Err(format!(
-                "it is of type Shared, and this host names no folder for it (--pool-folder {pool}=FOLDER)"
+                "hosts share it, and this host names no place for it (--pool-folder {pool}=FOLDER, or --rbd-pool {pool}=CEPHPOOL)"
             )),
             None => Ok(()),
         };

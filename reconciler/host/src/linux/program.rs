@@ -51,6 +51,16 @@ impl Program {
 
     /// Runs the program until it ends. A non-zero exit is not an error here: the output reports it.
     pub(super) async fn run(&self, args: &[&str], input: Vec<u8>) -> Result<Output, SystemError> {
+        self.run_within(args, input, TIMEOUT).await
+    }
+
+    /// Does the same with another time limit.
+    pub(super) async fn run_within(
+        &self,
+        args: &[&str],
+        input: Vec<u8>,
+        limit: Duration,
+    ) -> Result<Output, SystemError> {
         let mut child = Command::new(self.find()?)
             .args(args)
             .env("LC_ALL", "C")
@@ -70,8 +80,8 @@ impl Program {
             };
             tokio::join!(feed, child.wait_with_output()).1
         };
-        match tokio::time::timeout(TIMEOUT, talk).await {
-            Err(_) => Err(self.failed(format!("no end after {TIMEOUT:?}"))),
+        match tokio::time::timeout(limit, talk).await {
+            Err(_) => Err(self.failed(format!("no end after {limit:?}"))),
             Ok(Err(error)) => Err(self.failed(error.to_string())),
             Ok(Ok(output)) => Ok(Output {
                 ok: output.status.success(),

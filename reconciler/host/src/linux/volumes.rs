@@ -442,7 +442,7 @@ impl Place {
 }
 
 /// `least` is the size of the base.
-fn wanted_size(new: &NewVolume, least: Option<u64>) -> Result<u64> {
+pub(super) fn wanted_size(new: &NewVolume, least: Option<u64>) -> Result<u64> {
     if let Some(digest) = &new.base {
         check_digest(digest)?;
     }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::names::is_inline;
 use super::{BlockError, IoLimits, ObservedCdrom, ObservedDisk};
 use crate::devices;
-use crate::machine::{Bus, CdromSpec, MAX_CDROMS, NicModel, PORT_PREFIX, SEED_TARGET};
+use crate::machine::{Bus, CdromSpec, MAX_CDROMS, NicModel, PORT_PREFIX, RbdImage, SEED_TARGET};
 use crate::nics::{ObservedNic, port_of};
 use crate::qmp::Qmp;
 
@@ -220,10 +220,30 @@ pub(super) async fn node(qmp: &Qmp, name: &str) -> Result<Option<Node>, BlockErr
 /// options.
 fn file_of(shown: String) -> PathBuf {
     let options = shown.strip_prefix("json:").and_then(|json| serde_json::from_str::<Value>(json).ok());
-    let file = options.and_then(|o| text(o.get("file").unwrap_or(&o), "filename"));
-    PathBuf::from(file.unwrap_or(shown))
+    let options = options.as_ref().map(|options| options.get("file").unwrap_or(options));
+    if let Some(image) = options.and_then(RbdImage::of_node) {
+        return image.file();
+    }
+    PathBuf::from(options.and_then(|options| text(options, "filename")).unwrap_or(shown))
 }
 
 fn text(value: &Value, name: &str) -> Option<String> {
     Some(value.get(name)?.as_str()?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_of_a_node_is_in_its_options() {
+        assert_eq!(file_of("/pool/v-1.qcow2".to_owned()), PathBuf::from("/pool/v-1.qcow2"));
+        let direct = r#"json:{"driver": "qcow2", "file": {"driver": "file", "filename": "/pool/v-1.qcow2"}}"#;
+        assert_eq!(file_of(direct.to_owned()), PathBuf::from("/pool/v-1.qcow2"));
+        let in_ceph = r#"json:{"driver": "raw", "file": {"pool": "vms", "image": "berth-v-1", "conf": "/i/ceph-fast.conf", "driver": "rbd", "user": "berth"}}"#;
+        let file = PathBuf::from("rbd:vms/berth-v-1:id=berth:conf=/i/ceph-fast.conf");
+        assert_eq!(file_of(in_ceph.to_owned()), file);
+        let node = r#"json:{"pool": "vms", "image": "berth-v-1", "conf": "/i/ceph-fast.conf", "driver": "rbd", "user": "berth"}"#;
+        assert_eq!(file_of(node.to_owned()), file);
+    }
 }

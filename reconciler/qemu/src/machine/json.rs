@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     Backing, Bus, Cache, CdromSpec, DISK_SLOTS, DISK_THREAD, DiskSpec, FIRST_CDROM_TARGET, Format, Medium,
-    NicModel, NicSpec, SCSI_CONTROLLER, SLOT_FIRST_NIC, backend_of, key_id, port_name, slot,
+    NicModel, NicSpec, RbdImage, SCSI_CONTROLLER, SLOT_FIRST_NIC, backend_of, key_id, port_name, rbd, slot,
 };
 
 /// What follows the disk's id in the name of a node that the chain below its file begins with.
@@ -95,6 +95,9 @@ fn chain(backing: &Backing, key: &str) -> Value {
 }
 
 fn file(path: &Path, read_only: bool, mode: Cache, discard: &str) -> Value {
+    if let Some(image) = RbdImage::of(path) {
+        return rbd::file_node(&image, read_only, mode, discard);
+    }
     json!({
         "driver": "file",
         "filename": path.to_string_lossy(),

@@ -7,7 +7,7 @@ use super::{
     Bus, CdromSpec, DiskSpec, Extras, FIRST_CDROM_TARGET, FIRST_CID, Firmware, Format, LAST_CID, LaunchSpec,
     MAX_CDROMS, MAX_NICS, MAX_NUMA_NODES, MAX_OPTIONS, MAX_PCI_DEVICES, MAX_QUEUES, MAX_SATA, MAX_SERIAL,
     MAX_SERIAL_PORTS, MAX_SHARE_TAG, MAX_SHARES, MAX_SOCKET_PATH, MAX_USB_BUS, MAX_USB_DEVICES, MAX_VGPUS,
-    MAX_VIRTIO_BLK, MEMORY_BLOCK, MachineSpec, Medium, NIC_PORTS, NicModel, NicSpec, OPTION_GROUPS,
+    MAX_VIRTIO_BLK, MEMORY_BLOCK, MachineSpec, Medium, NIC_PORTS, NicModel, NicSpec, OPTION_GROUPS, RbdImage,
     SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, ShareSpec, VgpuSpec,
 };
 
@@ -311,7 +311,9 @@ impl DiskSpec {
         check("bus", "sata", !sata_read_only, "a SATA disk cannot be read-only")?;
         check("format", "iso", self.format != Format::Iso, "a medium of a CD-ROM drive is no disk")?;
         let raw_on_backing = self.format == Format::Raw && self.backing.is_some();
-        check("format", "raw", !raw_on_backing, "a raw disk cannot have a backing file")
+        check("format", "raw", !raw_on_backing, "a raw disk cannot have a backing file")?;
+        let fits = self.format == Format::Raw || !RbdImage::is_rbd(&self.file);
+        check("format", self.format.driver(), fits, "an image of Ceph is raw")
     }
 }
 

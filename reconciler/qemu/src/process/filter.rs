@@ -186,6 +186,7 @@ impl Filter {
             cpus: None,
             name: None,
             folder: None,
+            has_network: false,
         };
         let inherited = self.lock.iter().map(|lock| lock.0.try_clone()).collect::<io::Result<Vec<File>>>();
         let mut inherited = inherited.map_err(|source| failed(&self.program, source))?;

@@ -34,6 +34,7 @@ struct Child0 {
     limits: Vec<ResourceLimit>,
     cpus: Option<CpuSet>,
     folder: Option<LentFolder>,
+    has_network: bool,
 }
 
 /// A limit of the process (setrlimit), such as `libc::RLIMIT_DATA`.
@@ -58,6 +59,8 @@ pub(super) struct Cell<'a> {
     pub(super) name: Option<&'a str>,
     /// The folder of the host that it serves.
     pub(super) folder: Option<&'a LentFolder>,
+    /// Whether it stays in the network of the host.
+    pub(super) has_network: bool,
 }
 
 /// Starts QEMU. Blocks until `exec` has succeeded or failed.
@@ -81,6 +84,7 @@ pub(super) fn spawn(
         limits: cell.limits.to_vec(),
         cpus: cell.cpus,
         folder: cell.folder.cloned(),
+        has_network: cell.has_network,
     };
     let failed = |source: io::Error| LaunchError::Spawn { binary: binary.to_owned(), source };
     let name = cell.name.map_or(binary.as_os_str().as_bytes(), str::as_bytes);
@@ -130,8 +134,10 @@ fn become_qemu(plan: &Child0) -> io::Result<()> {
         }
         if let Some(run_as) = &plan.run_as {
             // A network namespace without interfaces: taps are passed as open descriptors, and the sockets in use have
-            // paths.
-            possible(libc::unshare(libc::CLONE_NEWNET))?;
+            // paths. The servers of Ceph have addresses.
+            if !plan.has_network {
+                possible(libc::unshare(libc::CLONE_NEWNET))?;
+            }
             hide(&plan.hidden)?;
             // Not by the C library, which would change the caller's other threads, too.
             let (count, groups) = (plan.groups.len(), plan.groups.as_ptr());

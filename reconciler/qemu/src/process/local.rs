@@ -29,7 +29,7 @@ use crate::guest_agent::{GuestAgent, GuestAgentError};
 use crate::hypervisor::{CpuTime, FoundQemu, Hypervisor, LendError, Limits, ProcessState, StateFile};
 use crate::installation::find_binary;
 use crate::machine::{
-    Accelerator, LaunchSpec, MachinePaths, NicModel, NicSpec, Tap, UefiFiles, command_line,
+    Accelerator, LaunchSpec, MachinePaths, NicModel, NicSpec, RbdImage, Tap, UefiFiles, command_line,
 };
 use crate::nics::{LentTap, tap_files, vhost_files};
 use crate::qmp::{Events, Qmp, QmpError};
@@ -286,11 +286,12 @@ impl LocalHypervisor {
             cpus: affinity::emulator(&spec.affinity).map_err(LaunchError::Affinity)?,
             name: None,
             folder: None,
+            has_network: spec.machine.needs_network(),
         };
         let mut helpers = Vec::new();
         if let Some(files) = &spec.files.tpm {
-            let cell =
-                launch::Cell { ruleset: tpm_ruleset.as_ref(), group: None, limits: &[], ..cell.clone() };
+            let ruleset = tpm_ruleset.as_ref();
+            let cell = launch::Cell { ruleset, group: None, limits: &[], has_network: false, ..cell.clone() };
             let log = &spec.files.paths.stderr_log;
             let stderr =
                 stderr.try_clone().map_err(|source| LaunchError::Prepare { path: log.clone(), source })?;
@@ -445,7 +446,10 @@ fn files(spec: &LaunchSpec) -> Vec<(&Path, bool)> {
     let mut files = Vec::new();
     for disk in &spec.machine.disks {
         files.extend(disk.backing.as_ref().map(|b| (b.file.as_path(), false)));
-        files.push((disk.file.as_path(), !disk.read_only));
+        // An image of Ceph is no file; those by which it is reached are in the folder of the instance.
+        if !RbdImage::is_rbd(&disk.file) {
+            files.push((disk.file.as_path(), !disk.read_only));
+        }
     }
     let media = spec.machine.cdroms.iter().flat_map(|cdrom| &cdrom.medium);
     files.extend(media.map(|medium| (medium.file.as_path(), false)));

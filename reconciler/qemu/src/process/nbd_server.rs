@@ -89,6 +89,7 @@ impl NbdExport {
             cpus: None,
             name: None,
             folder: None,
+            has_network: false,
         };
         let mut args = vec![format!("--socket={}", self.socket.display())];
         match self.output {

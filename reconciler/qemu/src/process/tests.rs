@@ -488,6 +488,7 @@ fn in_lent_folder(folder: &std::path::Path, read_only: bool, script: &str) -> St
         cpus: None,
         name: None,
         folder: Some(&lent),
+        has_network: false,
     };
     let output = tempfile::NamedTempFile::new().expect("a file");
     let args = ["-c".to_owned(), format!("exec >&2; cd {} && {script}", folder.display())];

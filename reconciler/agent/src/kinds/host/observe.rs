@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::host::{HeldPublicIP, OrphanOwner};
-use berth_api::{
-    Binding, Disk, Host, LISTED_USERS, ObjectUser, StoragePool, StoragePoolType, VM, former_uid, listed_users,
-};
+use berth_api::{Binding, Disk, Host, LISTED_USERS, ObjectUser, StoragePool, VM, former_uid, listed_users};
 use berth_host::{
     ForeignObject, Forwarding, HostFacts, HostLinks, ImageFacts, InstanceFacts, TrashedVolume, VolumeFacts,
 };
@@ -68,7 +66,7 @@ pub(crate) struct Observed {
     pub(super) orphan_volumes: Vec<VolumeFacts>,
     /// The StoragePools of the site, and the sizes of the volumes in each that has some, in bytes.
     pub(super) pools: BTreeSet<String>,
-    /// Those of type Shared, and their identities.
+    /// Those of type Shared or RBD, and their identities.
     pub(super) shared_pools: BTreeMap<String, Option<String>>,
     pub(super) promised: BTreeMap<String, u64>,
     /// Volumes that no Disk owns any more and that are retained as declared.
@@ -242,7 +240,7 @@ fn promised(volumes: &[VolumeFacts]) -> BTreeMap<String, u64> {
 }
 
 fn shared_pools(tables: &Tables) -> BTreeMap<String, Option<String>> {
-    let shared = tables.pools.all().filter(|(_, pool)| pool.spec.pool_type == StoragePoolType::Shared);
+    let shared = tables.pools.all().filter(|(_, pool)| pool.spec.pool_type.is_shared());
     let id = |pool: &StoragePool| Some(pool.status.as_ref()?.shared.as_ref()?.id.clone());
     shared.map(|(name, pool)| (name.name.clone(), id(pool))).collect()
 }

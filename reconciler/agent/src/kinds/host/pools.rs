@@ -28,8 +28,11 @@ pub(super) fn listed(observed: &Observed, stored: &[HostPool]) -> Vec<HostPool> 
         let shared = observed.shared_pools.get(name);
         // A shared pool is never in the state directory.
         let without = shared.filter(|_| folder.is_none());
-        let without =
-            without.map(|_| format!("this host names no folder for it (--pool-folder {name}=FOLDER)"));
+        let without = without.map(|_| {
+            format!(
+                "this host names no place for it (--pool-folder {name}=FOLDER, or --rbd-pool {name}=CEPHPOOL)"
+            )
+        });
         let (total, free) = match folder {
             Some(folder) => (folder.total_bytes, folder.free_bytes),
             None if without.is_some() => (0, 0),

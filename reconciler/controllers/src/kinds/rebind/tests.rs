@@ -43,7 +43,7 @@ fn cache(fenced: bool, disk: Disk) -> Cache {
     let now = tokio::time::Instant::now();
     let mut cache = Cache::new(std::time::Duration::from_secs(40));
     cache.put(object::<Host>("Host", "h1", None, json!({"fenced": fenced}), json!(null)), now);
-    for (name, kind) in [("site", "Shared"), ("fast", "Local")] {
+    for (name, kind) in [("site", "Shared"), ("ceph", "RBD"), ("fast", "Local")] {
         cache.put(object::<StoragePool>("StoragePool", name, None, json!({"type": kind}), json!(null)), now);
     }
     cache.put(disk, now);
@@ -63,8 +63,9 @@ fn only_plain_disks_in_shared_pools_go_to_another_host() {
         "",
         "it was left there"
     );
+    assert_eq!(why(&plain(), json!({"pool": "ceph"}), json!({"pool": "ceph"})), "", "an image in Ceph");
     let refused = [
-        (json!({"pool": "fast"}), json!({"pool": "fast"}), "no pool of type Shared"),
+        (json!({"pool": "fast"}), json!({"pool": "fast"}), "no pool of type Shared or RBD"),
         (json!({"pool": "fast"}), json!({}), "another pool"),
         (json!({}), json!({"binding": {"host": "h2", "epoch": 1}}), "another host"),
         (json!({}), json!({"formerHost": "h0"}), "folder of one"),

@@ -7,13 +7,14 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use berth_qemu::machine::{Backing, DiskSpec, MachineSpec, Medium};
+use berth_qemu::machine::{Backing, DiskSpec, MachineSpec, Medium, RbdImage};
 use berth_qemu::process::RunAs;
 use nix::unistd::Uid;
 
 use super::super::files::{self, failed};
 use super::super::layout::{Layout, check_name};
 use super::super::pool_folders::PoolFolders;
+use super::super::rbd;
 use super::super::users::Users;
 use super::LinuxMachines;
 use crate::SystemError;
@@ -32,6 +33,9 @@ impl LinuxMachines {
     /// Makes a disk accessible to the instance's QEMU, which is running or about to start.
     pub(in super::super) async fn grant(&self, instance: &str, spec: &DiskSpec) -> Result<DiskSpec> {
         let user = self.runs_as(instance).await?;
+        if RbdImage::is_rbd(&spec.file) {
+            self.ensure_network(instance, &spec.id).await?;
+        }
         let (layout, pool_folders) = (self.layout.clone(), self.pool_folders.clone());
         let (of, spec, pool) = (instance.to_owned(), spec.clone(), layout.pool_of(&spec.file));
         let pools: BTreeSet<String> = pool.iter().cloned().collect();
@@ -47,6 +51,20 @@ impl LinuxMachines {
             self.in_each_pool(move |pool| remove_former_links(&layout, &of, pool)).await?;
         }
         Ok(granted)
+    }
+
+    /// Checks that the instance's QEMU, if it runs, is in the network of the host: only so does it reach Ceph.
+    async fn ensure_network(&self, instance: &str, volume: &str) -> Result<()> {
+        let Some(process) = self.process(instance).await? else { return Ok(()) };
+        let network = |of: &str| fs::read_link(format!("/proc/{of}/ns/net")).ok();
+        match network(&process.identity.pid.to_string()) == network("self") {
+            true => Ok(()),
+            false => Err(SystemError::VolumeBusy {
+                id: volume.to_owned(),
+                detail: "the machine was started without disks in Ceph, so it is not in the network of the host: it gets the disk at its next \
+                         power cycle",
+            }),
+        }
     }
 
     pub(in super::super) async fn revoke(&self, instance: &str, volume: &str) -> Result<()> {
@@ -144,6 +162,10 @@ impl LinuxMachines {
 /// Makes a disk accessible to this user, and returns it with the paths that its QEMU has to open.
 fn disk(layout: &Layout, instance: &str, disk: &DiskSpec, user: Option<&RunAs>) -> Result<DiskSpec> {
     let Some(user) = user else { return Ok(disk.clone()) };
+    if let Some(image) = RbdImage::of(&disk.file) {
+        let conf = rbd::lend(&image.conf, &layout.instance(instance), user)?;
+        return Ok(DiskSpec { file: RbdImage { conf, ..image }.file(), ..disk.clone() });
+    }
     if disk.read_only {
         files::grant(&disk.file, Some(user))?;
     } else {

@@ -55,7 +55,7 @@ impl PoolFolder {
     pub(super) fn shared(&self, record: Option<&Record>) -> std::result::Result<Option<SharedPool>, String> {
         let used = |known: &Record| {
             let host = known.host.clone()?;
-            Some(SharedPool { id: Some(known.id.clone()), host, marks: false })
+            Some(SharedPool { id: Some(known.id.clone()), host, marks: false, is_rbd: false })
         };
         let used = record.and_then(used);
         match &*locked(&self.declared) {
@@ -77,6 +77,12 @@ impl PoolFolder {
         record: &mut Option<Record>,
         shared: &SharedPool,
     ) -> std::result::Result<(), String> {
+        if shared.is_rbd {
+            return Err(format!(
+                "it is of type RBD, and this host names a folder for it: --rbd-pool {}=CEPHPOOL, not --pool-folder",
+                self.pool
+            ));
+        }
         let Some(id) = &shared.id else {
             return Err("it is new, and has no identity yet".to_owned());
         };

@@ -214,7 +214,7 @@ fn the_folder_of_another_host_is_not_taken() {
 
 /// Declares the pool as shared for a host.
 fn declare(folders: &PoolFolders, host: &str, id: &str, marks: bool) {
-    let shared = SharedPool { id: Some(id.to_owned()), host: host.to_owned(), marks };
+    let shared = SharedPool { id: Some(id.to_owned()), host: host.to_owned(), marks, is_rbd: false };
     folders.declare(&BTreeMap::from([(POOL.to_owned(), Some(shared))]));
 }
 

@@ -128,7 +128,7 @@ impl LinuxVolumes {
         Ok(trashed)
     }
 
-    pub(super) fn trash_clock(&self) -> Result<u64> {
+    pub(in super::super) fn trash_clock(&self) -> Result<u64> {
         let _alone = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
         clock::read(self.layout.root(), &Boot::now()?)
     }

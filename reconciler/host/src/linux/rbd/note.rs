@@ -1,0 +1,63 @@
+//! The note of a volume in Ceph: a file of the host that has it, and a copy in the metadata of the image, by which another host takes it.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{NewVolume, VolumeOwner};
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Note {
+    #[serde(rename = "volumeID")]
+    pub(super) volume_id: String,
+    /// The host that has it.
+    pub(super) host: String,
+    pub(super) owner: VolumeOwner,
+    /// Digest of the image that it is a clone of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) base: Option<String>,
+    /// Whether the image was made: if it is missing since then, the disk is lost.
+    pub(super) complete: bool,
+    /// Its Disk is deleted and the image is retained.
+    #[serde(default)]
+    pub(super) retained: bool,
+    /// It is in the trash since then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) deleted_at: Option<Timestamp>,
+    /// The trash's clock at deletion, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) deleted_after: Option<u64>,
+    /// Its image is being deleted for good.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) removing: bool,
+}
+
+impl Note {
+    pub(super) fn new(new: &NewVolume, host: String) -> Self {
+        Self {
+            volume_id: new.id.clone(),
+            host,
+            owner: new.owner.clone(),
+            base: new.base.clone(),
+            complete: false,
+            retained: false,
+            deleted_at: None,
+            deleted_after: None,
+            removing: false,
+        }
+    }
+
+    /// Whether it is a volume of the pool now, and not one that is being made or in the trash.
+    pub(super) fn is_there(&self) -> bool {
+        self.complete && self.deleted_at.is_none()
+    }
+
+    /// Whether a call has begun to make it, and none has finished.
+    pub(super) fn is_unfinished(&self) -> bool {
+        !self.complete && self.deleted_at.is_none()
+    }
+
+    pub(super) fn text(&self) -> String {
+        serde_json::to_string(self).expect("our own types are plain JSON")
+    }
+}

@@ -1,0 +1,163 @@
+//! Replies of `rbd` and `ceph`, which are not trusted: a server may be of any version.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::super::files::Space;
+
+type Result<T> = std::result::Result<T, String>;
+
+/// A client that has the lock of an image.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(super) struct Locker {
+    pub(super) address: String,
+}
+
+/// Returns the size of an image, from `rbd info`.
+pub(super) fn size(reply: &[u8]) -> Result<u64> {
+    #[derive(Deserialize)]
+    struct Info {
+        size: u64,
+    }
+    parse::<Info>(reply).map(|info| info.size)
+}
+
+/// Returns the sizes of the images of a pool, from `rbd ls -l`.
+pub(super) fn sizes(reply: &[u8]) -> Result<BTreeMap<String, u64>> {
+    #[derive(Deserialize)]
+    struct Listed {
+        image: String,
+        size: u64,
+        #[serde(default)]
+        snapshot: Option<String>,
+    }
+    let listed: Vec<Listed> = parse(reply)?;
+    let images = listed.into_iter().filter(|of| of.snapshot.is_none());
+    Ok(images.map(|of| (of.image, of.size)).collect())
+}
+
+/// Whether an image has a protected snapshot of this name, from `rbd snap ls`.
+pub(super) fn is_protected(reply: &[u8], name: &str) -> Result<bool> {
+    #[derive(Deserialize)]
+    struct Snapshot {
+        name: String,
+        #[serde(default)]
+        protected: serde_json::Value,
+    }
+    let snapshots: Vec<Snapshot> = parse(reply)?;
+    let mut named = snapshots.into_iter().filter(|of| of.name == name);
+    Ok(named.any(|of| of.protected == "true" || of.protected == true))
+}
+
+/// Returns the clients with the lock of an image, from `rbd lock ls`.
+pub(super) fn lockers(reply: &[u8]) -> Result<Vec<Locker>> {
+    parse(reply)
+}
+
+/// Returns the addresses of the clients that have an image open, from `rbd status`.
+pub(super) fn watchers(reply: &[u8]) -> Result<Vec<String>> {
+    #[derive(Deserialize)]
+    struct Watcher {
+        address: String,
+    }
+    #[derive(Deserialize)]
+    struct Status {
+        #[serde(default)]
+        watchers: Vec<Watcher>,
+    }
+    let status: Status = parse(reply)?;
+    Ok(status.watchers.into_iter().map(|watcher| watcher.address).collect())
+}
+
+/// Returns the space of a pool, from `ceph df`. None: the cluster does not report it, as without a manager.
+pub(super) fn space(reply: &[u8], pool: &str) -> Result<Option<Space>> {
+    #[derive(Deserialize)]
+    struct Stats {
+        #[serde(default)]
+        stored: u64,
+        #[serde(default)]
+        max_avail: u64,
+    }
+    #[derive(Deserialize)]
+    struct Pool {
+        name: String,
+        stats: Stats,
+    }
+    #[derive(Deserialize)]
+    struct Report {
+        #[serde(default)]
+        pools: Vec<Pool>,
+    }
+    let report: Report = parse(reply)?;
+    let of_pool = report.pools.into_iter().find(|of| of.name == pool);
+    // The free space is counted without the copies of the data.
+    let space = of_pool.map(|Pool { stats, .. }| Space {
+        total: stats.stored.saturating_add(stats.max_avail),
+        free: stats.max_avail,
+    });
+    Ok(space.filter(|space| space.total > 0))
+}
+
+/// Whether this can be given to `ceph` as the address of one client.
+pub(super) fn is_address(text: &str) -> bool {
+    let is_part = |b: u8| b.is_ascii_alphanumeric() || b".:/[]".contains(&b);
+    let client = text.rsplit_once('/').map_or("", |(_, client)| client);
+    (1..=128).contains(&text.len())
+        && text.bytes().all(is_part)
+        // Without the number of the client it would be those of the whole machine.
+        && client.bytes().all(|b| b.is_ascii_digit())
+        && !client.is_empty()
+        && client != "0"
+}
+
+fn parse<T: DeserializeOwned>(reply: &[u8]) -> Result<T> {
+    serde_json::from_slice(reply).map_err(|error| format!("a reply that is not understood: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_of_ceph_16_are_read() {
+        let info = br#"{"name":"berth-d1","id":"106cff5ce97d","size":67108864,"objects":16,"features":["layering"]}"#;
+        assert_eq!(size(info), Ok(64 << 20));
+        let listed = br#"[{"image":"a","id":"1","size":5,"format":2},{"image":"a","id":"1","snapshot":"base","size":4,"format":2,
+            "protected":"true"}]"#;
+        assert_eq!(sizes(listed), Ok(BTreeMap::from([("a".to_owned(), 5)])));
+        let snapshots = br#"[{"id":4,"name":"base","size":1099511627776,"protected":"true","timestamp":"Sat Nov 28 18:21:30 2026"}]"#;
+        assert_eq!(is_protected(snapshots, "base"), Ok(true));
+        assert_eq!(is_protected(snapshots, "other"), Ok(false));
+        assert_eq!(is_protected(br#"[{"name":"base","protected":"false"}]"#, "base"), Ok(false));
+        let locks = br#"[{"id":"auto 94107","locker":"client.4123","address":"10.0.0.1:0/3114482"}]"#;
+        let found = lockers(locks).expect("read");
+        assert_eq!(found, [Locker { address: "10.0.0.1:0/3114482".to_owned() }]);
+        assert!(is_address(&found[0].address));
+        assert_eq!(lockers(b"[]"), Ok(Vec::new()));
+        let status = br#"{"watchers":[{"address":"10.0.0.1:0/3114482","client":4123,"cookie":1}]}"#;
+        assert_eq!(watchers(status), Ok(vec!["10.0.0.1:0/3114482".to_owned()]));
+        assert_eq!(watchers(br#"{"watchers":[]}"#), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn the_space_of_a_pool_is_what_fits_into_it_and_unknown_without_a_manager() {
+        let report = br#"
+
+{"stats":{"total_bytes":1073741824},"pools":[{"name":"vms","id":1,"stats":{"stored":73,"objects":5,"percent_used":7.1e-08,"max_avail":1020037312}}]}"#;
+        let found = space(report, "vms").expect("read").expect("reported");
+        assert_eq!((found.total, found.free), (1_020_037_385, 1_020_037_312));
+        assert!(space(report, "other").expect("read").is_none());
+        assert!(space(br#"{"stats":{"total_bytes":0},"pools":[]}"#, "vms").expect("read").is_none());
+    }
+
+    #[test]
+    fn only_the_address_of_one_client_is_refused_by_the_cluster() {
+        assert!(is_address("10.0.0.1:0/3114482") && is_address("[fd00::1]:0/7"));
+        for other in ["", "10.0.0.1", "10.0.0.1:0/0", "10.0.0.1:0/", "-x/1", "10.0.0.1:0/1 2", "any"] {
+            assert!(!is_address(other), "{other:?}");
+        }
+        assert!(size(b"{").is_err() && sizes(b"{}").is_err() && watchers(b"[]").is_err());
+    }
+}

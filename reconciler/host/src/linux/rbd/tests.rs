@@ -1,0 +1,100 @@
+use std::path::Path;
+
+use berth_qemu::machine::{Bus, Cache, Format};
+
+use super::*;
+
+fn mapping(pool: &str, place: &str) -> RbdPoolMapping {
+    format!("{pool}={place}").parse().expect("a mapping")
+}
+
+fn open(mappings: &[RbdPoolMapping], folders: &[PoolFolderMapping], access: &CephAccess) -> Result<RbdPools> {
+    RbdPools::open(&Layout::new("/state"), mappings, folders, access, None)
+}
+
+#[test]
+fn an_image_of_a_volume_is_named_by_its_id() {
+    let pools = open(&[mapping("fast", "vms/site")], &[], &CephAccess::default()).expect("opened");
+    let pool = pools.get("fast").expect("there");
+    assert_eq!(pool.spec(&RbdPool::name_of("v-1")), "vms/site/berth-v-1");
+    let file = pool.image("berth-v-1").file();
+    assert_eq!(file, Path::new("rbd:vms/site/berth-v-1:id=berth:conf=/state/rbd/fast/ceph.conf"));
+    assert!(Layout::new("/state").pool_of(&file).is_none(), "it is no file of a pool");
+    let options = "driver=raw,file.driver=rbd,file.pool=vms,file.namespace=site,file.image=berth-v-1,file.user=berth,\
+                   file.conf=/state/rbd/fast/ceph.conf";
+    assert_eq!(options_of(&pool.image("berth-v-1")), options);
+    assert!(pools.refuse("fast", "it cannot").is_err() && pools.refuse("default", "it cannot").is_ok());
+}
+
+#[test]
+fn a_pool_has_one_place_and_the_user_a_name() {
+    let folder: PoolFolderMapping = "fast=/mnt/fast".parse().expect("a mapping");
+    let access = CephAccess::default();
+    assert!(open(&[mapping("fast", "vms")], &[folder], &access).is_err());
+    assert!(open(&[mapping("fast", "vms"), mapping("fast", "hdd")], &[], &access).is_err());
+    let odd = CephAccess { user: "a:b".to_owned(), ..access.clone() };
+    assert!(open(&[mapping("fast", "vms")], &[], &odd).is_err());
+    assert!(open(&[], &[], &odd).is_ok(), "it is not used");
+}
+
+#[tokio::test]
+async fn a_pool_that_is_not_declared_as_one_of_ceph_is_away_and_changes_nothing() {
+    let pools = open(&[mapping("fast", "vms")], &[], &CephAccess::default()).expect("opened");
+    let pool = pools.get("fast").expect("there");
+    let away = |result: Result<()>| matches!(result, Err(SystemError::PoolAway { .. }));
+    assert!(away(pool.ensure_there().await), "not known yet");
+    let shared = SharedPool { id: Some("u".to_owned()), host: "a".to_owned(), marks: true, is_rbd: false };
+    pools.declare(&BTreeMap::from([("fast".to_owned(), Some(shared.clone()))]));
+    assert!(away(pool.ensure_there().await), "a folder that hosts share");
+    let new = SharedPool { id: None, is_rbd: true, ..shared };
+    pools.declare(&BTreeMap::from([("fast".to_owned(), Some(new))]));
+    assert!(away(pool.ensure_there().await), "it has no identity yet");
+    let facts = pools.facts().await;
+    assert_eq!(facts[0].path, Path::new("rbd:vms"));
+    assert!(facts[0].problem.is_some() && facts[0].total_bytes == 0);
+}
+
+#[tokio::test]
+async fn a_cluster_that_does_not_answer_holds_up_one_look_and_not_all_that_ask() {
+    let pools = open(&[mapping("fast", "vms")], &[], &CephAccess::default()).expect("opened");
+    let pool = pools.get("fast").expect("there");
+    let earlier = Instant::now().checked_sub(2 * AWAY_FOR).expect("this machine is on for longer");
+    *locked(&pool.seen) = Some((earlier, Err("Ceph does not answer".to_owned())));
+    let look = pool.looking.lock().await;
+    let asked = tokio::time::timeout(Duration::from_secs(5), pool.ensure_there()).await.expect("at once");
+    assert!(matches!(asked, Err(SystemError::PoolAway { .. })));
+    drop(look);
+}
+
+#[tokio::test]
+async fn a_machine_starts_on_no_image_that_is_not_this_hosts() {
+    let pools = open(&[mapping("fast", "vms")], &[], &CephAccess::default()).expect("opened");
+    let pool = pools.get("fast").expect("there");
+    let disk = |file: PathBuf| DiskSpec {
+        id: "v-1".to_owned(),
+        file,
+        format: Format::Raw,
+        backing: None,
+        serial: "v-1".to_owned(),
+        wwn: None,
+        boot: false,
+        read_only: false,
+        target: None,
+        cache: Cache::Writeback,
+        bus: Bus::VirtioScsi,
+        keeps_space: false,
+    };
+    let in_ceph = pools.ensure_own(&[disk(pool.image("berth-v-1").file())]).await;
+    assert!(matches!(in_ceph, Err(SystemError::VolumeLost { .. })), "{in_ceph:?}");
+    assert!(pools.ensure_own(&[disk("/pool/v-1.raw".into())]).await.is_ok());
+}
+
+#[test]
+fn a_volume_is_made_or_removed_by_one_call_at_a_time() {
+    let pools = open(&[mapping("fast", "vms")], &[], &CephAccess::default()).expect("opened");
+    let pool = pools.get("fast").expect("there");
+    let first = pool.alone("v-1").expect("free");
+    assert!(pool.alone("v-1").is_none() && pool.alone("v-2").is_some());
+    drop(first);
+    assert!(pool.alone("v-1").is_some());
+}
