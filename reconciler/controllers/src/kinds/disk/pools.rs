@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::{DEFAULT_NAME, Disk, ResourceName, StoragePoolType};
+use berth_api::{DEFAULT_NAME, Disk, ResourceName};
 use kube::ResourceExt;
 
 use crate::{
@@ -86,7 +86,7 @@ fn choice(cache: &Cache, disk: &Disk) -> PoolChoice {
 /// Returns the demand of a new disk in a pool.
 fn new_disk(cache: &Cache, disk: &Disk, pool: &str) -> NewDisks {
     let spec = cache.tables.storage_pools.cluster(pool).map(|pool| &pool.spec);
-    let is_shared = spec.is_some_and(|spec| spec.pool_type == StoragePoolType::Shared);
+    let is_shared = spec.is_some_and(|spec| spec.pool_type.is_shared());
     let percent = spec.and_then(|spec| u64::try_from(spec.overcommit_percent).ok());
     NewDisks {
         demand: DiskDemand::of(&cache.tables, disk),
