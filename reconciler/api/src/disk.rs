@@ -363,7 +363,8 @@ pub struct DiskStatus {
     /// The last restore of its data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored_from: Option<Box<DiskRestored>>,
-    /// The host that is gone for good, and whose folder of the shared pool has the file until the next host has taken it from there.
+    /// The host that is gone for good or that its VM has left, and whose folder of the shared pool has the file until the next host has
+    /// taken it from there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub former_host: Option<String>,

@@ -207,6 +207,8 @@ impl WriteBatch {
                         self.allow(cache, host, Key::secrets_role(host, &namespace), secrets);
                     }
                     let mut status = bound(object, host, now);
+                    // Its file is where it was.
+                    status.former_host = status.former_host.filter(|former| former != host);
                     status.volume_id = Some(volume_id.clone());
                     status.serial = Some(serial.clone());
                     status.used_by.clone_from(used_by);

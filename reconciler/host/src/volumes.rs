@@ -45,8 +45,8 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// behind.
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts>;
 
-    /// Moves a volume of a host that is gone for good to this host's folder of the same shared pool. Does nothing if the volume is here. The
-    /// caller knows that nothing writes to it any more.
+    /// Moves a volume of another host, which does not use it any more, to this host's folder of the same shared pool. Does nothing if the
+    /// volume is here. The caller knows that nothing writes to it any more.
     ///
     /// *Errors*: [`SystemError::VolumeLost`] if the other host's folder does not have it; [`SystemError::VolumeBusy`] while a QEMU has it
     /// open; [`SystemError::VolumeDamaged`] if it is none that can be taken, with the file where it was; [`SystemError::ImageNotCached`].

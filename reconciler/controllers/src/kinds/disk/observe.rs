@@ -127,7 +127,9 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     let misplaced = misplaced(cache, disk, made_at.cloned());
     let made_at = made_at.or(restore.as_ref().map(|restore| &restore.host)).cloned();
     let not_encrypting = not_encrypting(cache, disk, made_at);
-    let over_quota = if is_bound { None } else { quota::excess(cache, &Key::of(disk)) };
+    // One whose VM moves keeps what it had.
+    let has_file = disk.status.as_ref().is_some_and(|status| status.former_host.is_some());
+    let over_quota = if is_bound || has_file { None } else { quota::excess(cache, &Key::of(disk)) };
     let foreign_original = image.as_ref().and_then(|image| cache.foreign_original(image));
     Observed {
         image,

@@ -112,14 +112,15 @@ fn a_vm_that_leaves_keeps_its_identity_and_its_disks_keep_theirs() {
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
     let of_disk = marked(&disk_with(json!({}), json!({})), "h1");
     assert_eq!(of_disk.binding.as_ref().map(|binding| binding.host.as_str()), Some("h1"));
-    let of_disk = left(&Disk { status: Some(of_disk), ..disk_with(json!({}), json!({})) }, "h1", now);
+    let of_disk =
+        left(&Disk { status: Some(of_disk), ..disk_with(json!({}), json!({})) }, "h1", Cause::Lost, now);
     assert_eq!((of_disk.binding, of_disk.former_host.as_deref()), (None, Some("h1")));
     assert_eq!((of_disk.volume_id.as_deref(), of_disk.size.as_deref()), (Some("v-1"), Some("1Gi")));
     assert_eq!(of_disk.used_by.len(), 1, "no other VM gets it meanwhile");
     let mut lost = vm_with(json!({}));
     let known = lost.status.as_mut().expect("a status");
     known.facts.insert("cgroup".into(), "/berth/i-1".into());
-    let of_vm = unbound(&lost, now);
+    let of_vm = unbound(&lost, Cause::Lost, now);
     assert!(of_vm.facts.is_empty(), "they are of the process on the lost host");
     assert_eq!((of_vm.binding, of_vm.admitted_epoch), (None, None));
     assert_eq!(of_vm.instance_id.as_deref(), Some("i-1"), "the guest is the same machine");

@@ -229,7 +229,8 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         host_fenced: false,
         claim: claim.cloned(),
         unknown: placement_hold(cache, vm.creation_timestamp().map(|made| made.0)),
-        over_quota: quota::excess(cache, &Key::of(vm)),
+        // One that moves keeps what it had.
+        over_quota: quota::excess(cache, &Key::of(vm)).filter(|_| !is_between_hosts(vm)),
         recovering: false,
         unconfirmed: unconfirmed(cache, vm),
         taken,
@@ -239,7 +240,21 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
     }
 }
 
-/// Returns the identity of a disk whose file is in the folder of a host that is gone: it stays the same.
+/// Whether a VM without a host was given up by the one that it had.
+pub(super) fn is_between_hosts(vm: &VM) -> bool {
+    let Some(status) = vm.status.as_ref().filter(|status| status.binding.is_none()) else { return false };
+    let left = status.refusal.as_ref().map(|refusal| refusal.epoch);
+    left.is_some() && left == status.released_epoch
+}
+
+/// Returns the host that a person has requested for a VM that has just left another one. Later it is placed wherever it can be: it is off.
+pub(super) fn destination(vm: &VM, observed: &Observed) -> Option<String> {
+    observed.refused_by.as_ref()?;
+    let left = vm.status.as_ref()?.refusal.as_ref()?.epoch;
+    vm.requested_move().filter(|requested| requested.epoch == left)?.host
+}
+
+/// Returns the identity of a disk whose file is in the folder of a host that its VM has left: it stays the same.
 fn left_volume(disk: &DiskSeen) -> Option<String> {
     let status = disk.object.as_ref()?.status.as_ref()?;
     status.former_host.as_ref().and(status.volume_id.clone())
@@ -256,7 +271,10 @@ fn unshared_medium(cache: &Cache, vm: &VM) -> Option<(String, ForeignOriginal)> 
 }
 
 /// Returns the demand of new disks by pool.
-fn by_pool<'a>(cache: &Cache, disks: impl Iterator<Item = &'a Disk>) -> BTreeMap<String, NewDisks> {
+pub(super) fn by_pool<'a>(
+    cache: &Cache,
+    disks: impl Iterator<Item = &'a Disk>,
+) -> BTreeMap<String, NewDisks> {
     let mut pools: BTreeMap<String, NewDisks> = BTreeMap::new();
     for disk in disks {
         let pool = disk.spec.pool.as_str();
@@ -265,7 +283,10 @@ fn by_pool<'a>(cache: &Cache, disks: impl Iterator<Item = &'a Disk>) -> BTreeMap
         let percent =
             spec.map(|spec| spec.overcommit_percent).and_then(|percent| u64::try_from(percent).ok());
         let new = pools.entry(pool.to_owned()).or_default();
-        new.demand = new.demand.plus(DiskDemand::of(&cache.tables, disk));
+        // A file that another host of the pool has is in the pool already.
+        let is_there = disk.status.as_ref().is_some_and(|status| status.former_host.is_some());
+        let demand = if is_there { DiskDemand::default() } else { DiskDemand::of(&cache.tables, disk) };
+        new.demand = new.demand.plus(demand);
         new.shared = is_shared.then(|| cache.index.capacity.taken_everywhere(pool));
         new.overcommit_percent = percent.unwrap_or(UNKNOWN_OVERCOMMIT);
     }

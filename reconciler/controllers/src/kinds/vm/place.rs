@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use berth_api::{
-    BridgeSpec, DEFAULT_NAME, Graphics, HOST_FINALIZER, Network, ObjectUse, Readiness, Reason, SizeError,
-    UseKind, VM, VMState,
+    BridgeSpec, DEFAULT_NAME, Disk, Graphics, HOST_FINALIZER, Network, ObjectUse, Readiness, Reason,
+    SizeError, UseKind, VM, VMState,
     hardware::is_machine_type,
     vm::{NetworkInterface, declared_shares},
 };
@@ -18,7 +18,7 @@ use crate::{
     kinds::network::why_not,
     kinds::vm::{
         Decision, addresses, labels,
-        observe::{DiskSeen, Observed, bound},
+        observe::{DiskSeen, Observed, bound, destination},
     },
     placement_hold::awaits_its_host,
     plan::{Dependency, Outcome, Plan, QueuePosition, Step, namesakes},
@@ -94,7 +94,7 @@ fn in_namespace_or_shared(kind: ObjectKind, namespace: &str, name: &str) -> Vec<
 pub(super) type Blocked = (VMState, Readiness, Vec<Dependency>);
 
 /// Returns the VM's request, or what it waits for first.
-fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
+pub(super) fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
     let namespace = vm.namespace().unwrap_or_default();
     let wait = |reason, text: String, dependencies| {
         (VMState::Pending, Readiness::Reconciling(reason, text), dependencies)
@@ -225,7 +225,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         image_hosts: observed.image_hosts.clone(),
         graphics: vm.spec.graphics != Graphics::None,
         bridges: bridges(observed),
-        host: placement.host,
+        host: placement.host.or_else(|| destination(vm, observed)),
         selector,
         preferred: labels::preferred(placement.preferred_host_selector, observed),
         disk_hosts,
@@ -350,6 +350,7 @@ pub(super) fn check_disk(disk: &DiskSeen) -> Result<(), Blocked> {
         return Err(wait(Reason::WaitingForDisk, format!("Disk {name}: {text}")));
     }
     if bound(object).is_none()
+        && !is_left(object)
         && disk.claimed.is_none()
         && let Some(text) = awaits_its_host(object.as_ref())
     {
@@ -361,6 +362,11 @@ pub(super) fn check_disk(disk: &DiskSeen) -> Result<(), Blocked> {
         return Err((VMState::Pending, Readiness::Reconciling(Reason::WaitingForDisk, text), dependencies));
     }
     Ok(())
+}
+
+/// Whether the host that has its file is known, and the VM's next host takes it from there.
+fn is_left(disk: &Disk) -> bool {
+    disk.status.as_ref().is_some_and(|status| status.former_host.is_some())
 }
 
 fn bind(vm: &VM, observed: &Observed, host: String, cpu_baseline: Option<&'static str>) -> Plan<Decision> {
