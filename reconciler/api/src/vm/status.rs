@@ -116,8 +116,8 @@ pub struct VMStatus {
     /// The names of what takes effect at the next power cycle: `class`, `cpus`, `maxCpus`, `memory`, `maxMemory`, `hugePages`, `firmware`,
     /// `secureBootKeys`, `tpm`, `cpuTopology`, `numaNodes`, `dedicatedCpuPlacement`, `isolateEmulatorThread`, `cpuModel`, `machineType`, `guestOS`, `watchdog`,
     /// `serialNumber`, `graphics`, `resolution`, `keyboardLayout`, `sound`, `serialPorts`, `vsock`, `bootOrder`, `uuid`, `pciDevices`, `usbDevices`, `vgpus`, `shares`, `qemuOptions` of its class, `disks[NAME]` of
-    /// another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`, `restore`. Empty while the VM does not run, and while its host is too small
-    /// to start it again.
+    /// another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`, `restore`, `placement` (it moves to another host). Empty while the VM does not run, and while its host is
+    /// too small to start it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 128)))]
     pub pending_power_cycle: Vec<String>,

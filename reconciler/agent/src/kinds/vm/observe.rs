@@ -7,7 +7,7 @@ use berth_api::SizeTaken;
 use berth_api::vm::{
     ConsoleAddress, Hardware, InterfaceConfig, ObservedAddresses, PinnedClass, SnapshotOfVM,
 };
-use berth_api::{CpuControls, IPPoolMode, Power, Profile, Size, SizeError, VM};
+use berth_api::{CpuControls, IPPoolMode, Power, Profile, Size, SizeError, VM, VMStatus};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -260,7 +260,10 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
 
 /// Whether the VM is to have a QEMU.
 fn should_run(vm: &VM) -> bool {
-    matches!(vm.spec.power, Power::Running | Power::Paused) && vm.metadata.deletion_timestamp.is_none()
+    let is_released = vm.status.as_ref().is_some_and(VMStatus::is_released);
+    matches!(vm.spec.power, Power::Running | Power::Paused)
+        && vm.metadata.deletion_timestamp.is_none()
+        && !is_released
 }
 
 /// Whether the guest runs and is to run on.

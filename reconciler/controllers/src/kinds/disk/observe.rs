@@ -317,7 +317,8 @@ pub(crate) fn unconfirmed(cache: &Cache, disk: &Disk) -> Option<String> {
     if !cache.was_bound(&key, disk) || is_of_a_refused_vm(cache, disk) {
         return None;
     }
-    cache.claims.untrusted(&key, disk).map(untrusted)
+    let former = disk.status.as_ref().and_then(|status| status.former_host.as_deref());
+    cache.claims.untrusted(&key, disk).filter(|host| former != Some(*host)).map(untrusted)
 }
 
 /// Returns why a disk of an adopted VM is not created again: the VM's host has a volume of a Disk of this name that

@@ -35,6 +35,7 @@ mod interfaces;
 mod media;
 mod offline;
 mod pins;
+mod release;
 mod reported;
 mod running;
 mod screen;

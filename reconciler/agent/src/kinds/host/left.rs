@@ -1,0 +1,86 @@
+//! What is here of VMs that this host has given up, so that they move to others.
+
+use std::collections::BTreeSet;
+
+use berth_api::VM;
+use berth_host::{InstanceFacts, VolumeFacts};
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::journal::{Journal, Released};
+use crate::typed_api::TypedApi;
+
+/// What is no orphan, although nothing that is bound here owns it.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    pub(super) instances: BTreeSet<String>,
+    /// The files that other hosts take from the folders of this one.
+    pub(super) volumes: BTreeSet<String>,
+    /// Instances of VMs that other hosts have with all disks, or that are gone.
+    pub(super) finished: Vec<String>,
+}
+
+/// Looks for what is left of VMs that were given up. `owned`: the instances of VMs that are bound here.
+///
+/// *Errors:* the control plane does not answer: it is not known whether a VM is bound to another host.
+pub(super) async fn observe(
+    ctx: &Context,
+    instances: &[InstanceFacts],
+    volumes: &[VolumeFacts],
+    owned: &BTreeSet<String>,
+) -> Result<Left, Error> {
+    let mut left = Left::default();
+    for found in instances.iter().filter(|found| found.process.is_none()) {
+        let Some(Ok(journal)) = found.journal.clone().map(Journal::parse) else { continue };
+        let Some(released) = &journal.released else { continue };
+        if !owned.contains(&found.instance) {
+            // Read each time: a table has the VMs that are bound here only.
+            let vms: TypedApi<VM> = TypedApi::namespaced(ctx.client.clone(), &journal.namespace);
+            let vm = vms.get_opt(&journal.name).await.map_err(Error::api("read a VM that was given up"))?;
+            if is_finished(vm.as_ref(), &journal.uid, released, ctx.host(), volumes) {
+                left.finished.push(found.instance.clone());
+                continue;
+            }
+        }
+        left.instances.insert(found.instance.clone());
+        left.volumes.extend(released.volumes.iter().cloned());
+    }
+    Ok(left)
+}
+
+/// Whether nothing here is needed for the move of a VM any more.
+fn is_finished(vm: Option<&VM>, uid: &str, released: &Released, host: &str, volumes: &[VolumeFacts]) -> bool {
+    let Some(vm) = vm.filter(|vm| vm.metadata.uid.as_deref() == Some(uid)) else { return true };
+    let binding = vm.status.as_ref().and_then(|status| status.binding.as_ref());
+    let is_elsewhere = binding.is_some_and(|binding| binding.epoch > released.epoch && binding.host != host);
+    is_elsewhere && !volumes.iter().any(|volume| released.volumes.contains(&volume.id))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn an_instance_stays_until_another_host_has_the_vm_and_all_its_files() {
+        let vm = |uid: &str, binding: Value| -> VM {
+            serde_json::from_value(json!({
+                "metadata": {"name": "web", "uid": uid},
+                "spec": {"disks": [{"name": "root", "boot": true}]}, "status": {"binding": binding},
+            }))
+            .expect("a VM")
+        };
+        let released = Released { epoch: 3, volumes: BTreeSet::from(["v-1".to_owned()]) };
+        let finished = |vm: Option<&VM>| is_finished(vm, "u1", &released, "a", &[]);
+        assert!(finished(None) && finished(Some(&vm("u2", json!(null)))), "the VM is gone");
+        for (binding, expected) in [
+            (json!(null), false),
+            (json!({"host": "a", "epoch": 3}), false),
+            (json!({"host": "a", "epoch": 4}), false),
+            (json!({"host": "b", "epoch": 4}), true),
+        ] {
+            assert_eq!(finished(Some(&vm("u1", binding.clone()))), expected, "{binding}");
+        }
+    }
+}
