@@ -95,7 +95,7 @@ fn has_ended(vm: &VM) -> bool {
     ready.is_some_and(|ready| reasons.iter().any(|reason| ready.reason == reason.as_str()))
 }
 
-fn another_token(vm: &VM) -> Value {
+pub(super) fn another_token(vm: &VM) -> Value {
     let token = vm.spec.restart_token.as_deref().unwrap_or_default();
     let version = vm.resource_version().unwrap_or_default();
     json!({"restartToken": restart_token::another(token, &vm.uid().unwrap_or_default(), &version)})
