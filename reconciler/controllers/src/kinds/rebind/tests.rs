@@ -139,3 +139,52 @@ fn a_disk_between_hosts_is_held_for_its_vm_until_that_is_deleted() {
     assert_eq!(users(&cache), Some(1));
     assert_eq!(between_hosts(&cache, &disk_with(json!({}), json!({}))), None, "it has a host");
 }
+
+#[tokio::test]
+async fn a_vm_that_its_living_host_has_given_up_leaves_it_after_its_disks() {
+    let with = |disk: Disk, released: Value| {
+        let mut cache = cache(false, disk);
+        let mut vm = vm_with(json!({}));
+        let status = vm.status.as_mut().expect("a status");
+        status.released_epoch = released.as_i64();
+        status.move_epoch = Some(4);
+        cache.put(vm.clone(), tokio::time::Instant::now());
+        let mut batch = WriteBatch::default();
+        let outcome = super::vm(&cache, &Config::new(), &vm, &mut batch);
+        (outcome, batch.keys().collect::<Vec<_>>(), vm)
+    };
+    let (disk, vm) =
+        (Key::namespaced(ObjectKind::Disk, "ns", "root"), Key::namespaced(ObjectKind::VM, "ns", "web"));
+    for released in [json!(null), json!(3)] {
+        assert_eq!(with(disk_with(json!({}), json!({})), released).0, None, "it may run there");
+    }
+    let (marks, keys, _) = with(disk_with(json!({}), json!({})), json!(4));
+    assert!(marks.is_some() && keys == [disk.clone()], "{keys:?}");
+    let (_, keys, _) = with(disk_with(json!({}), json!({"formerHost": "h1"})), json!(4));
+    assert!(
+        keys.contains(&disk) && !keys.contains(&vm),
+        "the VM keeps its host for as long as a disk does: {keys:?}"
+    );
+    let (_, keys, left) = with(disk_with(json!({}), json!({"binding": null, "formerHost": "h1"})), json!(4));
+    assert_eq!(keys, [vm.clone()]);
+    // It cannot follow any more.
+    let (_, keys, _) =
+        with(disk_with(json!({"encryption": {"keyClass": "k"}}), json!({"formerHost": "h1"})), json!(4));
+    assert!(keys.contains(&disk) && keys.contains(&vm), "it goes back to its disks: {keys:?}");
+
+    let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+    let status = released(&left, now);
+    assert_eq!((status.move_epoch, status.released_epoch), (None, Some(4)), "its next host has to admit it");
+    assert_eq!(status.operation.map(|operation| operation.name), Some(VMOperationName::Move));
+}
+
+#[test]
+fn a_deleted_disk_that_was_left_on_a_living_host_is_deleted_by_that_host() {
+    let mut disk = disk_with(json!({}), json!({"binding": null, "formerHost": "h1"}));
+    let host = |fenced, disk: &Disk| deletes_left(&cache(fenced, disk.clone()), disk);
+    assert_eq!(host(false, &disk), None);
+    disk.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+    assert_eq!(host(false, &disk).as_deref(), Some("h1"));
+    assert_eq!(host(true, &disk), None);
+}

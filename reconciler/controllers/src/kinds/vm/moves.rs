@@ -37,7 +37,9 @@ pub(super) fn decide(cache: &Cache, config: &Config, vm: &VM) -> Option<Result<(
     if !is_to_move || vm.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    Some(why_not(cache, config, vm, &binding.host).map_or(Ok(()), Err))
+    let host = &binding.host;
+    let why = misnamed(cache, vm, host, binding.epoch).or_else(|| why_not(cache, config, vm, host));
+    Some(why.map_or(Ok(()), Err))
 }
 
 /// When a VM that is to move is looked at again: the room of hosts, and snapshots of its disks, may have changed.
@@ -86,6 +88,26 @@ fn is_misplaced(vm: &VM, status: &VMStatus) -> bool {
     })
 }
 
+/// Returns why the host that a VM is to move to cannot be that, as far as names say.
+fn misnamed(cache: &Cache, vm: &VM, host: &str, epoch: i64) -> Option<String> {
+    let declared = vm.spec.placement.as_ref().and_then(|placement| placement.host.as_deref());
+    let requested = vm.requested_move().filter(|requested| requested.epoch == epoch);
+    let requested = requested.and_then(|requested| requested.host);
+    match (declared, requested.as_deref()) {
+        (Some(declared), _) if declared == host => {
+            Some(format!("placement.host names the host that it has, {host}"))
+        }
+        (Some(declared), Some(requested)) if declared != requested => Some(format!(
+            "placement.host names host {declared}, and a move to host {requested} is requested (berth move)"
+        )),
+        (_, Some(requested)) if requested == host => Some(format!("it is on host {host} already")),
+        (_, Some(requested)) if cache.tables.hosts.cluster(requested).is_none() => {
+            Some(format!("there is no host {requested}, to which a move is requested (berth move)"))
+        }
+        _ => None,
+    }
+}
+
 /// Returns why a VM cannot move, if it cannot: decided as if its host had given it up.
 fn why_not(cache: &Cache, config: &Config, vm: &VM, host: &str) -> Option<String> {
     let now = config.clock.now();
@@ -123,3 +145,6 @@ fn why_not(cache: &Cache, config: &Config, vm: &VM, host: &str) -> Option<String
     let chosen = scheduler::choose(&request, &observed.members, hosts, observed.policy);
     chosen.err().map(|why| why.readiness("").message().to_owned())
 }
+
+#[cfg(test)]
+mod tests;
