@@ -92,7 +92,7 @@ pub(crate) fn vm(cache: &Cache, config: &Config, vm: &VM, batch: &mut WriteBatch
     Some(Outcome::Settled)
 }
 
-/// Has a VM that its host gave up bound there again: its disks cannot follow any more.
+/// Binds a VM that its host gave up there again, whatever its placement is: its disks cannot follow any more.
 fn go_back(cache: &Cache, vm: &VM, host: &str, why: &str, now: Timestamp, batch: &mut WriteBatch) {
     let namespace = vm.namespace().unwrap_or_default();
     let disks =
@@ -102,14 +102,23 @@ fn go_back(cache: &Cache, vm: &VM, host: &str, why: &str, now: Timestamp, batch:
         let status = DiskStatus { former_host: None, ..disk.status.clone().unwrap_or_default() };
         batch.status(disk.as_ref(), status);
     }
+    batch.status(vm, back_on(vm, host, why, now));
+}
+
+/// The status of a VM that is on the host which gave it up: under a greater epoch, that host may start it.
+fn back_on(vm: &VM, host: &str, why: &str, now: Timestamp) -> VMStatus {
     let mut status = unbound(vm, Cause::Released, now);
-    if let Some(refusal) = &mut status.refusal {
-        // The host that it is to be bound to is not left out.
-        refusal.time = None;
-        refusal.message = format!("host {host} had given it up, and it stays there: {why}");
-    }
-    batch.status(vm, status);
-    batch.enqueue(Key::of(vm));
+    let generation = vm.metadata.generation.unwrap_or_default();
+    let epoch = status.refusal.as_ref().map_or(0, |refusal| refusal.epoch).saturating_add(1);
+    status.binding = Some(Binding { host: host.to_owned(), epoch });
+    status.state = Some(VMState::Creating);
+    status.operation = None;
+    let readiness = Readiness::Reconciling(Reason::Bound, format!("it stays on host {host}: {why}"));
+    let (scheduled, text) = (ConditionType::Scheduled, readiness.message());
+    let update = ConditionUpdate::from_bool(scheduled, true, Reason::Bound, text);
+    condition::set(&mut status.conditions, update, generation, now);
+    readiness.write(&mut status.conditions, generation, now);
+    status
 }
 
 /// Returns the disks of a VM as they are once its host has given it up. The error is why it cannot move.

@@ -24,7 +24,7 @@ pub(super) struct Observed {
     pub(super) over_quota: Option<Excess>,
     /// Some hosts have not judged the image: each verifies it itself before it creates a disk from it.
     pub(super) others_may_judge: bool,
-    /// It was bound for a VM that is not bound there (any more), before its file was created.
+    /// It was bound for a VM that is not bound there (any more), before its file was created or taken there.
     pub(super) abandoned: bool,
     /// A host already has its file, under this volume identity: its status was lost.
     pub(super) claim: Option<(String, String)>,
@@ -360,8 +360,13 @@ pub(super) fn is_of_a_refused_vm(cache: &Cache, disk: &Disk) -> bool {
 /// Whether the disk was bound for a VM that is not bound there: a disk is not created before the host has admitted
 /// the VM it is bound for.
 pub(super) fn is_abandoned(cache: &Cache, disk: &Disk, namespace: &str) -> bool {
-    let Some(status) = disk.status.as_ref().filter(|s| s.size.is_none()) else { return false };
+    let Some(status) = &disk.status else { return false };
     let Some(binding) = &status.binding else { return false };
+    // A host takes a file from another one only for a VM that it has admitted.
+    let is_untaken = status.former_host.as_ref().is_some_and(|former| *former != binding.host);
+    if status.size.is_some() && !is_untaken {
+        return false;
+    }
     if disk.annotations().contains_key(RESTORE_ANNOTATION) {
         return false;
     }

@@ -173,6 +173,9 @@ async fn a_vm_that_its_living_host_has_given_up_leaves_it_after_its_disks() {
     assert!(keys.contains(&disk) && keys.contains(&vm), "it goes back to its disks: {keys:?}");
 
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+    let back = back_on(&left, "h1", "it has a snapshot", now);
+    assert_eq!(back.binding, Some(Binding { host: "h1".to_owned(), epoch: 5 }));
+    assert!(!back.is_released() && !back.is_admitted(), "that host may start it once it has admitted it");
     let status = released(&left, now);
     assert_eq!((status.move_epoch, status.released_epoch), (None, Some(4)), "its next host has to admit it");
     assert_eq!(status.operation.map(|operation| operation.name), Some(VMOperationName::Move));

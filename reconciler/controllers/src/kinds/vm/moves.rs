@@ -110,6 +110,10 @@ fn misnamed(cache: &Cache, vm: &VM, host: &str, epoch: i64) -> Option<String> {
 
 /// Returns why a VM cannot move, if it cannot: decided as if its host had given it up.
 fn why_not(cache: &Cache, config: &Config, vm: &VM, host: &str) -> Option<String> {
+    let pre_stop = vm.spec.hooks.as_ref().and_then(|hooks| hooks.pre_stop.as_ref());
+    if pre_stop.is_some_and(|hook| hook.snapshot.is_some()) {
+        return Some("its preStop hook takes a snapshot of its disks at each stop".to_owned());
+    }
     let now = config.clock.now();
     let disks: Vec<Arc<Disk>> = match rebind::left_disks(cache, vm, host, now) {
         Ok(disks) => disks.into_iter().map(Arc::new).collect(),
