@@ -130,7 +130,7 @@ fn why_not(cache: &Cache, config: &Config, vm: &VM, host: &str) -> Option<String
     observed.new_disks = by_pool(cache, disks.iter().map(|disk| &**disk));
     for seen in &mut observed.disks {
         let known = disks.iter().find(|disk| disk.name_any() == seen.key.name);
-        seen.object = known.cloned().or(seen.object.take());
+        seen.object = known.cloned().or_else(|| seen.object.take());
     }
     // It is a member on the host that it leaves.
     if observed.group.is_some()

@@ -41,7 +41,7 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     let updated = updated.stopped().with_release(Some(Released { epoch, volumes }));
     let off = stop::off(observed, moving());
     let steps = off.steps.into_iter().chain([write_journal(updated)]).collect();
-    Some(Plan { steps, ..Plan::without_steps(moving()) })
+    Some(Plan::steps(steps, moving()))
 }
 
 /// Whether the VM is to move, and its guest is off because that was declared: one that ended by itself is started here again.
