@@ -50,7 +50,7 @@ impl VM {
         policy == Some(MovePolicy::WhenStopped)
     }
 
-    /// Returns the move that is requested of it. What is no request is none.
+    /// Returns the move that is requested of it. None also for a text that is no request.
     #[must_use]
     pub fn requested_move(&self) -> Option<RequestedMove> {
         let text = self.metadata.annotations.as_ref()?.get(MOVE_ANNOTATION)?;

@@ -9,10 +9,11 @@
 //! A Disk loses its host only after its `formerHost` was read back: definitions of an older version would drop it, and with it the place of
 //! the file.
 //!
-//! That nothing runs on OLD comes first. Either OLD is fenced: an administrator has said so, no agent of OLD is obeyed after that, and its
-//! host stays fenced until all files are taken from its folder. Or OLD lives and has given the VM up (`releasedEpoch`): its agent has recorded
-//! on its own disk, before it reported that, that it never starts the VM under this binding again. The later binding has a greater epoch, and
-//! this write is made only with the report in the object: of the two hosts, at most one may run the VM at every moment.
+//! Before the first step, the VM does not run on OLD, and cannot be started there. Either OLD is fenced: an administrator has said that nothing
+//! runs there, no agent of OLD is obeyed after that, and its host stays fenced until all files are taken from its folder. Or OLD lives and has
+//! given the VM up (`releasedEpoch`): its agent has recorded on its own disk, before it reported that, that it never starts the VM under
+//! this binding again. The steps are taken only with that report in the object, and the next binding has a greater epoch: at every moment, at
+//! most one host may run the VM.
 //!
 //! Each step is one write with the resource version that was read, and is decided from the objects alone, so a crash between two of them loses
 //! nothing. Where something has changed since OLD gave the VM up, such as a snapshot of a disk, the VM is bound to OLD again, where its disks

@@ -1,4 +1,4 @@
-//! What is here of VMs that this host has given up, so that they move to others.
+//! Instances and files of VMs that this host has given up, so that they move to others.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::journal::{Journal, Released};
 use crate::typed_api::TypedApi;
 
-/// What is no orphan, although nothing that is bound here owns it.
+/// Instances and files that are no orphans, although nothing that is bound here owns them.
 #[derive(Debug, Default)]
 pub(super) struct Left {
     pub(super) instances: BTreeSet<String>,
@@ -20,7 +20,7 @@ pub(super) struct Left {
     pub(super) finished: Vec<String>,
 }
 
-/// Looks for what is left of VMs that were given up. `owned`: the instances of VMs that are bound here.
+/// Looks for the remains of VMs that were given up. `owned`: the instances of VMs that are bound here.
 ///
 /// *Errors:* the control plane does not answer: it is not known whether a VM is bound to another host.
 pub(super) async fn observe(

@@ -5,7 +5,7 @@
 //!   or `berth move` requests it, for this binding                        ─┴──▶ it cannot: Movable=False, and why
 //! ```
 //!
-//! The controllers look before: a VM that no other host could take stays where it is. What its host has given up is rebound by
+//! The controllers look before: a VM that no other host could take stays where it is. A VM that its host has given up is rebound by
 //! [`rebind`], whatever is declared by then.
 
 use std::sync::Arc;
