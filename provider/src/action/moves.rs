@@ -3,7 +3,10 @@
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
-use berth_api::vm::{MOVE_ANNOTATION, RequestedMove};
+use berth_api::{
+    Reason,
+    vm::{MOVE_ANNOTATION, RequestedMove},
+};
 use serde_json::{Value as Json, json};
 use tfplugin6::{
     Action, Attribute, Diagnostic, Schema,
@@ -130,7 +133,11 @@ impl Action for VmMove {
             if binding(object).is_some_and(|(_, now)| now > epoch) {
                 return action.running(object);
             }
-            let runs = object.pointer("/status/process").is_some_and(Json::is_object);
+            let has_ended = condition(object, "Ready").is_some_and(|ready| {
+                [Reason::GuestEnded, Reason::CrashLoop].iter().any(|reason| ready.reason == reason.as_str())
+            });
+            // It moves once it is stopped, or started again.
+            let runs = has_ended || object.pointer("/status/process").is_some_and(Json::is_object);
             match condition(object, "Movable") {
                 Some(movable) if movable.status == "False" => Verdict::Done(Some(movable)),
                 Some(_) if runs && !restarts => Verdict::Done(None),

@@ -130,7 +130,7 @@ fn progress(vm: &VM, epoch: i64, restarts: bool) -> Progress {
     let movable = condition::find(&status.conditions, ConditionType::Movable.as_str());
     match movable {
         Some(movable) if movable.status == "False" => Progress::Refused(movable.message.clone()),
-        Some(_) if runs(status) && !restarts => Progress::Later,
+        Some(_) if (runs(status) || power::has_ended(vm)) && !restarts => Progress::Later,
         _ => Progress::Waits,
     }
 }

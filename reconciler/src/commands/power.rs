@@ -88,7 +88,7 @@ fn change(verb: Verb, vm: &VM) -> Option<Value> {
 }
 
 /// Whether the guest has ended by itself, and its restart policy leaves it off for now.
-fn has_ended(vm: &VM) -> bool {
+pub(super) fn has_ended(vm: &VM) -> bool {
     let conditions = vm.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let ready = condition::find(conditions, ConditionType::Ready.as_str());
     let reasons = [Reason::GuestEnded, Reason::CrashLoop];

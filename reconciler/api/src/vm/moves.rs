@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_request_names_the_binding_and_may_name_the_host() {
-        let requested = |text| vm(Some(text), json!(null)).requested_move();
+        let requested = |text: &str| vm(Some(text), json!(null)).requested_move();
         for (epoch, host) in [(3, None), (12, Some("kvm-2".to_owned()))] {
             let wanted = RequestedMove { epoch, host };
             assert_eq!(requested(&wanted.to_text()), Some(wanted));

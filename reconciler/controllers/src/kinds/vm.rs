@@ -175,7 +175,8 @@ fn with_move(
     observed: &Observed,
     (status, outcome): (VMStatus, Outcome),
 ) -> (VMStatus, Outcome) {
-    if status.binding.is_none() || observed.host_silent {
+    // The status of a VM that is being deleted is its host's alone.
+    if status.binding.is_none() || observed.host_silent || vm.metadata.deletion_timestamp.is_some() {
         return (status, outcome);
     }
     let now = config.clock.now();

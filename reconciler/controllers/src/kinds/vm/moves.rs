@@ -34,7 +34,7 @@ pub(super) fn decide(cache: &Cache, config: &Config, vm: &VM) -> Option<Result<(
     let binding = status.binding.as_ref()?;
     let is_requested = vm.requested_move().is_some_and(|requested| requested.epoch == binding.epoch);
     let is_to_move = is_requested || (vm.moves_when_stopped() && is_misplaced(vm, status));
-    if !is_to_move || vm.metadata.deletion_timestamp.is_some() {
+    if !is_to_move {
         return None;
     }
     let host = &binding.host;

@@ -10,7 +10,7 @@
 
 use berth_api::{Power, Readiness, Reason, VM, VMStatus};
 
-use super::{Observed, Step, asks_for_restart, due, stop, write_journal};
+use super::{Observed, Step, asks_for_restart, stop, write_journal};
 use crate::admission::Admission;
 use crate::converge::Plan;
 use crate::journal::{Journal, Released, epoch_of};
@@ -44,14 +44,12 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     Some(Plan::steps(steps, moving()))
 }
 
-/// Whether the VM is to move, and its guest is off because that was declared: one that ended by itself is started here again.
+/// Whether the VM is to move, and its guest is off because that was declared: one that ended by itself is started here again, or left off.
 fn is_due(vm: &VM, status: &VMStatus, observed: &Observed) -> bool {
     let is_recorded = matches!(observed.admission, Admission::Recorded);
     if !status.is_to_move() || !is_recorded || observed.at_shutdown.is_some() {
         return false;
     }
     let run = observed.journal.run.as_ref();
-    vm.spec.power == Power::Stopped
-        || run.is_none_or(|run| asks_for_restart(vm, run))
-        || due::left_off(vm, observed).is_some()
+    vm.spec.power == Power::Stopped || run.is_none_or(|run| asks_for_restart(vm, run))
 }
