@@ -242,9 +242,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
 
 /// Whether a VM without a host was given up by the one that it had.
 pub(super) fn is_between_hosts(vm: &VM) -> bool {
-    let Some(status) = vm.status.as_ref().filter(|status| status.binding.is_none()) else { return false };
-    let left = status.refusal.as_ref().map(|refusal| refusal.epoch);
-    left.is_some() && left == status.released_epoch
+    vm.status.as_ref().is_some_and(|status| status.binding.is_none() && status.released_epoch.is_some())
 }
 
 /// Returns the host that a person has requested for a VM that has just left another one. Later it is placed wherever it can be: it is off.
