@@ -15,7 +15,16 @@ use tfplugin6::{
 };
 
 use super::{Invocation, arguments, problems, state};
-use crate::{api::Verdict, form::Form, readiness::condition, resource::KindResource, vm::restart::another};
+use crate::{
+    api::Verdict,
+    form::Form,
+    readiness::{Condition, condition},
+    resource::KindResource,
+    vm::restart::another,
+};
+
+const LOST_VARIABLES: &str = "its UEFI variables, such as its boot entries, stay behind: on the other host it boots from its boot disk by the \
+                              default path (EFI/BOOT)";
 
 /// The action `berth_vm_move`.
 pub struct VmMove {
@@ -70,6 +79,16 @@ fn restart(object: &Json) -> Option<Json> {
     (power == "Running").then(|| json!({"op": "add", "path": "/spec/restartToken", "value": another(object)}))
 }
 
+/// The condition of a VM that is on the host which it was to leave.
+fn went_back(object: &Json, host: &str) -> Condition {
+    let found = condition(object, "Scheduled").unwrap_or_default();
+    Condition {
+        status: "False".to_owned(),
+        message: format!("it is on host {host} again: {}", found.message),
+        ..found
+    }
+}
+
 #[async_trait]
 impl Action for VmMove {
     fn type_name(&self) -> &str {
@@ -89,7 +108,8 @@ impl Action for VmMove {
         Schema::new(arguments(own)).description(
             "Moves a VM with its disks in pools of type `Shared` to another host, while it is off. Terraform 1.14 and later.\n\nThe next \
              plan of its resource is empty, unless `placement` does not allow the other host: then the VM is not moved, which is an error. \
-             A VM that is off moves at once.",
+             A VM that is off moves at once. Variables of UEFI firmware, such as boot entries, are lost: the guest boots from its boot disk by the \
+             default path.",
         )
     }
 
@@ -120,6 +140,9 @@ impl Action for VmMove {
             return Vec::new();
         }
         progress.report(format!("{}: move from host {host} requested", action.title));
+        if object.pointer("/status/hardware/firmware").and_then(Json::as_str) == Some("UEFI") {
+            progress.report(format!("{}: {LOST_VARIABLES}", action.title));
+        }
         if restarts {
             object = match action.patch(|object| Ok(restart(object))).await {
                 Ok(object) => object,
@@ -130,8 +153,12 @@ impl Action for VmMove {
             return Vec::new();
         }
         let judge = |object: &Json| {
-            if binding(object).is_some_and(|(_, now)| now > epoch) {
-                return action.running(object);
+            match binding(object) {
+                Some((at, now)) if now > epoch && at == host => {
+                    return Verdict::Done(Some(went_back(object, &host)));
+                }
+                Some((_, now)) if now > epoch => return action.running(object),
+                _ => {}
             }
             let has_ended = condition(object, "Ready").is_some_and(|ready| {
                 [Reason::GuestEnded, Reason::CrashLoop].iter().any(|reason| ready.reason == reason.as_str())

@@ -368,6 +368,10 @@ pub struct DiskStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub former_host: Option<String>,
+    /// True: its file continues a snapshot of the disk, or did: a snapshot, a copy or a backup was made of it, or it was restored. Such a file
+    /// does not go to another host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continues_snapshots: Option<bool>,
     /// The VM that uses it, or those that read it. A deleted Disk stays until no VM does.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(length(max = 16))]

@@ -384,6 +384,17 @@ pub struct VolumeFacts {
     pub encryption: Option<Box<SealedKey>>,
 }
 
+impl VolumeFacts {
+    /// Whether its file is one that continues a snapshot of it, or did: after the first one, the name of the file has their number.
+    #[must_use]
+    pub fn continues_snapshots(&self) -> bool {
+        let name = self.path.file_name().and_then(|name| name.to_str());
+        let after_id = name.and_then(|name| name.strip_prefix(self.id.as_str())?.strip_prefix('.'));
+        let number = after_id.and_then(|rest| rest.split_once('.')).map(|(number, _)| number);
+        number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+    }
+}
+
 /// A volume in the trash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrashedVolume {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use berth_agent::TypedApi;
 use berth_api::{
-    ConditionType, Host, Power, VM, VMStatus, condition,
+    Binding, ConditionType, Host, Power, VM, VMStatus, condition,
     vm::{MOVE_ANNOTATION, RequestedMove},
 };
 use kube::{
@@ -41,26 +41,42 @@ pub(super) async fn run(options: MoveOptions) -> anyhow::Result<()> {
     for name in &options.vms {
         let found = vms.get_opt(name).await.with_context(|| format!("reading VM {name}"))?;
         let Some(vm) = found else { bail!("there is no VM {name} in namespace {}", site.namespace) };
-        let (epoch, change) = change(name, &vm, &options)?;
+        let (left, change) = change(name, &vm, &options)?;
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
         vms.patch(name, &params, &Patch::Merge(change))
             .await
             .with_context(|| format!("changing VM {name}"))?;
-        requested.push((name, epoch));
+        if !options.cancel && loses_variables(&vm) {
+            eprintln!("{}", lost_variables(name));
+        }
+        requested.extend(left.map(|left| (name, left)));
     }
-    if options.no_wait || options.cancel {
+    if options.no_wait {
         return Ok(());
     }
-    for (name, epoch) in requested {
-        wait(&vms, name, epoch, options.restart, end).await?;
+    for (name, left) in requested {
+        wait(&vms, name, &left, options.restart, end).await?;
     }
     Ok(())
 }
 
-/// Returns the epoch of the binding that the VM leaves, and the change of the VM.
-fn change(name: &str, vm: &VM, options: &MoveOptions) -> anyhow::Result<(i64, Value)> {
+/// Whether the guest has firmware variables that do not move with it.
+fn loses_variables(vm: &VM) -> bool {
+    let hardware = vm.status.as_ref().and_then(|status| status.hardware.as_ref());
+    hardware.is_some_and(|hardware| hardware.firmware == "UEFI")
+}
+
+fn lost_variables(name: &str) -> String {
+    format!(
+        "VM {name}: its UEFI variables, such as its boot entries, stay behind: on the other host it boots from its boot disk by the default \
+         path (EFI/BOOT)"
+    )
+}
+
+/// Returns the binding that the VM leaves, if it is to, and the change of the VM.
+fn change(name: &str, vm: &VM, options: &MoveOptions) -> anyhow::Result<(Option<Binding>, Value)> {
     if options.cancel {
-        return Ok((0, json!({"metadata": {"annotations": {MOVE_ANNOTATION: null}}})));
+        return Ok((None, json!({"metadata": {"annotations": {MOVE_ANNOTATION: null}}})));
     }
     let binding = vm.status.as_ref().and_then(|status| status.binding.as_ref());
     let binding = binding.with_context(|| format!("VM {name} has no host yet, which it could leave"))?;
@@ -75,13 +91,13 @@ fn change(name: &str, vm: &VM, options: &MoveOptions) -> anyhow::Result<(i64, Va
         }
         change["spec"] = power::another_token(vm);
     }
-    Ok((binding.epoch, change))
+    Ok((Some(binding.clone()), change))
 }
 
 async fn wait(
     vms: &TypedApi<VM>,
     name: &str,
-    epoch: i64,
+    left: &Binding,
     restarts: bool,
     end: Instant,
 ) -> anyhow::Result<()> {
@@ -90,7 +106,7 @@ async fn wait(
         tokio::time::sleep(LOOK_EVERY).await;
         let found = vms.get_opt(name).await.with_context(|| format!("reading VM {name}"))?;
         let Some(vm) = found else { bail!("VM {name} was deleted") };
-        match progress(&vm, epoch, restarts) {
+        match progress(&vm, left, restarts) {
             Progress::Waits => {}
             Progress::Later => {
                 eprintln!("VM {name} moves at its next stop: stop it, or restart it");
@@ -119,10 +135,13 @@ enum Progress {
 }
 
 /// Returns how far the move is. `restarts`: whether the VM is restarted for it.
-fn progress(vm: &VM, epoch: i64, restarts: bool) -> Progress {
+fn progress(vm: &VM, left: &Binding, restarts: bool) -> Progress {
     let Some(status) = &vm.status else { return Progress::Waits };
     let is_true = |kind: ConditionType| condition::is_true(&status.conditions, kind);
-    match status.binding.as_ref().filter(|binding| binding.epoch > epoch) {
+    match status.binding.as_ref().filter(|binding| binding.epoch > left.epoch) {
+        Some(binding) if binding.host == left.host => {
+            return Progress::Refused(format!("it is on host {} again", binding.host));
+        }
         Some(binding) if is_true(ConditionType::Ready) => return Progress::Done(binding.host.clone()),
         Some(_) => return Progress::Waits,
         None => {}
@@ -164,18 +183,25 @@ mod tests {
                 json!({"binding": {"host": "b", "epoch": epoch}, "conditions": conditions, "process": process}),
             )
         };
+        let left = Binding { host: "a".to_owned(), epoch: 3 };
         let movable = bound(3, condition("Movable", "True"), &process);
-        assert_eq!(progress(&movable, 3, false), Progress::Later);
-        assert_eq!(progress(&movable, 3, true), Progress::Waits);
+        assert_eq!(progress(&movable, &left, false), Progress::Later);
+        assert_eq!(progress(&movable, &left, true), Progress::Waits);
         let refused = bound(3, condition("Movable", "False"), &process);
-        assert_eq!(progress(&refused, 3, true), Progress::Refused("why".to_owned()));
-        assert_eq!(progress(&bound(3, json!([]), &process), 3, false), Progress::Waits, "not decided yet");
+        assert_eq!(progress(&refused, &left, true), Progress::Refused("why".to_owned()));
         assert_eq!(
-            progress(&bound(4, json!([]), &json!(null)), 3, false),
+            progress(&bound(3, json!([]), &process), &left, false),
+            Progress::Waits,
+            "not decided yet"
+        );
+        assert_eq!(
+            progress(&bound(4, json!([]), &json!(null)), &left, false),
             Progress::Waits,
             "its disks are taken"
         );
         let there = bound(4, condition("Ready", "True"), &json!(null));
-        assert_eq!(progress(&there, 3, false), Progress::Done("b".to_owned()));
+        assert_eq!(progress(&there, &left, false), Progress::Done("b".to_owned()));
+        let back = Binding { host: "b".to_owned(), epoch: 3 };
+        assert_eq!(progress(&there, &back, false), Progress::Refused("it is on host b again".to_owned()));
     }
 }

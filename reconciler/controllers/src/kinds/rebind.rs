@@ -106,12 +106,14 @@ fn go_back(cache: &Cache, vm: &VM, host: &str, why: &str, now: Timestamp, batch:
     batch.status(vm, back_on(vm, host, why, now));
 }
 
-/// The status of a VM that is on the host which gave it up: under a greater epoch, that host may start it.
+/// The status of a VM that stays on the host which gave it up: under a greater epoch, that host may start it.
 fn back_on(vm: &VM, host: &str, why: &str, now: Timestamp) -> VMStatus {
     let mut status = unbound(vm, Cause::Released, now);
     let generation = vm.metadata.generation.unwrap_or_default();
     let epoch = status.refusal.as_ref().map_or(0, |refusal| refusal.epoch).saturating_add(1);
     status.binding = Some(Binding { host: host.to_owned(), epoch });
+    // Its place there was never given to another VM.
+    status.admitted_epoch = Some(epoch);
     status.state = Some(VMState::Creating);
     status.operation = None;
     let readiness = Readiness::Reconciling(Reason::Bound, format!("it stays on host {host}: {why}"));
@@ -178,6 +180,20 @@ pub(super) fn between_hosts(cache: &Cache, disk: &Disk) -> Option<DiskStatus> {
         vm.is_some_and(|vm| vm.uid().as_deref() == Some(user.vm_uid.as_str()))
     });
     Some(status)
+}
+
+/// Returns the status of a disk whose VM does not leave its host any more, such as one that was deleted meanwhile, without the mark.
+pub(super) fn without_mark(cache: &Cache, disk: &Disk) -> Option<DiskStatus> {
+    let host = host_of(disk).filter(|host| is_left_on(disk, host) && !cache.is_fenced(host))?;
+    let leaves = |key: &Key| {
+        let vm = cache.tables.vms.get(key).filter(|vm| vm.metadata.deletion_timestamp.is_none());
+        let status = vm.and_then(|vm| vm.status.as_ref()).filter(|status| status.is_released());
+        status.and_then(|status| status.binding.as_ref()).is_some_and(|binding| binding.host == *host)
+    };
+    if cache.index.vms_with_disk(&Key::of(disk)).iter().any(leaves) {
+        return None;
+    }
+    Some(DiskStatus { former_host: None, ..disk.status.clone().unwrap_or_default() })
 }
 
 /// Returns the host that deletes the file of a disk which no host has: the one in whose folder it is, unless that is gone for good.
@@ -262,6 +278,10 @@ fn refusal(cache: &Cache, vm: &VM, disk: &Disk, host: &str) -> Option<&'static s
         (disk.spec.restore.is_some() || status.restored_from.is_some(), "was restored from a snapshot"),
         (status.used_by.iter().any(|user| user.vm_uid != uid), "is used by another VM"),
         (has_snapshots(cache, disk), "has snapshots"),
+        (
+            status.continues_snapshots == Some(true),
+            "had snapshots, or was copied or backed up, and its file goes on from such a one",
+        ),
     ];
     refusals.into_iter().find_map(|(refuses, why)| refuses.then_some(why))
 }

@@ -37,7 +37,7 @@ use crate::host_shutdown::AtShutdown;
 use crate::index::{
     Tables, class_of, cpu_controls, declared_profile, declared_size, instance_of, mtu_of, volume_of,
 };
-use crate::journal::{Journal, Owner};
+use crate::journal::{Journal, Owner, epoch_of};
 use crate::key::ObjectName;
 use crate::kinds::network;
 use crate::lease_watcher::PendingLease;
@@ -209,8 +209,12 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
     let mut facts = None;
     let admission = match &process {
         Some(_) => Admission::Recorded,
-        // An instance with a journal here was admitted: only its status can have been lost.
-        None if journal_written && !journal.uid.is_empty() && journal.owner(vm) != Owner::Other => {
+        // An instance with a journal here was admitted: only its status can have been lost. One that was given up has left since.
+        None if journal_written
+            && !journal.uid.is_empty()
+            && journal.owner(vm) != Owner::Other
+            && journal.released.as_ref().is_none_or(|released| released.epoch == epoch_of(vm)) =>
+        {
             admitted_before(vm)
         }
         None => admission(ctx, vm, &mut facts).await?,

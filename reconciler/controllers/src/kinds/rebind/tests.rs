@@ -72,6 +72,7 @@ fn only_plain_disks_in_shared_pools_go_to_another_host() {
         // Definitions of an older version have dropped the mark.
         (json!({}), json!({"binding": null}), "another host"),
         (json!({}), json!({"size": null}), "no file yet"),
+        (json!({}), json!({"continuesSnapshots": true}), "had snapshots"),
         (json!({"source": {"disk": "other"}}), json!({}), "made from a source"),
         (json!({"restore": {"snapshot": "s"}}), json!({}), "restored"),
         (json!({}), json!({"usedBy": [{"use": "Fixed", "vm": "db", "vmUid": "db"}]}), "another VM"),
@@ -175,10 +176,31 @@ async fn a_vm_that_its_living_host_has_given_up_leaves_it_after_its_disks() {
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
     let back = back_on(&left, "h1", "it has a snapshot", now);
     assert_eq!(back.binding, Some(Binding { host: "h1".to_owned(), epoch: 5 }));
-    assert!(!back.is_released() && !back.is_admitted(), "that host may start it once it has admitted it");
+    assert!(!back.is_released() && back.is_admitted(), "its place there was never given to another VM");
     let status = released(&left, now);
     assert_eq!((status.move_epoch, status.released_epoch), (None, Some(4)), "its next host has to admit it");
     assert_eq!(status.operation.map(|operation| operation.name), Some(VMOperationName::Move));
+}
+
+#[tokio::test]
+async fn the_mark_of_a_disk_goes_if_its_vm_does_not_leave() {
+    let marked = || disk_with(json!({}), json!({"formerHost": "h1"}));
+    let without = |fenced, released: Option<i64>, disk: Disk| {
+        let mut cache = cache(fenced, disk.clone());
+        let mut vm = vm_with(json!({}));
+        vm.status.as_mut().expect("a status").released_epoch = released;
+        cache.put(vm, tokio::time::Instant::now());
+        without_mark(&cache, &disk)
+    };
+    assert_eq!(without(false, Some(4), marked()), None, "it leaves");
+    assert_eq!(without(true, None, marked()), None, "its host is gone");
+    assert_eq!(
+        without(false, None, disk_with(json!({}), json!({"formerHost": "h0"}))),
+        None,
+        "not taken yet"
+    );
+    let stays = without(false, Some(3), marked()).expect("it stays");
+    assert_eq!((stays.former_host, stays.binding.map(|binding| binding.host)), (None, Some("h1".to_owned())));
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! greater epoch.
 
 use berth_api::{Power, Readiness, Reason, VM, VMStatus};
+use berth_host::VolumeFacts;
 
 use super::{Observed, Step, asks_for_restart, stop, write_journal};
 use crate::admission::Admission;
@@ -47,7 +48,11 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
 /// Whether the VM is to move, and its guest is off because that was declared: one that ended by itself is started here again, or left off.
 fn is_due(vm: &VM, status: &VMStatus, observed: &Observed) -> bool {
     let is_recorded = matches!(observed.admission, Admission::Recorded);
-    if !status.is_to_move() || !is_recorded || observed.at_shutdown.is_some() {
+    // The controllers may not know of a snapshot yet. The file of a pool that is away is not seen here: it can be elsewhere.
+    let can_follow =
+        |volume: &VolumeFacts| !volume.continues_snapshots() && volume.pending_snapshot.is_none();
+    let can_follow = observed.disks.iter().filter_map(|disk| disk.volume.as_ref()).all(can_follow);
+    if !status.is_to_move() || !is_recorded || !can_follow || observed.at_shutdown.is_some() {
         return false;
     }
     let run = observed.journal.run.as_ref();

@@ -67,6 +67,10 @@ fn what_is_not_to_move_or_not_off_as_declared_is_not_given_up() {
     assert_eq!(written(&plan(&vm, &shut_down)).and_then(|journal| journal.released), None);
     let running = plan(&vm, &Observed { journal: observed.journal.clone(), ..present(RunState::Running) });
     assert_eq!(written(&running).and_then(|journal| journal.released), None);
+    // The next host could not take the file.
+    let mut continues = observed.clone();
+    continues.disks[0].volume.as_mut().expect("a file").path = "/v-root.1.qcow2".into();
+    assert_eq!(written(&plan(&vm, &continues)).and_then(|journal| journal.released), None);
     // A guest that ended by itself is started where it is.
     let (vm, mut observed) = moving(json!({}), json!({"moveEpoch": 1}));
     let crashed = Ended { at: at(NOW - 1), orderly: false, how: "crash".into(), out_of_memory: false };
