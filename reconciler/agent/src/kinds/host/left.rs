@@ -20,7 +20,8 @@ pub(super) struct Left {
     pub(super) finished: Vec<String>,
 }
 
-/// Looks for the remains of VMs that were given up. `owned`: the instances of VMs that are bound here.
+/// Looks for the remains of VMs that were given up. `owned`: the instances of VMs that are bound here. `sees_all`: whether no pool is away,
+/// whose files are not among `volumes`.
 ///
 /// *Errors:* the control plane does not answer: it is not known whether a VM is bound to another host.
 pub(super) async fn observe(
@@ -28,6 +29,7 @@ pub(super) async fn observe(
     instances: &[InstanceFacts],
     volumes: &[VolumeFacts],
     owned: &BTreeSet<String>,
+    sees_all: bool,
 ) -> Result<Left, Error> {
     let mut left = Left::default();
     for found in instances.iter().filter(|found| found.process.is_none()) {
@@ -37,7 +39,7 @@ pub(super) async fn observe(
             // Read each time: a table has the VMs that are bound here only.
             let vms: TypedApi<VM> = TypedApi::namespaced(ctx.client.clone(), &journal.namespace);
             let vm = vms.get_opt(&journal.name).await.map_err(Error::api("read a VM that was given up"))?;
-            if is_finished(vm.as_ref(), &journal.uid, released, ctx.host(), volumes) {
+            if sees_all && is_finished(vm.as_ref(), &journal.uid, released, ctx.host(), volumes) {
                 left.finished.push(found.instance.clone());
                 continue;
             }

@@ -138,10 +138,11 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     let disconnected = disconnected(&ctx.index.read(), &facts.links);
     let lost_memory = memory::lost(ctx).await?;
     let owned = owned(ctx).await?;
+    let sees_all = facts.pool_folders.iter().all(|folder| folder.problem.is_none());
     let left = match recovering {
         // All that is here counts.
         true => Left::default(),
-        false => left::observe(ctx, &instances, &volumes, &owned.instances).await?,
+        false => left::observe(ctx, &instances, &volumes, &owned.instances, sees_all).await?,
     };
     let orphan_volumes = orphan_volumes(&owned, &left, volumes.clone());
     let open_volumes =

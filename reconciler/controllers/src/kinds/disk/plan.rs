@@ -68,9 +68,7 @@ fn plan_new(disk: &Disk, observed: &Observed) -> Plan<Option<Readiness>> {
     if let Some(restore) = &observed.restore {
         return plan_restore(disk, restore);
     }
-    // The host of the file of one whose VM has left it is known.
-    let is_left = disk.status.as_ref().is_some_and(|status| status.former_host.is_some());
-    if let Some(text) = awaits_its_host(disk).filter(|_| !is_left) {
+    if let Some(text) = awaits_its_host(disk) {
         return Plan::settled(Some(Readiness::Reconciling(Reason::WaitingForInventory, text)));
     }
     if observed.pool_missing {

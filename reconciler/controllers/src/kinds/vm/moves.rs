@@ -10,7 +10,9 @@
 
 use std::sync::Arc;
 
-use berth_api::{ConditionType, ConditionUpdate, Disk, Reason, VM, VMStatus, condition};
+use berth_api::{
+    ConditionType, ConditionUpdate, Disk, FORMER_UID_ANNOTATION, Reason, VM, VMStatus, condition, former_uid,
+};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
@@ -26,6 +28,10 @@ use super::place::requirements;
 
 /// How often it is seen whether a VM that is to move can.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(60);
+
+const MOVES: &str = "it moves to another host once it is off: stop it (power: Stopped), or restart it";
+const MOVES_WITHOUT_VARIABLES: &str = "it moves to another host once it is off: stop it (power: Stopped), or restart it. Its UEFI variables, \
+                                       such as boot entries, stay behind: it boots there from its boot disk by the default path";
 
 /// Returns whether a VM that is to move can, or why not; `None` for one that stays where it is. Nothing is decided about one whose host has
 /// not admitted it, or does not answer.
@@ -68,7 +74,10 @@ pub(super) fn write(
         }
         Some(Ok(())) => {
             status.move_epoch = Some(epoch);
-            let text = "it moves to another host once it is off: stop it (power: Stopped), or restart it";
+            let text = match status.hardware.as_ref().is_some_and(|hardware| hardware.firmware == "UEFI") {
+                true => MOVES_WITHOUT_VARIABLES,
+                false => MOVES,
+            };
             ConditionUpdate::from_bool(kind, true, Reason::MoveWaits, text)
         }
         Some(Err(why)) => {
@@ -119,6 +128,14 @@ fn why_not(cache: &Cache, config: &Config, vm: &VM, host: &str) -> Option<String
         Ok(disks) => disks.into_iter().map(Arc::new).collect(),
         Err(why) => return Some(why),
     };
+    // Without a host, an object with the annotation waits for one in a recovery, which may have it: that is not decided by a move.
+    let is_recreated =
+        former_uid(vm).is_some() || disks.iter().any(|disk| former_uid(disk.as_ref()).is_some());
+    if is_recreated {
+        return Some(format!(
+            "it or one of its disks has the annotation {FORMER_UID_ANNOTATION}: remove that"
+        ));
+    }
     for left in &disks {
         if let Some(obstacle) = disk::obstacle(cache, left) {
             return Some(format!("Disk {}: {}", left.name_any(), obstacle.text));

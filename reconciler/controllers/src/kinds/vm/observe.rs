@@ -241,7 +241,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
 }
 
 /// Whether a VM without a host was given up by the one that it had.
-pub(super) fn is_between_hosts(vm: &VM) -> bool {
+fn is_between_hosts(vm: &VM) -> bool {
     vm.status.as_ref().is_some_and(|status| status.binding.is_none() && status.released_epoch.is_some())
 }
 

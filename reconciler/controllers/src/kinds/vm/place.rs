@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use berth_api::{
-    BridgeSpec, DEFAULT_NAME, Disk, Graphics, HOST_FINALIZER, Network, ObjectUse, Readiness, Reason,
-    SizeError, UseKind, VM, VMState,
+    BridgeSpec, DEFAULT_NAME, Graphics, HOST_FINALIZER, Network, ObjectUse, Readiness, Reason, SizeError,
+    UseKind, VM, VMState,
     hardware::is_machine_type,
     vm::{NetworkInterface, declared_shares},
 };
@@ -350,7 +350,6 @@ pub(super) fn check_disk(disk: &DiskSeen) -> Result<(), Blocked> {
         return Err(wait(Reason::WaitingForDisk, format!("Disk {name}: {text}")));
     }
     if bound(object).is_none()
-        && !is_left(object)
         && disk.claimed.is_none()
         && let Some(text) = awaits_its_host(object.as_ref())
     {
@@ -362,11 +361,6 @@ pub(super) fn check_disk(disk: &DiskSeen) -> Result<(), Blocked> {
         return Err((VMState::Pending, Readiness::Reconciling(Reason::WaitingForDisk, text), dependencies));
     }
     Ok(())
-}
-
-/// Whether the host that has its file is known, and the VM's next host takes it from there.
-fn is_left(disk: &Disk) -> bool {
-    disk.status.as_ref().is_some_and(|status| status.former_host.is_some())
 }
 
 fn bind(vm: &VM, observed: &Observed, host: String, cpu_baseline: Option<&'static str>) -> Plan<Decision> {

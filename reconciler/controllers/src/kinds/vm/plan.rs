@@ -13,7 +13,7 @@ use crate::{
 
 use super::{
     Decision, addresses,
-    observe::{Observed, bound, is_between_hosts},
+    observe::{Observed, bound},
     place,
     place::{check_disk, fixed_use},
 };
@@ -51,7 +51,7 @@ pub(super) fn plan(vm: &VM, observed: &Observed, capacity: &HostCapacity) -> Pla
         plan.steps.push(Step::RemoveFinalizer(Key::of(vm), HOST_FINALIZER));
         return plan;
     }
-    if let Some(text) = awaits_its_host(vm).filter(|_| !is_between_hosts(vm)) {
+    if let Some(text) = awaits_its_host(vm) {
         // A later report of a host that holds it enqueues it again.
         return Plan::settled(Decision::Wait(
             VMState::Pending,
