@@ -278,6 +278,11 @@ fn refusal(cache: &Cache, vm: &VM, disk: &Disk, host: &str) -> Option<&'static s
         (disk.spec.restore.is_some() || status.restored_from.is_some(), "was restored from a snapshot"),
         (status.used_by.iter().any(|user| user.vm_uid != uid), "is used by another VM"),
         (has_snapshots(cache, disk), "has snapshots"),
+        // On a lost host, no copy is being made.
+        (
+            !cache.is_fenced(host) && is_to_be_copied(cache, disk),
+            "is the source of a Disk that is not made yet",
+        ),
         (
             status.continues_snapshots == Some(true),
             "had snapshots, or was copied or backed up, and its file goes on from such a one",
@@ -300,6 +305,16 @@ fn has_snapshots(cache: &Cache, disk: &Disk) -> bool {
         let is_of_name = snapshot.metadata.namespace == disk.metadata.namespace
             && snapshot.spec.disk.as_str() == disk.name_any();
         is_of_name || (of_volume.is_some() && of_volume == volume)
+    })
+}
+
+fn is_to_be_copied(cache: &Cache, disk: &Disk) -> bool {
+    let name = disk.name_any();
+    cache.tables.disks.all().any(|other| {
+        let source = other.spec.source.as_ref().and_then(|source| source.disk.as_ref());
+        let is_made = other.status.as_ref().is_some_and(|status| status.size.is_some());
+        let is_copy = source.is_some_and(|source| source.as_str() == name);
+        is_copy && !is_made && other.metadata.namespace == disk.metadata.namespace
     })
 }
 
@@ -345,7 +360,10 @@ fn unbound(vm: &VM, cause: Cause, now: Timestamp) -> VMStatus {
         condition::set(&mut status.conditions, update, generation, now);
     }
     condition::remove(&mut status.conditions, ConditionType::GuestFrozen);
-    condition::remove(&mut status.conditions, ConditionType::Movable);
+    // That of the next host decides whether it moves on.
+    [ConditionType::Movable, ConditionType::PlacementSynced]
+        .into_iter()
+        .for_each(|kind| condition::remove(&mut status.conditions, kind));
     Readiness::Reconciling(reason, text).write(&mut status.conditions, generation, now);
     status.state = Some(VMState::Pending);
     status.admitted_epoch = None;

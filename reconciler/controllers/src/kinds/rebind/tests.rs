@@ -183,6 +183,20 @@ async fn a_vm_that_its_living_host_has_given_up_leaves_it_after_its_disks() {
 }
 
 #[tokio::test]
+async fn a_disk_that_is_to_be_copied_stays_on_its_host_until_the_copy_is_made() {
+    let why = |fenced, made: Value| {
+        let mut cache = cache(fenced, disk_with(json!({}), json!({})));
+        let source = json!({"size": "1Gi", "pool": "site", "source": {"disk": "root"}});
+        let copy: Disk = object("Disk", "copy", Some("ns"), source, json!({"size": made}));
+        cache.put(copy, tokio::time::Instant::now());
+        disks(&cache, &vm_with(json!({})), "h1").err().unwrap_or_default()
+    };
+    assert_eq!(why(false, json!(null)), "Disk root is the source of a Disk that is not made yet");
+    assert_eq!(why(false, json!("1Gi")), "");
+    assert_eq!(why(true, json!(null)), "", "no copy is made on a lost host");
+}
+
+#[tokio::test]
 async fn the_mark_of_a_disk_goes_if_its_vm_does_not_leave() {
     let marked = || disk_with(json!({}), json!({"formerHost": "h1"}));
     let without = |fenced, released: Option<i64>, disk: Disk| {
