@@ -142,7 +142,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     let left = match recovering {
         // All that is here counts.
         true => Left::default(),
-        false => left::observe(ctx, &instances, &volumes, &owned.instances, sees_all).await?,
+        false => left::observe(ctx, &instances, &volumes, &owned.instances, &owned.volumes, sees_all).await?,
     };
     let orphan_volumes = orphan_volumes(&owned, &left, volumes.clone());
     let open_volumes =
