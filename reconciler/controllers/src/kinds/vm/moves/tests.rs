@@ -42,7 +42,7 @@ fn cache(free: bool, vm: &VM) -> Cache {
     cache.put(object::<Disk>("Disk", "root", json!({"size": "1Gi", "pool": "site"}), disk), now);
     cache.put(vm.clone(), now);
     let pools: HostStatus = serde_json::from_value(json!({"pools": [
-        {"name": "site", "sharedID": "p-1", "total": "100Gi", "free": "50Gi", "promised": "1Gi"},
+        {"name": "site", "sharedId": "p-1", "total": "100Gi", "free": "50Gi", "promised": "1Gi"},
     ]}))
     .expect("a status");
     cache.index.capacity.set_host(Candidate {
