@@ -140,7 +140,10 @@ async fn a_move_is_requested_for_the_present_binding_and_leaves_the_next_plan_em
     assert_eq!(requested().await, None);
     let before = token(&plane, "mover").await;
     let messages = done(&provider, MOVE, &config(json!({"to": "host-b"}))).await;
-    assert_eq!(messages.first().map(String::as_str), Some("VM default/mover: move from host host-a requested"));
+    assert_eq!(
+        messages.first().map(String::as_str),
+        Some("VM default/mover: move from host host-a requested")
+    );
     assert_eq!(requested().await.as_deref(), Some("1/host-b"));
     assert_eq!(token(&plane, "mover").await, before, "it runs on");
     done(&provider, MOVE, &config(json!({"restart": true}))).await;
