@@ -1,4 +1,4 @@
-//! Actions on a VM: restart and power.
+//! Actions on a VM: restart, power and move.
 //!
 //! ```text
 //! read the VM ─▶ refuse, or patch its spec at this version (again, if it has changed) ─▶ wait, with progress
@@ -6,6 +6,7 @@
 //!
 //! They write as a manager of their own: a manual edit to the resource that declares the VM.
 
+mod moves;
 mod power;
 mod restart;
 
@@ -15,6 +16,7 @@ use serde_json::{Value as Json, json};
 use tfplugin6::{Attribute, CancellationToken, Diagnostic, Value, action::Progress};
 use tokio::time::Instant;
 
+pub use moves::VmMove;
 pub use power::VmPower;
 pub use restart::VmRestart;
 

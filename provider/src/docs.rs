@@ -11,7 +11,7 @@ use tfplugin6::{Attribute, DataSource as _, Function as _, Provider as _};
 
 use crate::{
     BerthProvider,
-    action::{VmPower, VmRestart},
+    action::{VmMove, VmPower, VmRestart},
     data_source::ObjectDataSource,
     ephemeral::{console::Console, host_token::HostToken, token::Token},
     field::{Effect, Field, Presence, Shape},
@@ -46,7 +46,7 @@ pub fn pages() -> Vec<(String, String)> {
         let page = schema::page(one.type_name(), "List Resource", &one.schema(), &example);
         (format!("list-resources/{}.md", one.type_name().trim_start_matches("berth_")), page)
     }));
-    pages.extend(provider.actions().iter().zip([VmPower::EXAMPLE, VmRestart::EXAMPLE]).map(
+    pages.extend(provider.actions().iter().zip([VmPower::EXAMPLE, VmRestart::EXAMPLE, VmMove::EXAMPLE]).map(
         |(one, example)| {
             let page = schema::page(one.type_name(), "Action", &one.schema(), example);
             (format!("actions/{}.md", one.type_name().trim_start_matches("berth_")), page)

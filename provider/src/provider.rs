@@ -10,7 +10,7 @@ use tfplugin6::{
 };
 
 use crate::{
-    action::{VmPower, VmRestart},
+    action::{VmMove, VmPower, VmRestart},
     api::Api,
     connection::{self, ConnectionSettings, Server},
     data_source::{ListDataSource, ObjectAttributes, ObjectDataSource},
@@ -415,10 +415,14 @@ impl Provider for BerthProvider {
 
     fn actions(&self) -> Vec<Arc<dyn Action>> {
         let vms = self.resources.iter().filter(|resource| resource.info().kind == "VM");
-        let both = |vm: &Arc<KindResource>| -> [Arc<dyn Action>; 2] {
-            [Arc::new(VmPower::new(vm.clone())), Arc::new(VmRestart::new(vm.clone()))]
+        let all = |vm: &Arc<KindResource>| -> [Arc<dyn Action>; 3] {
+            [
+                Arc::new(VmPower::new(vm.clone())),
+                Arc::new(VmRestart::new(vm.clone())),
+                Arc::new(VmMove::new(vm.clone())),
+            ]
         };
-        vms.flat_map(both).collect()
+        vms.flat_map(all).collect()
     }
 
     fn functions(&self) -> Vec<Arc<dyn Function>> {

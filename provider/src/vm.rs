@@ -65,6 +65,7 @@ fn placement_field() -> Field {
         Field::spec("host", Shape::Text(Form::DottedName)).effect(Effect::Placement).refers(HOST),
         Field::spec("host_selector", Shape::TextMap).effect(Effect::Placement),
         Field::spec("preferred_host_selector", Shape::TextMap),
+        Field::spec("move_policy", Shape::Text(Form::Any)),
     ];
     Field::spec("placement", Shape::Object(fields)).presence(Presence::Filled).text(
         "Where it may run. Default: the `host_selector` of the provider for a new VM. A VM that exists keeps the placement that it got from \
@@ -130,11 +131,11 @@ fn observed_fields() -> Vec<Field> {
                 "pending_power_cycle",
                 "/status/pendingPowerCycle",
                 "The names of what takes effect when the running VM is next started: `class`, `cpus`, `max_cpus`, `memory`, \
-                 `max_memory`, `huge_pages`, `firmware`, `secure_boot_keys`, `tpm`, `cpu_topology`, `numa_nodes`, `dedicated_cpu_placement`, `isolate_emulator_thread`, `cpu_model`, `machine_type`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `resolution`, `keyboard_layout`, `sound`, `serial_ports`, `vsock`, `boot_order`, `uuid`, `pci_devices`, `usb_devices`, `vgpus`, `shares`, `qemu_options` of its class, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`, `restore`. Every plan warns while it is not empty, \
+                 `max_memory`, `huge_pages`, `firmware`, `secure_boot_keys`, `tpm`, `cpu_topology`, `numa_nodes`, `dedicated_cpu_placement`, `isolate_emulator_thread`, `cpu_model`, `machine_type`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `resolution`, `keyboard_layout`, `sound`, `serial_ports`, `vsock`, `boot_order`, `uuid`, `pci_devices`, `usb_devices`, `vgpus`, `shares`, `qemu_options` of its class, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`, `restore`, `placement` (the VM moves to another host). Every plan warns while it is not empty, \
                  whether this configuration or another client made the change. With `allow_reboot` the apply restarts the VM.",
             )
         }
-        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "huge_pages", "firmware", "secure_boot_keys", "tpm", "cpu_topology", "numa_nodes", "dedicated_cpu_placement", "isolate_emulator_thread", "cpu_model", "machine_type", "guest_os", "watchdog", "serial_number", "graphics", "resolution", "keyboard_layout", "sound", "serial_ports", "vsock", "boot_order", "uuid", "pci_devices", "usb_devices", "vgpus", "shares", "disks", "cdroms", "network_interfaces", "restore", "power"]),
+        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "huge_pages", "firmware", "secure_boot_keys", "tpm", "cpu_topology", "numa_nodes", "dedicated_cpu_placement", "isolate_emulator_thread", "cpu_model", "machine_type", "guest_os", "watchdog", "serial_number", "graphics", "resolution", "keyboard_layout", "sound", "serial_ports", "vsock", "boot_order", "uuid", "pci_devices", "usb_devices", "vgpus", "shares", "disks", "cdroms", "network_interfaces", "restore", "placement", "power"]),
         Field::observed(
             "host",
             "/status/binding/host",

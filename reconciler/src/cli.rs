@@ -49,7 +49,7 @@ pub use image::{ImageAction, ImageOptions, ImagePushOptions, UnpackImageOptions}
 pub use import::{ImportOptions, ImportSource, LibvirtOptions, OvaOptions, QemuOptions, WrittenOptions};
 pub use net::{End, NetAction, NetOptions, TraceOptions, TraceProtocolName};
 pub use observe::{DoctorOptions, OutputForm, TopOptions, WhyOptions};
-pub use power::PowerOptions;
+pub use power::{MoveOptions, PowerOptions};
 pub use service::{Role, ServiceAction, ServiceOptions, UnitOptions};
 pub use time::TimeSpan;
 pub(crate) use time::time;
@@ -91,6 +91,8 @@ pub enum Command {
     Pause(PowerOptions),
     /// Saves the memory of VMs to a file of their host: `power` becomes `Suspended`. `berth start` lets them go on.
     Suspend(PowerOptions),
+    /// Has VMs moved to another host at their next stop, with their disks in shared pools. Their UEFI variables stay behind.
+    Move(MoveOptions),
     /// Presses the reset button of a VM that runs: its guest boots again in the same QEMU, without having been asked.
     Reset(ButtonOptions),
     /// Sends the guest of a VM that runs a non-maskable interrupt, on which a kernel can be set up to write a dump.

@@ -25,6 +25,7 @@ mod import;
 mod kubeconfig;
 mod local_agent;
 mod machine;
+mod moves;
 mod net;
 mod port_forward;
 mod power;
@@ -103,6 +104,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Restart(options) => runtime()?.block_on(Box::pin(power::run(Verb::Restart, options))),
         Command::Pause(options) => runtime()?.block_on(Box::pin(power::run(Verb::Pause, options))),
         Command::Suspend(options) => runtime()?.block_on(Box::pin(power::run(Verb::Suspend, options))),
+        Command::Move(options) => runtime()?.block_on(Box::pin(moves::run(options))),
         Command::Reset(options) => runtime()?.block_on(Box::pin(guest::press(options, ConsoleUse::Reset))),
         Command::Nmi(options) => runtime()?.block_on(Box::pin(guest::press(options, ConsoleUse::Nmi))),
         Command::Console(options) => runtime()?.block_on(Box::pin(console::console(options))),

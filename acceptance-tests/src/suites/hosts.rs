@@ -8,6 +8,7 @@ pub mod host_labels;
 pub mod joining;
 pub mod load_balancer;
 pub mod lost_host;
+pub mod moved_vm;
 pub mod names;
 pub mod namespaces;
 pub mod overhead;
@@ -95,6 +96,7 @@ fn chapters(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Resul
     let group = spread::run(report, fleet, guest)?;
     copied_image::run(report, fleet);
     shared_pool::run(report, fleet);
+    moved_vm::run(report, fleet);
     lost_host::run(report, fleet);
     faults::run(report, fleet, &group);
     overhead::run(report, fleet);

@@ -273,8 +273,8 @@ fn warn_of_placement(change: &mut PlannedChange<'_>) {
         .with_effect(Effect::Placement)
         .map(|change| {
             let detail = format!(
-                "{} is read when a VM is placed. The VM has a host already, and stays there, also when it is restarted. Only \
-                 another VM is placed anew: terraform apply -replace=ADDRESS.",
+                "{} is read when a VM is placed. The VM has a host already, and stays there, also when it is restarted, \
+                 unless placement.move_policy is WhenStopped. Another VM is placed anew: terraform apply -replace=ADDRESS.",
                 change.path
             );
             Diagnostic::warning("Does not move the VM", detail).at(change.path.clone())

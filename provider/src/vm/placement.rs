@@ -1,4 +1,4 @@
-//! Placement constraints: read only when a VM is placed. A VM that is placed does not move.
+//! Placement constraints: read when a VM is placed. A VM that is placed moves only where it declares that, at its next power cycle.
 
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, CancellationToken, Value};
@@ -12,8 +12,8 @@ use crate::{
 /// The time limit for reading a host's labels, in seconds.
 const READ_SECONDS: u64 = 2;
 
-/// Applies the rules that do not need the control plane: a change that the VM's host satisfies is live, another host is
-/// refused.
+/// Applies the rules that do not need the control plane: a change that the VM's host satisfies is live; another host is refused, unless the
+/// VM moves when it is stopped.
 pub(super) fn refine(change: &mut PlannedChange<'_>) {
     if change.is_create() || !change.replace.is_empty() {
         return;
@@ -22,6 +22,7 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
     let (was, is) = (change.prior.get("placement"), change.planned.get("placement"));
     let wanted = is.get("host").clone();
     let only_less = is_subset(is.get("host_selector"), was.get("host_selector"));
+    let moves = is.get("move_policy").as_str() == Some("WhenStopped");
     let mut refused = None;
     for change in change.changes.iter_mut().filter(|change| change.effect == Effect::Placement) {
         let fits = match leaf(&change.path) {
@@ -31,6 +32,9 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
         };
         if fits {
             change.effect = Effect::Live;
+        } else if moves {
+            // Whether it has to move for other labels is not known here; a power cycle that was not needed leaves it where it is.
+            change.effect = Effect::PowerCycle;
         } else if leaf(&change.path) == Some("host") && wanted.as_str().is_some() {
             refused = Some(change.path.clone());
         }
@@ -38,9 +42,16 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
     if let (Some(path), Some(bound)) = (refused, bound) {
         let detail = format!(
             "A VM stays on the host where it was placed, also when it is stopped and started: this one is on {bound}. Declare \
-             that host or none, or make another VM: terraform apply -replace=ADDRESS."
+             that host or none, placement.move_policy = \"WhenStopped\" to have it moved at its next power cycle, or make another \
+             VM: terraform apply -replace=ADDRESS."
         );
         change.refuse("A placed VM does not move to another host", detail, path);
+    }
+    let pending = change.prior.get("pending_power_cycle").elements();
+    let is_to_move = pending.iter().any(|name| name.as_str() == Some("placement"));
+    if change.is_update() && (moves || is_to_move) {
+        // The update may stop or restart it.
+        change.planned.set("host", Value::UNKNOWN);
     }
 }
 
@@ -69,8 +80,8 @@ pub(super) async fn look(api: &Api, change: &mut PlannedChange<'_>) {
     };
     let detail = format!(
         "A VM stays on the host where it was placed, also when it is stopped and started: this one is on {bound}, which does \
-         not have the label {name} = {:?}. Declare a selector that this host fits, or make another VM: terraform apply \
-         -replace=ADDRESS.",
+         not have the label {name} = {:?}. Declare a selector that this host fits, placement.move_policy = \"WhenStopped\" to \
+         have it moved at its next power cycle, or make another VM: terraform apply -replace=ADDRESS.",
         value.as_str().unwrap_or_default()
     );
     change.refuse("A placed VM does not move to another host", detail, path);

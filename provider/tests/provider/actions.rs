@@ -19,6 +19,7 @@ use crate::{
 
 const RESTART: &str = "berth_vm_restart";
 const POWER: &str = "berth_vm_power";
+const MOVE: &str = "berth_vm_move";
 
 fn action(provider: &BerthProvider, type_name: &str) -> Arc<dyn Action> {
     let found = provider.actions().into_iter().find(|action| action.type_name() == type_name);
@@ -115,6 +116,42 @@ async fn a_restart_leaves_the_next_plan_empty_with_and_without_a_token_of_the_us
         assert!(!applied.text().contains("Error"), "{}", applied.text());
         assert!(token(&plane, name).await.is_some_and(|token| token.starts_with("2+")));
     }
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn a_move_is_requested_for_the_present_binding_and_leaves_the_next_plan_empty() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut stage = made(&plane, &provider, &vm("mover")).await;
+    // It has its host once it runs.
+    done(&provider, RESTART, &json!({"name": "mover"})).await;
+    let requested = async || {
+        let object = plane.object("VM", "mover").await;
+        object["metadata"]["annotations"]["berth.dev/move"].as_str().map(str::to_owned)
+    };
+    let config = |more: Json| {
+        let mut config = json!({"name": "mover", "wait_for": "none"});
+        more.as_object().expect("an object").iter().for_each(|(name, value)| config[name] = value.clone());
+        config
+    };
+    let there = done(&provider, MOVE, &config(json!({"to": "host-a"}))).await;
+    assert_eq!(there, ["VM default/mover: on host host-a already"]);
+    assert_eq!(requested().await, None);
+    let before = token(&plane, "mover").await;
+    let messages = done(&provider, MOVE, &config(json!({"to": "host-b"}))).await;
+    assert_eq!(
+        messages.first().map(String::as_str),
+        Some("VM default/mover: move from host host-a requested")
+    );
+    assert_eq!(requested().await.as_deref(), Some("1/host-b"));
+    assert_eq!(token(&plane, "mover").await, before, "it runs on");
+    done(&provider, MOVE, &config(json!({"restart": true}))).await;
+    assert_eq!(requested().await.as_deref(), Some("1"));
+    assert!(token(&plane, "mover").await != before, "it is restarted");
+    let read = stage.read().await;
+    assert!(read.is_empty(), "{}", text_of(&read));
+    assert!(stage.plan_is_empty(&vm("mover")).await);
     plane.close().await;
 }
 
@@ -226,6 +263,7 @@ async fn invalid_arguments_are_named() {
         (RESTART, json!({"name": "web", "namespace": "a.b"}), "namespace"),
         (RESTART, json!({"name": "web", "timeout": "5 minutes"}), "timeout"),
         (POWER, json!({"name": "web", "power": "on"}), "power"),
+        (MOVE, json!({"name": "web", "to": "kvm 2"}), "to"),
         (POWER, json!({"name": "web", "power": "Running", "wait_for": "ready"}), "wait_for"),
     ] {
         let (client, cancel) = (ClientCapabilities::default(), CancellationToken::new());

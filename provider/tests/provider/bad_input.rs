@@ -498,6 +498,7 @@ fn vms() -> Vec<Bad> {
         ),
         everywhere(placed("host", json!("a b")), "placement.host", "is not a name"),
         everywhere(placed("group", json!("A")), "placement.group", "not a DNS label"),
+        everywhere(placed("move_policy", json!("Always")), "placement.move_policy", "is not one of"),
         here(
             placed("host_selector", json!({"-a": "b"})),
             "placement.host_selector[\"-a\"]",

@@ -349,6 +349,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/placement/host", Json::Null, Announced::Live),
         ("/placement/host_selector", json!({"a": "c"}), Announced::Placement),
         ("/placement/host_selector", json!({}), Announced::Live),
+        ("/placement/move_policy", json!("WhenStopped"), Announced::Live),
         ("/bootstrap/user_data", json!("y"), Announced::Refused),
         ("/bootstrap/ssh_authorized_keys", json!(["ssh-rsa B"]), Announced::Refused),
         ("/bootstrap/ssh_authorized_keys_secret", json!("other"), Announced::Refused),
@@ -858,6 +859,25 @@ async fn more_cpus_and_memory_within_their_maxima_are_live_and_restart_nothing()
         (vec![memory("2Gi")], &["max_memory"]),
     ] {
         assert_eq!(announced_with(&changes, pending).await, Announced::Reboot, "{changes:?} {pending:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_vm_that_moves_when_it_is_stopped_moves_at_its_next_power_cycle() {
+    let provider = BerthProvider::default();
+    let stage = Stage::new(&provider, "berth_vm");
+    let mut config = vm();
+    config["placement"]["move_policy"] = json!("WhenStopped");
+    let prior = created(&stage, "berth_vm", &config).await;
+    for (attribute, to) in [("host", json!("other")), ("host_selector", json!({"a": "c"}))] {
+        let mut changed = config.clone();
+        changed["placement"][attribute] = to;
+        let plan = stage.plan_from(prior.clone(), &changed).await;
+        assert_eq!(announced(&plan), Announced::PowerCycle, "{}", text_of(&plan.diagnostics));
+        assert!(plan.planned.get("host").is_unknown(), "{attribute}: it may have another one afterwards");
+        changed["allow_reboot"] = json!(true);
+        let plan = stage.plan_from(prior.clone(), &changed).await;
+        assert_eq!(announced(&plan), Announced::Reboot, "{}", text_of(&plan.diagnostics));
     }
 }
 

@@ -28,8 +28,10 @@ use crate::offline_restart::OfflineRestart;
 
 /// The version of a journal that an older agent can read, too.
 const VERSION: u32 = 1;
-/// The newest version: that of a suspended machine. An older agent would boot it and so lose what its memory holds.
+/// The version of a suspended machine. An older agent would boot it and so lose what its memory holds.
 const WITH_SUSPENSION: u32 = 2;
+/// The newest version: that of a VM which was given up. An older agent would start it.
+const WITH_RELEASE: u32 = 3;
 /// A machine that ran for this long before it ended is not in a crash loop.
 const STABLE: SignedDuration = SignedDuration::from_secs(600);
 const FIRST_DELAY: SignedDuration = SignedDuration::from_secs(10);
@@ -109,6 +111,18 @@ pub(crate) struct Journal {
     /// The VM is being deleted: what remains of the instance may be removed without the VM.
     #[serde(default)]
     pub(crate) deleting: bool,
+    /// Set once the VM was given up here, so that it moves to another host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) released: Option<Released>,
+}
+
+/// A VM that its host has given up: it is not started here again under this binding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Released {
+    pub(crate) epoch: i64,
+    /// The volumes of its disks, which its next host takes from here.
+    pub(crate) volumes: BTreeSet<String>,
 }
 
 /// A device of the host that an instance has.
@@ -485,15 +499,15 @@ impl Journal {
             failures: 0,
             not_before: None,
             deleting: false,
+            released: None,
         }
     }
 
     pub(crate) fn parse(value: Value) -> Result<Self, Error> {
         let journal: Self =
             serde_json::from_value(value).map_err(|e| Error::Journal { detail: e.to_string() })?;
-        if journal.version > WITH_SUSPENSION {
-            let detail =
-                format!("its version {} is newer than this agent ({WITH_SUSPENSION})", journal.version);
+        if journal.version > WITH_RELEASE {
+            let detail = format!("its version {} is newer than this agent ({WITH_RELEASE})", journal.version);
             return Err(Error::Journal { detail });
         }
         Ok(journal)
@@ -593,9 +607,24 @@ impl Journal {
 
     /// Returns the journal with this suspension, or without one.
     pub(crate) fn with_suspension(mut self, suspension: Option<Suspension>) -> Self {
-        self.version = if suspension.is_some() { WITH_SUSPENSION } else { VERSION };
         self.suspension = suspension;
+        self.version = self.least_version();
         self
+    }
+
+    /// Returns the journal of a VM that was given up, or is back.
+    pub(crate) fn with_release(mut self, released: Option<Released>) -> Self {
+        self.released = released;
+        self.version = self.least_version();
+        self
+    }
+
+    fn least_version(&self) -> u32 {
+        match (&self.released, &self.suspension) {
+            (Some(_), _) => WITH_RELEASE,
+            (None, Some(_)) => WITH_SUSPENSION,
+            (None, None) => VERSION,
+        }
     }
 
     /// Returns the journal after the machine ended by itself; decides when it may be started again.
@@ -700,8 +729,17 @@ mod tests {
     }
 
     #[test]
+    fn an_older_agent_does_not_read_that_of_a_vm_which_was_given_up() {
+        let released = Released { epoch: 3, volumes: BTreeSet::from(["v-1".to_owned()]) };
+        let left = journal().with_release(Some(released)).stopped();
+        assert_eq!(left.version, WITH_RELEASE);
+        assert_eq!(Journal::parse(left.to_value()).expect("just written"), left);
+        assert_eq!(left.with_release(None).version, VERSION, "it is back");
+    }
+
+    #[test]
     fn one_of_a_newer_agent_is_refused_rather_than_misread() {
-        let newer = Journal { version: WITH_SUSPENSION + 1, ..journal() };
+        let newer = Journal { version: WITH_RELEASE + 1, ..journal() };
         assert!(matches!(Journal::parse(newer.to_value()), Err(Error::Journal { .. })));
     }
 

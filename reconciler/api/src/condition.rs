@@ -47,8 +47,10 @@ pub enum ConditionType {
     RestoreSynced,
     /// The key of an encrypted Disk is protected by the KeyClass that it declares, and known to its host. Present only with encryption.
     EncryptionSynced,
-    /// A VM's host is one that its placement allows. Present only while it is not: a placed VM does not move.
+    /// A VM's host is one that its placement allows. Present only while it is not: a placed VM moves only where it declares that.
     PlacementSynced,
+    /// A VM that is to move to another host can. Present only while it is to move.
+    Movable,
     /// An attachment's disk is attached to the running VM.
     Attached,
     /// A host can use hardware acceleration.
@@ -97,6 +99,7 @@ impl ConditionType {
             Self::RestoreSynced => "RestoreSynced",
             Self::EncryptionSynced => "EncryptionSynced",
             Self::PlacementSynced => "PlacementSynced",
+            Self::Movable => "Movable",
             Self::Attached => "Attached",
             Self::Accelerated => "Accelerated",
             Self::Forwarding => "Forwarding",

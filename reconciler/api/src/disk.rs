@@ -462,10 +462,15 @@ pub struct DiskStatus {
     /// The last restore of its data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored_from: Option<Box<DiskRestored>>,
-    /// The host that is gone for good, and whose folder of the shared pool has the file until the next host has taken it from there.
+    /// The host that is gone for good or that its VM has left, and whose folder of the shared pool has the file until the next host has
+    /// taken it from there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub former_host: Option<String>,
+    /// True: its file continues a snapshot of the disk, or did: a snapshot, a copy or a backup was made of it, or it was restored. Such a file
+    /// does not go to another host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continues_snapshots: Option<bool>,
     /// The VM that uses it, or those that read it. A deleted Disk stays until no VM does.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(length(max = 16))]

@@ -113,7 +113,7 @@ reasons! {
     BackingUp,
     /// The data is being written from a backup to the disk; the message has the progress.
     Restoring,
-    /// The file of the disk is being moved to another pool of its host; the message has the progress.
+    /// The file of the disk is being moved to another pool of its host, or with its VM to another host; the message has the progress.
     Moving,
     /// QEMU is being started.
     Starting,
@@ -137,10 +137,11 @@ reasons! {
     StartOrderHeld => "It starts by itself, five minutes after the others at the latest, and their `startDelaySeconds`; a member of a VMGroup once the members before it are ready: `kubectl describe vmgroup NAME`.",
     /// A declared change takes effect at the next power cycle.
     PowerCycleNeeded => "Stop and start the VM when it suits.",
-    /// The disk is to be moved to another pool, once no VM has it open and no snapshot of it is being taken; the message has the cause.
-    MoveWaits => "Stop and start the VM when it suits: the disk is moved in between. To keep the disk where it is, set `pool` back.",
-    /// The VM's host is not one that its placement allows: a placed VM does not move.
-    PlacedElsewhere => "Replace the VM to move it, or change its `placement` to allow its host.",
+    /// The disk is to be moved to another pool, once no VM has it open and no snapshot of it is being taken, or the VM to another host
+    /// once it is off; the message has the cause.
+    MoveWaits => "Stop and start the VM when it suits: it is moved in between. To keep it where it is, set `pool` or `placement` back.",
+    /// The VM's host is not one that its placement allows: a placed VM moves only with `movePolicy` `WhenStopped`.
+    PlacedElsewhere => "Set `placement.movePolicy` to `WhenStopped` and restart the VM to move it, or change its `placement` to allow its host.",
     /// A step failed and is being tried again; the message is the error.
     Retrying => "The message has the error. If it stays, look at the agent's log on the host.",
     /// QEMU runs and does not answer its monitor; the message has the state of its process. The guest may stand still, too.
@@ -242,8 +243,8 @@ reasons! {
     /// The declared restore cannot be done: its DiskSnapshot is of another disk or in another pool, it was restored before and another
     /// one since, or the VM cannot go on with the memory of its VMSnapshot.
     RestoreRefused => "Name a DiskSnapshot of this disk, or set another `restore.token` to restore it once more; set `restore.memory` of a VM to false to restore only its disks; or take `restore` out.",
-    /// The disk cannot be moved to the declared pool, and is used where it is; the message has the cause.
-    MoveRefused => "Make room in the pool, create it or mount its file system on the host, as the message says. It is tried again. To keep the disk where it is, set `pool` back.",
+    /// The disk cannot be moved to the declared pool, or the VM to another host, and stays where it is; the message has the cause.
+    MoveRefused => "Do as the message says, such as make room in the pool, or mount its file system on the host. It is tried again. To keep all where it is, set `pool` or `placement` back.",
     /// A port of the address has no target that runs and whose health check succeeds: connections to it are refused. The message has
     /// the targets.
     NoAvailableTarget => "Start one of the targets in the message, correct its health check, or see whether its security groups let it through.",

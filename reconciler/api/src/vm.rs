@@ -7,6 +7,7 @@ mod disk_use;
 mod dscp;
 mod guest_user;
 mod interface;
+mod moves;
 mod network_config;
 mod observed_addresses;
 mod operation;
@@ -29,6 +30,7 @@ pub use disk_use::disk_obstacle;
 pub use dscp::DscpClass;
 pub use guest_user::{GuestUser, GuestUserStatus};
 pub use interface::{Acceleration, InterfaceLimits, LinkState, NetworkInterface, NicModel};
+pub use moves::{MOVE_ANNOTATION, MovePolicy, RequestedMove};
 pub use network_config::{ConfiguredRoute, InterfaceConfig};
 pub use observed_addresses::ObservedAddresses;
 pub use operation::{LONGEST_FACT, MOST_FACTS, VMOperation, VMOperationName};
@@ -519,14 +521,14 @@ pub struct Placement {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<ResourceName>,
     /// Name of the only Host it may run on. Read when the VM is placed: a change does not move a placed VM, not even at
-    /// a restart. While its host does not match, the condition `PlacementSynced` is False.
+    /// a restart, unless `movePolicy` is `WhenStopped`. While its host does not match, the condition `PlacementSynced` is False.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')").message("must be a name: lower-case letters, digits, '-' and '.', with a letter or digit at both ends of each part"))]
     pub host: Option<String>,
     /// Labels a Host must have, in addition to those that its group and its new Disks ask for. Read when the VM is placed: a
-    /// change does not move a placed VM, not even at a restart. While its host does not match, the condition
-    /// `PlacementSynced` is False.
+    /// change does not move a placed VM, not even at a restart, unless `movePolicy` is `WhenStopped`. While its host does not
+    /// match, the condition `PlacementSynced` is False.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     #[schemars(transform = crate::labels::bounded_labels)]
     pub host_selector: std::collections::BTreeMap<String, String>,
@@ -535,6 +537,12 @@ pub struct Placement {
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     #[schemars(transform = crate::labels::bounded_labels)]
     pub preferred_host_selector: std::collections::BTreeMap<String, String>,
+    /// Whether a placed VM moves when its host is not one that its placement, or the `hostSelector` of its group, allows. `Never`;
+    /// `WhenStopped`: at its next stop it moves to a host that they allow, with its disks, which must be plain files in pools of type
+    /// `Shared`. `restartToken` makes such a stop. While it is to move, the condition `Movable` says whether it can. Variables of UEFI
+    /// firmware, such as boot entries, are lost: the guest boots from its boot disk by the default path. Default `Never`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub move_policy: Option<MovePolicy>,
 }
 
 /// The action when the guest ends by itself. `OnFailure` starts it again after a crash but not after an orderly

@@ -212,6 +212,8 @@ impl WriteBatch {
                     if pool.is_some() {
                         status.pool.clone_from(pool);
                     }
+                    // Its file is where it was.
+                    status.former_host = status.former_host.filter(|former| former != host);
                     status.volume_id = Some(volume_id.clone());
                     status.serial = Some(serial.clone());
                     status.used_by.clone_from(used_by);

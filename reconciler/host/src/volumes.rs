@@ -45,8 +45,8 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// behind.
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts>;
 
-    /// Moves a volume of a host that is gone for good to this host's folder of the same shared pool. Does nothing if the volume is here. The
-    /// caller knows that nothing writes to it any more.
+    /// Moves a volume of another host, which does not use it any more, to this host's folder of the same shared pool. Does nothing if the
+    /// volume is here. The caller knows that nothing writes to it any more.
     ///
     /// *Errors*: [`SystemError::VolumeLost`] if the other host's folder does not have it; [`SystemError::VolumeBusy`] while a QEMU has it
     /// open; [`SystemError::VolumeDamaged`] if it is none that can be taken, with the file where it was; [`SystemError::ImageNotCached`].
@@ -385,6 +385,17 @@ pub struct VolumeFacts {
     pub restoring: bool,
     /// The key of its files. None: they are not encrypted.
     pub encryption: Option<Box<SealedKey>>,
+}
+
+impl VolumeFacts {
+    /// Whether its file is one that continues a snapshot of it, or did: after the first one, the name of the file has their number.
+    #[must_use]
+    pub fn continues_snapshots(&self) -> bool {
+        let name = self.path.file_name().and_then(|name| name.to_str());
+        let after_id = name.and_then(|name| name.strip_prefix(self.id.as_str())?.strip_prefix('.'));
+        let number = after_id.and_then(|rest| rest.split_once('.')).map(|(number, _)| number);
+        number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+    }
 }
 
 /// A volume in the trash.

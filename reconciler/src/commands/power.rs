@@ -101,14 +101,14 @@ fn change(verb: Verb, vm: &VM) -> Option<Value> {
 }
 
 /// Whether the guest has ended by itself, and its restart policy leaves it off for now.
-fn has_ended(vm: &VM) -> bool {
+pub(super) fn has_ended(vm: &VM) -> bool {
     let conditions = vm.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let ready = condition::find(conditions, ConditionType::Ready.as_str());
     let reasons = [Reason::GuestEnded, Reason::CrashLoop];
     ready.is_some_and(|ready| reasons.iter().any(|reason| ready.reason == reason.as_str()))
 }
 
-fn another_token(vm: &VM) -> Value {
+pub(super) fn another_token(vm: &VM) -> Value {
     let token = vm.spec.restart_token.as_deref().unwrap_or_default();
     let version = vm.resource_version().unwrap_or_default();
     json!({"restartToken": restart_token::another(token, &vm.uid().unwrap_or_default(), &version)})

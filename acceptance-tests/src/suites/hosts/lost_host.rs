@@ -18,7 +18,7 @@ use crate::segment::CARD;
 use crate::wait;
 
 /// The host that is lost: no other guest is there.
-const HOST: &str = "h5";
+pub(super) const HOST: &str = "h5";
 const NAME: &str = "moved";
 /// The disk beside the boot disk.
 const DATA: &str = "moved-data";
@@ -51,8 +51,8 @@ fn goes_on_elsewhere(fleet: &mut Fleet, common: &Path) -> Result<()> {
     ]))?;
     let before = kubectl.condition(&format!("vm/{NAME}"), "Ready=True", None, ANSWER)?;
     ensure!(host_in(&before).as_deref() == Some(HOST), "{:#}", before["status"]["binding"]);
-    let public = public_address(fleet)?;
-    let device = device_of_data(fleet, &public)?;
+    let public = public_address(fleet, NAME)?;
+    let device = device_of(fleet, &public, DATA)?;
     let wrote = page(fleet, &public, &format!("/cgi-bin/write?dev={device}&seed=5"))?;
     let sum = field(&wrote, "sha256")?.to_owned();
     let volumes = [volume_of(fleet, NAME)?, volume_of(fleet, DATA)?];
@@ -76,8 +76,8 @@ fn goes_on_elsewhere(fleet: &mut Fleet, common: &Path) -> Result<()> {
         ensure!(file(common, &next, volume).exists(), "{volume} is not in the folder of {next}");
         ensure!(!file(common, HOST, volume).exists(), "{volume} is in the folder of {HOST} still");
     }
-    ensure!(public_address(fleet)? == public, "it has another public address");
-    let again = device_of_data(fleet, &public)?;
+    ensure!(public_address(fleet, NAME)? == public, "it has another public address");
+    let again = device_of(fleet, &public, DATA)?;
     let read = page(fleet, &public, &format!("/cgi-bin/sum?dev={again}"))?;
     ensure!(field(&read, "sha256")? == sum, "it reads other data than was written: {read}");
     wait::until("the lost host to be removed", SOON, || kubectl.refused(&["get", "host", HOST]).map(drop))
@@ -104,25 +104,25 @@ fn turn_off(fleet: &mut Fleet) -> Result<()> {
     })
 }
 
-fn public_address(fleet: &Fleet) -> Result<String> {
-    let address = fleet.kubectl().condition(&format!("publicip/{NAME}"), "Ready=True", None, SOON)?;
+pub(super) fn public_address(fleet: &Fleet, name: &str) -> Result<String> {
+    let address = fleet.kubectl().condition(&format!("publicip/{name}"), "Ready=True", None, SOON)?;
     Ok(address["status"]["address"].as_str().context("no address")?.to_owned())
 }
 
-/// The name by which the guest knows its second disk.
-fn device_of_data(fleet: &Fleet, public: &str) -> Result<String> {
-    let disk = fleet.kubectl().object("disk", DATA)?;
+/// The name by which the guest knows a disk.
+pub(super) fn device_of(fleet: &Fleet, public: &str, disk: &str) -> Result<String> {
+    let disk = fleet.kubectl().object("disk", disk)?;
     let serial = disk["status"]["serial"].as_str().context("the disk has no serial")?;
     let text = page(fleet, public, "/cgi-bin/disks")?;
     let line = text.lines().find(|line| field(line, "serial").is_ok_and(|found| found == serial));
     Ok(field(line.with_context(|| format!("no disk {serial} in {text}"))?, "name")?.to_owned())
 }
 
-fn volume_of(fleet: &Fleet, disk: &str) -> Result<String> {
+pub(super) fn volume_of(fleet: &Fleet, disk: &str) -> Result<String> {
     let disk = fleet.kubectl().object("disk", disk)?;
     Ok(disk["status"]["volumeID"].as_str().context("it has no volume")?.to_owned())
 }
 
-fn file(common: &Path, host: &str, volume: &str) -> PathBuf {
+pub(super) fn file(common: &Path, host: &str, volume: &str) -> PathBuf {
     common.join(format!("hosts/{host}/volumes/{volume}.qcow2"))
 }

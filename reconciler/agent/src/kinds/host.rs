@@ -10,6 +10,7 @@ mod cache;
 mod devices;
 mod disk_use;
 mod images;
+mod left;
 mod memory;
 mod observe;
 mod plan;

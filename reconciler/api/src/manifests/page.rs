@@ -13,7 +13,7 @@ use crate::{
     image_download::DOWNLOAD_LABEL,
     site::SITE,
     snapshot_schedule::{DISK_LABEL, SCHEDULED_AT_ANNOTATION, SNAPSHOT_SCHEDULE_LABEL},
-    vm::{STOPPED_AT_ANNOTATION, STOPPED_VM_LABEL},
+    vm::{MOVE_ANNOTATION, STOPPED_AT_ANNOTATION, STOPPED_VM_LABEL},
     vm_snapshot::{VM_SNAPSHOT_LABEL, VM_SNAPSHOT_MEMORY_ANNOTATION, VM_SNAPSHOT_PARTS_ANNOTATION},
 };
 
@@ -118,6 +118,7 @@ fn the_page_has_each_annotation_label_and_finalizer() {
             DELETE_GATE,
             FORMER_UID_ANNOTATION,
             RESTORE_ANNOTATION,
+            MOVE_ANNOTATION,
             VERIFY_ANNOTATION,
             READ_UNTIL_ANNOTATION,
             SNAPSHOT_SCHEDULE_LABEL,

@@ -40,7 +40,7 @@ pub enum VMOperationName {
     Snapshot,
     /// Its disks are restored from a snapshot while it is off.
     Restore,
-    /// One of its disks is moved to another pool before it starts.
+    /// One of its disks is moved to another pool before it starts, or the VM to another host.
     Move,
     /// The image of a disk or of a CD-ROM drive is downloaded, or copied from another host.
     Download,

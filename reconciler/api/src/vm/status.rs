@@ -33,7 +33,7 @@ pub struct VMStatus {
     pub observed_generation: i64,
     /// `Ready`, `Reconciling`, `Stalled`, `Scheduled`, `Running`, `GuestReady`, `ClassSynced`, `InterfacesSynced`,
     /// `GuestUsersSynced` (only with `guestUsers`), `PlacementSynced`, `RestoreSynced` and `SecurityGroupsSynced` (only while they are
-    /// `False`), `GuestFrozen` (only while it is `True`).
+    /// `False`), `GuestFrozen` (only while it is `True`), `Movable` (only while it is to move to another host).
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
@@ -51,6 +51,13 @@ pub struct VMStatus {
     /// place it again. Written by the host's agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admitted_epoch: Option<i64>,
+    /// The epoch of the binding that the VM leaves once its guest is off: it moves to another host. Written by the controllers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub move_epoch: Option<i64>,
+    /// The epoch of the binding that its host has given up for a move: that host never starts the VM under it again. Written by the
+    /// host's agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released_epoch: Option<i64>,
     /// The last refusal by a host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<Box<HostRefusal>>,
@@ -109,8 +116,8 @@ pub struct VMStatus {
     /// The names of what takes effect at the next power cycle: `class`, `cpus`, `maxCpus`, `memory`, `maxMemory`, `hugePages`, `firmware`,
     /// `secureBootKeys`, `tpm`, `cpuTopology`, `numaNodes`, `dedicatedCpuPlacement`, `isolateEmulatorThread`, `cpuModel`, `machineType`, `guestOS`, `watchdog`,
     /// `serialNumber`, `graphics`, `resolution`, `keyboardLayout`, `sound`, `serialPorts`, `vsock`, `bootOrder`, `uuid`, `pciDevices`, `usbDevices`, `vgpus`, `shares`, `qemuOptions` of its class, `disks[NAME]` of
-    /// another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`, `restore`. Empty while the VM does not run, and while its host is too small
-    /// to start it again.
+    /// another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`, `restore`, `placement` (it moves to another host). Empty while the VM does not run, and while its host is
+    /// too small to start it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 128)))]
     pub pending_power_cycle: Vec<String>,
@@ -231,6 +238,10 @@ impl VMStatus {
     /// host knows whether it runs.
     pub fn is_admitted(&self) -> bool {
         let Some(binding) = &self.binding else { return false };
+        // It has run on the host that it left, and not on this one.
+        if self.released_epoch.is_some_and(|left| left < binding.epoch) {
+            return self.admitted_epoch == Some(binding.epoch);
+        }
         // A VM that ran was admitted, also by an agent that did not record it.
         self.admitted_epoch == Some(binding.epoch) || self.hardware.is_some() || self.process.is_some()
     }

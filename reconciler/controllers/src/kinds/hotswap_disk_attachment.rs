@@ -231,7 +231,7 @@ fn status(
 fn left_behind(disk: &Disk) -> Option<String> {
     let host = disk.status.as_ref()?.former_host.as_ref()?;
     Some(format!(
-        "its file is in the folder of host {host}, which is gone for good: list it in the disks of a VM, which takes it from there"
+        "its file is in the folder of host {host}, which its VM has left: list it in the disks of a VM, whose host takes it from there"
     ))
 }
 

@@ -1,23 +1,30 @@
-//! A VM of a fenced host with all disks in shared pools: it goes to another host, with its disks.
+//! A VM with all disks in shared pools leaves its host, which is fenced or has given it up: it goes to another host, with its disks.
 //!
 //! ```text
-//!    bound to OLD,        each Disk:             each Disk:       the VM: not bound,       placed as a new VM is,     the host's
-//!    OLD is fenced ────▶  formerHost OLD  ────▶  not bound  ────▶ not admitted      ────▶  with its disks       ────▶ agent takes
+//!    bound to OLD, which  each Disk:             each Disk:       the VM: not bound,       placed as a new VM is,     the host's
+//!    has lost the VM ───▶ formerHost OLD  ────▶  not bound  ────▶ not admitted      ────▶  with its disks       ────▶ agent takes
 //!                                                                                                                    the files
 //! ```
 //!
 //! A Disk loses its host only after its `formerHost` was read back: definitions of an older version would drop it, and with it the place of
 //! the file.
 //!
-//! The fence comes first: an administrator has said that nothing runs on OLD any more. No agent of OLD is obeyed after that, and its host
-//! stays fenced until all files are taken from its folder. Each step is one write with the resource version that was read, and is decided
-//! from the objects alone, so a crash between two of them loses nothing.
+//! Before the first step, the VM does not run on OLD, and cannot be started there. Either OLD is fenced: an administrator has said that nothing
+//! runs there, no agent of OLD is obeyed after that, and its host stays fenced until all files are taken from its folder. Or OLD lives and has
+//! given the VM up (`releasedEpoch`): its agent has recorded on its own disk, before it reported that, that it never starts the VM under
+//! this binding again. The steps are taken only with that report in the object, and the next binding has a greater epoch: at every moment, at
+//! most one host may run the VM.
+//!
+//! Each step is one write with the resource version that was read, and is decided from the objects alone, so a crash between two of them loses
+//! nothing. Where something has changed since OLD gave the VM up, such as a snapshot of a disk, the VM is bound to OLD again, where its disks
+//! are, under a greater epoch.
 
 use std::sync::Arc;
 
 use berth_api::{
     Binding, ConditionType, ConditionUpdate, Disk, DiskState, DiskStatus, Power, RESTORE_ANNOTATION,
-    Readiness, Reason, VM, VMState, VMStatus, condition, vm::HostRefusal,
+    Readiness, Reason, VM, VMState, VMStatus, condition,
+    vm::{HostRefusal, VMOperation, VMOperationName},
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -30,15 +37,43 @@ use crate::{
     plan::Outcome,
 };
 
-/// Rebinds a VM of a fenced host; `None` if its host is not fenced, or the VM stays lost with it.
-pub(crate) fn vm(cache: &Cache, config: &Config, vm: &VM, batch: &mut WriteBatch) -> Option<Outcome> {
-    let binding = vm.status.as_ref()?.binding.as_ref()?;
-    let host = &binding.host;
-    if !cache.is_fenced(host) || vm.metadata.deletion_timestamp.is_some() {
-        return None;
+/// Why a VM leaves its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// The host is gone for good.
+    Lost,
+    /// The host has given it up for a move.
+    Released,
+}
+
+impl Cause {
+    const fn reason(self) -> Reason {
+        match self {
+            Self::Lost => Reason::HostFenced,
+            Self::Released => Reason::Moving,
+        }
     }
-    let disks = disks(cache, vm, host).ok()?;
+}
+
+/// Rebinds a VM of a host that is fenced or has given it up; `None` if it has not, or if the VM stays lost with its host.
+pub(crate) fn vm(cache: &Cache, config: &Config, vm: &VM, batch: &mut WriteBatch) -> Option<Outcome> {
+    let status = vm.status.as_ref()?;
+    let host = &status.binding.as_ref()?.host;
+    let cause = match cache.is_fenced(host) {
+        _ if vm.metadata.deletion_timestamp.is_some() => return None,
+        true => Cause::Lost,
+        false if status.is_released() => Cause::Released,
+        false => return None,
+    };
     let now = config.clock.now();
+    let disks = match (disks(cache, vm, host), cause) {
+        (Ok(disks), _) => disks,
+        (Err(_), Cause::Lost) => return None,
+        (Err(why), Cause::Released) => {
+            go_back(cache, vm, host, &why, now, batch);
+            return Some(Outcome::Settled);
+        }
+    };
     let unmarked: Vec<&Arc<Disk>> = disks.iter().filter(|disk| !is_left_on(disk, host)).collect();
     if !unmarked.is_empty() {
         // The Disks enqueue the VM when they have the mark.
@@ -49,13 +84,58 @@ pub(crate) fn vm(cache: &Cache, config: &Config, vm: &VM, batch: &mut WriteBatch
     }
     let bound: Vec<&Arc<Disk>> = disks.iter().filter(|disk| host_of(disk).is_some()).collect();
     if bound.is_empty() {
-        batch.status(vm, unbound(vm, now));
+        batch.status(vm, unbound(vm, cause, now));
     }
     for disk in bound {
-        batch.status(disk.as_ref(), left(disk, host, now));
+        batch.status(disk.as_ref(), left(disk, host, cause, now));
     }
     batch.enqueue(Key::of(vm));
     Some(Outcome::Settled)
+}
+
+/// Binds a VM that its host gave up there again, whatever its placement is: its disks cannot follow any more.
+fn go_back(cache: &Cache, vm: &VM, host: &str, why: &str, now: Timestamp, batch: &mut WriteBatch) {
+    let namespace = vm.namespace().unwrap_or_default();
+    let disks =
+        vm.spec.disks.iter().filter_map(|disk| cache.tables.disks.named(&namespace, disk.name.as_str()));
+    let marked = disks.filter(|disk| host_of(disk).is_some_and(|of| of == host) && is_left_on(disk, host));
+    for disk in marked {
+        let status = DiskStatus { former_host: None, ..disk.status.clone().unwrap_or_default() };
+        batch.status(disk.as_ref(), status);
+    }
+    batch.status(vm, back_on(vm, host, why, now));
+}
+
+/// The status of a VM that stays on the host which gave it up: under a greater epoch, that host may start it.
+fn back_on(vm: &VM, host: &str, why: &str, now: Timestamp) -> VMStatus {
+    let mut status = unbound(vm, Cause::Released, now);
+    let generation = vm.metadata.generation.unwrap_or_default();
+    let epoch = status.refusal.as_ref().map_or(0, |refusal| refusal.epoch).saturating_add(1);
+    status.binding = Some(Binding { host: host.to_owned(), epoch });
+    // Its place there was never given to another VM.
+    status.admitted_epoch = Some(epoch);
+    status.state = Some(VMState::Creating);
+    status.operation = None;
+    let readiness = Readiness::Reconciling(Reason::Bound, format!("it stays on host {host}: {why}"));
+    let (scheduled, text) = (ConditionType::Scheduled, readiness.message());
+    let update = ConditionUpdate::from_bool(scheduled, true, Reason::Bound, text);
+    condition::set(&mut status.conditions, update, generation, now);
+    readiness.write(&mut status.conditions, generation, now);
+    status
+}
+
+/// Returns the disks of a VM as they are once its host has given it up. The error is why it cannot move.
+pub(super) fn left_disks(cache: &Cache, vm: &VM, host: &str, now: Timestamp) -> Result<Vec<Disk>, String> {
+    let as_left = |disk: Arc<Disk>| {
+        let there = Disk { status: Some(marked(&disk, host)), ..disk.as_ref().clone() };
+        Disk { status: Some(left(&there, host, Cause::Released, now)), ..there }
+    };
+    Ok(disks(cache, vm, host)?.into_iter().map(as_left).collect())
+}
+
+/// Returns the status of a VM once its host has given it up.
+pub(super) fn released(vm: &VM, now: Timestamp) -> VMStatus {
+    unbound(vm, Cause::Released, now)
 }
 
 /// Returns why a VM with a disk in a shared pool stays lost with its host.
@@ -72,10 +152,10 @@ pub(super) fn is_left_on(disk: &Disk, host: &str) -> bool {
     disk.status.as_ref().is_some_and(|status| status.former_host.as_deref() == Some(host))
 }
 
-/// Enqueues the VMs of a disk that is marked as left on its fenced host: the next step is theirs. For a disk without a host that is deleted,
+/// Enqueues the VMs of a disk that is marked as left on its host: the next step is theirs. For a disk without a host that is deleted,
 /// enqueues the one that has its file, which may be removed now.
 pub(super) fn after_marking(cache: &Cache, disk: &Disk, batch: &mut WriteBatch) {
-    if host_of(disk).is_some_and(|host| cache.is_fenced(host) && is_left_on(disk, host)) {
+    if host_of(disk).is_some_and(|host| is_left_on(disk, host)) {
         cache.index.vms_with_disk(&Key::of(disk)).into_iter().for_each(|vm| batch.enqueue(vm));
     }
     let former = disk.status.as_ref().and_then(|status| status.former_host.as_ref());
@@ -100,6 +180,28 @@ pub(super) fn between_hosts(cache: &Cache, disk: &Disk) -> Option<DiskStatus> {
         vm.is_some_and(|vm| vm.uid().as_deref() == Some(user.vm_uid.as_str()))
     });
     Some(status)
+}
+
+/// Returns the status of a disk whose VM does not leave its host any more, such as one that was deleted meanwhile, without the mark.
+pub(super) fn without_mark(cache: &Cache, disk: &Disk) -> Option<DiskStatus> {
+    let host = host_of(disk).filter(|host| is_left_on(disk, host) && !cache.is_fenced(host))?;
+    let leaves = |key: &Key| {
+        let vm = cache.tables.vms.get(key).filter(|vm| vm.metadata.deletion_timestamp.is_none());
+        let status = vm.and_then(|vm| vm.status.as_ref()).filter(|status| status.is_released());
+        status.and_then(|status| status.binding.as_ref()).is_some_and(|binding| binding.host == *host)
+    };
+    if cache.index.vms_with_disk(&Key::of(disk)).iter().any(leaves) {
+        return None;
+    }
+    Some(DiskStatus { former_host: None, ..disk.status.clone().unwrap_or_default() })
+}
+
+/// Returns the host that deletes the file of a disk which no host has: the one in whose folder it is, unless that is gone for good.
+pub(super) fn deletes_left(cache: &Cache, disk: &Disk) -> Option<String> {
+    let status = disk.status.as_ref().filter(|status| status.binding.is_none())?;
+    let host = status.former_host.as_ref().filter(|_| disk.metadata.deletion_timestamp.is_some())?;
+    let lives = cache.tables.hosts.cluster(host).is_some() && !cache.is_fenced(host);
+    lives.then(|| host.clone())
 }
 
 /// Enqueues the fenced hosts once a disk of a shared pool is not in their folders (any more): one of them may be removed now.
@@ -171,12 +273,29 @@ fn refusal(cache: &Cache, vm: &VM, disk: &Disk, host: &str) -> Option<&'static s
         (disk.spec.encryption.is_some(), "is encrypted"),
         (disk.is_read_only_many(), "is one that several VMs read"),
         (disk.spec.source.is_some(), "is made from a source"),
+        (has_image_of_one_host(cache, disk), "is made from an image that other hosts cannot copy"),
         (disk.annotations().contains_key(RESTORE_ANNOTATION), "was brought back after it was deleted"),
         (disk.spec.restore.is_some() || status.restored_from.is_some(), "was restored from a snapshot"),
         (status.used_by.iter().any(|user| user.vm_uid != uid), "is used by another VM"),
         (has_snapshots(cache, disk), "has snapshots"),
+        // On a lost host, no copy is being made.
+        (
+            !cache.is_fenced(host) && is_to_be_copied(cache, disk),
+            "is the source of a Disk that is not made yet",
+        ),
+        (
+            status.continues_snapshots == Some(true),
+            "had snapshots, or was copied or backed up, and its file goes on from such a one",
+        ),
     ];
     refusals.into_iter().find_map(|(refuses, why)| refuses.then_some(why))
+}
+
+fn has_image_of_one_host(cache: &Cache, disk: &Disk) -> bool {
+    let namespace = disk.namespace().unwrap_or_default();
+    let name = disk.spec.image.as_ref();
+    let image = name.and_then(|name| cache.tables.images.lookup(&namespace, name.as_str()));
+    image.is_some_and(|image| image.is_local() && image.copied_from().is_none())
 }
 
 fn has_snapshots(cache: &Cache, disk: &Disk) -> bool {
@@ -189,18 +308,31 @@ fn has_snapshots(cache: &Cache, disk: &Disk) -> bool {
     })
 }
 
+fn is_to_be_copied(cache: &Cache, disk: &Disk) -> bool {
+    let name = disk.name_any();
+    cache.tables.disks.all().any(|other| {
+        let source = other.spec.source.as_ref().and_then(|source| source.disk.as_ref());
+        let is_made = other.status.as_ref().is_some_and(|status| status.size.is_some());
+        let is_copy = source.is_some_and(|source| source.as_str() == name);
+        is_copy && !is_made && other.metadata.namespace == disk.metadata.namespace
+    })
+}
+
 /// The status of a disk with the mark of the host that has its file.
 fn marked(disk: &Disk, host: &str) -> DiskStatus {
     DiskStatus { former_host: Some(host.to_owned()), ..disk.status.clone().unwrap_or_default() }
 }
 
-/// The status of a disk whose file stays in the folder of the lost host until the next one takes it.
-fn left(disk: &Disk, host: &str, now: Timestamp) -> DiskStatus {
+/// The status of a disk whose file stays in the folder of its host until the next one takes it.
+fn left(disk: &Disk, host: &str, cause: Cause, now: Timestamp) -> DiskStatus {
     let mut status = disk.status.clone().unwrap_or_default();
     let generation = disk.metadata.generation.unwrap_or_default();
-    let text =
-        format!("host {host} is gone for good: the next host of its VM takes its file from the shared pool");
-    Readiness::Reconciling(Reason::HostFenced, text).write(&mut status.conditions, generation, now);
+    let why = match cause {
+        Cause::Lost => format!("host {host} is gone for good"),
+        Cause::Released => format!("its VM moves from host {host}"),
+    };
+    let text = format!("{why}: the next host of its VM takes its file from the shared pool");
+    Readiness::Reconciling(cause.reason(), text).write(&mut status.conditions, generation, now);
     status.binding = None;
     status.state = Some(DiskState::Pending);
     status.observed_generation = generation;
@@ -208,30 +340,41 @@ fn left(disk: &Disk, host: &str, now: Timestamp) -> DiskStatus {
 }
 
 /// The status of a VM that nothing runs of any more, and that is placed again.
-fn unbound(vm: &VM, now: Timestamp) -> VMStatus {
+fn unbound(vm: &VM, cause: Cause, now: Timestamp) -> VMStatus {
     let mut status = vm.status.clone().unwrap_or_default();
     let generation = vm.metadata.generation.unwrap_or_default();
     let host = status.binding.as_ref().map(|binding| binding.host.clone()).unwrap_or_default();
-    let text =
-        format!("host {host} is gone for good, its disks are in shared pools: it is placed on another host");
+    let why = match cause {
+        Cause::Lost => format!("host {host} is gone for good"),
+        Cause::Released => format!("host {host} has given it up"),
+    };
+    let text = format!("{why}, its disks are in shared pools: it is placed on another host");
     if let Some(Binding { host, epoch }) = status.binding.take() {
         // Every later binding has a greater epoch.
         let refusal = HostRefusal { host, epoch, message: text.clone(), time: Some(now) };
         status.refusal = Some(Box::new(refusal));
     }
-    let reason = Reason::HostFenced;
+    let reason = cause.reason();
     for kind in [ConditionType::Scheduled, ConditionType::Running, ConditionType::GuestReady] {
         let update = ConditionUpdate::from_bool(kind, false, reason, &text);
         condition::set(&mut status.conditions, update, generation, now);
     }
     condition::remove(&mut status.conditions, ConditionType::GuestFrozen);
+    // That of the next host decides whether it moves on.
+    [ConditionType::Movable, ConditionType::PlacementSynced]
+        .into_iter()
+        .for_each(|kind| condition::remove(&mut status.conditions, kind));
     Readiness::Reconciling(reason, text).write(&mut status.conditions, generation, now);
     status.state = Some(VMState::Pending);
     status.admitted_epoch = None;
     status.host_address = None;
     status.process = None;
     status.facts.clear();
-    status.operation = None;
+    // The time of its beginning is that at which the host reported it.
+    let moves = status.operation.take().filter(|operation| operation.name == VMOperationName::Move);
+    let moves = || moves.unwrap_or_else(|| Box::new(moves_since(now)));
+    status.operation = (cause == Cause::Released).then(moves);
+    status.move_epoch = None;
     status.guest = None;
     status.cpu_time = None;
     status.dedicated_cpus = None;
@@ -244,6 +387,11 @@ fn unbound(vm: &VM, now: Timestamp) -> VMStatus {
     status.vgpus = Vec::new();
     status.observed_generation = generation;
     status
+}
+
+fn moves_since(now: Timestamp) -> VMOperation {
+    let started_at = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    VMOperation { name: VMOperationName::Move, started_at, percent: None }
 }
 
 #[cfg(test)]

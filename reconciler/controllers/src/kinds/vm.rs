@@ -3,6 +3,7 @@
 
 mod addresses;
 mod labels;
+mod moves;
 mod observe;
 mod place;
 mod plan;
@@ -16,6 +17,7 @@ use berth_api::{
     HOST_FINALIZER, Readiness, VM, VMState, VMStatus, console::VM_ACCOUNTS, placement_group::TopologyClaim,
     vm::InterfaceStatus,
 };
+use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::{
@@ -25,11 +27,11 @@ use crate::{
     key::{Key, ObjectKind},
     kinds::network::default_network,
     kinds::{fenced, public_ip, rebind, role, ticket_accounts},
-    plan::{Outcome, Plan, Step},
+    plan::{Dependency, Outcome, Plan, Step},
     topology,
 };
 
-use observe::{Observed, observe, with_claimed_interfaces};
+use observe::{Observed, REFUSAL_COUNTS, observe, with_claimed_interfaces};
 use plan::plan;
 use status::{next_epoch, status};
 
@@ -146,7 +148,10 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         batch.steps(cache, config.clock.now(), &[Step::AddFinalizer(key.clone(), HOST_FINALIZER)]);
     }
     batch.steps(cache, config.clock.now(), &plan.steps);
-    let decided = status(&vm, &plan.decision, config.clock.now());
+    let now = config.clock.now();
+    let decided = status(&vm, &plan.decision, now);
+    let outcome = waiting(&observed, plan.outcome, now);
+    let (decided, outcome) = with_move(cache, config, &vm, &observed, (decided, outcome));
     batch.status(vm.as_ref(), with_public_ports(cache, &vm, decided));
     // After the status, which names the missing Disk, because these writes may be refused.
     disks.into_iter().for_each(|write| batch.write(write));
@@ -157,8 +162,38 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     // The last ones: a refused write ends the batch.
     templates::metadata_writes(cache, &vm).into_iter().for_each(|write| batch.write(write));
     match over_quota {
-        Some(excess) => plan.outcome.and(excess.dependency),
-        None => plan.outcome,
+        Some(excess) => outcome.and(excess.dependency),
+        None => outcome,
+    }
+}
+
+/// Returns the status of a VM with whether it moves to another host, and its outcome.
+fn with_move(
+    cache: &Cache,
+    config: &Config,
+    vm: &VM,
+    observed: &Observed,
+    (status, outcome): (VMStatus, Outcome),
+) -> (VMStatus, Outcome) {
+    // The status of a VM that is being deleted is its host's alone.
+    if status.binding.is_none() || observed.host_silent || vm.metadata.deletion_timestamp.is_some() {
+        return (status, outcome);
+    }
+    let now = config.clock.now();
+    let decided = moves::decide(cache, config, vm);
+    let status = moves::write(vm, decided.as_ref(), status, now);
+    match decided {
+        Some(_) => (status, outcome.and(Dependency::Time(moves::looked_at_again(now)))),
+        None => (status, outcome),
+    }
+}
+
+/// Returns the outcome of a VM that waits for a host: the one that has just refused it, or that it has left, may be chosen again later.
+fn waiting(observed: &Observed, outcome: Outcome, now: Timestamp) -> Outcome {
+    let again = now.checked_add(REFUSAL_COUNTS).unwrap_or(now);
+    match (&observed.refused_by, &outcome) {
+        (Some(_), Outcome::Blocked(_)) => outcome.and(Dependency::Time(again)),
+        _ => outcome,
     }
 }
 

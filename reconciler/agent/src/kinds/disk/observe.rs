@@ -175,7 +175,12 @@ pub(super) fn users(ctx: &Context, disk: &Disk, volume: &str, is_there: bool) ->
     let have = disk.status.as_ref().map(|s| s.used_by.clone()).unwrap_or_default();
     // The scheduler binds a disk before the VM it is for. The file has not been created yet, and the scheduler unbinds
     // the disk if the VM does not arrive.
-    let unmade = disk.status.as_ref().is_some_and(|s| s.size.is_none());
+    let unmade = disk.status.as_ref().is_some_and(|status| {
+        let here = status.binding.as_ref().map(|binding| &binding.host);
+        // The file of a disk whose VM has left another host is there still.
+        let is_untaken = status.former_host.is_some() && status.former_host.as_ref() != here;
+        status.size.is_none() || (is_untaken && !is_there)
+    });
     let orphan = if is_there { orphan(ctx, disk, volume) } else { None };
     if unmade && orphan.is_none() && !leaves(disk) && have.iter().any(|user| !is_here(&ctx.index, user)) {
         return have;

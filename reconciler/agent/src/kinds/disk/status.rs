@@ -22,7 +22,12 @@ pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, no
         let used = observed.used.map(|used| amount(used, size, status.used.as_deref()));
         status.used = used.or(status.used);
     }
-    if observed.volume.is_some() {
+    if let Some(volume) = &observed.volume {
+        status.continues_snapshots = volume.continues_snapshots().then_some(true);
+    }
+    // While its VM leaves this host, it is named itself.
+    let is_own = status.former_host.as_ref() == status.binding.as_ref().map(|binding| &binding.host);
+    if observed.volume.is_some() && !is_own {
         // It is this host's from now on.
         status.former_host = None;
     }

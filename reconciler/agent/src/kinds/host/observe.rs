@@ -13,6 +13,7 @@ use berth_host::{
 use kube::{ResourceExt, api::ListParams};
 
 use super::cache::{self, Excess};
+use super::left::{self, Left};
 use super::memory;
 use crate::context::Context;
 use crate::converge::Reconciler;
@@ -73,6 +74,8 @@ pub(crate) struct Observed {
     pub(super) retained: Vec<VolumeFacts>,
     /// Instances that no VM bound here owns.
     pub(super) orphan_instances: Vec<OrphanInstance>,
+    /// Instances of VMs that have moved from here to other hosts.
+    pub(super) left_instances: Vec<String>,
     /// `namespace/name` of the VM of each instance that has PCI or USB devices or vGPUs of the host.
     pub(super) device_users: BTreeMap<String, String>,
     /// Orphans that an administrator has released.
@@ -135,7 +138,13 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     let disconnected = disconnected(&ctx.index.read(), &facts.links);
     let lost_memory = memory::lost(ctx).await?;
     let owned = owned(ctx).await?;
-    let orphan_volumes = orphan_volumes(&owned, volumes.clone());
+    let sees_all = facts.pool_folders.iter().all(|folder| folder.problem.is_none());
+    let left = match recovering {
+        // All that is here counts.
+        true => Left::default(),
+        false => left::observe(ctx, &instances, &volumes, &owned.instances, &owned.volumes, sees_all).await?,
+    };
+    let orphan_volumes = orphan_volumes(&owned, &left, volumes.clone());
     let open_volumes =
         orphan_volumes.iter().filter(|v| ctx.machines.is_open(&v.id)).map(|v| v.id.clone()).collect();
     let tables = ctx.index.read();
@@ -200,7 +209,8 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         lost_memory,
         released: released(&tables, ctx.host()),
         device_users: device_users(&instances),
-        orphan_instances: orphan_instances(&owned, instances),
+        orphan_instances: orphan_instances(&owned, &left, instances),
+        left_instances: left.finished,
         usage: usage(&tables),
         users: users(&tables, ctx.host()),
         trash,
@@ -334,12 +344,15 @@ async fn owned(ctx: &Context) -> Result<Owned, Error> {
     })
 }
 
-fn orphan_volumes(owned: &Owned, volumes: Vec<VolumeFacts>) -> Vec<VolumeFacts> {
-    volumes.into_iter().filter(|volume| !owned.volumes.contains(&volume.id)).collect()
+fn orphan_volumes(owned: &Owned, left: &Left, volumes: Vec<VolumeFacts>) -> Vec<VolumeFacts> {
+    let is_known = |id: &String| owned.volumes.contains(id) || left.volumes.contains(id);
+    volumes.into_iter().filter(|volume| !is_known(&volume.id)).collect()
 }
 
-fn orphan_instances(owned: &Owned, instances: Vec<InstanceFacts>) -> Vec<OrphanInstance> {
-    let lost = instances.into_iter().filter(|found| !owned.instances.contains(&found.instance));
+fn orphan_instances(owned: &Owned, left: &Left, instances: Vec<InstanceFacts>) -> Vec<OrphanInstance> {
+    let is_left = |id: &String| left.instances.contains(id) || left.finished.contains(id);
+    let is_known = |id: &String| owned.instances.contains(id) || is_left(id);
+    let lost = instances.into_iter().filter(|found| !is_known(&found.instance));
     lost.map(|found| {
         let journal = found.journal.and_then(|value| Journal::parse(value).ok());
         OrphanInstance {

@@ -12,6 +12,7 @@ pub(super) fn plan(observed: &Observed) -> Vec<Step> {
     let finished =
         observed.orphan_instances.iter().filter(|lost| lost.deleting || is_released(&lost.instance));
     steps.extend(finished.map(|lost| Step::FinishInstance(lost.instance.clone())));
+    steps.extend(observed.left_instances.iter().cloned().map(Step::FinishInstance));
     let recorded = observed
         .orphan_instances
         .iter()

@@ -107,6 +107,7 @@ fn observed() -> Observed {
         orphan_volumes: Vec::new(),
         retained: Vec::new(),
         orphan_instances: Vec::new(),
+        left_instances: Vec::new(),
         device_users: Default::default(),
         released: Default::default(),
         open_volumes: Default::default(),
@@ -130,8 +131,10 @@ fn lost(instance: &str, deleting: bool) -> OrphanInstance {
 
 #[test]
 fn only_an_instance_whose_deletion_was_begun_is_finished() {
-    let observed = Observed { orphan_instances: vec![lost("i-1", false), lost("i-2", true)], ..observed() };
-    assert_eq!(plan(&observed), [Step::FinishInstance("i-2".into())]);
+    let left_instances = vec!["i-4".to_owned()];
+    let orphan_instances = vec![lost("i-1", false), lost("i-2", true)];
+    let observed = Observed { orphan_instances, left_instances, ..observed() };
+    assert_eq!(plan(&observed), ["i-2", "i-4"].map(|name| Step::FinishInstance(name.into())));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use berth_api::SizeTaken;
 use berth_api::vm::{
     ConsoleAddress, Hardware, InterfaceConfig, ObservedAddresses, PinnedClass, SnapshotOfVM,
 };
-use berth_api::{CpuControls, IPPoolMode, Power, Profile, Size, SizeError, VM};
+use berth_api::{CpuControls, IPPoolMode, Power, Profile, Size, SizeError, VM, VMStatus};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -38,7 +38,7 @@ use crate::host_shutdown::AtShutdown;
 use crate::index::{
     Tables, class_of, cpu_controls, declared_profile, declared_size, instance_of, mtu_of, volume_of,
 };
-use crate::journal::{Journal, Owner};
+use crate::journal::{Journal, Owner, epoch_of};
 use crate::key::ObjectName;
 use crate::kinds::network;
 use crate::lease_watcher::PendingLease;
@@ -212,8 +212,12 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
     let mut facts = None;
     let admission = match &process {
         Some(_) => Admission::Recorded,
-        // An instance with a journal here was admitted: only its status can have been lost.
-        None if journal_written && !journal.uid.is_empty() && journal.owner(vm) != Owner::Other => {
+        // An instance with a journal here was admitted: only its status can have been lost. One that was given up has left since.
+        None if journal_written
+            && !journal.uid.is_empty()
+            && journal.owner(vm) != Owner::Other
+            && journal.released.as_ref().is_none_or(|released| released.epoch == epoch_of(vm)) =>
+        {
             admitted_before(vm)
         }
         None => admission(ctx, vm, &mut facts).await?,
@@ -263,7 +267,10 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
 
 /// Whether the VM is to have a QEMU.
 fn should_run(vm: &VM) -> bool {
-    matches!(vm.spec.power, Power::Running | Power::Paused) && vm.metadata.deletion_timestamp.is_none()
+    let is_released = vm.status.as_ref().is_some_and(VMStatus::is_released);
+    matches!(vm.spec.power, Power::Running | Power::Paused)
+        && vm.metadata.deletion_timestamp.is_none()
+        && !is_released
 }
 
 /// Whether the guest runs and is to run on.

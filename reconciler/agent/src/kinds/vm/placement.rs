@@ -12,7 +12,11 @@ use crate::key::ObjectName;
 pub(super) fn misplaced(vm: &VM, group: Option<&PlacementGroup>, host: &Host) -> Option<String> {
     let placement = vm.spec.placement.as_ref()?;
     let name = host.name_any();
-    let stays = "a placed VM does not move, also not when it is restarted: make another one";
+    let stays = if vm.moves_when_stopped() {
+        "it moves once it is stopped or restarted, if it can (condition Movable)"
+    } else {
+        "a placed VM moves only with placement.movePolicy WhenStopped, at its next stop"
+    };
     if let Some(wanted) = placement.host.as_ref().filter(|wanted| **wanted != name) {
         return Some(format!("placement.host is {wanted} and the VM is on {name}; {stays}"));
     }

@@ -8,6 +8,7 @@ mod interfaces;
 mod lan_addresses;
 pub(super) mod offline;
 mod pins;
+mod release;
 mod running;
 mod seeding;
 mod start;
@@ -361,6 +362,9 @@ fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
     }
     if deleting(vm) {
         return stop::remove(observed);
+    }
+    if let Some(plan) = release::plan(vm, observed) {
+        return plan;
     }
     if vm.spec.power == Power::Stopped {
         return stop::stopped(observed);

@@ -61,6 +61,11 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     write_restore_synced(&mut status, observed, generation, now);
     guest_users::write(&mut status, observed, generation, now);
     write_admission(&mut status, observed, readiness, generation, now);
+    if observed.journal_written
+        && let Some(released) = &observed.journal.released
+    {
+        status.released_epoch = Some(released.epoch);
+    }
     status.state = Some(state(vm, observed, readiness));
     status.pending_power_cycle = pending_power_cycle(vm, observed);
     status.hardware = hardware(observed).or(status.hardware.take());
@@ -389,6 +394,8 @@ fn pending_power_cycle(vm: &VM, observed: &Observed) -> Vec<String> {
             .map(|name| format!("networkInterfaces[{name}]")),
     );
     pending.extend(matches!(observed.restore, VmRestore::Due(_)).then(|| "restore".to_owned()));
+    let moves = vm.status.as_ref().is_some_and(VMStatus::is_to_move);
+    pending.extend(moves.then(|| "placement".to_owned()));
     pending
 }
 
@@ -469,9 +476,10 @@ fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {
         Readiness::Ready(..) => VMState::Stopped,
         Readiness::Stalled(Reason::CrashLoop, _) => VMState::CrashLoop,
         Readiness::Stalled(Reason::GuestEnded | Reason::OutOfMemory, _)
-        | Readiness::Reconciling(Reason::HostDraining | Reason::HostShuttingDown | Reason::PowerOnHeld, _) => {
-            VMState::Stopped
-        }
+        | Readiness::Reconciling(
+            Reason::HostDraining | Reason::HostShuttingDown | Reason::PowerOnHeld | Reason::Moving,
+            _,
+        ) => VMState::Stopped,
         Readiness::Stalled(..) => VMState::Failed,
         Readiness::Reconciling(Reason::Refused, _) => VMState::Pending,
         _ if vm.spec.power == Power::Stopped => VMState::Stopping,

@@ -34,7 +34,7 @@ pub(super) struct Observed {
     pub(super) over_quota: Option<Excess>,
     /// Some hosts have not judged the image: each verifies it itself before it creates a disk from it.
     pub(super) others_may_judge: bool,
-    /// It was bound for a VM that is not bound there (any more), before its file was created.
+    /// It was bound for a VM that is not bound there (any more), before its file was created or taken there.
     pub(super) abandoned: bool,
     /// A host already has its file, under this volume identity: its status was lost.
     pub(super) claim: Option<(String, String)>,
@@ -142,7 +142,9 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     let misplaced = misplaced(cache, disk, made_at.cloned());
     let made_at = made_at.or(restore.as_ref().map(|restore| &restore.host)).cloned();
     let not_encrypting = not_encrypting(cache, disk, made_at);
-    let over_quota = if is_bound { None } else { quota::excess(cache, &Key::of(disk)) };
+    // One whose VM moves keeps what it had.
+    let has_file = disk.status.as_ref().is_some_and(|status| status.former_host.is_some());
+    let over_quota = if is_bound || has_file { None } else { quota::excess(cache, &Key::of(disk)) };
     let chosen_pool = chosen_pool(cache, disk, source.as_ref());
     let foreign_original = image.as_ref().and_then(|image| cache.foreign_original(image));
     Observed {
@@ -381,7 +383,8 @@ pub(crate) fn unconfirmed(cache: &Cache, disk: &Disk) -> Option<String> {
     if !cache.was_bound(&key, disk) || is_of_a_refused_vm(cache, disk) {
         return None;
     }
-    cache.claims.untrusted(&key, disk).map(untrusted)
+    let former = disk.status.as_ref().and_then(|status| status.former_host.as_deref());
+    cache.claims.untrusted(&key, disk).filter(|host| former != Some(*host)).map(untrusted)
 }
 
 /// Returns why a disk of an adopted VM is not created again: the VM's host has a volume of a Disk of this name that
@@ -423,8 +426,13 @@ pub(super) fn is_of_a_refused_vm(cache: &Cache, disk: &Disk) -> bool {
 /// Whether the disk was bound for a VM that is not bound there: a disk is not created before the host has admitted
 /// the VM it is bound for.
 pub(super) fn is_abandoned(cache: &Cache, disk: &Disk, namespace: &str) -> bool {
-    let Some(status) = disk.status.as_ref().filter(|s| s.size.is_none()) else { return false };
+    let Some(status) = &disk.status else { return false };
     let Some(binding) = &status.binding else { return false };
+    // A host takes a file from another one only for a VM that it has admitted.
+    let is_untaken = status.former_host.as_ref().is_some_and(|former| *former != binding.host);
+    if status.size.is_some() && !is_untaken {
+        return false;
+    }
     if disk.annotations().contains_key(RESTORE_ANNOTATION) {
         return false;
     }

@@ -88,8 +88,10 @@ fn new_disk(cache: &Cache, disk: &Disk, pool: &str) -> NewDisks {
     let spec = cache.tables.storage_pools.cluster(pool).map(|pool| &pool.spec);
     let is_shared = spec.is_some_and(|spec| spec.pool_type.is_shared());
     let percent = spec.and_then(|spec| u64::try_from(spec.overcommit_percent).ok());
+    // A file that another host of the pool has is in the pool already.
+    let is_there = disk.status.as_ref().is_some_and(|status| status.former_host.is_some());
     NewDisks {
-        demand: DiskDemand::of(&cache.tables, disk),
+        demand: if is_there { DiskDemand::default() } else { DiskDemand::of(&cache.tables, disk) },
         shared: is_shared.then(|| cache.index.capacity.taken_everywhere(pool)),
         overcommit_percent: percent.unwrap_or(UNKNOWN_OVERCOMMIT),
     }
@@ -137,7 +139,8 @@ mod tests {
             disk("plain", &json!({"size": "2Gi", "pool": "b"})),
         ];
         let all = || disks.iter().map(|disk| &**disk);
-        let order: Vec<String> = choices(&cache, all()).into_iter().map(|(key, _)| key.name.to_string()).collect();
+        let order: Vec<String> =
+            choices(&cache, all()).into_iter().map(|(key, _)| key.name.to_string()).collect();
         assert_eq!(order, ["one", "large", "small"]);
         assert_eq!(by_pool(&cache, all()).into_keys().collect::<Vec<_>>(), ["b"]);
         assert_eq!(choose_one(&cache, "h1", &disks[1]).as_ref().map(ResourceName::as_str), Some("a"));

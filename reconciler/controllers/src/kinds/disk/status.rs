@@ -8,12 +8,15 @@ pub(super) fn status(disk: &Disk, readiness: &Option<Readiness>, now: Timestamp)
     if let Some(readiness) = readiness {
         // Only a disk that becomes unbound again gets its status from here.
         status.binding = None;
-        status.volume_id = None;
-        status.serial = None;
-        status.used_by.clear();
-        if disk.spec.has_pool_choice() && status.size.is_none() {
-            // It is chosen again, with the next host.
-            status.pool = None;
+        // A file in the folder of another host is that of this volume, for this VM.
+        if status.former_host.is_none() {
+            status.volume_id = None;
+            status.serial = None;
+            status.used_by.clear();
+            if disk.spec.has_pool_choice() && status.size.is_none() {
+                // It is chosen again, with the next host.
+                status.pool = None;
+            }
         }
         let generation = disk.metadata.generation.unwrap_or_default();
         readiness.write(&mut status.conditions, generation, now);

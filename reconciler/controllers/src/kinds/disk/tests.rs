@@ -49,6 +49,14 @@ fn a_disk_bound_for_a_vm_that_never_came_goes_back_and_waits_for_its_first_use()
     };
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
     let decision = plan(&disk, &seen(true)).decision;
+    let mut left = disk.clone();
+    left.status.as_mut().expect("a status").former_host = Some("h0".into());
+    let kept = status(&left, &decision, now);
+    assert_eq!(
+        (kept.binding, kept.volume_id.as_deref(), kept.used_by.len()),
+        (None, Some("v-1"), 1),
+        "on h0"
+    );
     let status = status(&disk, &decision, now);
     assert_eq!((status.binding, status.volume_id, status.used_by), (None, None, Vec::new()));
     assert!(condition::is_true(&status.conditions, ConditionType::Ready));

@@ -73,6 +73,7 @@ fn only_plain_disks_in_shared_pools_go_to_another_host() {
         // Definitions of an older version have dropped the mark.
         (json!({}), json!({"binding": null}), "another host"),
         (json!({}), json!({"size": null}), "no file yet"),
+        (json!({}), json!({"continuesSnapshots": true}), "had snapshots"),
         (json!({"source": {"disk": "other"}}), json!({}), "made from a source"),
         (json!({"restore": {"snapshot": "s"}}), json!({}), "restored"),
         (json!({}), json!({"usedBy": [{"use": "Fixed", "vm": "db", "vmUid": "db"}]}), "another VM"),
@@ -113,14 +114,15 @@ fn a_vm_that_leaves_keeps_its_identity_and_its_disks_keep_theirs() {
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
     let of_disk = marked(&disk_with(json!({}), json!({})), "h1");
     assert_eq!(of_disk.binding.as_ref().map(|binding| binding.host.as_str()), Some("h1"));
-    let of_disk = left(&Disk { status: Some(of_disk), ..disk_with(json!({}), json!({})) }, "h1", now);
+    let of_disk =
+        left(&Disk { status: Some(of_disk), ..disk_with(json!({}), json!({})) }, "h1", Cause::Lost, now);
     assert_eq!((of_disk.binding, of_disk.former_host.as_deref()), (None, Some("h1")));
     assert_eq!((of_disk.volume_id.as_deref(), of_disk.size.as_deref()), (Some("v-1"), Some("1Gi")));
     assert_eq!(of_disk.used_by.len(), 1, "no other VM gets it meanwhile");
     let mut lost = vm_with(json!({}));
     let known = lost.status.as_mut().expect("a status");
     known.facts.insert("cgroup".into(), "/berth/i-1".into());
-    let of_vm = unbound(&lost, now);
+    let of_vm = unbound(&lost, Cause::Lost, now);
     assert!(of_vm.facts.is_empty(), "they are of the process on the lost host");
     assert_eq!((of_vm.binding, of_vm.admitted_epoch), (None, None));
     assert_eq!(of_vm.instance_id.as_deref(), Some("i-1"), "the guest is the same machine");
@@ -138,4 +140,91 @@ fn a_disk_between_hosts_is_held_for_its_vm_until_that_is_deleted() {
     cache.put(vm_with(json!({})), tokio::time::Instant::now());
     assert_eq!(users(&cache), Some(1));
     assert_eq!(between_hosts(&cache, &disk_with(json!({}), json!({}))), None, "it has a host");
+}
+
+#[tokio::test]
+async fn a_vm_that_its_living_host_has_given_up_leaves_it_after_its_disks() {
+    let with = |disk: Disk, released: Value| {
+        let mut cache = cache(false, disk);
+        let mut vm = vm_with(json!({}));
+        let status = vm.status.as_mut().expect("a status");
+        status.released_epoch = released.as_i64();
+        status.move_epoch = Some(4);
+        cache.put(vm.clone(), tokio::time::Instant::now());
+        let mut batch = WriteBatch::default();
+        let outcome = super::vm(&cache, &Config::new(), &vm, &mut batch);
+        (outcome, batch.keys().collect::<Vec<_>>(), vm)
+    };
+    let (disk, vm) =
+        (Key::namespaced(ObjectKind::Disk, "ns", "root"), Key::namespaced(ObjectKind::VM, "ns", "web"));
+    for released in [json!(null), json!(3)] {
+        assert_eq!(with(disk_with(json!({}), json!({})), released).0, None, "it may run there");
+    }
+    let (marks, keys, _) = with(disk_with(json!({}), json!({})), json!(4));
+    assert!(marks.is_some() && keys == [disk.clone()], "{keys:?}");
+    let (_, keys, _) = with(disk_with(json!({}), json!({"formerHost": "h1"})), json!(4));
+    assert!(
+        keys.contains(&disk) && !keys.contains(&vm),
+        "the VM keeps its host for as long as a disk does: {keys:?}"
+    );
+    let (_, keys, left) = with(disk_with(json!({}), json!({"binding": null, "formerHost": "h1"})), json!(4));
+    assert_eq!(keys, [vm.clone()]);
+    // It cannot follow any more.
+    let (_, keys, _) =
+        with(disk_with(json!({"encryption": {"keyClass": "k"}}), json!({"formerHost": "h1"})), json!(4));
+    assert!(keys.contains(&disk) && keys.contains(&vm), "it goes back to its disks: {keys:?}");
+
+    let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+    let back = back_on(&left, "h1", "it has a snapshot", now);
+    assert_eq!(back.binding, Some(Binding { host: "h1".to_owned(), epoch: 5 }));
+    assert!(!back.is_released() && back.is_admitted(), "its place there was never given to another VM");
+    let status = released(&left, now);
+    assert_eq!((status.move_epoch, status.released_epoch), (None, Some(4)), "its next host has to admit it");
+    assert_eq!(status.operation.map(|operation| operation.name), Some(VMOperationName::Move));
+}
+
+#[tokio::test]
+async fn a_disk_that_is_to_be_copied_stays_on_its_host_until_the_copy_is_made() {
+    let why = |fenced, made: Value| {
+        let mut cache = cache(fenced, disk_with(json!({}), json!({})));
+        let source = json!({"size": "1Gi", "pool": "site", "source": {"disk": "root"}});
+        let copy: Disk = object("Disk", "copy", Some("ns"), source, json!({"size": made}));
+        cache.put(copy, tokio::time::Instant::now());
+        disks(&cache, &vm_with(json!({})), "h1").err().unwrap_or_default()
+    };
+    assert_eq!(why(false, json!(null)), "Disk root is the source of a Disk that is not made yet");
+    assert_eq!(why(false, json!("1Gi")), "");
+    assert_eq!(why(true, json!(null)), "", "no copy is made on a lost host");
+}
+
+#[tokio::test]
+async fn the_mark_of_a_disk_goes_if_its_vm_does_not_leave() {
+    let marked = || disk_with(json!({}), json!({"formerHost": "h1"}));
+    let without = |fenced, released: Option<i64>, disk: Disk| {
+        let mut cache = cache(fenced, disk.clone());
+        let mut vm = vm_with(json!({}));
+        vm.status.as_mut().expect("a status").released_epoch = released;
+        cache.put(vm, tokio::time::Instant::now());
+        without_mark(&cache, &disk)
+    };
+    assert_eq!(without(false, Some(4), marked()), None, "it leaves");
+    assert_eq!(without(true, None, marked()), None, "its host is gone");
+    assert_eq!(
+        without(false, None, disk_with(json!({}), json!({"formerHost": "h0"}))),
+        None,
+        "not taken yet"
+    );
+    let stays = without(false, Some(3), marked()).expect("it stays");
+    assert_eq!((stays.former_host, stays.binding.map(|binding| binding.host)), (None, Some("h1".to_owned())));
+}
+
+#[test]
+fn a_deleted_disk_that_was_left_on_a_living_host_is_deleted_by_that_host() {
+    let mut disk = disk_with(json!({}), json!({"binding": null, "formerHost": "h1"}));
+    let host = |fenced, disk: &Disk| deletes_left(&cache(fenced, disk.clone()), disk);
+    assert_eq!(host(false, &disk), None);
+    disk.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+    assert_eq!(host(false, &disk).as_deref(), Some("h1"));
+    assert_eq!(host(true, &disk), None);
 }

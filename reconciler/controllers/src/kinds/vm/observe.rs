@@ -235,7 +235,8 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         host_fenced: false,
         claim: claim.cloned(),
         unknown: placement_hold(cache, vm.creation_timestamp().map(|made| made.0)),
-        over_quota: quota::excess(cache, &Key::of(vm)),
+        // One that moves keeps what it had.
+        over_quota: quota::excess(cache, &Key::of(vm)).filter(|_| !is_between_hosts(vm)),
         recovering: false,
         unconfirmed: unconfirmed(cache, vm),
         taken,
@@ -245,7 +246,19 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
     }
 }
 
-/// Returns the identity of a disk whose file is in the folder of a host that is gone: it stays the same.
+/// Whether a VM without a host was given up by the one that it had.
+fn is_between_hosts(vm: &VM) -> bool {
+    vm.status.as_ref().is_some_and(|status| status.binding.is_none() && status.released_epoch.is_some())
+}
+
+/// Returns the host that a person has requested for a VM that has just left another one. Later it is placed wherever it can be: it is off.
+pub(super) fn destination(vm: &VM, observed: &Observed) -> Option<String> {
+    observed.refused_by.as_ref()?;
+    let left = vm.status.as_ref()?.refusal.as_ref()?.epoch;
+    vm.requested_move().filter(|requested| requested.epoch == left)?.host
+}
+
+/// Returns the identity of a disk whose file is in the folder of a host that its VM has left: it stays the same.
 fn left_volume(disk: &DiskSeen) -> Option<String> {
     let status = disk.object.as_ref()?.status.as_ref()?;
     status.former_host.as_ref().and(status.volume_id.clone())

@@ -18,7 +18,7 @@ use crate::{
     kinds::network::why_not,
     kinds::vm::{
         Decision, addresses, labels,
-        observe::{DiskSeen, Observed, bound},
+        observe::{DiskSeen, Observed, bound, destination},
     },
     placement_hold::awaits_its_host,
     plan::{Dependency, Outcome, Plan, QueuePosition, Step, namesakes},
@@ -97,7 +97,7 @@ fn in_namespace_or_shared(kind: ObjectKind, namespace: &str, name: &str) -> Vec<
 pub(super) type Blocked = (VMState, Readiness, Vec<Dependency>);
 
 /// Returns the VM's request, or what it waits for first.
-fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
+pub(super) fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
     let namespace = vm.namespace().unwrap_or_default();
     let wait = |reason, text: String, dependencies| {
         (VMState::Pending, Readiness::Reconciling(reason, text), dependencies)
@@ -229,7 +229,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         image_hosts: observed.image_hosts.clone(),
         graphics: vm.spec.graphics != Graphics::None,
         bridges: bridges(observed),
-        host: placement.host,
+        host: placement.host.or_else(|| destination(vm, observed)),
         selector,
         preferred: labels::preferred(placement.preferred_host_selector, observed),
         disk_hosts,

@@ -1,4 +1,5 @@
-//! Volumes of another host, which is gone for good, in the folder of a shared pool: one is moved to this host's folder.
+//! Volumes of another host, which is gone for good or has given their VM up, in the folder of a shared pool: one is moved to this host's
+//! folder.
 //!
 //! ```text
 //!                             checked, locked      note here (intent)      renamed      note here (complete)      note there removed
@@ -62,7 +63,7 @@ impl LinuxVolumes {
         files::sync_parent(&file).map_err(failed("write", &file))?;
         Note { complete: true, ..note }.write(&place.note)?;
         files::remove_if_there(&their_note).map_err(failed("remove", &their_note))?;
-        tracing::info!(volume = place.id, host = new.from, "volume taken from a host that is gone");
+        tracing::info!(volume = place.id, host = new.from, "volume taken from another host");
         Ok(())
     }
 }
@@ -80,7 +81,7 @@ fn why_not(note: &Note, new: &NewTake) -> Option<&'static str> {
         ),
         (
             note.moved_to.is_some() || note.moved_from.is_some(),
-            "it was being moved to another pool when its host was lost",
+            "it was being moved to another pool when its VM left its host",
         ),
         (base != new.base.as_ref(), "it is based on another image than that of its Disk"),
     ];
@@ -97,7 +98,7 @@ fn lock(file: &Path, id: &str) -> Result<ImageLock> {
     }
     ImageLock::new(opened).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => {
-            let detail = "a QEMU has it open, although its host was declared gone for good";
+            let detail = "a QEMU of another host has it open";
             SystemError::VolumeBusy { id: id.to_owned(), detail }
         }
         _ => failed("lock", file)(error),

@@ -36,6 +36,7 @@ mod interfaces;
 mod media;
 mod offline;
 mod pins;
+mod release;
 mod reported;
 mod running;
 mod screen;

@@ -82,6 +82,9 @@ fn absent(vm: &VM, observed: &Observed, readiness: &Readiness) -> Option<Current
     if matches!(observed.restore, VmRestore::Due(_)) && observed.journal.suspension.is_none() {
         return Some(Current::of(VMOperationName::Restore));
     }
+    if matches!(readiness, Readiness::Reconciling(Reason::Moving, _)) {
+        return Some(Current::of(VMOperationName::Move));
+    }
     if !matches!(readiness, Readiness::Reconciling(Reason::Starting, _)) {
         return awaited(observed, readiness);
     }

@@ -1,0 +1,104 @@
+//! Instances and files of VMs that this host has given up, so that they move to others.
+
+use std::collections::BTreeSet;
+
+use berth_api::VM;
+use berth_host::{InstanceFacts, VolumeFacts};
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::journal::{Journal, Released};
+use crate::typed_api::TypedApi;
+
+/// Instances and files that are no orphans, although nothing that is bound here owns them.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    pub(super) instances: BTreeSet<String>,
+    /// The files that other hosts take from the folders of this one.
+    pub(super) volumes: BTreeSet<String>,
+    /// Instances of VMs that other hosts have with all disks, or that are gone.
+    pub(super) finished: Vec<String>,
+}
+
+/// Looks for the remains of VMs that were given up. `owned`: the instances of VMs that are bound here. `kept`: the volumes of
+/// Disks that are bound here, such as one that its VM did not take along. `sees_all`: whether no pool is away,
+/// whose files are not among `volumes`.
+///
+/// *Errors:* the control plane does not answer: it is not known whether a VM is bound to another host.
+pub(super) async fn observe(
+    ctx: &Context,
+    instances: &[InstanceFacts],
+    volumes: &[VolumeFacts],
+    owned: &BTreeSet<String>,
+    kept: &BTreeSet<String>,
+    sees_all: bool,
+) -> Result<Left, Error> {
+    let mut left = Left::default();
+    let to_be_taken: BTreeSet<&str> =
+        volumes.iter().map(|volume| volume.id.as_str()).filter(|id| !kept.contains(*id)).collect();
+    for found in instances.iter().filter(|found| found.process.is_none()) {
+        let Some(Ok(journal)) = found.journal.clone().map(Journal::parse) else { continue };
+        let Some(released) = &journal.released else { continue };
+        if !owned.contains(&found.instance) {
+            // Read each time: a table has the VMs that are bound here only.
+            let vms: TypedApi<VM> = TypedApi::namespaced(ctx.client.clone(), &journal.namespace);
+            let vm = vms.get_opt(&journal.name).await.map_err(Error::api("read a VM that was given up"))?;
+            if sees_all && is_finished(vm.as_ref(), &journal.uid, released, ctx.host(), &to_be_taken) {
+                left.finished.push(found.instance.clone());
+                continue;
+            }
+        }
+        left.instances.insert(found.instance.clone());
+        left.volumes.extend(released.volumes.iter().cloned());
+    }
+    Ok(left)
+}
+
+/// Whether nothing here is needed for the move of a VM any more. `volumes`: those that are here and that other hosts may take.
+fn is_finished(
+    vm: Option<&VM>,
+    uid: &str,
+    released: &Released,
+    host: &str,
+    volumes: &BTreeSet<&str>,
+) -> bool {
+    let Some(vm) = vm.filter(|vm| vm.metadata.uid.as_deref() == Some(uid)) else { return true };
+    let binding = vm.status.as_ref().and_then(|status| status.binding.as_ref());
+    let is_elsewhere = binding.is_some_and(|binding| binding.epoch > released.epoch && binding.host != host);
+    is_elsewhere && !released.volumes.iter().any(|volume| volumes.contains(volume.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn an_instance_stays_until_another_host_has_the_vm_and_all_its_files() {
+        let vm = |uid: &str, binding: Value| -> VM {
+            serde_json::from_value(json!({
+                "metadata": {"name": "web", "uid": uid},
+                "spec": {"disks": [{"name": "root", "boot": true}]}, "status": {"binding": binding},
+            }))
+            .expect("a VM")
+        };
+        let released = Released { epoch: 3, volumes: BTreeSet::from(["v-1".to_owned()]) };
+        let finished = |vm: Option<&VM>| is_finished(vm, "u1", &released, "a", &BTreeSet::new());
+        assert!(finished(None) && finished(Some(&vm("u2", json!(null)))), "the VM is gone");
+        for (binding, expected) in [
+            (json!(null), false),
+            (json!({"host": "a", "epoch": 3}), false),
+            (json!({"host": "a", "epoch": 4}), false),
+            (json!({"host": "b", "epoch": 4}), true),
+        ] {
+            assert_eq!(finished(Some(&vm("u1", binding.clone()))), expected, "{binding}");
+        }
+        let elsewhere = vm("u1", json!({"host": "b", "epoch": 4}));
+        assert!(
+            !is_finished(Some(&elsewhere), "u1", &released, "a", &BTreeSet::from(["v-1"])),
+            "to be taken"
+        );
+        assert!(is_finished(Some(&elsewhere), "u1", &released, "a", &BTreeSet::from(["v-2"])));
+    }
+}

@@ -1,0 +1,171 @@
+//! Whether a VM that has a host moves to another one at its next stop.
+//!
+//! ```text
+//!   its placement does not allow its host, and movePolicy is WhenStopped ─┐     it can: moveEpoch, Movable=True    ──▶ its host gives it up
+//!   or `berth move` requests it, for this binding                        ─┴──▶ it cannot: Movable=False, and why
+//! ```
+//!
+//! The controllers look before: a VM that no other host could take stays where it is. A VM that its host has given up is rebound by
+//! [`rebind`], whatever is declared by then.
+
+use std::sync::Arc;
+
+use berth_api::{
+    ConditionType, ConditionUpdate, Disk, FORMER_UID_ANNOTATION, Reason, VM, VMStatus, condition, former_uid,
+};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+
+use crate::{
+    cache::Cache,
+    config::Config,
+    kinds::{disk, rebind},
+    scheduler,
+};
+
+use super::observe::observe;
+use super::place::requirements;
+
+/// How often it is seen whether a VM that is to move can.
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(60);
+
+const MOVES: &str = "it moves to another host once it is off: stop it (power: Stopped), or restart it";
+const MOVES_WITHOUT_VARIABLES: &str = "it moves to another host once it is off: stop it (power: Stopped), or restart it. Its UEFI variables, \
+                                       such as boot entries, stay behind: it boots there from its boot disk by the default path";
+
+/// Returns whether a VM that is to move can, or why not; `None` for one that stays where it is. Nothing is decided about one whose host has
+/// not admitted it, or does not answer.
+pub(super) fn decide(cache: &Cache, config: &Config, vm: &VM) -> Option<Result<(), String>> {
+    let status = vm.status.as_ref().filter(|status| status.is_admitted())?;
+    let binding = status.binding.as_ref()?;
+    let is_requested = vm.requested_move().is_some_and(|requested| requested.epoch == binding.epoch);
+    let is_to_move = is_requested || (vm.moves_when_stopped() && is_misplaced(vm, status));
+    if !is_to_move {
+        return None;
+    }
+    let host = &binding.host;
+    let why = misnamed(cache, vm, host, binding.epoch).or_else(|| why_not(cache, config, vm, host));
+    Some(why.map_or(Ok(()), Err))
+}
+
+/// When a VM that is to move is looked at again: the room of hosts, and snapshots of its disks, may have changed.
+pub(super) fn looked_at_again(now: Timestamp) -> Timestamp {
+    now.checked_add(LOOK_AGAIN).unwrap_or(now)
+}
+
+/// Returns the status with the decision. `decided`: as [`decide`] returns it.
+pub(super) fn write(
+    vm: &VM,
+    decided: Option<&Result<(), String>>,
+    mut status: VMStatus,
+    now: Timestamp,
+) -> VMStatus {
+    let Some(epoch) = status.binding.as_ref().map(|binding| binding.epoch) else { return status };
+    if status.is_released() {
+        return status;
+    }
+    let generation = vm.metadata.generation.unwrap_or_default();
+    let kind = ConditionType::Movable;
+    let update = match decided {
+        None => {
+            status.move_epoch = None;
+            condition::remove(&mut status.conditions, kind);
+            return status;
+        }
+        Some(Ok(())) => {
+            status.move_epoch = Some(epoch);
+            let text = match status.hardware.as_ref().is_some_and(|hardware| hardware.firmware == "UEFI") {
+                true => MOVES_WITHOUT_VARIABLES,
+                false => MOVES,
+            };
+            ConditionUpdate::from_bool(kind, true, Reason::MoveWaits, text)
+        }
+        Some(Err(why)) => {
+            status.move_epoch = None;
+            ConditionUpdate::from_bool(kind, false, Reason::MoveRefused, why)
+        }
+    };
+    condition::set(&mut status.conditions, update, generation, now);
+    status
+}
+
+/// Whether its host has reported, about the present spec, that its placement does not allow that host.
+fn is_misplaced(vm: &VM, status: &VMStatus) -> bool {
+    let synced = condition::find(&status.conditions, ConditionType::PlacementSynced.as_str());
+    synced.is_some_and(|synced| {
+        synced.status == "False" && synced.observed_generation == vm.metadata.generation
+    })
+}
+
+/// Returns why the host that a VM is to move to cannot be that, as far as names say.
+fn misnamed(cache: &Cache, vm: &VM, host: &str, epoch: i64) -> Option<String> {
+    let declared = vm.spec.placement.as_ref().and_then(|placement| placement.host.as_deref());
+    let requested = vm.requested_move().filter(|requested| requested.epoch == epoch);
+    let requested = requested.and_then(|requested| requested.host);
+    match (declared, requested.as_deref()) {
+        (Some(declared), _) if declared == host => {
+            Some(format!("placement.host names the host that it has, {host}"))
+        }
+        (Some(declared), Some(requested)) if declared != requested => Some(format!(
+            "placement.host names host {declared}, and a move to host {requested} is requested (berth move)"
+        )),
+        (_, Some(requested)) if requested == host => Some(format!("it is on host {host} already")),
+        (_, Some(requested)) if cache.tables.hosts.cluster(requested).is_none() => {
+            Some(format!("there is no host {requested}, to which a move is requested (berth move)"))
+        }
+        _ => None,
+    }
+}
+
+/// Returns why a VM cannot move, if it cannot: decided as if its host had given it up.
+fn why_not(cache: &Cache, config: &Config, vm: &VM, host: &str) -> Option<String> {
+    let pre_stop = vm.spec.hooks.as_ref().and_then(|hooks| hooks.pre_stop.as_ref());
+    if pre_stop.is_some_and(|hook| hook.snapshot.is_some()) {
+        return Some("its preStop hook takes a snapshot of its disks at each stop".to_owned());
+    }
+    let now = config.clock.now();
+    let disks: Vec<Arc<Disk>> = match rebind::left_disks(cache, vm, host, now) {
+        Ok(disks) => disks.into_iter().map(Arc::new).collect(),
+        Err(why) => return Some(why),
+    };
+    // Without a host, an object with the annotation waits for one in a recovery, which may have it: that is not decided by a move.
+    let is_recreated =
+        former_uid(vm).is_some() || disks.iter().any(|disk| former_uid(disk.as_ref()).is_some());
+    if is_recreated {
+        return Some(format!(
+            "it or one of its disks has the annotation {FORMER_UID_ANNOTATION}: remove that"
+        ));
+    }
+    for left in &disks {
+        if let Some(obstacle) = disk::obstacle(cache, left) {
+            return Some(format!("Disk {}: {}", left.name_any(), obstacle.text));
+        }
+    }
+    let mut left = vm.clone();
+    left.status = Some(rebind::released(vm, now));
+    let mut observed = observe(cache, &left, config);
+    observed.new_disks = disk::by_pool(cache, disks.iter().map(|disk| &**disk));
+    for seen in &mut observed.disks {
+        let known = disks.iter().find(|disk| disk.name_any() == seen.key.name);
+        seen.object = known.cloned().or_else(|| seen.object.take());
+    }
+    // It is a member on the host that it leaves.
+    if observed.group.is_some()
+        && let Some(members) = observed.members.get_mut(host)
+    {
+        *members = members.saturating_sub(1);
+        if *members == 0 {
+            observed.members.remove(host);
+        }
+    }
+    let request = match requirements(&left, &observed) {
+        Ok(request) => request,
+        Err((_, readiness, _)) => return Some(readiness.message().to_owned()),
+    };
+    let hosts = cache.index.capacity.hosts();
+    let chosen = scheduler::choose(&request, &observed.members, hosts, observed.policy);
+    chosen.err().map(|why| why.readiness("").message().to_owned())
+}
+
+#[cfg(test)]
+mod tests;

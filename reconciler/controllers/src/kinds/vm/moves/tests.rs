@@ -1,0 +1,112 @@
+//! Decisions whether a VM moves.
+
+use berth_api::{Host, HostStatus, StoragePool, vm::MOVE_ANNOTATION};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::cache::{capacity::Candidate, storage::HostStorage};
+
+fn object<K: serde::de::DeserializeOwned>(kind: &str, name: &str, spec: Value, status: Value) -> K {
+    let namespace = ["VM", "Disk"].contains(&kind).then_some("ns");
+    let metadata =
+        json!({"name": name, "namespace": namespace, "uid": name, "resourceVersion": "1", "generation": 3});
+    let whole = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec, "status": status});
+    serde_json::from_value(whole).expect("an object")
+}
+
+/// A VM of host h1, whose placement does not allow that host any more.
+fn vm(placement: Value, request: Option<&str>) -> VM {
+    let synced = json!({"type": "PlacementSynced", "status": "False", "reason": "PlacedElsewhere", "message": "", "observedGeneration": 3,
+        "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let mut vm: VM = object(
+        "VM",
+        "web",
+        json!({"cpus": 1, "memory": "512Mi", "disks": [{"name": "root", "boot": true}], "networkInterfaces": [], "placement": placement}),
+        json!({"binding": {"host": "h1", "epoch": 4}, "admittedEpoch": 4, "instanceID": "i-1", "state": "Running",
+            "conditions": [synced]}),
+    );
+    vm.metadata.annotations = request.map(|text| [(MOVE_ANNOTATION.to_owned(), text.to_owned())].into());
+    vm
+}
+
+/// Two hosts with a pool in common; the second one has room if `free`.
+fn cache(free: bool, vm: &VM) -> Cache {
+    let now = tokio::time::Instant::now();
+    let mut cache = Cache::new(std::time::Duration::from_secs(40));
+    for host in ["h1", "h2"] {
+        cache.put(object::<Host>("Host", host, json!({}), json!(null)), now);
+    }
+    cache.put(object::<StoragePool>("StoragePool", "site", json!({"type": "Shared"}), json!(null)), now);
+    let disk = json!({"binding": {"host": "h1", "epoch": 2}, "volumeID": "v-1", "size": "1Gi", "pool": "site",
+        "usedBy": [{"use": "Fixed", "vm": "web", "vmUid": "web"}]});
+    cache.put(object::<Disk>("Disk", "root", json!({"size": "1Gi", "pool": "site"}), disk), now);
+    cache.put(vm.clone(), now);
+    let pools: HostStatus = serde_json::from_value(json!({"pools": [
+        {"name": "site", "sharedId": "p-1", "total": "100Gi", "free": "50Gi", "promised": "1Gi"},
+    ]}))
+    .expect("a status");
+    cache.index.capacity.set_host(Candidate {
+        name: "h2".into(),
+        ready: true,
+        allocatable_cpus: i64::from(free) * 4,
+        allocatable_memory: 1 << 40,
+        storage: HostStorage::of(&pools),
+        ..Candidate::default()
+    });
+    cache
+}
+
+fn decided(free: bool, vm: &VM) -> Option<Result<(), String>> {
+    decide(&cache(free, vm), &Config::new(), vm)
+}
+
+#[tokio::test]
+async fn a_vm_moves_for_its_placement_only_if_it_declares_that_and_another_host_takes_it() {
+    let moves = || vm(json!({"host": "h2", "movePolicy": "WhenStopped"}), None);
+    assert_eq!(decided(true, &vm(json!({"host": "h2"}), None)), None);
+    assert_eq!(decided(true, &moves()), Some(Ok(())));
+    assert!(decided(false, &moves()).is_some_and(|decided| decided.is_err()), "there is no room");
+    let mut changed = moves();
+    changed.metadata.generation = Some(4);
+    assert_eq!(decided(true, &changed), None, "the report is about an earlier spec");
+    let mut with_tpm = moves();
+    with_tpm.spec.tpm = Some(true);
+    let why = decided(true, &with_tpm).expect("it is to move").expect_err("its TPM stays");
+    assert!(why.contains("TPM"), "{why}");
+}
+
+#[tokio::test]
+async fn a_request_counts_for_the_binding_that_it_names_whatever_the_policy() {
+    let requested = |placement: Value, text: &str| decided(true, &vm(placement, Some(text)));
+    assert_eq!(requested(json!({}), "4"), Some(Ok(())));
+    assert_eq!(requested(json!({}), "4/h2"), Some(Ok(())));
+    assert_eq!(requested(json!({}), "3/h2"), None, "it has left that one");
+    for (placement, text, expected) in [
+        (json!({}), "4/h1", "on host h1 already"),
+        (json!({}), "4/h9", "no host h9"),
+        (json!({"host": "h1"}), "4", "placement.host names the host that it has"),
+        (json!({"host": "h3"}), "4/h2", "placement.host names host h3"),
+    ] {
+        let why = requested(placement, text).expect("it is requested").expect_err("it cannot");
+        assert!(why.contains(expected), "{why:?} does not say {expected:?}");
+    }
+}
+
+#[test]
+fn the_status_says_whether_it_can_move_only_while_it_is_to_move() {
+    let now = Timestamp::UNIX_EPOCH;
+    let vm = vm(json!({}), None);
+    let written =
+        |decided: Option<&Result<(), String>>| write(&vm, decided, vm.status.clone().expect("a status"), now);
+    let movable =
+        |status: &VMStatus| condition::find(&status.conditions, "Movable").map(|found| found.status.clone());
+    let before = written(None);
+    assert_eq!(Some(&before), vm.status.as_ref(), "and nothing is written otherwise");
+    let moves = written(Some(&Ok(())));
+    assert_eq!((moves.move_epoch, movable(&moves).as_deref()), (Some(4), Some("True")));
+    let stays = written(Some(&Err("no room".to_owned())));
+    assert_eq!((stays.move_epoch, movable(&stays).as_deref()), (None, Some("False")));
+    let mut released = moves.clone();
+    released.released_epoch = Some(4);
+    assert_eq!(write(&vm, None, released.clone(), now), released, "it is given up: nothing is withdrawn");
+}
