@@ -44,7 +44,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     if let Some(host) = rebind::deletes_left(cache, &disk) {
         let status = disk.status.clone().unwrap_or_default();
         let volume = status.volume_id.unwrap_or_default();
-        batch.steps(cache, config.clock.now(), &bind_disk(key, &host, &volume, status.used_by));
+        batch.steps(cache, config.clock.now(), &bind_disk(key, &host, None, &volume, status.used_by));
         return Outcome::Settled;
     }
     if let Some(status) = rebind::without_mark(cache, &disk) {

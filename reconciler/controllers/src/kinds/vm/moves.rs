@@ -146,7 +146,7 @@ fn why_not(cache: &Cache, config: &Config, vm: &VM, host: &str) -> Option<String
     let mut observed = observe(cache, &left, config);
     observed.new_disks = disk::by_pool(cache, disks.iter().map(|disk| &**disk));
     for seen in &mut observed.disks {
-        let known = disks.iter().find(|disk| disk.name_any() == seen.key.name);
+        let known = disks.iter().find(|disk| *disk.name_any() == *seen.key.name);
         seen.object = known.cloned().or_else(|| seen.object.take());
     }
     // It is a member on the host that it leaves.
