@@ -153,7 +153,7 @@ impl ConnectionSettings {
 pub fn check_address(place: &str, address: &str, allow_loopback_http: bool) -> Result<(), ConnectError> {
     let wrong = |why: &str| Err(ConnectError::Address(format!("{place} is {address:?}: {why}")));
     let form = "write the address as https://HOST:PORT.";
-    let Ok(uri) = address.parse::<Uri>() else { return wrong(&format!("that is no address; {form}")) };
+    let Ok(uri) = address.parse::<Uri>() else { return wrong(&format!("it is not an address; {form}")) };
     let (Some(scheme), Some(host)) = (uri.scheme_str(), uri.host().filter(|host| !host.is_empty())) else {
         return wrong(&format!("it has no scheme or no host; {form}"));
     };

@@ -131,7 +131,9 @@ impl ResourceKind for Image {
         let trusts = source.get("trust_on_first_use");
         if trusts.as_bool() == Some(true) && (in_registry || !known.is_empty()) {
             let at = path("trust_on_first_use");
-            let detail = format!("{at}: it is for a url without a checksum, and this one has one.");
+            let detail = format!(
+                "{at}: it is for a url without a checksum, and a checksum is declared. Leave one of them out."
+            );
             return vec![Diagnostic::error("More than one checksum", detail).at(at)];
         }
         let has_none = !trusts.is_unknown() && trusts.as_bool() != Some(true);
@@ -190,7 +192,9 @@ fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
     };
     if *only != "image" && !source.get("image_namespace").is_null() {
         let at = path("image_namespace");
-        let detail = format!("{at}: it is the namespace of the image in `image`, and this one has `{only}`.");
+        let detail = format!(
+            "{at}: it is the namespace of the image in `image`, and the source is `{only}`: leave it out."
+        );
         return Some(Diagnostic::error("Invalid source", detail).at(at));
     }
     match *only {
@@ -227,11 +231,12 @@ fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
     }
     let format = config.get("format");
     if format.as_str().is_some_and(|format| format != "qcow2") {
-        let detail = format!("format: an image that is made from a {only} has the format qcow2.");
+        let detail =
+            format!("format: an image that is made from a {only} has the format qcow2. Leave it out.");
         return Some(Diagnostic::error("Invalid format", detail).at("format"));
     }
     if !config.get("compression").is_null() {
-        let detail = "compression: it is that of the file at a url.";
+        let detail = "compression: it is for an image from a url. Leave it out.";
         return Some(Diagnostic::error("Invalid compression", detail).at("compression"));
     }
     None
