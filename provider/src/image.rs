@@ -219,9 +219,11 @@ fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
     if let Some(name) = of_url.into_iter().find(|name| !source.get(name).is_null()) {
         let at = path(name);
         let detail = match *only {
-            "image" => format!("{at}: it belongs to a url. A copy has the checksum of the other image."),
+            "image" => format!(
+                "{at}: it belongs to a url: leave it out. A copy has the checksum of the other image."
+            ),
             _ => format!(
-                "{at}: it belongs to a url. The host computes the checksum of an image that is made from a {only}."
+                "{at}: it belongs to a url: leave it out. The host computes the checksum of an image that is made from a {only}."
             ),
         };
         return Some(Diagnostic::error("Invalid source", detail).at(at));
@@ -259,7 +261,7 @@ fn check_uploaded(source: &Value, only: &str) -> Option<Diagnostic> {
         |name: &str, detail: String| Some(Diagnostic::error("Invalid source", detail).at(path(name)));
     let of_url = ["checksum_url", "trust_on_first_use", "timeout_seconds", "retries", "secret_name"];
     if let Some(name) = of_url.into_iter().find(|name| is_set(name)) {
-        return invalid(name, format!("{}: it belongs to a url.", path(name)));
+        return invalid(name, format!("{}: it belongs to a url: leave it out.", path(name)));
     }
     if only == "file" {
         let detail = "source.sha512: the provider computes the SHA-256 of a file. Leave sha512 out.";

@@ -264,7 +264,7 @@ fn check_dhcp(config: &Value) -> Vec<Diagnostic> {
                 "{name}: only a network of type \"Overlay\" has it. On a bridge, `{family}.allocation` declares how guests get their \
                  addresses: leave it out."
             );
-            Diagnostic::error("DHCP on a bridge", detail).at(AttributePath::root(name))
+            Diagnostic::error("DHCP server of a bridged network", detail).at(AttributePath::root(name))
         })
         .collect()
 }
@@ -279,7 +279,7 @@ fn check_dns_domain(config: &Value) -> Option<Diagnostic> {
     if !declared.is_null() && config.get("type").as_str() == Some("Bridge") {
         let detail =
             "only a network of type \"Overlay\" has it: on a bridge, berth has no name server. Leave it out.";
-        return refused("Names on a bridge", detail.to_owned());
+        return refused("dns_domain of a bridged network", detail.to_owned());
     }
     let domain = declared.as_str()?;
     let (_, last) = domain.rsplit_once('.').unwrap_or(("", domain));
@@ -287,7 +287,7 @@ fn check_dns_domain(config: &Value) -> Option<Diagnostic> {
         let detail = format!(
             "{domain:?} is a single label, and would hide all public names that end with it. Use two labels or more, for example \"app.internal\"."
         );
-        return refused("A domain of one label", detail);
+        return refused("dns_domain with a single label", detail);
     }
     let is_number = !last.is_empty() && last.bytes().all(|b| b.is_ascii_digit());
     if RESERVED.contains(&last) || is_number {

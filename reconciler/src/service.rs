@@ -120,7 +120,7 @@ fn environment(variables: &[(String, String)]) -> anyhow::Result<String> {
             begins && name.len() <= 128 && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         if !is_name {
             bail!(
-                "--env: {name:?} is no name of a variable: letters, digits and _, at most 128, not beginning with a digit"
+                "--env: {name:?} is not the name of a variable: use letters, digits and _, at most 128, and no digit at the beginning"
             );
         }
         if name == "BERTH_JOIN" {

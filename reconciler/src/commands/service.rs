@@ -170,7 +170,7 @@ async fn stop_guests(state_dir: &Path, suspend: bool, timeout: TimeSpan) -> anyh
         }
         let now = Instant::now();
         if now >= end {
-            bail!("{} VMs are not off: {}", left.len(), some(&left));
+            bail!("{} VMs are not off at the end of --timeout: {}", left.len(), some(&left));
         }
         if now >= hurry && path != LATE {
             eprintln!("{} VMs are not off yet: they are asked at once, whatever their order", left.len());
@@ -186,7 +186,7 @@ async fn stop_guests(state_dir: &Path, suspend: bool, timeout: TimeSpan) -> anyh
 async fn shut_down_all(state_dir: &Path, end: Instant) -> anyhow::Result<()> {
     let left = shut_down_guests(state_dir, end.saturating_duration_since(Instant::now())).await?;
     if !left.is_empty() {
-        bail!("{} guests still run: instances {}", left.len(), some(&left));
+        bail!("{} guests still run at the end of --timeout: instances {}", left.len(), some(&left));
     }
     Ok(())
 }

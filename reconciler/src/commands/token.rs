@@ -96,7 +96,7 @@ pub(super) async fn server(config: &Config, given: Option<&str>) -> anyhow::Resu
     if !matches!(reached, Ok(Ok(_))) {
         bail!(
             "the control plane does not answer at {address}:{port}, where other machines would look for it: \
-             start it with `berth up --listen 0.0.0.0:{port}`, or say --server https://ADDRESS:PORT"
+             start it with `berth up --listen 0.0.0.0:{port}`, or set --server https://ADDRESS:PORT"
         );
     }
     Ok(match address {

@@ -208,7 +208,9 @@ pub(super) async fn release(client: &Client, host: &str, names: &[String]) -> an
     // A finished name is removed from the list, so that it never removes a later orphan.
     keep_released(client, &known, |_| true).await?;
     if !left.is_empty() {
-        bail!("host {host} has not ended {left} yet; it goes on with it");
+        bail!(
+            "host {host} has not ended {left} yet, and continues to try: see `kubectl describe host {host}`"
+        );
     }
     eprintln!("Host {host} has ended {}.", names.join(", "));
     Ok(())
