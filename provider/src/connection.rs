@@ -79,7 +79,7 @@ pub enum ConnectError {
     /// The token cannot be sent.
     #[error(
         "The token has characters that no HTTP header may have, such as a line break in the middle. Write the token alone, \
-         as \"berth token\" or \"kubectl create token\" prints it."
+         as \"kubectl create token\" prints it."
     )]
     Token,
     /// The certificate cannot be left unverified here.
@@ -238,10 +238,12 @@ fn check_verification(settings: &ConnectionSettings) -> Result<(), ConnectError>
         return Ok(());
     }
     if settings.host.is_none() {
-        return Err(ConnectError::Unverified("goes with host; a kubeconfig has its own"));
+        return Err(ConnectError::Unverified(
+            "is for a connection by host, and a kubeconfig has a setting of its own",
+        ));
     }
     if settings.ca_certificate.is_some() {
-        return Err(ConnectError::Unverified("contradicts ca_certificate"));
+        return Err(ConnectError::Unverified("cannot be set together with ca_certificate"));
     }
     Ok(())
 }
@@ -303,8 +305,8 @@ fn read(path: &Path, is_configured: bool) -> Result<Kubeconfig, ConnectError> {
 fn without_quote(error: &KubeconfigError) -> String {
     let KubeconfigError::Parse(parse) = error else { return error.to_string() };
     match parse.location() {
-        Some(at) => format!("it is no valid kubeconfig (line {}, column {})", at.line(), at.column()),
-        None => "it is no valid kubeconfig".to_owned(),
+        Some(at) => format!("it is not a valid kubeconfig (line {}, column {})", at.line(), at.column()),
+        None => "it is not a valid kubeconfig".to_owned(),
     }
 }
 
