@@ -146,7 +146,7 @@ impl<'a> Invocation<'a> {
         loop {
             let object = self.find().await?.ok_or_else(|| vec![self.missing()])?;
             if object.pointer("/metadata/deletionTimestamp").is_some() {
-                let detail = "Its deletion was requested.";
+                let detail = "Its deletion was requested, so it cannot be changed any more. Name another VM, or create it again once it is gone.";
                 return Err(vec![Diagnostic::error(format!("{} is being deleted", self.title), detail)]);
             }
             let Some(operation) = change(&object).map_err(|refused| vec![refused])? else {

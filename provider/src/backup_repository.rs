@@ -103,7 +103,7 @@ fn check_location(config: &Value) -> Option<Diagnostic> {
         return None;
     }
     if s3.is_null() == folder.is_null() {
-        let summary = if s3.is_null() { "A repository without a place" } else { "Both s3 and folder" };
+        let summary = if s3.is_null() { "Neither s3 nor folder" } else { "Both s3 and folder" };
         let detail =
             "set either `s3`, a place in an object store, or `folder`, the name of a folder of the hosts.";
         return wrong("s3", summary, detail);
@@ -114,8 +114,8 @@ fn check_location(config: &Value) -> Option<Diagnostic> {
             wrong("credentials_secret_name", "Missing credentials", detail)
         }
         (true, false) if !credentials.is_unknown() => {
-            let detail = "it is for s3: a folder needs no credentials.";
-            wrong("credentials_secret_name", "Credentials of a folder", detail)
+            let detail = "it is for s3: a folder needs no credentials. Leave it out.";
+            wrong("credentials_secret_name", "credentials_secret_name without s3", detail)
         }
         _ => None,
     }
@@ -156,7 +156,7 @@ fn check_bandwidth(verification: &Value) -> Option<Diagnostic> {
         return None;
     }
     let at = AttributePath::root("verification").attribute("bandwidth");
-    let detail = format!("{at}: it is from 1Mi to 100Gi a second. Without it, it is 64Mi.");
+    let detail = format!("{at}: use an amount from 1Mi to 100Gi a second. The default is 64Mi.");
     Some(Diagnostic::error("Invalid bandwidth", detail).at(at))
 }
 

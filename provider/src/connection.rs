@@ -82,7 +82,7 @@ pub enum ConnectError {
     /// The token cannot be sent.
     #[error(
         "The token has characters that no HTTP header may have, such as a line break in the middle. Write the token alone, \
-         as \"berth token\" or \"kubectl create token\" prints it."
+         as \"kubectl create token\" prints it."
     )]
     Token,
     /// The certificate cannot be left unverified here.
@@ -156,7 +156,7 @@ impl ConnectionSettings {
 pub fn check_address(place: &str, address: &str, allow_loopback_http: bool) -> Result<(), ConnectError> {
     let wrong = |why: &str| Err(ConnectError::Address(format!("{place} is {address:?}: {why}")));
     let form = "write the address as https://HOST:PORT.";
-    let Ok(uri) = address.parse::<Uri>() else { return wrong(&format!("that is no address; {form}")) };
+    let Ok(uri) = address.parse::<Uri>() else { return wrong(&format!("it is not an address; {form}")) };
     let (Some(scheme), Some(host)) = (uri.scheme_str(), uri.host().filter(|host| !host.is_empty())) else {
         return wrong(&format!("it has no scheme or no host; {form}"));
     };
@@ -241,10 +241,12 @@ fn check_verification(settings: &ConnectionSettings) -> Result<(), ConnectError>
         return Ok(());
     }
     if settings.host.is_none() {
-        return Err(ConnectError::Unverified("goes with host; a kubeconfig has its own"));
+        return Err(ConnectError::Unverified(
+            "is for a connection by host, and a kubeconfig has a setting of its own",
+        ));
     }
     if settings.ca_certificate.is_some() {
-        return Err(ConnectError::Unverified("contradicts ca_certificate"));
+        return Err(ConnectError::Unverified("cannot be set together with ca_certificate"));
     }
     Ok(())
 }
@@ -306,8 +308,8 @@ fn read(path: &Path, is_configured: bool) -> Result<Kubeconfig, ConnectError> {
 fn without_quote(error: &KubeconfigError) -> String {
     let KubeconfigError::Parse(parse) = error else { return error.to_string() };
     match parse.location() {
-        Some(at) => format!("it is no valid kubeconfig (line {}, column {})", at.line(), at.column()),
-        None => "it is no valid kubeconfig".to_owned(),
+        Some(at) => format!("it is not a valid kubeconfig (line {}, column {})", at.line(), at.column()),
+        None => "it is not a valid kubeconfig".to_owned(),
     }
 }
 

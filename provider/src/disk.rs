@@ -360,7 +360,7 @@ fn check_access(disk: &Value) -> Option<Diagnostic> {
 fn check_restore(disk: &Value) -> Option<Diagnostic> {
     let snapshot = disk.get("restore").get("snapshot").as_str()?;
     (disk.get("source").get("snapshot").as_str() == Some(snapshot)).then(|| {
-        let detail = "restore.snapshot: it is the source of the disk, and so a snapshot of another one. A disk is restored from a \
+        let detail = "restore.snapshot: the disk was made from this snapshot (source), which is one of another disk. A disk is restored from a \
                       snapshot of itself.";
         Diagnostic::error("Invalid restore", detail).at(AttributePath::root("restore").attribute("snapshot"))
     })

@@ -80,6 +80,12 @@ fn front_matter(title: &str, description: &str) -> String {
     format!("---\npage_title: \"{title}\"\nsubcategory: \"\"\ndescription: |-\n  {first}\n---\n\n")
 }
 
+/// The first sentence of a description.
+fn first_sentence(description: &str) -> &str {
+    let paragraph = description.split("\n\n").next().unwrap_or_default();
+    paragraph.find(". ").map_or(paragraph, |end| &paragraph[..=end])
+}
+
 fn index(provider: &BerthProvider) -> String {
     let schema = provider.schema();
     let mut text = front_matter("berth Provider", &schema.block.description);
@@ -106,7 +112,8 @@ fn index(provider: &BerthProvider) -> String {
     for resource in provider.kinds() {
         let name = resource.info().type_name;
         let page = name.trim_start_matches("berth_");
-        let _ = writeln!(text, "- [`{name}`](resources/{page}.md)");
+        let summary = first_sentence(resource.info().description);
+        let _ = writeln!(text, "- [`{name}`](resources/{page}.md): {summary}");
     }
     text.push_str("\n## Data sources\n\n");
     for (one, many) in provider.objects().iter().zip(provider.lists()) {
@@ -115,8 +122,8 @@ fn index(provider: &BerthProvider) -> String {
     }
     text.push_str("- [`berth_remote_images`](data-sources/remote_images.md)\n");
     text.push_str(
-        "\nReads of more than sixteen objects of one kind, of resources and of data sources, share a list of all of them. They show \
-         what was true up to two seconds earlier, but never before a write of the same run.\n",
+        "\nIf a run reads more than sixteen objects of one kind, as resources or data sources, the provider lists the kind instead. \
+         The list is at most two seconds old, and includes every earlier write of the same run.\n",
     );
     text.push_str("\n## List resources\n\nFor `terraform query` (Terraform 1.14 and later).\n\n");
     for one in provider.list_resources() {

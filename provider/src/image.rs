@@ -145,7 +145,9 @@ impl ResourceKind for Image {
         let trusts = source.get("trust_on_first_use");
         if trusts.as_bool() == Some(true) && (in_registry || !known.is_empty()) {
             let at = path("trust_on_first_use");
-            let detail = format!("{at}: it is for a url without a checksum, and this one has one.");
+            let detail = format!(
+                "{at}: it is for a url without a checksum, and a checksum is declared. Leave one of them out."
+            );
             return vec![Diagnostic::error("More than one checksum", detail).at(at)];
         }
         let has_none = !trusts.is_unknown() && trusts.as_bool() != Some(true);
@@ -204,8 +206,9 @@ fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
         let name = format!("{kind}_namespace");
         if *only != kind && !source.get(&name).is_null() {
             let at = path(&name);
-            let detail =
-                format!("{at}: it is the namespace of the {kind} in `{kind}`, and this one has `{only}`.");
+            let detail = format!(
+                "{at}: it is the namespace of the {kind} in `{kind}`, and the source is `{only}`: leave it out."
+            );
             return Some(Diagnostic::error("Invalid source", detail).at(at));
         }
     }
@@ -231,9 +234,11 @@ fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
     if let Some(name) = of_url.into_iter().find(|name| !source.get(name).is_null()) {
         let at = path(name);
         let detail = match *only {
-            "image" => format!("{at}: it belongs to a url. A copy has the checksum of the other image."),
+            "image" => format!(
+                "{at}: it belongs to a url: leave it out. A copy has the checksum of the other image."
+            ),
             _ => format!(
-                "{at}: it belongs to a url. The host computes the checksum of an image that is made from a {only}."
+                "{at}: it belongs to a url: leave it out. The host computes the checksum of an image that is made from a {only}."
             ),
         };
         return Some(Diagnostic::error("Invalid source", detail).at(at));
@@ -243,11 +248,12 @@ fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
     }
     let format = config.get("format");
     if format.as_str().is_some_and(|format| format != "qcow2") {
-        let detail = format!("format: an image that is made from a {only} has the format qcow2.");
+        let detail =
+            format!("format: an image that is made from a {only} has the format qcow2. Leave it out.");
         return Some(Diagnostic::error("Invalid format", detail).at("format"));
     }
     if !config.get("compression").is_null() {
-        let detail = "compression: it is that of the file at a url.";
+        let detail = "compression: it is for an image from a url. Leave it out.";
         return Some(Diagnostic::error("Invalid compression", detail).at("compression"));
     }
     None
@@ -291,7 +297,7 @@ fn check_uploaded(source: &Value, only: &str) -> Option<Diagnostic> {
         |name: &str, detail: String| Some(Diagnostic::error("Invalid source", detail).at(path(name)));
     let of_url = ["checksum_url", "trust_on_first_use", "timeout_seconds", "retries", "secret_name"];
     if let Some(name) = of_url.into_iter().find(|name| is_set(name)) {
-        return invalid(name, format!("{}: it belongs to a url.", path(name)));
+        return invalid(name, format!("{}: it belongs to a url: leave it out.", path(name)));
     }
     if only == "file" {
         let detail = "source.sha512: the provider computes the SHA-256 of a file. Leave sha512 out.";

@@ -98,7 +98,7 @@ fn check_source(config: &Value) -> Option<Diagnostic> {
     if secret.is_unknown() || vault.is_unknown() || secret.is_null() != vault.is_null() {
         return None;
     }
-    let summary = if secret.is_null() { "A class without a key" } else { "Both secret and vault" };
+    let summary = if secret.is_null() { "Neither secret nor vault" } else { "Both secret and vault" };
     let detail =
         "set either `secret`, a key in a Secret, or `vault`, a key in the transit engine of a Vault.";
     Some(wrong(AttributePath::root("secret"), summary, detail))
@@ -142,7 +142,7 @@ fn check_vault(vault: &Value) -> Option<Diagnostic> {
         let is_known = !token.is_unknown() && !role.is_unknown();
         let detail = "set either `token_secret`, a token, or `app_role`, a role by which hosts log in.";
         (is_known && token.is_null() == role.is_null())
-            .then(|| wrong(root(), "Not one way into the Vault", detail))
+            .then(|| wrong(root(), "Neither or both of token_secret and app_role", detail))
     };
     let entries = || {
         let entries = [

@@ -172,23 +172,23 @@ fn check_bridge(bridge: &Value) -> Vec<Diagnostic> {
     match (name.is_null(), interface.is_null()) {
         (true, true) => wrong(
             at.clone(),
-            "Neither a bridge nor an interface",
-            "set `name`, a bridge that the hosts have, or `interface`, over which berth makes one.",
+            "Missing bridge or interface",
+            "set `name` to a bridge of the hosts, or `interface` to an interface of the hosts over which berth creates a bridge.",
         ),
         (false, false) => wrong(
             at.clone(),
-            "A bridge and an interface",
-            "set either `name`, a bridge that the hosts have, or `interface`, over which berth makes one.",
+            "Both a bridge and an interface",
+            "set either `name`, a bridge of the hosts, or `interface`, over which berth creates a bridge. Leave one of them out.",
         ),
         _ => {}
     }
     if !vlan.is_null() && interface.is_null() {
-        let detail = "it is a VLAN of `interface`. For a VLAN of a bridge of the hosts, make a bridge over that VLAN there and name it.";
+        let detail = "it is a VLAN of `interface`, which is not set. To use a VLAN of an existing bridge, create a bridge over that VLAN on the hosts, and set `name` to it.";
         wrong(at.clone().attribute("vlan"), "A VLAN without an interface", detail);
     }
     if !vlan.is_null() && !bridge.get("trunk_vlans").elements().is_empty() {
         let detail = "a network has either `vlan`, whose tag the host adds and removes, or `trunk_vlans`, whose tags the guest sees. Leave one of them out.";
-        wrong(at.clone().attribute("trunk_vlans"), "A trunk within a VLAN", detail);
+        wrong(at.clone().attribute("trunk_vlans"), "Both vlan and trunk_vlans", detail);
     }
     for (attribute, value) in [("name", name), ("interface", interface)] {
         let path = at.clone().attribute(attribute);
@@ -199,14 +199,20 @@ fn check_bridge(bridge: &Value) -> Vec<Diagnostic> {
             let detail = format!(
                 "{text:?} is not the name of an interface: use letters, digits, \"_\", \".\" and \"-\", with a letter or digit at the beginning."
             );
-            wrong(path, "A name that no interface has", &detail);
+            wrong(path, "Invalid name of an interface", &detail);
         } else if text == "lo" {
-            wrong(path, "The loopback interface", "it leads to no network: name an interface that does.");
+            wrong(
+                path,
+                "The loopback interface",
+                "it leads to no network: name another interface of the hosts.",
+            );
         } else if is_berths(text) {
             wrong(
                 path,
-                "An interface of berth",
-                &format!("{text:?} is the name of one that berth makes itself."),
+                "The name is reserved for berth",
+                &format!(
+                    "{text:?} is a name of interfaces that berth makes itself: name one that the hosts have without berth."
+                ),
             );
         }
     }
@@ -226,8 +232,8 @@ fn check_egress(config: &Value) -> Option<Diagnostic> {
     let (prefix, egress) = (config.get("ipv6_cidr"), config.get("ipv6_egress"));
     let at = AttributePath::root;
     if !config.get("egress").is_null() && config.get("type").as_str() == Some("Bridge") {
-        let detail = "egress: only a network of type \"Overlay\" has it. On a bridge, guests are machines of its network: leave it out.";
-        return Some(Diagnostic::error("A way out of a bridge", detail).at(at("egress")));
+        let detail = "egress: it is for networks of type \"Overlay\". On a bridge, guests use the routers of its network: leave it out.";
+        return Some(Diagnostic::error("Egress of a bridged network", detail).at(at("egress")));
     }
     if config.get("isolated").as_bool() == Some(true) && config.get("type").as_str() == Some("Bridge") {
         let detail = "isolated: only a network of type \"Overlay\" has it. On a bridge, guests of different hosts reach each other by the network of the hosts; isolate them on its switch. Leave it out.";
@@ -235,12 +241,12 @@ fn check_egress(config: &Value) -> Option<Diagnostic> {
     }
     let is_open = egress.as_str().is_some_and(|egress| egress != "None");
     if is_open && config.get("type").as_str() == Some("Bridge") {
-        let detail = "ipv6_egress: only a network of type \"Overlay\" has it. On a bridge, guests are machines of its network: leave it out.";
-        return Some(Diagnostic::error("A way out of a bridge", detail).at(at("ipv6_egress")));
+        let detail = "ipv6_egress: it is for networks of type \"Overlay\". On a bridge, guests use the routers of its network: leave it out.";
+        return Some(Diagnostic::error("Egress of a bridged network", detail).at(at("ipv6_egress")));
     }
     if prefix.is_null() && is_open {
         let detail = "ipv6_egress: a network without `ipv6_cidr` has no IPv6 packets. Set `ipv6_cidr`, or leave `ipv6_egress` out.";
-        return Some(Diagnostic::error("A way out without a prefix", detail).at(at("ipv6_egress")));
+        return Some(Diagnostic::error("ipv6_egress without ipv6_cidr", detail).at(at("ipv6_egress")));
     }
     None
 }
@@ -258,7 +264,7 @@ fn check_dhcp(config: &Value) -> Vec<Diagnostic> {
                 "{name}: only a network of type \"Overlay\" has it. On a bridge, `{family}.allocation` declares how guests get their \
                  addresses: leave it out."
             );
-            Diagnostic::error("DHCP on a bridge", detail).at(AttributePath::root(name))
+            Diagnostic::error("DHCP server of a bridged network", detail).at(AttributePath::root(name))
         })
         .collect()
 }
@@ -273,7 +279,7 @@ fn check_dns_domain(config: &Value) -> Option<Diagnostic> {
     if !declared.is_null() && config.get("type").as_str() == Some("Bridge") {
         let detail =
             "only a network of type \"Overlay\" has it: on a bridge, berth has no name server. Leave it out.";
-        return refused("Names on a bridge", detail.to_owned());
+        return refused("dns_domain of a bridged network", detail.to_owned());
     }
     let domain = declared.as_str()?;
     let (_, last) = domain.rsplit_once('.').unwrap_or(("", domain));
@@ -281,21 +287,21 @@ fn check_dns_domain(config: &Value) -> Option<Diagnostic> {
         let detail = format!(
             "{domain:?} is a single label, and would hide all public names that end with it. Use two labels or more, for example \"app.internal\"."
         );
-        return refused("A domain of one label", detail);
+        return refused("dns_domain with a single label", detail);
     }
     let is_number = !last.is_empty() && last.bytes().all(|b| b.is_ascii_digit());
     if RESERVED.contains(&last) || is_number {
         let detail = format!(
-            "a domain for VMs must not end with {last:?}, which is not for names of such a server. Use for example \"app.internal\"."
+            "a domain for VMs must not end with {last:?}: numbers and the labels local, localhost and arpa are reserved. Use for example \"app.internal\"."
         );
-        return refused("A domain that is reserved", detail);
+        return refused("Reserved domain", detail);
     }
     let searched: usize =
         config.get("search_domains").elements().iter().filter_map(Value::as_str).map(str::len).sum();
     let length = domain.len() + searched;
     if length > MOST_OF_DOMAINS {
         let detail = format!(
-            "guests get it as the first of their search domains, which then have {length} characters in total, and {MOST_OF_DOMAINS} fit into a packet of DHCP. Shorten it, or `search_domains`."
+            "guests get it as the first of their search domains, which then have {length} characters in total, and {MOST_OF_DOMAINS} fit into a DHCP packet. Shorten it, or `search_domains`."
         );
         return refused("Too many search domains", detail);
     }
@@ -309,7 +315,7 @@ pub(crate) fn check_search_domains(domains: &Value, at: &AttributePath) -> Vec<D
     let length: usize = texts.iter().map(|text| text.len()).sum();
     if length > MOST_OF_DOMAINS {
         let detail = format!(
-            "{at}: the domains have {length} characters in total, and {MOST_OF_DOMAINS} fit into a packet of DHCP."
+            "{at}: the domains have {length} characters in total, and {MOST_OF_DOMAINS} fit into a DHCP packet. Remove some of them."
         );
         found.push(Diagnostic::error("Too many search domains", detail).at(at.clone()));
     }
@@ -317,8 +323,8 @@ pub(crate) fn check_search_domains(domains: &Value, at: &AttributePath) -> Vec<D
         let Some(text) = domain.as_str() else { continue };
         if domains.elements()[..i].iter().any(|earlier| earlier.as_str() == Some(text)) {
             let path = at.clone().index(i);
-            let detail = format!("{path}: {text:?} is in the list already.");
-            found.push(Diagnostic::error("A search domain that is named twice", detail).at(path));
+            let detail = format!("{path}: {text:?} is in the list already: remove one of them.");
+            found.push(Diagnostic::error("Duplicate search domain", detail).at(path));
         }
     }
     found

@@ -308,22 +308,24 @@ impl Provider for BerthProvider {
         let set = |name: &str| !config.get(name).is_null() && !config.get(name).is_unknown();
         if set("kubeconfig") && set("host") {
             let detail = "Set either kubeconfig, or host with token and ca_certificate.";
-            found.push(Diagnostic::error("Two connections to the control plane", detail).at("host"));
+            found.push(Diagnostic::error("Both kubeconfig and host", detail).at("host"));
         }
         for name in ["token", "ca_certificate"] {
             if set(name) && set("kubeconfig") {
-                let detail = format!("{name} goes with host; a kubeconfig has its own.");
-                found.push(Diagnostic::error(format!("{name} without host"), detail).at(name));
+                let detail = format!(
+                    "{name} is for a connection by host, and a kubeconfig contains its own. Leave {name} out, or set host instead of kubeconfig."
+                );
+                found.push(Diagnostic::error(format!("Both kubeconfig and {name}"), detail).at(name));
             }
         }
         let is_unverified = config.get(INSECURE_SKIP_TLS_VERIFY).as_bool() == Some(true);
         for name in ["kubeconfig", "ca_certificate"] {
             if is_unverified && set(name) {
                 let detail = format!(
-                    "{name} says how the control plane's certificate is verified, and {INSECURE_SKIP_TLS_VERIFY} that it is not. \
+                    "With {name} the certificate of the control plane is verified, and with {INSECURE_SKIP_TLS_VERIFY} it is not. \
                      Leave one of them out."
                 );
-                let error = Diagnostic::error("The certificate is verified and is not", detail);
+                let error = Diagnostic::error("Contradictory verification of the certificate", detail);
                 found.push(error.at(INSECURE_SKIP_TLS_VERIFY));
             }
         }

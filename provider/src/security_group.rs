@@ -69,7 +69,7 @@ fn check_rule(at: &AttributePath, rule: &Value) -> Vec<Diagnostic> {
     if has_ports && !matches!(protocol, "tcp" | "udp") {
         let path = at.clone().attribute("ports");
         let detail = format!("{path}: ports need `protocol` \"tcp\" or \"udp\", and it is \"{protocol}\".");
-        found.push(Diagnostic::error("Ports of a protocol without ports", detail).at(path));
+        found.push(Diagnostic::error("Ports need the protocol tcp or udp", detail).at(path));
     }
     if !rule.get("protocol").is_unknown() {
         found.extend(check_icmp_types(&at.clone().attribute("icmp_types"), protocol, rule.get("icmp_types")));
@@ -86,7 +86,9 @@ fn check_icmp_types(at: &AttributePath, protocol: &str, types: &Value) -> Vec<Di
         _ => {
             let detail =
                 format!("{at}: types need `protocol` \"icmp\" or \"icmpv6\", and it is \"{protocol}\".");
-            return vec![Diagnostic::error("Types of a protocol without types", detail).at(at.clone())];
+            return vec![
+                Diagnostic::error("icmp_types need the protocol icmp or icmpv6", detail).at(at.clone()),
+            ];
         }
     };
     let known: Vec<&str> = IcmpType::ALL
@@ -98,10 +100,10 @@ fn check_icmp_types(at: &AttributePath, protocol: &str, types: &Value) -> Vec<Di
         let text = value.as_str().filter(|text| !known.contains(text))?;
         let path = at.clone().index(i);
         let detail = format!(
-            "{path}: {text:?} is no query of {protocol}. Name one of {}; answers pass with their queries, and errors with the connection that they are about.",
+            "{path}: {text:?} is no query of {protocol}. Use one of {}. Replies, and errors about a connection, need no rule.",
             known.join(", ")
         );
-        Some(Diagnostic::error("A type that the protocol does not have", detail).at(path))
+        Some(Diagnostic::error("Invalid icmp_types", detail).at(path))
     };
     types.elements().iter().enumerate().filter_map(refused).collect()
 }

@@ -439,15 +439,16 @@ fn check_cdroms(config: &Value) -> Vec<Diagnostic> {
         if let Some(name) = drive.get("name").as_str().filter(|name| name.chars().count() > 36) {
             let path = AttributePath::root("cdroms").index(i).attribute("name");
             let detail = format!(
-                "{path}: {name:?} has more than 36 characters: it is the drive's serial number in the guest."
+                "{path}: {name:?} has more than 36 characters, and it is the serial number of the drive in the guest: shorten it."
             );
             found.push(Diagnostic::error("The name of a CD-ROM drive is too long", detail).at(path));
         }
         let Some(image) = drive.get("image").as_str() else { continue };
         if let Some(first) = seen.insert(image.to_owned(), i) {
             let path = AttributePath::root("cdroms").index(i).attribute("image");
-            let detail =
-                format!("{path}: cdroms[{first}] has the image {image:?} too; it can be in one drive only.");
+            let detail = format!(
+                "{path}: cdroms[{first}] has the image {image:?} too; it can be in one drive only: remove it from one of them."
+            );
             found.push(Diagnostic::error("One image in two CD-ROM drives", detail).at(path));
         }
     }
@@ -455,8 +456,7 @@ fn check_cdroms(config: &Value) -> Vec<Diagnostic> {
         drives.iter().enumerate().filter(|(_, drive)| drive.get("boot_first").as_bool() == Some(true));
     if let Some((second, _)) = first.nth(1) {
         let path = AttributePath::root("cdroms").index(second).attribute("boot_first");
-        let detail =
-            "Several drives have boot_first = true; one may: the VM tries its medium before the boot disk.";
+        let detail = "Several drives have boot_first = true; one may. The VM tries its medium before the boot disk: leave boot_first out of the others.";
         found.push(Diagnostic::error("More than one CD-ROM drive to boot from first", detail).at(path));
     }
     found

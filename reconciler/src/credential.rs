@@ -79,8 +79,8 @@ impl Credential {
             && known.host != join.host
         {
             bail!(
-                "{} belongs to host {}, and the join string is for host {}: a state directory is one host's; \
-                 choose another with --state-dir, or ask for a join string for {}",
+                "{} belongs to host {}, and the join string is for host {}: a state directory belongs to one host: \
+                 choose another one with --state-dir, or ask for a join string for {}",
                 directory.display(),
                 known.host,
                 join.host,

@@ -133,7 +133,10 @@ impl Graduation {
         let source_cluster = cluster(&self.source, "source").await?;
         let target_cluster = cluster(&self.target, "target").await?;
         if source_cluster == target_cluster {
-            bail!("{} is the control plane that the site is to leave", self.to.server);
+            bail!(
+                "{} is the control plane that the site uses now: give the kubeconfig of another one as the target",
+                self.to.server
+            );
         }
         Ok(Ends { source_map, source, target_map, target, source_cluster, target_cluster })
     }
@@ -291,7 +294,7 @@ impl Graduation {
                 site::write(&self.source, map.as_ref(), &moved).await.context("handing over")?;
                 info!(site = moved.id, "the source has handed over");
             }
-            _ => bail!("the move was given up meanwhile"),
+            _ => bail!("the move was cancelled by another command"),
         }
         let source_cluster = cluster(&self.source, "source").await?;
         let in_charge = self.next(leaving, SiteState::InCharge, &source_cluster);

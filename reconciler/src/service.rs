@@ -121,7 +121,7 @@ pub(crate) fn check_variables(variables: &[(String, String)]) -> anyhow::Result<
             begins && name.len() <= 128 && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         if !is_name {
             bail!(
-                "--env: {name:?} is no name of a variable: letters, digits and _, at most 128, not beginning with a digit"
+                "--env: {name:?} is not the name of a variable: use letters, digits and _, at most 128, and no digit at the beginning"
             );
         }
         if value.len() > LONGEST_VALUE || value.chars().any(char::is_control) {

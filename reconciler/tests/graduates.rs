@@ -404,7 +404,7 @@ async fn what_refuses_or_does_not_answer_is_found_out_before_the_site_begins_to_
     for (target, why) in [
         (viewer, "is not an administrator's"),
         (nobody, "asking the target"),
-        (site.old.admin.clone(), "is the control plane that the site is to leave"),
+        (site.old.admin.clone(), "is the control plane that the site uses now"),
     ] {
         let graduation =
             Graduation { target: target.clone(), masters: target, ..site.graduation(&site.old, &site.new) };

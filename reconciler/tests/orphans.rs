@@ -290,7 +290,7 @@ async fn what_cannot_be_adopted_is_refused_with_a_reason() {
     for (name, why) in [
         ("i-0", "host h1 has no orphan i-0; it has: 7 qemu, v-1, v-2"),
         ("7 qemu", "was not made by berth"),
-        ("v-1", "does not say which object it was made for"),
+        ("v-1", "has no record of the object that it was made for"),
     ] {
         let refused = adopt(&admin, &[name]).await.expect_err("it is refused");
         assert!(refused.contains(why), "{refused}");

@@ -45,7 +45,7 @@ fn compared_in(platform: &Platform, checksum: &str, folder: &Path) -> Result<()>
     ensure!(sum.starts_with(checksum), "{sum} is not {checksum}");
     contains_all(&download("image", "golden-data-1", &data)?.failure()?, &["exists", "--force"])?;
     continued(platform, &data, checksum)?;
-    contains_all(&download("image", "golden-base", &disk)?.failure()?, &["has a URL"])?;
+    contains_all(&download("image", "golden-base", &disk)?.failure()?, &["comes from a URL"])?;
     contains_all(&download("disk", "golden-none", &disk)?.failure()?, &["there is no disk golden-none"])?;
 
     // Of a disk that a running guest has.

@@ -75,7 +75,7 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
 
 fn check_ipv6_only(platform: &Platform, project: &Project) -> Result<()> {
     project.edit("main.tf", "ipv6_egress = \"Masquerade\"", "egress = \"Masquerade\"")?;
-    contains_all(&unwrapped(&project.plan_refused()?), &["it is that of IPv4"])?;
+    contains_all(&unwrapped(&project.plan_refused()?), &["it is for IPv4"])?;
     project.edit("main.tf", "egress = \"Masquerade\"", "ipv6_egress = \"Masquerade\"")?;
     project.apply()?;
     project.plan_is_empty()?;

@@ -105,7 +105,7 @@ fn refusals(project: &Project) -> Result<()> {
     let (was, tag) = ("tag = \"work\"", "tag = \"media\"");
     project.edit("main.tf", was, tag)?;
     let refused = unwrapped(&project.plan_refused()?);
-    ensure!(refused.contains("The tag is another share's"), "{refused}");
+    ensure!(refused.contains("Duplicate tag"), "{refused}");
     project.edit("main.tf", tag, was)?;
     let (was, suspended) = ("wait_for  = \"guest\"", "power = \"Suspended\"");
     project.edit("main.tf", was, suspended)?;

@@ -62,7 +62,7 @@ pub(crate) fn problems(resource: &KindResource, config: &Value) -> Vec<Diagnosti
     let mut found: Vec<Diagnostic> = name_problem(config, "namespace", Form::Name).into_iter().collect();
     if config.get("namespace").as_str().is_some() && config.get("all_namespaces").as_bool() == Some(true) {
         let detail = "Set either namespace or all_namespaces.";
-        found.push(Diagnostic::error("One namespace and all of them", detail).at("all_namespaces"));
+        found.push(Diagnostic::error("Both namespace and all_namespaces", detail).at("all_namespaces"));
     }
     found.extend(selector_problems(resource, config));
     found

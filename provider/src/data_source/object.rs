@@ -133,14 +133,14 @@ fn selection_problem(resource: &KindResource, config: &Value) -> Option<Diagnost
         }
         (false, Some(selector)) => {
             let detail = format!("Set either name or {selector}.");
-            Some(Diagnostic::error(format!("A name and a {selector}"), detail).at(selector))
+            Some(Diagnostic::error(format!("Both name and {selector}"), detail).at(selector))
         }
         (true, Some(_)) => listing::selector_problem(resource, config).or_else(|| several_choices(config)),
         (false, None) => {
             let choice = ["most_recent", "latest_version"]
                 .into_iter()
                 .find(|choice| config.get(choice).as_bool() == Some(true))?;
-            let detail = "It chooses among the objects with a selector; a name has one object only.";
+            let detail = "It chooses one of the objects that a selector matches, and a name matches one only. Leave it out, or replace name by a selector.";
             Some(Diagnostic::error(format!("{choice} without a selector"), detail).at(choice))
         }
     }
@@ -150,7 +150,7 @@ fn several_choices(config: &Value) -> Option<Diagnostic> {
     let is_set = |name: &str| config.get(name).as_bool() == Some(true);
     (is_set("most_recent") && is_set("latest_version")).then(|| {
         let detail = "Set either most_recent or latest_version.";
-        Diagnostic::error("Two choices", detail).at("latest_version")
+        Diagnostic::error("Both most_recent and latest_version", detail).at("latest_version")
     })
 }
 

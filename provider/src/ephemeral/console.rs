@@ -121,7 +121,7 @@ fn server(target: &Target<'_>, object: &Json) -> Result<(String, String), NoTick
 fn unreadable(error: &ApiError, vm: &Address) -> NoTicket {
     let summary = format!("VM {} cannot be read", vm.id());
     let detail = match (error, error.code()) {
-        (_, 403) => format!("{error}. It takes the verb get on vms in namespace {}.", vm.namespace),
+        (_, 403) => format!("{error}. This needs the verb get on vms in namespace {}.", vm.namespace),
         (ApiError::Unreachable(problem), _) => {
             format!("{problem}. Check that the control plane runs (a local one: \"berth up\").")
         }
@@ -143,7 +143,7 @@ fn no_ticket(error: &ApiError, vm: &Address) -> NoTicket {
         }
         403 => {
             let detail = format!(
-                "{error}. It takes the verb create on serviceaccounts/token of {CONSOLE_ACCOUNT} in namespace {} (role berth-editor has \
+                "{error}. This needs the verb create on serviceaccounts/token of {CONSOLE_ACCOUNT} in namespace {} (role berth-editor has \
                  it).",
                 vm.namespace
             );

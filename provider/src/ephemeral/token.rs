@@ -69,7 +69,7 @@ fn refused(error: &ApiError, at: &Address) -> Diagnostic {
         (_, 404) if !error.to_string().starts_with("namespaces ") => missing(at),
         (_, 403) => {
             let detail = format!(
-                "{error}. It takes the verb create on serviceaccounts/token in namespace {}.",
+                "{error}. This needs the verb create on serviceaccounts/token in namespace {}.",
                 at.namespace
             );
             Diagnostic::error(summary, detail)

@@ -83,7 +83,7 @@ pub(super) async fn derive(change: &mut PlannedChange<'_>) {
                 // The image has its content: the file is not needed.
                 if !change.is_applied && prior.get("file").as_str().is_some_and(|before| before != name) {
                     let detail = format!(
-                        "source.file: {error}. The plan takes it for a file with the content that the image has."
+                        "source.file: {error}. The plan assumes that the file has the content of the image."
                     );
                     change.diagnostics.push(
                         Diagnostic::warning("The file is not on this machine", detail).at(path("file")),
@@ -92,7 +92,7 @@ pub(super) async fn derive(change: &mut PlannedChange<'_>) {
                 return plan(change, sha256, upload);
             }
             let base = if Path::new(&name).is_relative() {
-                " A relative path is one of the folder in which Terraform runs."
+                " A relative path begins at the folder in which Terraform runs."
             } else {
                 ""
             };

@@ -63,7 +63,7 @@ impl UploadPlace for Place<'_> {
             Ok(issued) => issued,
             Err(error) if error.code() == 403 => {
                 return Err(format!(
-                    "{error}. It takes the verb create on serviceaccounts/token of {UPLOAD_ACCOUNT} in namespace {namespace} (role \
+                    "{error}. This needs the verb create on serviceaccounts/token of {UPLOAD_ACCOUNT} in namespace {namespace} (role \
                      berth-editor has it)"
                 ));
             }
@@ -122,10 +122,10 @@ pub(super) async fn run(supply: Supply<'_>) -> Result<(), Box<Diagnostic>> {
     };
     let done = tokio::select! {
         done = timeout_at(limit.until, work) => done,
-        () = limit.cancel.cancelled() => return Err(failed("stopped".to_owned())),
+        () = limit.cancel.cancelled() => return Err(failed("Terraform was interrupted".to_owned())),
     };
     match done {
         Ok(done) => done.map_err(failed),
-        Err(_) => Err(failed("the time in timeouts is over".to_owned())),
+        Err(_) => Err(failed("the timeout has passed: set a longer one in timeouts".to_owned())),
     }
 }

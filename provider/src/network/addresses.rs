@@ -73,7 +73,7 @@ impl Declared<'_> {
             ),
             (false, true) => self.wrong(
                 at("bridge"),
-                "A bridge of an overlay",
+                "An overlay network with a bridge",
                 "only a network of type \"Bridge\" has one. Set type = \"Bridge\", or leave `bridge` out.",
             ),
             _ => {}
@@ -87,7 +87,7 @@ impl Declared<'_> {
             self.wrong(at("cidr"), "A network without a range", detail);
         } else if !self.has("cidr") && !self.is_external(&IPV4) {
             for name in ["egress", "routes"].into_iter().filter(|name| self.has(name)).collect::<Vec<_>>() {
-                let detail = "it is that of IPv4, and the network has no `cidr`: leave it out.";
+                let detail = "it is for IPv4, and the network has no `cidr`: set `cidr`, or leave it out.";
                 self.wrong(at(name), "A network without IPv4", detail);
             }
         }
@@ -97,10 +97,10 @@ impl Declared<'_> {
     fn check_source(&mut self) {
         let check = self.config.get(IPV4.object).get("source_check").as_str();
         if self.is_bridge && check == Some("Lease") && !self.is_external(&IPV4) {
-            let detail = "it is for addresses of the network's own DHCP server; one that berth gives out is always checked. Leave it out, or set ipv4.allocation = \"External\".";
+            let detail = "it is for addresses that the network's own DHCP server leases. An address that berth allocates is always checked. Leave it out, or set ipv4.allocation = \"External\".";
             self.wrong(
                 at(IPV4.object).attribute("source_check"),
-                "A check of leases that berth gives out",
+                "source_check without external allocation",
                 detail,
             );
         }
@@ -113,10 +113,10 @@ impl Declared<'_> {
         }
         if !self.is_bridge {
             let detail = format!(
-                "only a network of type \"Bridge\" has it: in an overlay, berth gives out the addresses of `{}`.",
+                "only a network of type \"Bridge\" has it. In an overlay, berth allocates addresses of `{}`: leave it out.",
                 family.cidr
             );
-            self.wrong(at(family.object), "Addresses of an overlay", &detail);
+            self.wrong(at(family.object), "Address settings of an overlay network", &detail);
             return;
         }
         let parts = ["gateway", "range"].map(|name| (at(family.object).attribute(name), object.get(name)));
@@ -130,7 +130,7 @@ impl Declared<'_> {
                     "with {}.allocation \"External\", guests get it from {}: leave it out.",
                     family.object, family.server
                 );
-                self.wrong(path, "Others give it out", &detail);
+                self.wrong(path, "Conflicts with external allocation", &detail);
             }
         } else if !self.has(family.cidr) && !self.is_without_addresses() {
             let detail = format!(

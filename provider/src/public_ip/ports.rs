@@ -66,7 +66,7 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
     let assigned = Value::object(ports.elements().iter().map(planned));
     change.planned.set(ASSIGNED, assigned);
     for (path, detail) in taken(&before, &ports) {
-        change.refuse("A port that is given out", format!("{path}: {detail}"), path);
+        change.refuse("The port is allocated to another entry", format!("{path}: {detail}"), path);
     }
 }
 
@@ -89,7 +89,7 @@ fn taken(before: &Value, ports: &Value) -> Vec<(AttributePath, String)> {
         };
         if let Some(other) = ports.elements().iter().find(has_it) {
             let detail = format!(
-                "port {declared} has been given out to the entry {:?}, which keeps it: declare another one.",
+                "port {declared} is allocated to the entry {:?}, which keeps it: declare another port.",
                 other.get("name").as_str().unwrap_or_default()
             );
             found.push((AttributePath::root("ports").index(i).attribute("port"), detail));
@@ -139,9 +139,9 @@ pub(super) fn check(ports: &Value) -> Vec<Diagnostic> {
         if let (Some(before), Some((number, protocol))) = (before, key(port)) {
             let path = at.clone().attribute("port");
             let detail = format!(
-                "{path}: {protocol} {number} is declared in ports[{before}] too: each port and protocol can be declared once."
+                "{path}: {protocol} {number} is declared in ports[{before}] too: each port of a protocol can be declared once. Remove or change one of them."
             );
-            found.push(Diagnostic::error("A port twice", detail).at(path));
+            found.push(Diagnostic::error("Duplicate port", detail).at(path));
         }
         let targets = port.get("targets").elements();
         let twice = targets
@@ -151,10 +151,10 @@ pub(super) fn check(ports: &Value) -> Vec<Diagnostic> {
         if let Some((n, target)) = twice {
             let path = at.clone().attribute("targets").index(n);
             let detail = format!(
-                "{path}: {:?} is named twice: a target can be named once.",
+                "{path}: {:?} is named twice: remove one of them.",
                 target.as_str().unwrap_or_default()
             );
-            found.push(Diagnostic::error("A target twice", detail).at(path));
+            found.push(Diagnostic::error("Duplicate target", detail).at(path));
         }
         found.extend(check_without_port(&at, port));
         found.extend(check_health(&at, port));
@@ -173,10 +173,7 @@ fn check_without_port(at: &AttributePath, entry: &Value) -> Vec<Diagnostic> {
         found.push(Diagnostic::error("An entry without a port", format!("{path}: {detail}")).at(path));
     };
     if entry.get("name").is_null() {
-        refuse(
-            "name",
-            "an entry without `port` needs a name, under which it keeps the port that is given out.",
-        );
+        refuse("name", "an entry without `port` needs a name, under which it keeps its allocated port.");
     }
     if entry.get("target_port").is_null() {
         refuse("target_port", "an entry without `port` needs `target_port`, the port of the VMs.");
@@ -192,7 +189,7 @@ pub(super) fn check_range(config: &Value) -> Option<Diagnostic> {
     let Some(range) = parse_port_range(text) else {
         let detail =
             format!("{path}: {text:?} is not a range of ports from 1 to 65535, such as \"30000-32767\".");
-        return Some(Diagnostic::error("Not a range of ports", detail).at(path));
+        return Some(Diagnostic::error("Invalid port_range", detail).at(path));
     };
     let size = range.end() - range.start() + 1;
     let needs = |protocol: &str| {
@@ -208,8 +205,9 @@ pub(super) fn check_range(config: &Value) -> Option<Diagnostic> {
     if i64::try_from(most).is_ok_and(|most| most <= size) {
         return None;
     }
-    let detail =
-        format!("{path}: the range is enough for {size}, and {most} entries of one protocol have no `port`.");
+    let detail = format!(
+        "{path}: the range has {size} ports, and {most} entries of one protocol need one of them. Widen the range, or declare `port` of some entries."
+    );
     Some(Diagnostic::error("Too few ports", detail).at(path))
 }
 
@@ -222,13 +220,17 @@ fn check_health(port_at: &AttributePath, port: &Value) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     if port.get("protocol").as_str() == Some("udp") && check.get("port").is_null() {
         let path = at("port");
-        let detail = format!("{path}: a health check of a udp port needs a port, which it asks by TCP.");
+        let detail = format!(
+            "{path}: a health check of a udp port needs a port, because it connects by TCP: set the TCP port of the targets."
+        );
         found.push(Diagnostic::error("A health check without a port", detail).at(path));
     }
     if check.get("type").as_str() == Some("tcp") && check.get("path").as_str().is_some() {
         let path = at("path");
-        let detail = format!("{path}: a path is for the type \"http\", and the type is \"tcp\".");
-        found.push(Diagnostic::error("A path without HTTP", detail).at(path));
+        let detail = format!(
+            "{path}: it is for the type \"http\", and the type is \"tcp\": change the type, or leave the path out."
+        );
+        found.push(Diagnostic::error("path without type \"http\"", detail).at(path));
     }
     for (name, seconds, minutes, range) in
         [("interval", 999, 10, "1s to 999s, or 1m to 10m"), ("timeout", 60, 0, "1s to 60s")]
@@ -239,7 +241,7 @@ fn check_health(port_at: &AttributePath, port: &Value) -> Vec<Diagnostic> {
         if !is_right {
             let path = at(name);
             let detail = format!("{path}: {text:?} is not a duration of {range}, such as \"5s\".");
-            found.push(Diagnostic::error("Not a duration", detail).at(path));
+            found.push(Diagnostic::error("Invalid duration", detail).at(path));
         }
     }
     found

@@ -50,7 +50,7 @@ impl KindResource {
                 ),
             ),
             (_, 401) => shared(
-                "The control plane does not know this user",
+                "The control plane rejected the credentials",
                 format!(
                     "{error}. The token or certificate is invalid or expired: get another, for a local control plane with \"sudo berth kubeconfig\"."
                 ),

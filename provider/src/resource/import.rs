@@ -27,18 +27,18 @@ impl KindResource {
         if !fits {
             let form = if self.is_namespaced {
                 format!(
-                    "{:?} is no name of an object. Write namespace/name, or name for namespace \"default\"",
+                    "{:?} is not the name of an object. Write namespace/name, or name for namespace \"default\"",
                     format!("{namespace}/{name}")
                 )
             } else {
                 format!(
-                    "{name:?} is no name of an object. {} has no namespace: write its name",
+                    "{name:?} is not the name of an object. {} has no namespace: write its name",
                     self.info.kind
                 )
             };
             let example = if self.is_namespaced { "default/web" } else { "web" };
             let detail = format!("{form}: terraform import {}.NAME {example}", self.info.type_name);
-            return Diagnostic::error("Nothing can be imported by that name", detail).into();
+            return Diagnostic::error("Invalid import ID", detail).into();
         }
         let state = self.imported(&namespace, &name);
         let private = self.imported_private().to_bytes();

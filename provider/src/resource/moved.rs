@@ -110,10 +110,10 @@ impl KindResource {
     pub(super) fn taken_up(&self, state: &Value, origin: &str) -> Diagnostic {
         let title = self.title(&self.address(state));
         let detail = format!(
-            "It exists in berth, so the moved block of {origin} takes it up as an import would. If that is not intended, remove \
+            "It exists in berth, so the moved block of {origin} imports it. If that is not intended, remove \
              the moved block."
         );
-        Diagnostic::warning(format!("{title} is taken up by a moved block"), detail)
+        Diagnostic::warning(format!("{title} is imported by a moved block"), detail)
     }
 
     /// Refuses to act on a state that the move alone has made, and to destroy or replace an object that a move has just found.
@@ -125,15 +125,16 @@ impl KindResource {
     ) -> Option<Diagnostic> {
         let origin = private.moved_from.as_ref().filter(|_| !prior.is_null())?;
         if prior.get("uid").is_null() {
-            let detail = "It is not known whether berth has the object. Plan without -refresh=false.";
-            return Some(Diagnostic::error(format!("{origin} was moved and not read"), detail));
+            let detail = "Without a refresh the provider cannot see whether berth has the object. Plan again without -refresh=false.";
+            return Some(Diagnostic::error(format!("{origin} cannot be moved without a refresh"), detail));
         }
         let title = self.title(&self.address(prior));
         let detail = format!(
-            "It existed in berth before the moved block of {origin} took it up, and this plan would destroy it. Remove the moved \
+            "It existed in berth before the moved block of {origin} imported it, and this plan would destroy it. Remove the moved \
              block; to manage {title} with its present values, import it."
         );
-        is_destructive.then(|| Diagnostic::error(format!("{title} is not what was moved"), detail))
+        is_destructive
+            .then(|| Diagnostic::error(format!("{title} would be destroyed after a moved block"), detail))
     }
 
     /// Names the values of a create that differ from those that a moved block has brought.

@@ -164,7 +164,7 @@ fn missing(named: &Named, namespace: &str, elsewhere: &str, hint: &str) -> Diagn
     let Named { path, reference, name } = named;
     let list = reference
         .list
-        .map(|list| format!(" The data source {list} lists those there are."))
+        .map(|list| format!(" The data source {list} lists the existing ones."))
         .unwrap_or_default();
     let detail = format!(
         "{path}: there is no {} {name:?} {}.{elsewhere}{list}{hint}",

@@ -58,7 +58,7 @@ impl KindResource {
         run.destroyed(&at).filter(|prior| self.is_same(prior, planned))?;
         let detail = format!(
             "The state has the same object at another address, which this plan destroys: it would be deleted, and created again \
-             without its data. {} To delete it indeed, apply its removal first.",
+             without its data. {} To delete its data on purpose, remove the resource in an apply of its own first.",
             self.moved_block()
         );
         let summary = format!("{} would be destroyed and created", self.title(&at));
@@ -67,7 +67,7 @@ impl KindResource {
 
     fn moved_block(&self) -> String {
         let name = self.info.type_name;
-        format!("If the resource was renamed, say so: moved {{ from = {name}.OLD, to = {name}.NEW }}.")
+        format!("If the resource was renamed, declare that: moved {{ from = {name}.OLD, to = {name}.NEW }}.")
     }
 
     /// Whether a create declares what the prior state of another address declares, as far as values are known.

@@ -145,7 +145,7 @@ pub(super) fn check(bootstrap: &Value) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for (own, other) in exclusive() {
         if set(own) && set(other) {
-            let detail = format!("Only one of {own} and {other} can be set.");
+            let detail = format!("Only one of {own} and {other} can be set: leave the other out.");
             let what = if own.starts_with("user_data") { "User data" } else { "Bootstrap data" };
             found.push(Diagnostic::error(format!("{what} from two places"), detail).at(path(other)));
         }
@@ -169,7 +169,7 @@ pub(super) fn check(bootstrap: &Value) -> Vec<Diagnostic> {
     if set("password_expires")
         && ["password_hash", "password_wo", "secret_name"].iter().all(|name| bootstrap.get(name).is_null())
     {
-        let detail = "It is about the password of the default user, which is not set: set password_wo or password_hash.";
+        let detail = "It applies to the password of the default user, which is not set: set password_wo or password_hash too.";
         found.push(Diagnostic::error("Missing password", detail).at(path("password_expires")));
     }
     found.extend(check_user_data(bootstrap));

@@ -63,14 +63,18 @@ pub(super) fn check_shares(config: &Value) -> Vec<Diagnostic> {
             found.push(Diagnostic::error("Invalid tag", detail).at(path.clone()));
         }
         if !tags.insert(tag) {
-            let detail = format!("Two shares have the tag {tag:?}: the guest could mount only one of them.");
-            found.push(Diagnostic::error("The tag is another share's", detail).at(path));
+            let detail = format!(
+                "Two shares have the tag {tag:?}: the guest could mount only one of them. Give one of them another tag."
+            );
+            found.push(Diagnostic::error("Duplicate tag", detail).at(path));
         }
     }
     if !shares.is_empty() && config.get("power").as_str() == Some("Suspended") {
-        let detail =
-            "A VM with shares cannot be suspended: their state cannot be saved. Set power to Stopped.";
-        found.push(Diagnostic::error("Shares cannot be suspended", detail).at(AttributePath::root("power")));
+        let detail = "A VM with shares cannot be suspended: their state cannot be saved. Set power to Stopped, or remove the shares.";
+        found.push(
+            Diagnostic::error("A VM with shares cannot be suspended", detail)
+                .at(AttributePath::root("power")),
+        );
     }
     found
 }
@@ -92,10 +96,10 @@ pub(crate) fn check(config: &Value) -> Vec<Diagnostic> {
         }
         if !devices.is_empty() && config.get("power").as_str() == Some("Suspended") {
             let detail = format!(
-                "A VM with {noun} of its host cannot be suspended: their state cannot be saved. Set power to Stopped."
+                "A VM with {noun} of its host cannot be suspended: their state cannot be saved. Set power to Stopped, or remove them from {list}."
             );
             let path = AttributePath::root("power");
-            found.push(Diagnostic::error(format!("{noun} cannot be suspended"), detail).at(path));
+            found.push(Diagnostic::error(format!("A VM with {noun} cannot be suspended"), detail).at(path));
         }
     }
     found

@@ -76,7 +76,10 @@ pub(super) fn check_disks(config: &Value) -> Vec<Diagnostic> {
             vec![Diagnostic::error("No boot disk", detail).at("disks")]
         }
         [_, second, ..] => {
-            let detail = format!("{} disks have boot = true; exactly one may.", booting.len());
+            let detail = format!(
+                "{} disks have boot = true; exactly one may. Remove it from the others.",
+                booting.len()
+            );
             let path = AttributePath::root("disks").index(*second).attribute("boot");
             vec![Diagnostic::error("More than one boot disk", detail).at(path)]
         }

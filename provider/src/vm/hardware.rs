@@ -40,8 +40,8 @@ pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
         if config.get(name).as_str().is_some() && !has_screen {
             let path = AttributePath::root(name);
             let detail =
-                format!("{path} is for a screen, which the VM does not have: set graphics to \"VGA\".");
-            found.push(Diagnostic::error("A VM without a screen", detail).at(path));
+                format!("{path} is for VMs with a screen: set graphics to \"VGA\", or leave {path} out.");
+            found.push(Diagnostic::error("No graphics card", detail).at(path));
         }
     }
     found.extend(check_boot_order(config));
@@ -72,7 +72,7 @@ fn check_boot_order(config: &Value) -> Option<Diagnostic> {
     let twice = sources.iter().enumerate().find(|(i, source)| sources[..*i].contains(source));
     if let Some((i, source)) = twice {
         let path = path.index(i);
-        let detail = format!("{path}: {source:?} is in the list twice.");
+        let detail = format!("{path}: {source:?} is in the list twice: remove one of them.");
         return Some(Diagnostic::error("A boot source is listed twice", detail).at(path));
     }
     // Without the attribute a VM has an interface.

@@ -119,14 +119,14 @@ pub(super) fn check_interfaces(config: &Value) -> Vec<Diagnostic> {
         if has("allowed_addresses") && has("security_groups") {
             let path = AttributePath::root("network_interfaces").index(i).attribute("allowed_addresses");
             let detail = format!(
-                "{path}: a security group would not know these addresses. Leave out `allowed_addresses` or `security_groups`."
+                "{path}: security groups match only the allocated addresses of an interface. Leave out `allowed_addresses` or `security_groups`."
             );
-            found.push(Diagnostic::error("Further addresses of a filtered interface", detail).at(path));
+            found.push(Diagnostic::error("Both allowed_addresses and security_groups", detail).at(path));
         }
         if public(interface).is_some() && public(interface) == public_ipv6(interface) {
             let path = AttributePath::root("network_interfaces").index(i).attribute("public_ipv6");
             let detail = format!(
-                "{path}: public_ip names it too, and it has one address: name another berth_public_ip, of a pool of IPv6."
+                "{path}: public_ip names it too, and a berth_public_ip has one address: name another one, of an IPv6 pool."
             );
             found.push(Diagnostic::error("One public address for both families", detail).at(path));
         }

@@ -63,9 +63,11 @@ fn check_most_cpus(config: &Value) -> Option<Diagnostic> {
     let most = config.get("max_cpus").as_i64()?;
     let path = AttributePath::root("max_cpus");
     let detail = match config.get("cpus").as_i64() {
-        Some(cpus) if most < cpus => format!("{path}: {most} is less than cpus, which is {cpus}."),
+        Some(cpus) if most < cpus => {
+            format!("{path}: {most} is less than cpus, which is {cpus}: set at least {cpus}.")
+        }
         _ if is_declared(config.get("cpu_topology")) => format!(
-            "{path}: max_cpus and cpu_topology exclude each other: CPUs that are plugged in are cores of one socket."
+            "{path}: max_cpus and cpu_topology exclude each other, because hot-plugged CPUs are cores of one socket: leave one of them out."
         ),
         _ => return None,
     };
@@ -79,7 +81,7 @@ fn check_numa_nodes(config: &Value) -> Option<Diagnostic> {
     let maximum = ["max_cpus", "max_memory"].into_iter().find(|name| is_declared(config.get(name)));
     let detail = if let Some(maximum) = maximum {
         format!(
-            "{path}: numa_nodes and {maximum} exclude each other: what is plugged in would be of one node."
+            "{path}: numa_nodes and {maximum} exclude each other, because hot-plugged CPUs or memory would belong to one node: leave one of them out."
         )
     } else {
         let topology = declared_topology(config);
@@ -113,7 +115,7 @@ fn check_huge_pages(config: &Value) -> Option<Diagnostic> {
     if is_declared(config.get("max_memory")) {
         let path = AttributePath::root("huge_pages");
         let detail = format!(
-            "{path}: huge_pages and max_memory exclude each other: memory in huge pages is allocated at the start."
+            "{path}: huge_pages and max_memory exclude each other, because memory in huge pages is allocated at the start: leave one of them out."
         );
         return Some(Diagnostic::error("Invalid huge_pages", detail).at(path));
     }
@@ -138,7 +140,7 @@ fn check_dedicated_cpus(config: &Value) -> Option<Diagnostic> {
     if is_dedicated && is_declared(config.get("max_cpus")) {
         let path = AttributePath::root("dedicated_cpu_placement");
         let detail = format!(
-            "{path}: dedicated_cpu_placement and max_cpus exclude each other: CPUs of the host are given at the start."
+            "{path}: dedicated_cpu_placement and max_cpus exclude each other, because CPUs of the host are assigned at the start: leave one of them out."
         );
         return Some(Diagnostic::error("Invalid dedicated_cpu_placement", detail).at(path));
     }
@@ -188,7 +190,7 @@ fn check_reservation(config: &Value) -> Option<Diagnostic> {
     let path = AttributePath::root("cpu_reservation");
     let most = |name: &str, most: i64| {
         let (reserved, most) = (CpuAmount::from_millis(reserved), most as f64 / 1000.0);
-        format!("{path}: {reserved} is more than {name}, which is {most}.")
+        format!("{path}: {reserved} is more than {name}, which is {most}: reserve less, or raise {name}.")
     };
     let cpus = config.get("cpus").as_i64().map(|cpus| ("cpus", cpus.saturating_mul(1000)));
     let limit = millis("cpu_limit").map(|limit| ("cpu_limit", i64::from(limit)));
@@ -211,7 +213,7 @@ fn check_memory_reservation(config: &Value) -> Option<Diagnostic> {
     let excluded = excluded.into_iter().find(|(_, is_declared)| *is_declared);
     let detail = match (bytes(config.get("memory")), excluded) {
         (_, Some((name, _))) => format!(
-            "{path}: memory_reservation and {name} exclude each other: with {name} all of the memory is kept for the VM."
+            "{path}: memory_reservation and {name} exclude each other, because {name} reserves all of the memory for the VM: leave one of them out."
         ),
         (Some(memory), None) if reserved > memory => format!(
             "{path}: {} is more than memory, which is {}.",

@@ -62,7 +62,7 @@ async fn a_declared_port_that_another_entry_keeps_is_reported_by_the_plan() {
     let declared = json!({"name": "web", "port": 30_000, "targets": ["web"]});
     let plan = stage.plan(&ip(&[entry("ssh"), declared.clone()])).await;
     let text = text_of(&plan.diagnostics);
-    assert!(text.contains("ports[1].port: port 30000 has been given out to the entry \"ssh\""), "{text}");
+    assert!(text.contains("ports[1].port: port 30000 is allocated to the entry \"ssh\""), "{text}");
     let other = json!({"name": "web", "port": 30_000, "protocol": "udp", "targets": ["web"]});
     let plan = stage.plan(&ip(&[entry("ssh"), other])).await;
     assert_eq!(text_of(&plan.diagnostics), "", "a port of another protocol is another port");

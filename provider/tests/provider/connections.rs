@@ -141,7 +141,7 @@ async fn a_kubeconfig_that_is_missing_or_malformed_or_lacks_the_context_is_one_e
     let block = json!({"kubeconfig": shown});
     fails(&block, &[&shown, "does not exist"]).await;
     fs::write(&file, "- canary-token\n").expect("the directory is ours");
-    fails(&block, &[&shown, "no valid kubeconfig"]).await;
+    fails(&block, &[&shown, "not a valid kubeconfig"]).await;
     fs::write(&file, "{}").expect("the directory is ours");
     fails(&block, &[&shown, "no current-context"]).await;
     let mut wrong = kubeconfig(&file, "https://127.0.0.1:1");

@@ -94,7 +94,7 @@ async fn terraform_creates_the_vms_and_disks_that_other_providers_managed() {
     }
     assert!(!text.contains("VM default/app differs"), "its configuration has the values that it had: {text}");
     let (code, text) = terraform.plan(&["-refresh=false"]).await;
-    assert!(code == Some(1) && text.contains("was moved and not read"), "{text}");
+    assert!(code == Some(1) && text.contains("cannot be moved without a refresh"), "{text}");
 
     let text = terraform.ok(&["apply", "-auto-approve"]).await;
     assert!(text.contains("7 added, 0 changed, 0 destroyed"), "{text}");
@@ -159,7 +159,7 @@ async fn a_move_takes_up_an_object_that_exists_and_never_destroys_it() {
 
     let mut moved = Stage::new(&ours, "berth_vm");
     let found = moved.move_from(LIBVIRT, "libvirt_domain", &domain()).await;
-    assert!(text_of(&found).contains("VM default/web is taken up by a moved block"), "{found:?}");
+    assert!(text_of(&found).contains("VM default/web is imported by a moved block"), "{found:?}");
     let mac = AttributePath::root("network_interfaces").index(0).attribute("mac_address");
     assert_ne!(moved.state.at(&mac).as_str(), Some("52:54:00:AA:00:01"), "the values are the object's");
     assert!(moved.plan_is_empty(&config).await);
@@ -172,7 +172,7 @@ async fn a_move_takes_up_an_object_that_exists_and_never_destroys_it() {
     for response in [moved.plan(&other).await, moved.plan_destroy().await] {
         let text = text_of(&response.diagnostics);
         let refused = response.diagnostics.iter().any(|one| one.severity == Severity::Error);
-        assert!(refused && text.contains("VM default/web is not what was moved"), "{text}");
+        assert!(refused && text.contains("VM default/web would be destroyed after a moved block"), "{text}");
     }
 
     // The next run reads a state of berth, as any other.

@@ -33,7 +33,7 @@ impl std::fmt::Debug for Join {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum JoinError {
     /// It lacks the prefix.
-    #[error("this is no join string: one begins with {MARK:?} and is printed by `berth token create HOST`")]
+    #[error("this is not a join string: `berth token create HOST` prints one, which begins with {MARK:?}")]
     NotOne,
     /// It has the prefix, and the rest is malformed.
     #[error("the join string is damaged (was all of it copied?): {0}")]

@@ -88,10 +88,10 @@ pub(super) fn schedule(options: &BackupSchedule) -> anyhow::Result<Option<berth_
     let Some(folder) = options.backup_to.clone() else { return Ok(None) };
     let every = options.backup_every.0;
     if every < LEAST {
-        bail!("--backup-every: at least {} s", LEAST.as_secs());
+        bail!("--backup-every: the interval must be at least {} seconds", LEAST.as_secs());
     }
     if !folder.is_absolute() {
-        bail!("--backup-to {}: an absolute path", folder.display());
+        bail!("--backup-to {}: give an absolute path, which begins with /", folder.display());
     }
     Ok(Some(berth_apiserver::BackupSchedule {
         folder,

@@ -40,7 +40,9 @@ pub(super) async fn config(connection: &Connection) -> anyhow::Result<Config> {
         None if connection.context.is_some() => {
             Config::from_kubeconfig(&options).await.context("using the kubeconfig")
         }
-        None => Config::infer().await.context("finding a control plane: set --kubeconfig"),
+        None => Config::infer().await.context(
+            "finding a control plane: set --kubeconfig or BERTH_KUBECONFIG, or run berth up on this machine",
+        ),
     }
 }
 

@@ -61,8 +61,7 @@ async fn revision(client: &Client, at: &str) -> anyhow::Result<String> {
     }
     let time = match crate::cli::time(at) {
         Ok(ago) => {
-            let then =
-                SystemTime::now().checked_sub(ago.0).context("--at: that long ago there was no time")?;
+            let then = SystemTime::now().checked_sub(ago.0).context("--at: the time is too long ago")?;
             k8s_openapi::jiff::Timestamp::try_from(then).context("--at")?.to_string()
         }
         Err(_) => at.to_owned(),
@@ -70,10 +69,10 @@ async fn revision(client: &Client, at: &str) -> anyhow::Result<String> {
     let path = format!("/history?at={}", resources::encoded(&time));
     let found = match resources::get(client, &path).await {
         Err(error) if resources::has_code(&error, 410) => {
-            bail!("--at {at}: history is not kept that long (see berth up --history-for)")
+            bail!("--at {at}: this is before the history that is kept (see berth up --history-for)")
         }
         Err(error) if resources::has_code(&error, 404) => {
-            bail!("this control plane keeps no history: only that of `berth up` does")
+            bail!("this control plane keeps no history: berth history and berth diff need that of `berth up`")
         }
         other => other.with_context(|| format!("--at {at}"))?,
     };

@@ -144,11 +144,11 @@ fn expected(image: &Image) -> anyhow::Result<Expected> {
         bail!("Image {name} is not ready{why}");
     }
     if !image.is_local() {
-        bail!("Image {name} has a URL, which its hosts download it from: download it from there");
+        bail!("Image {name} comes from a URL (spec.source.url): download it from that URL");
     }
     if !image.is_copyable() {
         bail!(
-            "Image {name} was decompressed or converted on its host, whose file has other bytes than the checksum is of: use the file \
+            "Image {name} was decompressed or converted on its host, so that its file there does not match the checksum: use the file \
              that was uploaded"
         );
     }

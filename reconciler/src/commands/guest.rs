@@ -51,7 +51,7 @@ async fn run(options: ExecOptions) -> anyhow::Result<ExitCode> {
     match session.next_within(timeout.0 + session::ANSWER).await? {
         HostMessage::Exit(exit) => print(&exit),
         HostMessage::Error(text) => bail!("{text}"),
-        _ => bail!("the host sent something else than the exit of the command"),
+        _ => bail!("the host sent an unexpected message: its version of berth may differ from this one"),
     }
 }
 

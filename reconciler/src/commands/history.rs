@@ -12,7 +12,9 @@ use super::{connect, resources};
 
 pub(super) async fn run(options: HistoryOptions) -> anyhow::Result<()> {
     let (kind, name) = resources::split(&options.object);
-    let Some(name) = name else { bail!("{:?}: KIND/NAME, as in vm/web", options.object) };
+    let Some(name) = name else {
+        bail!("{:?} does not have the form KIND/NAME: write for example vm/web", options.object)
+    };
     let name = resources::checked(name)?;
     let namespace = resources::checked(&options.namespace)?;
     let client = client_of(connect::admin(&options.connection, &options.state.state_dir).await?)?;

@@ -187,13 +187,13 @@ async fn until_empty(client: &Client, host: &str, limit: Duration) -> anyhow::Re
         let api: TypedApi<Host> = TypedApi::all(client.clone());
         let state = api.get(host).await.with_context(|| format!("reading Host {host}"))?;
         if !state.spec.draining {
-            bail!("host {host} is not drained any more: it was uncordoned");
+            bail!("host {host} is no longer drained: another client uncordoned it");
         }
         if begun.elapsed() >= limit {
             let silent =
                 if self::state(&state).starts_with("Silent") { " (its agent is silent)" } else { "" };
             bail!(
-                "{} VMs of host {host} still run after {} seconds{silent}; it goes on being drained",
+                "{} VMs of host {host} still run after {} seconds{silent}; the drain continues. See their stop settings, or `berth why vm/NAME`",
                 running.len(),
                 limit.as_secs()
             );
@@ -210,7 +210,7 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
     left.extend(named(&bound::<HotswapDiskAttachment>(client, host).await?));
     if !lost && !left.is_empty() {
         bail!(
-            "{} objects are bound to host {host}: {}. Delete them first, or say --lost if the machine is gone for \
+            "{} objects are bound to host {host}: {}. Delete them first, or use --lost if the machine is gone for \
              good with everything on it",
             left.len(),
             some(&left)
@@ -221,7 +221,7 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
         accounts.get_opt(&access::account_name(host)).await.context("reading the host's account")?;
     if account.is_none() && is_alive(client, host).await? {
         bail!(
-            "the agent of host {host} runs with an administrator's access and would make it again: stop it first"
+            "the agent of host {host} uses the credentials of an administrator and would create the Host again: stop the agent first"
         );
     }
     if known.is_none() && account.is_none() {
@@ -279,7 +279,7 @@ async fn until_gone(hosts: &TypedApi<Host>, host: &str) -> anyhow::Result<()> {
     while hosts.get_opt(host).await.with_context(|| format!("reading Host {host}"))?.is_some() {
         if begun.elapsed() > GONE_WITHIN {
             bail!(
-                "Host {host} is deleted and goes once the controllers see that nothing is bound to it: do they run?"
+                "Host {host} is marked for deletion, and still exists: check that the controllers run (berth up, or berth controllers)"
             );
         }
         tokio::time::sleep(LOOK_EVERY).await;

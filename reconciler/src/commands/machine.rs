@@ -85,8 +85,8 @@ fn hold(path: &Path) -> anyhow::Result<File> {
 
 fn taken(who: &str) -> anyhow::Error {
     anyhow!(
-        "another berth{who} manages the VMs and networks of this machine already: one agent a machine \
-         (stop it first, or start this one with --no-agent if it is to be a control plane only)"
+        "another berth{who} manages the VMs and networks of this machine already, and only one can: \
+         stop it first, or start this one with --no-agent if it is to be a control plane only"
     )
 }
 

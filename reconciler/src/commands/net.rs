@@ -218,7 +218,7 @@ async fn running(options: &TraceOptions, name: &str) -> anyhow::Result<(Client, 
     if state != Some(VMState::Running) {
         let state = state.map_or_else(|| "not reported yet".to_owned(), |state| format!("{state:?}"));
         bail!(
-            "VM {name} does not run (its state is {state}): the rules of its host are those of VMs that run"
+            "VM {name} does not run (its state is {state}): only the packets of a running VM can be traced. Start it: berth start {name}"
         );
     }
     Ok((client, vm))
@@ -237,9 +237,11 @@ fn interface(vm: &VM, wanted: Option<&str>, network: Option<&str>) -> anyhow::Re
         (None, _, [only]) => Some(*only),
         (None, [only], _) => Some(only),
         (None, ..) if network.is_some() => {
-            bail!("VM {name} has several interfaces ({names}): give the address of one in place of its name")
+            bail!(
+                "VM {name} has several interfaces ({names}): give the address of one of them instead of the name of the VM"
+            )
         }
-        (None, ..) => bail!("VM {name} has several interfaces: name one of {names} (--interface)"),
+        (None, ..) => bail!("VM {name} has several interfaces: choose one with --interface ({names})"),
     };
     match (found, wanted) {
         (Some(found), _) => Ok(found.clone()),

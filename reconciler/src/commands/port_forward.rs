@@ -42,7 +42,7 @@ impl PortKind {
     fn checked(self, port: u32) -> anyhow::Result<()> {
         ensure!(
             self == Self::Vsock || port <= u32::from(u16::MAX),
-            "port {port} is none of TCP, whose last one is 65535: --vsock has further ones"
+            "port {port} is not a TCP port: use 1 to 65535. Only ports of --vsock can be greater"
         );
         Ok(())
     }
@@ -132,7 +132,7 @@ async fn forward(remote: &Remote, mut client: TcpStream) -> anyhow::Result<()> {
         SocketAddr::V6(_) => false,
     };
     if !is_ours {
-        bail!("it belongs to another user of this machine");
+        bail!("its client runs as another user of this machine: use the user of this command, or root");
     }
     client.set_nodelay(true).context("connecting")?;
     let mut guest = remote.connect().await?;

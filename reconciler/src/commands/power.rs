@@ -74,7 +74,7 @@ pub(super) async fn run(verb: Verb, options: PowerOptions) -> anyhow::Result<()>
 
 async fn declare(vms: &TypedApi<VM>, verb: Verb, namespace: &str, name: &str) -> anyhow::Result<Awaited> {
     let found = vms.get_opt(name).await.with_context(|| format!("reading VM {name}"))?;
-    let Some(vm) = found else { bail!("there is no VM {name} in namespace {namespace}") };
+    let Some(vm) = found else { bail!("there is no VM {name} in namespace {namespace} (see -n)") };
     let change = change(verb, &vm);
     let token = change.as_ref().and_then(|spec| spec["restartToken"].as_str()).map(str::to_owned);
     let Some(spec) = change else { return Ok(Awaited { name: name.to_owned(), token }) };
@@ -146,7 +146,7 @@ async fn wait(vms: &TypedApi<VM>, verb: Verb, awaited: &Awaited, end: Instant) -
         }
         if Instant::now() >= end {
             bail!(
-                "VM {name} has not reached the state in time: `berth why vm/{name}` says what it waits for"
+                "VM {name} has not reached the state within --timeout: `berth why vm/{name}` names the cause. The change stays declared"
             );
         }
         tokio::time::sleep(LOOK_EVERY).await;

@@ -49,7 +49,7 @@ pub(super) fn split(object: &str) -> (String, Option<&str>) {
 pub(super) fn checked(name: &str) -> anyhow::Result<&str> {
     let fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b':');
     if name.is_empty() || name.starts_with('.') || !name.bytes().all(fine) {
-        bail!("{name:?} is no object's name");
+        bail!("{name:?} is not the name of an object: use letters, digits, \"-\", \".\" and \":\"");
     }
     Ok(name)
 }
@@ -81,7 +81,7 @@ pub(super) async fn named(client: &Client, name: &str) -> anyhow::Result<Resourc
         }
     }
     let known: Vec<&str> = all.iter().map(|resource| &*resource.singular).collect();
-    bail!("there is no kind {name:?}; there are {}", known.join(", "))
+    bail!("there is no kind {name:?}; the kinds are: {}", known.join(", "))
 }
 
 async fn served(client: &Client, prefix: &str) -> anyhow::Result<Vec<Resource>> {

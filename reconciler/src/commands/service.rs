@@ -89,7 +89,7 @@ pub(super) fn options_of_variables(
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
         };
         if given.iter().any(names_the_option) {
-            bail!("--env {name}: --{long} is given as well, and the option counts");
+            bail!("--env {name}: the option --{long} sets the same and has priority: leave one of them out");
         }
         // The value of a flag is not that of an option.
         if option.is_some_and(|option| option.get_action().takes_values()) && name != "BERTH_JOIN" {
@@ -102,7 +102,7 @@ pub(super) fn options_of_variables(
 fn install(units: &[Unit], folder: &Path) -> anyhow::Result<()> {
     if !folder.is_dir() {
         bail!(
-            "{} is no folder: does systemd run on this machine? `berth service print` prints the units",
+            "{} is not a folder: is this a machine with systemd? Name another folder with --folder, or print the units with `berth service print`",
             folder.display()
         );
     }
@@ -169,7 +169,7 @@ async fn stop_guests(state_dir: &Path, suspend: bool, timeout: TimeSpan) -> anyh
         }
         let now = Instant::now();
         if now >= end {
-            bail!("{} VMs are not off: {}", left.len(), some(&left));
+            bail!("{} VMs are not off at the end of --timeout: {}", left.len(), some(&left));
         }
         if now >= hurry && path != LATE {
             eprintln!("{} VMs are not off yet: they are asked at once, whatever their order", left.len());
@@ -185,7 +185,7 @@ async fn stop_guests(state_dir: &Path, suspend: bool, timeout: TimeSpan) -> anyh
 async fn shut_down_all(state_dir: &Path, end: Instant) -> anyhow::Result<()> {
     let left = shut_down_guests(state_dir, end.saturating_duration_since(Instant::now())).await?;
     if !left.is_empty() {
-        bail!("{} guests still run: instances {}", left.len(), some(&left));
+        bail!("{} guests still run at the end of --timeout: instances {}", left.len(), some(&left));
     }
     Ok(())
 }
@@ -262,9 +262,9 @@ mod tests {
                 Role::Up,
                 &["--listen=0.0.0.0:7443"],
                 ("BERTH_LISTEN", "1.2.3.4:5"),
-                "--listen is given as well",
+                "the option --listen sets the same",
             ),
-            (Role::Up, none, ("BERTH_STATE_DIR", "/srv"), "--state-dir is given as well"),
+            (Role::Up, none, ("BERTH_STATE_DIR", "/srv"), "the option --state-dir sets the same"),
             (Role::Host, none, ("BERTH_JOIN", "berth1.x"), "readable by every user"),
         ];
         for (role, arguments, variable, expected) in cases {

@@ -75,7 +75,7 @@ pub(super) fn ca(config: &Config) -> Option<String> {
 /// Returns the address at which hosts reach the control plane.
 pub(super) async fn server(config: &Config, given: Option<&str>) -> anyhow::Result<String> {
     if let Some(given) = given {
-        let url: http::Uri = given.parse().context("--server is no URL")?;
+        let url: http::Uri = given.parse().context("--server must be https://HOST:PORT")?;
         if url.scheme_str() != Some("https") || url.host().is_none() {
             bail!("--server must be https://HOST:PORT");
         }
@@ -96,7 +96,7 @@ pub(super) async fn server(config: &Config, given: Option<&str>) -> anyhow::Resu
     if !matches!(reached, Ok(Ok(_))) {
         bail!(
             "the control plane does not answer at {address}:{port}, where other machines would look for it: \
-             start it with `berth up --listen 0.0.0.0:{port}`, or say --server https://ADDRESS:PORT"
+             start it with `berth up --listen 0.0.0.0:{port}`, or set --server https://ADDRESS:PORT"
         );
     }
     Ok(match address {

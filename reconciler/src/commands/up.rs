@@ -149,7 +149,7 @@ async fn wait(
             Some(Ok(Err(error))) => Err(error),
             Some(Err(error)) => Err(error).context("a part of berth ended"),
             Some(Ok(Ok(()))) | None if cancel.is_cancelled() => Ok(()),
-            Some(Ok(Ok(()))) | None => bail!("a part of berth ended by itself"),
+            Some(Ok(Ok(()))) | None => bail!("a part of berth ended unexpectedly: see the log above"),
         },
         served = http => served.context("serving the API")?.context("serving the API"),
     }

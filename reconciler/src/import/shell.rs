@@ -26,7 +26,7 @@ pub enum ShellError {
     OpenQuote,
     /// A variable, a command or a home directory.
     #[error(
-        "it has {0:?}, which only the shell that runs it knows: write the value there, or import the running process by its PID"
+        "it has {0:?}, whose value only the shell knows that runs it: write the value there, or import the running process by its PID"
     )]
     Expansion(String),
 }

@@ -51,7 +51,9 @@ fn reader(options: ListBackupsOptions) -> anyhow::Result<RepositoryReader> {
         let folder = std::path::absolute(folder).context("the folder")?;
         return Ok(RepositoryReader::in_folder(folder, password));
     }
-    let variable = |name: &str| env::var(name).with_context(|| format!("the variable {name}"));
+    let variable = |name: &str| {
+        env::var(name).with_context(|| format!("the environment variable {name}, which --s3-endpoint needs"))
+    };
     let credentials = (variable("AWS_ACCESS_KEY_ID")?, variable("AWS_SECRET_ACCESS_KEY")?);
     let (endpoint, bucket) = (s3_endpoint.unwrap_or_default(), bucket.unwrap_or_default());
     let store = ObjectStore { endpoint, region, bucket, prefix };

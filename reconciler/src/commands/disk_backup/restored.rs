@@ -64,7 +64,7 @@ pub(super) fn restored(sources: &[Source], wanted: WantedVm<'_>) -> anyhow::Resu
     let by_disk = by_disk(sources)?;
     // Of several moments, the last declaration.
     let last = sources.iter().max_by(|a, b| a.taken_at.cmp(&b.taken_at));
-    let Some(last) = last else { bail!("no backup is named") };
+    let Some(last) = last else { bail!("no backup is named: name one Backup of each disk of the VM") };
     let declared = &last.declaration;
     let name = wanted.name.unwrap_or(&declared.vm);
     let mut spec = declared.spec.clone();
@@ -116,7 +116,12 @@ fn by_disk(sources: &[Source]) -> anyhow::Result<BTreeMap<&str, &Source>> {
             );
         }
         if let Some(other) = found.insert(&declared.disk, source) {
-            bail!("Backups {} and {} are both of Disk {}", other.backup, source.backup, declared.disk);
+            bail!(
+                "Backups {} and {} are both of Disk {}: name one of them",
+                other.backup,
+                source.backup,
+                declared.disk
+            );
         }
     }
     Ok(found)
@@ -131,13 +136,16 @@ fn check_disks(
 ) -> anyhow::Result<()> {
     // Any writer of the repository may have chosen it.
     let is_known = |of_vm: &Value| of_vm.is_object() && ResourceName::is_dns_label(disk_of(of_vm));
-    ensure!(of_vm.iter().all(is_known), "the list of disks of VM {vm} is not known");
+    ensure!(
+        of_vm.iter().all(is_known),
+        "the declaration of VM {vm} in the backup has an invalid list of disks"
+    );
     let is_listed = |disk: &str| of_vm.iter().any(|of_vm| disk_of(of_vm) == disk);
     for disk in without {
         ensure!(is_listed(disk), "VM {vm} had no Disk {disk} that --without could leave out");
         ensure!(
             !by_disk.contains_key(disk.as_str()),
-            "a Backup of Disk {disk} is named, and --without leaves it out"
+            "--without {disk}: a Backup of this Disk is named too. Leave one of them out"
         );
     }
     for (&disk, source) in by_disk {
@@ -151,11 +159,11 @@ fn check_disks(
     let missing = |of_vm: &&Value| !by_disk.contains_key(disk_of(of_vm));
     for of_vm in of_vm.iter().filter(missing) {
         let disk = disk_of(of_vm);
-        ensure!(!is_boot(of_vm), "no Backup is of Disk {disk}, from which VM {vm} boots");
+        ensure!(!is_boot(of_vm), "no Backup of Disk {disk} is named, from which VM {vm} boots: name one");
         let is_left_out = without.iter().any(|without| without == disk);
         ensure!(
             is_left_out,
-            "no Backup is of Disk {disk} of VM {vm}: name one, or leave the disk out with --without {disk}"
+            "no Backup of Disk {disk} of VM {vm} is named: name one, or leave the disk out with --without {disk}"
         );
     }
     Ok(())

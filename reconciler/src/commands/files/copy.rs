@@ -66,7 +66,7 @@ impl Target {
             // Without a slash at its end.
             to.components().collect()
         };
-        ensure!(path.file_name().is_some(), "{} names no copy: it ends with ..", path.display());
+        ensure!(path.file_name().is_some(), "{} ends with ..: give the name of the copy", path.display());
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         ensure!(
             parent.is_none_or(Path::is_dir),
@@ -182,7 +182,7 @@ impl Copying<'_> {
         let left = MOST_BYTES.saturating_sub(self.copied.bytes);
         ensure!(
             node.size <= left,
-            "{} has {} bytes, and at most {left} more are copied",
+            "{} has {} bytes, and this copy can have only {left} more: copy the file by itself",
             shown(path),
             node.size
         );

@@ -14,6 +14,6 @@ pub(in crate::commands) async fn press(options: ButtonOptions, wanted: ConsoleUs
     match session.next().await? {
         HostMessage::End => Ok(()),
         HostMessage::Error(text) => bail!("{text}"),
-        _ => bail!("the host sent something else than a confirmation: is it newer?"),
+        _ => bail!("the host sent an unexpected message: its version of berth may differ from this one"),
     }
 }

@@ -88,7 +88,7 @@ async fn expect(session: &mut Session, wanted: &HostMessage) -> anyhow::Result<(
     match session.next().await? {
         HostMessage::Error(text) => bail!("{text}"),
         message if message == *wanted => Ok(()),
-        _ => bail!("the host sent another message than the one expected"),
+        _ => bail!("the host sent an unexpected message: its version of berth may differ from this one"),
     }
 }
 
@@ -113,11 +113,11 @@ async fn download(mut session: Session, path: String, to: &Path) -> anyhow::Resu
         match message {
             HostMessage::Piece(Content(piece)) => {
                 total += piece.len() as u64;
-                ensure!(total <= MAX_FILE, "the guest sends more than 4 GiB");
+                ensure!(total <= MAX_FILE, "the file is larger than 4 GiB: copy it with scp (berth ssh)");
                 file.write_all(&piece).with_context(what)?;
             }
             HostMessage::End => return file.sync_all().or_else(unsupported).with_context(what),
-            _ => bail!("the host sent something else than the file"),
+            _ => bail!("the host sent an unexpected message: its version of berth may differ from this one"),
         }
     }
 }

@@ -63,8 +63,8 @@ async fn add_disks(
     let vm = vms.get_opt(name).await.with_context(|| format!("reading {title}"))?;
     let Some(vm) = vm else {
         bail!(
-            "there is no {title} to give {} to: declare it as it was, from the start with the annotation \
-             {FORMER_UID_ANNOTATION}: {} (without it, it starts anew on empty disks)",
+            "there is no {title} that could adopt {}: create it again with its former spec and, in the same request, with the annotation \
+             {FORMER_UID_ANNOTATION}: {} (without the annotation, a new VM starts on empty disks)",
             instance.name,
             uid.as_deref().unwrap_or_default()
         );
@@ -120,8 +120,8 @@ async fn add_disks(
             (None, several) => {
                 let names: Vec<&str> = several.iter().map(|volume| volume.name.as_str()).collect();
                 bail!(
-                    "host {} has {} volumes that were made for a Disk {namespace}/{disk} of {title}, {}: say which is its, \
-                     \"berth host adopt {} {} {}\"",
+                    "host {} has {} volumes that were made for a Disk {namespace}/{disk} of {title}, {}: name the one that is the disk of the VM, for example: \
+                     berth host adopt {} {} {}",
                     host.name_any(),
                     names.len(),
                     names.join(" and "),
@@ -139,7 +139,11 @@ async fn add_disks(
 fn are_distinct(found: &[(Orphan, OrphanOwner)]) -> anyhow::Result<()> {
     for (n, (orphan, owner)) in found.iter().enumerate() {
         if owner.uid.as_deref().unwrap_or_default().is_empty() {
-            bail!("{} {} does not say which object it was made for: release it", orphan.kind, orphan.name);
+            bail!(
+                "{} {} has no record of the object that it was made for, and cannot be adopted: release it with berth host release",
+                orphan.kind,
+                orphan.name
+            );
         }
         let is_same = |(_, of): &&(Orphan, OrphanOwner)| {
             (&of.kind, &of.namespace, &of.name) == (&owner.kind, &owner.namespace, &owner.name)
@@ -204,7 +208,9 @@ pub(super) async fn release(client: &Client, host: &str, names: &[String]) -> an
     // A finished name is removed from the list, so that it never removes a later orphan.
     keep_released(client, &known, |_| true).await?;
     if !left.is_empty() {
-        bail!("host {host} has not ended {left} yet; it goes on with it");
+        bail!(
+            "host {host} has not ended {left} yet, and continues to try: see `kubectl describe host {host}`"
+        );
     }
     eprintln!("Host {host} has ended {}.", names.join(", "));
     Ok(())
@@ -247,7 +253,7 @@ fn find(host: &Host, names: &[String]) -> anyhow::Result<Vec<(Orphan, OrphanOwne
             bail!("host {} has no orphan {name}; it has: {}", host.name_any(), known.join(", "));
         };
         let Some(owner) = &orphan.owner else {
-            bail!("{} {name} was not made by berth: end it on the host itself", orphan.kind);
+            bail!("{} {name} was not made by berth: stop it on the host itself", orphan.kind);
         };
         if !found.iter().any(|(known, _)| known.name == orphan.name) {
             found.push((orphan.clone(), owner.clone()));

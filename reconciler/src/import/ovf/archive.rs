@@ -37,10 +37,10 @@ pub enum ArchiveError {
     #[error("it is no tar archive, or a damaged one: there is no header at byte {0}")]
     Header(u64),
     /// A member is larger than the rest of the file.
-    #[error("it is cut off: what it has at byte {0} is longer than the file")]
+    #[error("it is truncated: the member at byte {0} is longer than the rest of the file")]
     CutOff(u64),
     /// More than any appliance has.
-    #[error("it has more than {MAX_MEMBERS} files, and an appliance has a few")]
+    #[error("it has more than {MAX_MEMBERS} files, which is the most that berth imports of an appliance")]
     TooManyMembers,
     /// Names and attributes that fill memory.
     #[error("it has a name or attributes of more than {MAX_RECORDS} bytes")]

@@ -87,7 +87,7 @@ fn the_key_classes_and_pools_of_the_disks_are_needed_and_names_that_no_disk_has_
     let mut forged = both();
     forged[0].declaration.spec["disks"][0]["name"] = "\u{1b}[31m".into();
     let error = restored(&forged[..1], wanted()).expect_err("refused").to_string();
-    assert_eq!(error, "the list of disks of VM web is not known");
+    assert_eq!(error, "the declaration of VM web in the backup has an invalid list of disks");
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn each_disk_needs_one_backup_or_is_left_out() {
     assert!(twice.contains("both of Disk web-root"), "{twice}");
     let unknown = refused(&both(), &["other".to_owned()]);
     assert!(unknown.contains("had no Disk other"), "{unknown}");
-    assert!(refused(&both(), &data_only).contains("--without leaves it out"));
+    assert!(refused(&both(), &data_only).contains("a Backup of this Disk is named too"));
     let gone = source("gone", "old", json!({}));
     let [root, data] = both();
     let gone = refused(&[root, data, gone], &[]);

@@ -39,11 +39,17 @@ impl Part {
         }
         match renameat2(AT_FDCWD, &self.0, AT_FDCWD, target, RenameFlags::RENAME_NOREPLACE) {
             Ok(()) => Ok(()),
-            Err(Errno::EEXIST) => bail!("{} exists meanwhile", target.display()),
+            Err(Errno::EEXIST) => bail!(
+                "{} was created by another program during the copy: repeat it, or replace the file with --force",
+                target.display()
+            ),
             // Some file systems, such as NFS, cannot.
             Err(Errno::EINVAL | Errno::ENOSYS) => {
                 if fs::symlink_metadata(target).is_ok() {
-                    bail!("{} exists meanwhile", target.display());
+                    bail!(
+                        "{} was created by another program during the copy: repeat it, or replace the file with --force",
+                        target.display()
+                    );
                 }
                 fs::rename(&self.0, target).with_context(naming)
             }
@@ -60,7 +66,7 @@ fn a_copy_replaces_nothing_that_has_appeared_meanwhile() {
     fs::write(part.path(), "new").expect("written");
     fs::write(&target, "old").expect("written");
     let error = part.becomes(&target, false).expect_err("refused").to_string();
-    assert!(error.contains("exists meanwhile"), "{error}");
+    assert!(error.contains("was created by another program"), "{error}");
     assert_eq!(fs::read_to_string(&target).expect("there"), "old");
     part.becomes(&target, true).expect("replaced");
     assert_eq!(fs::read_to_string(&target).expect("there"), "new");

@@ -71,7 +71,7 @@ fn a_folder_that_cannot_be_copied_whole_does_not_get_its_name() {
     fs::create_dir(&to).expect("made");
     let error = run(&tree, b"/etc", &target, &Alive::default()).expect_err("refused");
     let text = format!("{error:#}");
-    assert!(text.contains("exists meanwhile") && text.contains(".copy.berth-"), "{text}");
+    assert!(text.contains("was created by another program") && text.contains(".copy.berth-"), "{text}");
     assert_eq!(fs::read_dir(&to).expect("a folder").count(), 0);
     // So that the folder can be removed.
     let part = Part::beside(&to).expect("a name");
