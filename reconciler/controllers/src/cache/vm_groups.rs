@@ -143,9 +143,9 @@ mod tests {
             (key(ObjectKind::VM, "a"), key(ObjectKind::VMGroup, "g"), key(ObjectKind::VMGroup, "h"));
         assert!(groups.set_vm(&a, Some(&vm(None, "Running", ""))).is_empty());
         assert!(groups.vms.is_empty() && groups.members.is_empty());
-        assert_eq!(groups.set_vm(&a, Some(&vm(Some("g"), "Starting", ""))), [g.clone()]);
+        assert_eq!(groups.set_vm(&a, Some(&vm(Some("g"), "Starting", ""))), std::slice::from_ref(&g));
         assert!(groups.set_vm(&a, Some(&vm(Some("g"), "Starting", "another text"))).is_empty());
-        assert_eq!(groups.set_vm(&a, Some(&vm(Some("g"), "Running", ""))), [g.clone()]);
+        assert_eq!(groups.set_vm(&a, Some(&vm(Some("g"), "Running", ""))), std::slice::from_ref(&g));
         assert_eq!(groups.set_vm(&a, Some(&vm(Some("h"), "Running", ""))), [h.clone(), g.clone()]);
         assert_eq!(groups.members(&h).collect::<Vec<_>>(), [&a]);
         assert_eq!(groups.set_vm(&a, None), [h]);
@@ -162,8 +162,8 @@ mod tests {
         };
         let mut groups = VmGroups::default();
         let (inner, outer) = (key(ObjectKind::VMGroup, "inner"), key(ObjectKind::VMGroup, "outer"));
-        assert_eq!(groups.set_group(&inner, Some(&group(Some("outer")))), [outer.clone()]);
-        assert_eq!(groups.set_group(&outer, Some(&group(None))), [inner.clone()]);
+        assert_eq!(groups.set_group(&inner, Some(&group(Some("outer")))), std::slice::from_ref(&outer));
+        assert_eq!(groups.set_group(&outer, Some(&group(None))), std::slice::from_ref(&inner));
         assert_eq!(groups.set_group(&inner, None), [outer]);
         assert!(groups.members.is_empty() && groups.parents.is_empty());
     }

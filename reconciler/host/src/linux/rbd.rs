@@ -105,7 +105,7 @@ impl RbdPools {
     ) -> Result<Self> {
         let invalid =
             |value: &str, why| SystemError::Invalid { what: "RBD pool", value: value.to_owned(), why };
-        if !mappings.is_empty() && !(RbdImage::is_name(&access.user) && access.conf.is_absolute()) {
+        if !(mappings.is_empty() || RbdImage::is_name(&access.user) && access.conf.is_absolute()) {
             return Err(invalid(
                 &access.user,
                 "--ceph-user is a name without client., and --ceph-conf an absolute path",

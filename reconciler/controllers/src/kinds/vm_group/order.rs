@@ -59,7 +59,7 @@ fn start(observed: &Observed, decision: &mut Decision, now: Timestamp) {
         due.into_iter().for_each(|index| decision.powers[index] = power);
         if decision.blocker.is_none() && decision.next_step.is_none() {
             let awaited =
-                |member: &Member| !member.is_own && !(member.exists && member.has(MemberPower::Running));
+                |member: &Member| !(member.is_own || member.exists && member.has(MemberPower::Running));
             decision.blocker =
                 of_step(observed, step).find(|(_, member)| awaited(member)).map(|(index, _)| index);
         }
