@@ -178,15 +178,15 @@ pub(crate) async fn serve(ctx: &Arc<Context>) {
         tickets: Tickets::new(ctx.now()),
         lines: SerialLines::new(ctx.system.clone()),
         logs: Arc::new(Semaphore::new(LOGS)),
-        screens: Places::new(SCREENS, SCREENS_OF_VM),
-        guest_sessions: Places::new(GUEST_SESSIONS, GUEST_SESSIONS_OF_VM),
-        forwards: Places::new(FORWARDS, FORWARDS_OF_VM),
-        uploads: Places::new(UPLOADS, 1),
+        screens: Places::among_namespaces(SCREENS, SCREENS_OF_VM),
+        guest_sessions: Places::among_namespaces(GUEST_SESSIONS, GUEST_SESSIONS_OF_VM),
+        forwards: Places::among_namespaces(FORWARDS, FORWARDS_OF_VM),
+        uploads: Places::among_namespaces(UPLOADS, 1),
         downloads: Places::new(DOWNLOADS, DOWNLOADS_OF_IMAGE),
         downloads_by_namespace: Places::new(DOWNLOADS, DOWNLOADS_OF_NAMESPACE),
         copies: Places::new(COPIES, COPIES_OF_HOST),
         disk_reads: Places::new(DISK_READS, DISK_READS_OF_NAMESPACE),
-        traces: Places::new(TRACES, TRACES_OF_VM),
+        traces: Places::among_namespaces(TRACES, TRACES_OF_VM),
     });
     let places = Places::<IpAddr>::new(CONNECTIONS, CONNECTIONS_OF_ADDRESS);
     let acceptor = TlsAcceptor::from(server.tls.clone());
@@ -308,30 +308,31 @@ async fn open(
             return Ok(Session::Usage(UsageSession::new(ctx.clone(), ObjectName::new(namespace, name))));
         }
         ConsoleUse::Trace => {
-            let _place = taken(&consoles.traces, &instance, TRACES_OF_VM, TRACES)?;
+            let _place = taken(&consoles.traces, namespace, &instance, TRACES_OF_VM, TRACES)?;
             let (name, query) = (ObjectName::new(namespace, name), request.uri().query());
             return TraceSession::open(ctx, &name, vm.as_deref(), query).await.map(Session::Trace);
         }
         ConsoleUse::Exec | ConsoleUse::File | ConsoleUse::Reset | ConsoleUse::Nmi => {
-            let place = taken(&consoles.guest_sessions, &instance, GUEST_SESSIONS_OF_VM, GUEST_SESSIONS)?;
+            let place =
+                taken(&consoles.guest_sessions, namespace, &instance, GUEST_SESSIONS_OF_VM, GUEST_SESSIONS)?;
             let machine = ctx.machines.get(&instance).ok_or(ConsoleRefusal::NotRunning)?;
             return Ok(Session::Guest(GuestSession::new(machine, wanted, place)));
         }
         ConsoleUse::PortForward => {
-            let place = taken(&consoles.forwards, &instance, FORWARDS_OF_VM, FORWARDS)?;
+            let place = taken(&consoles.forwards, namespace, &instance, FORWARDS_OF_VM, FORWARDS)?;
             let vm = vm.ok_or(ConsoleRefusal::NotHere)?;
             let forward = Forward::connect(ctx, &vm, request.uri().query(), place).await?;
             return Ok(Session::Forward(forward));
         }
         ConsoleUse::Vsock => {
-            let place = taken(&consoles.forwards, &instance, FORWARDS_OF_VM, FORWARDS)?;
+            let place = taken(&consoles.forwards, namespace, &instance, FORWARDS_OF_VM, FORWARDS)?;
             let forward = Forward::connect_vsock(ctx, &instance, request.uri().query(), place).await?;
             return Ok(Session::Forward(forward));
         }
         ConsoleUse::Console | ConsoleUse::Log | ConsoleUse::Follow | ConsoleUse::Vnc => {}
     }
     if wanted == ConsoleUse::Vnc {
-        let place = consoles.screens.take(instance.clone());
+        let place = consoles.screens.take_in(namespace, instance.clone());
         let place =
             place.ok_or(ConsoleRefusal::TooManyScreens { most: SCREENS_OF_VM, most_of_host: SCREENS })?;
         let stream = ctx.system.vnc(&instance).await?.ok_or(ConsoleRefusal::NoGraphics)?;
@@ -405,7 +406,7 @@ async fn open_upload(
     let claim = Claim { namespace: &name.namespace, audience, accounts: &[UPLOAD_ACCOUNT] };
     consoles.tickets.redeem(&ctx.client, ctx.now(), ticket, &claim).await?;
     let image = image.ok_or(ConsoleRefusal::NotHere)?;
-    let place = consoles.uploads.take(uid);
+    let place = consoles.uploads.take_in(&name.namespace, uid);
     let place = place.ok_or(ConsoleRefusal::TooManyUploads { most_of_host: UPLOADS })?;
     tracing::info!(namespace = name.namespace, image = name.name, %peer, "upload opened");
     Ok(Session::Upload(Box::new(UploadSession::open(ctx, name, &image, place).await?)))
@@ -413,11 +414,12 @@ async fn open_upload(
 
 fn taken(
     places: &Places<String>,
+    namespace: &str,
     instance: &str,
     most: usize,
     most_of_host: usize,
 ) -> Result<Place<String>, ConsoleRefusal> {
-    let place = places.take(instance.to_owned());
+    let place = places.take_in(namespace, instance.to_owned());
     place.ok_or(ConsoleRefusal::TooManyConnections { most, most_of_host })
 }
 
