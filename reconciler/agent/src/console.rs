@@ -24,6 +24,7 @@ mod download;
 mod file_copy;
 mod forward;
 mod guest_session;
+mod log_places;
 mod packet_trace;
 mod places;
 mod refusal;
@@ -53,7 +54,6 @@ use hyper::service::service_fn;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -66,6 +66,7 @@ use download::DownloadSession;
 use file_copy::FileCopy;
 use forward::Forward;
 use guest_session::GuestSession;
+use log_places::LogPlaces;
 use packet_trace::TraceSession;
 use places::{Place, Places};
 use refusal::ConsoleRefusal;
@@ -123,7 +124,7 @@ const IDLE: Duration = Duration::from_secs(3600);
 struct Consoles {
     tickets: Tickets,
     lines: SerialLines,
-    logs: Arc<Semaphore>,
+    logs: LogPlaces,
     /// By instance.
     screens: Places<String>,
     guest_sessions: Places<String>,
@@ -177,7 +178,7 @@ pub(crate) async fn serve(ctx: &Arc<Context>) {
     let consoles = Arc::new(Consoles {
         tickets: Tickets::new(ctx.now()),
         lines: SerialLines::new(ctx.system.clone()),
-        logs: Arc::new(Semaphore::new(LOGS)),
+        logs: LogPlaces::new(LOGS),
         screens: Places::among_namespaces(SCREENS, SCREENS_OF_VM),
         guest_sessions: Places::among_namespaces(GUEST_SESSIONS, GUEST_SESSIONS_OF_VM),
         forwards: Places::among_namespaces(FORWARDS, FORWARDS_OF_VM),
@@ -298,7 +299,7 @@ async fn open(
     let instance = vm.as_deref().and_then(instance_of).map(str::to_owned).ok_or(ConsoleRefusal::NotHere)?;
     tracing::info!(namespace, vm = name, used = wanted.as_str(), %peer, "console opened");
     if wanted == ConsoleUse::Log {
-        return open_serial(consoles, &instance, wanted, request.uri().query()).await;
+        return open_serial(consoles, namespace, &instance, wanted, request.uri().query()).await;
     }
     if ctx.system.process(&instance).await?.is_none() {
         return Err(ConsoleRefusal::NotRunning);
@@ -338,12 +339,13 @@ async fn open(
         let stream = ctx.system.vnc(&instance).await?.ok_or(ConsoleRefusal::NoGraphics)?;
         return Ok(Session::Screen(Screen::new(stream, place)));
     }
-    open_serial(consoles, &instance, wanted, request.uri().query()).await
+    open_serial(consoles, namespace, &instance, wanted, request.uri().query()).await
 }
 
 /// Prepares a session with the serial port that the query names: to read and type, to read its log, or to follow that.
 async fn open_serial(
     consoles: &Consoles,
+    namespace: &str,
     instance: &str,
     wanted: ConsoleUse,
     query: Option<&str>,
@@ -356,11 +358,11 @@ async fn open_serial(
         ConsoleUse::Follow => Some(consoles.lines.view(instance, port).await?),
         _ => None,
     };
-    let permit = consoles.logs.clone().acquire_owned().await.map_err(|_| ConsoleRefusal::NotHere)?;
+    let place = consoles.logs.take(namespace).await;
     let log = consoles.lines.log(instance, port).await?;
     Ok(Session::Serial(match viewer {
-        Some(viewer) => SerialSession::follow(viewer, &log, permit),
-        None => SerialSession::log(log, permit),
+        Some(viewer) => SerialSession::follow(viewer, &log, place),
+        None => SerialSession::log(log, place),
     }))
 }
 
