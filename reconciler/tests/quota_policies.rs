@@ -150,6 +150,25 @@ async fn memory_that_comes_by_the_cpus_under_a_class_does_not_grow() {
 }
 
 #[tokio::test]
+async fn a_null_counts_as_a_field_without_a_value() {
+    let plane = Plane::new().await;
+    made(&plane.create("VM", "vms", "a", vm(json!({"class": "small", "memory": "1Gi"}))).await);
+    let hard = json!({"cpus": 64, "memory": "4Gi", "diskSize": "4Gi"});
+    plane.limit(hard, used(1, "1Gi", "4Gi")).await;
+    let by_cpus = vm(json!({"cpus": 8, "class": null}));
+    refused(&plane.create("VM", "vms", "b", by_cpus).await, "memory: 1Gi used, more needed, limit 4Gi");
+    let disk = json!({"image": "debian", "size": null});
+    refused(&plane.create("Disk", "disks", "of-image", disk).await, "diskSize: 4Gi used");
+    // A merge patch removes a field with a null, and this patch keeps it.
+    for field in ["cpus", "cpuTopology"] {
+        let patch = json!([{"op": "add", "path": format!("/spec/{field}"), "value": null},
+            {"op": "replace", "path": "/spec/class", "value": "large"}]);
+        let answer = plane.send(Method::PATCH, "vms/a", "application/json-patch+json", &patch).await;
+        refused(&answer, "cpus: a VM that exists cannot get those of another class or of other CPUs");
+    }
+}
+
+#[tokio::test]
 async fn where_memory_or_cpus_are_limited_an_editor_makes_no_class() {
     let mut plane = Plane::new().await;
     let rbac = "rbac.authorization.k8s.io";

@@ -252,6 +252,12 @@ async fn a_class_is_no_way_around_the_reserved_fields() {
         made(&plane.create(Sender::BobIn(PRIVILEGED), "VMClass", "a", spec).await);
         made(&plane.delete(Sender::Bob, "VMClass", "a").await);
     }
+    let dedicated = json!({"cpus": 1, "memory": "1Gi", "dedicatedCpuPlacement": true});
+    made(&plane.create(Sender::Admin, "VMClass", "dedicated", dedicated).await);
+    let isolated = json!({"spec": {"isolateEmulatorThread": true}});
+    let text = "isolateEmulatorThread is a privileged field in this namespace";
+    refused(&plane.patch(Sender::Bob, "VMClass", "dedicated", isolated.clone()).await, text);
+    made(&plane.patch(Sender::Admin, "VMClass", "dedicated", isolated).await);
 }
 
 #[tokio::test]

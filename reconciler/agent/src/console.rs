@@ -24,6 +24,7 @@ mod download;
 mod file_copy;
 mod forward;
 mod guest_session;
+mod log_places;
 mod packet_trace;
 mod places;
 mod refusal;
@@ -53,7 +54,6 @@ use hyper::service::service_fn;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -66,6 +66,7 @@ use download::DownloadSession;
 use file_copy::FileCopy;
 use forward::Forward;
 use guest_session::GuestSession;
+use log_places::LogPlaces;
 use packet_trace::TraceSession;
 use places::{Place, Places};
 use refusal::ConsoleRefusal;
@@ -123,7 +124,7 @@ const IDLE: Duration = Duration::from_secs(3600);
 struct Consoles {
     tickets: Tickets,
     lines: SerialLines,
-    logs: Arc<Semaphore>,
+    logs: LogPlaces,
     /// By instance.
     screens: Places<String>,
     guest_sessions: Places<String>,
@@ -177,16 +178,16 @@ pub(crate) async fn serve(ctx: &Arc<Context>) {
     let consoles = Arc::new(Consoles {
         tickets: Tickets::new(ctx.now()),
         lines: SerialLines::new(ctx.system.clone()),
-        logs: Arc::new(Semaphore::new(LOGS)),
-        screens: Places::new(SCREENS, SCREENS_OF_VM),
-        guest_sessions: Places::new(GUEST_SESSIONS, GUEST_SESSIONS_OF_VM),
-        forwards: Places::new(FORWARDS, FORWARDS_OF_VM),
-        uploads: Places::new(UPLOADS, 1),
+        logs: LogPlaces::new(LOGS),
+        screens: Places::among_namespaces(SCREENS, SCREENS_OF_VM),
+        guest_sessions: Places::among_namespaces(GUEST_SESSIONS, GUEST_SESSIONS_OF_VM),
+        forwards: Places::among_namespaces(FORWARDS, FORWARDS_OF_VM),
+        uploads: Places::among_namespaces(UPLOADS, 1),
         downloads: Places::new(DOWNLOADS, DOWNLOADS_OF_IMAGE),
         downloads_by_namespace: Places::new(DOWNLOADS, DOWNLOADS_OF_NAMESPACE),
         copies: Places::new(COPIES, COPIES_OF_HOST),
         disk_reads: Places::new(DISK_READS, DISK_READS_OF_NAMESPACE),
-        traces: Places::new(TRACES, TRACES_OF_VM),
+        traces: Places::among_namespaces(TRACES, TRACES_OF_VM),
     });
     let places = Places::<IpAddr>::new(CONNECTIONS, CONNECTIONS_OF_ADDRESS);
     let acceptor = TlsAcceptor::from(server.tls.clone());
@@ -298,7 +299,7 @@ async fn open(
     let instance = vm.as_deref().and_then(instance_of).map(str::to_owned).ok_or(ConsoleRefusal::NotHere)?;
     tracing::info!(namespace, vm = name, used = wanted.as_str(), %peer, "console opened");
     if wanted == ConsoleUse::Log {
-        return open_serial(consoles, &instance, wanted, request.uri().query()).await;
+        return open_serial(consoles, namespace, &instance, wanted, request.uri().query()).await;
     }
     if ctx.system.process(&instance).await?.is_none() {
         return Err(ConsoleRefusal::NotRunning);
@@ -308,41 +309,43 @@ async fn open(
             return Ok(Session::Usage(UsageSession::new(ctx.clone(), ObjectName::new(namespace, name))));
         }
         ConsoleUse::Trace => {
-            let _place = taken(&consoles.traces, &instance, TRACES_OF_VM, TRACES)?;
+            let _place = taken(&consoles.traces, namespace, &instance, TRACES_OF_VM, TRACES)?;
             let (name, query) = (ObjectName::new(namespace, name), request.uri().query());
             return TraceSession::open(ctx, &name, vm.as_deref(), query).await.map(Session::Trace);
         }
         ConsoleUse::Exec | ConsoleUse::File | ConsoleUse::Reset | ConsoleUse::Nmi => {
-            let place = taken(&consoles.guest_sessions, &instance, GUEST_SESSIONS_OF_VM, GUEST_SESSIONS)?;
+            let place =
+                taken(&consoles.guest_sessions, namespace, &instance, GUEST_SESSIONS_OF_VM, GUEST_SESSIONS)?;
             let machine = ctx.machines.get(&instance).ok_or(ConsoleRefusal::NotRunning)?;
             return Ok(Session::Guest(GuestSession::new(machine, wanted, place)));
         }
         ConsoleUse::PortForward => {
-            let place = taken(&consoles.forwards, &instance, FORWARDS_OF_VM, FORWARDS)?;
+            let place = taken(&consoles.forwards, namespace, &instance, FORWARDS_OF_VM, FORWARDS)?;
             let vm = vm.ok_or(ConsoleRefusal::NotHere)?;
             let forward = Forward::connect(ctx, &vm, request.uri().query(), place).await?;
             return Ok(Session::Forward(forward));
         }
         ConsoleUse::Vsock => {
-            let place = taken(&consoles.forwards, &instance, FORWARDS_OF_VM, FORWARDS)?;
+            let place = taken(&consoles.forwards, namespace, &instance, FORWARDS_OF_VM, FORWARDS)?;
             let forward = Forward::connect_vsock(ctx, &instance, request.uri().query(), place).await?;
             return Ok(Session::Forward(forward));
         }
         ConsoleUse::Console | ConsoleUse::Log | ConsoleUse::Follow | ConsoleUse::Vnc => {}
     }
     if wanted == ConsoleUse::Vnc {
-        let place = consoles.screens.take(instance.clone());
+        let place = consoles.screens.take_in(namespace, instance.clone());
         let place =
             place.ok_or(ConsoleRefusal::TooManyScreens { most: SCREENS_OF_VM, most_of_host: SCREENS })?;
         let stream = ctx.system.vnc(&instance).await?.ok_or(ConsoleRefusal::NoGraphics)?;
         return Ok(Session::Screen(Screen::new(stream, place)));
     }
-    open_serial(consoles, &instance, wanted, request.uri().query()).await
+    open_serial(consoles, namespace, &instance, wanted, request.uri().query()).await
 }
 
 /// Prepares a session with the serial port that the query names: to read and type, to read its log, or to follow that.
 async fn open_serial(
     consoles: &Consoles,
+    namespace: &str,
     instance: &str,
     wanted: ConsoleUse,
     query: Option<&str>,
@@ -355,11 +358,11 @@ async fn open_serial(
         ConsoleUse::Follow => Some(consoles.lines.view(instance, port).await?),
         _ => None,
     };
-    let permit = consoles.logs.clone().acquire_owned().await.map_err(|_| ConsoleRefusal::NotHere)?;
+    let place = consoles.logs.take(namespace).await;
     let log = consoles.lines.log(instance, port).await?;
     Ok(Session::Serial(match viewer {
-        Some(viewer) => SerialSession::follow(viewer, &log, permit),
-        None => SerialSession::log(log, permit),
+        Some(viewer) => SerialSession::follow(viewer, &log, place),
+        None => SerialSession::log(log, place),
     }))
 }
 
@@ -405,7 +408,7 @@ async fn open_upload(
     let claim = Claim { namespace: &name.namespace, audience, accounts: &[UPLOAD_ACCOUNT] };
     consoles.tickets.redeem(&ctx.client, ctx.now(), ticket, &claim).await?;
     let image = image.ok_or(ConsoleRefusal::NotHere)?;
-    let place = consoles.uploads.take(uid);
+    let place = consoles.uploads.take_in(&name.namespace, uid);
     let place = place.ok_or(ConsoleRefusal::TooManyUploads { most_of_host: UPLOADS })?;
     tracing::info!(namespace = name.namespace, image = name.name, %peer, "upload opened");
     Ok(Session::Upload(Box::new(UploadSession::open(ctx, name, &image, place).await?)))
@@ -413,11 +416,12 @@ async fn open_upload(
 
 fn taken(
     places: &Places<String>,
+    namespace: &str,
     instance: &str,
     most: usize,
     most_of_host: usize,
 ) -> Result<Place<String>, ConsoleRefusal> {
-    let place = places.take(instance.to_owned());
+    let place = places.take_in(namespace, instance.to_owned());
     place.ok_or(ConsoleRefusal::TooManyConnections { most, most_of_host })
 }
 

@@ -73,8 +73,21 @@ fn print(exit: &Exit) -> anyhow::Result<ExitCode> {
     if exit.is_truncated {
         eprintln!("berth: the guest agent did not keep all of the output");
     }
-    let code = exit.code.or(exit.signal.map(|signal| BY_SIGNAL + signal));
+    let code = exit.code.or(exit.signal.map(|signal| BY_SIGNAL.saturating_add(signal)));
     let code = code.context("the guest agent told neither an exit code nor a signal")?;
     // Windows has larger codes.
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(FAILED)))
+}
+
+#[test]
+fn any_number_of_a_signal_that_a_guest_sends_is_a_failure() {
+    let nothing = || Content(Vec::new());
+    let exit = Exit {
+        code: None,
+        signal: Some(i64::MAX),
+        stdout: nothing(),
+        stderr: nothing(),
+        is_truncated: false,
+    };
+    assert!(print(&exit).is_ok());
 }

@@ -34,7 +34,8 @@ pub(super) enum ConsoleRefusal {
     #[error("the console has its maximum of {most} viewers: close one")]
     TooManyViewers { most: usize },
     #[error(
-        "the screen has its maximum of {most} viewers, or the host its maximum of {most_of_host}: close one"
+        "the screen has its maximum of {most} viewers, the host its maximum of {most_of_host}, or the namespace three quarters of these: \
+         close one"
     )]
     TooManyScreens { most: usize, most_of_host: usize },
     #[error(
@@ -49,11 +50,13 @@ pub(super) enum ConsoleRefusal {
     #[error("the request names no serial port from 1 to 4 (?port=2)")]
     NoPortNumber,
     #[error(
-        "the VM has its maximum of {most} such connections, or the host its maximum of {most_of_host}: wait, or end one"
+        "the VM has its maximum of {most} such connections, the host its maximum of {most_of_host}, or the namespace three quarters of these: \
+         wait, or end one"
     )]
     TooManyConnections { most: usize, most_of_host: usize },
     #[error(
-        "another upload of this image is in progress, or the host has its maximum of {most_of_host} uploads: wait, or end one"
+        "another upload of this image is in progress, the host has its maximum of {most_of_host} uploads, or the namespace three quarters of \
+         these: wait, or end one"
     )]
     TooManyUploads { most_of_host: usize },
     #[error(

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::log_places::LogPlace;
 use super::serial_line::Viewer;
 use super::{IDLE, STALLED};
 
@@ -25,7 +25,7 @@ pub(super) struct SerialSession {
     /// The output from before the session.
     earlier: Vec<u8>,
     /// Held while `earlier` is in memory.
-    permit: Option<OwnedSemaphorePermit>,
+    place: Option<LogPlace>,
     viewer: Option<Viewer>,
     /// Whether the client types.
     types: bool,
@@ -33,20 +33,20 @@ pub(super) struct SerialSession {
 
 impl SerialSession {
     /// The log, to its end.
-    pub(super) fn log(log: Vec<u8>, permit: OwnedSemaphorePermit) -> Self {
-        Self { earlier: log, permit: Some(permit), viewer: None, types: false }
+    pub(super) fn log(log: Vec<u8>, place: LogPlace) -> Self {
+        Self { earlier: log, place: Some(place), viewer: None, types: false }
     }
 
     /// The serial console.
     pub(super) fn console(mut viewer: Viewer) -> Self {
         let earlier = std::mem::take(&mut viewer.scroll_back);
-        Self { earlier, permit: None, viewer: Some(viewer), types: true }
+        Self { earlier, place: None, viewer: Some(viewer), types: true }
     }
 
     /// The log, read after the viewer was added, and then the viewer's output.
-    pub(super) fn follow(mut viewer: Viewer, log: &[u8], permit: OwnedSemaphorePermit) -> Self {
+    pub(super) fn follow(mut viewer: Viewer, log: &[u8], place: LogPlace) -> Self {
         let earlier = until_viewed(log, &std::mem::take(&mut viewer.scroll_back));
-        Self { earlier, permit: Some(permit), viewer: Some(viewer), types: false }
+        Self { earlier, place: Some(place), viewer: Some(viewer), types: false }
     }
 
     /// Runs the session to its end.
@@ -62,11 +62,11 @@ impl SerialSession {
         from_client: &mut ReadHalf<Stream>,
         to_client: &mut WriteHalf<Stream>,
     ) -> io::Result<()> {
-        let Self { earlier, permit, viewer, types } = self;
+        let Self { earlier, place, viewer, types } = self;
         for part in earlier.chunks(64 << 10) {
             write(to_client, part).await?;
         }
-        drop((earlier, permit));
+        drop((earlier, place));
         let Some(mut viewer) = viewer else { return Ok(()) };
         let mut typed = vec![0; CHUNK];
         let mut last = Instant::now();

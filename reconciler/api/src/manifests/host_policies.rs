@@ -88,6 +88,12 @@ fn bound() -> [Value; 2] {
                 &format!("!variables.bound || !has(object.status) || ({})", identity("token")),
                 "a host does not change the token that the content of an Image is made for",
             ),
+            // It may take the file of a disk from there, which ends it.
+            validation(
+                "!variables.bound || !has(object.status) || !has(object.status.formerHost) || \
+                 (has(oldObject.status.formerHost) && object.status.formerHost == oldObject.status.formerHost)",
+                "a host does not say that the file of a disk is in the folder of another host",
+            ),
             validation(
                 "!variables.bound || !has(object.status) || !has(object.status.interfaces) || object.status.interfaces.all(n, \
                  has(oldObject.status.interfaces) && oldObject.status.interfaces.exists(o, o.name == n.name && \

@@ -23,9 +23,10 @@ const OF_VMS: [GuardedField; 11] = [
     GuardedField::list("shares"),
 ];
 
-const OF_CLASSES: [GuardedField; 6] = [
+const OF_CLASSES: [GuardedField; 7] = [
     GuardedField::or_none("hugePages"),
     GuardedField::flag("dedicatedCpuPlacement"),
+    GuardedField::flag("isolateEmulatorThread"),
     GuardedField::list("pciDevices"),
     GuardedField::list("usbDevices"),
     GuardedField::list("vgpus"),

@@ -130,15 +130,18 @@ fn snapshots() -> [Value; 2] {
 }
 
 fn disks() -> [Value; 2] {
+    let (after, before) = (has_value("object.spec.size"), has_value("oldObject.spec.size"));
     let variables = json!([
-        {"name": "after", "expression": "has(object.spec.size) ? quantity(object.spec.size) : quantity('0')"},
-        {"name": "before", "expression": "variables.isCreate ? quantity('0') : has(oldObject.spec.size) ? quantity(oldObject.spec.size) : \
-            has(oldObject.status) && has(oldObject.status.size) ? quantity(oldObject.status.size) : quantity('0')"},
+        {"name": "after", "expression": format!("{after} ? quantity(object.spec.size) : quantity('0')")},
+        {"name": "before", "expression": format!(
+            "variables.isCreate ? quantity('0') : {before} ? quantity(oldObject.spec.size) : \
+             has(oldObject.status) && has(oldObject.status.size) ? quantity(oldObject.status.size) : quantity('0')"
+        )},
     ]);
     let validations = vec![
         number("disks", one()),
         bytes("diskSize", "variables.after", "variables.before"),
-        some_bytes_left("diskSize", "variables.isCreate && !has(object.spec.size)"),
+        some_bytes_left("diskSize", &format!("variables.isCreate && !({after})")),
         some_storage_left(),
     ];
     with_quotas("berth-quota-disks", "disks", &["CREATE", "UPDATE"], (variables, validations))
@@ -149,29 +152,36 @@ fn whole(number: &str) -> String {
     format!("int({number})")
 }
 
+/// Whether a field has a value: the schema takes a null for a field without one, with which a rule fails, and a rule that fails refuses
+/// nothing here.
+fn has_value(field: &str) -> String {
+    format!("has({field}) && {field} != null")
+}
+
 /// The CPUs that a VM declares itself; 0: those of its class.
 fn own_cpus(object: &str) -> String {
-    let topology = ["sockets", "cores", "threads"];
-    let topology = topology.map(|part| whole(&format!("{object}.spec.cpuTopology.{part}")));
-    format!(
-        "has({object}.spec.cpus) ? {} : has({object}.spec.cpuTopology) ? {} : 0",
-        whole(&format!("{object}.spec.cpus")),
-        topology.join(" * ")
-    )
+    let (cpus, own) = (format!("{object}.spec.cpus"), format!("{object}.spec.cpuTopology"));
+    let topology = ["sockets", "cores", "threads"].map(|part| whole(&format!("{own}.{part}")));
+    format!("{} ? {} : {} ? {} : 0", has_value(&cpus), whole(&cpus), has_value(&own), topology.join(" * "))
 }
 
 /// The memory that a VM declares itself, or has by its CPUs; 0: that of its class.
 fn own_memory(object: &str, cpus: &str) -> String {
+    let (memory, class) = (format!("{object}.spec.memory"), format!("{object}.spec.class"));
     format!(
-        "has({object}.spec.memory) ? quantity({object}.spec.memory) : has({object}.spec.class) ? quantity('0') : \
-         quantity(string({cpus} * 2) + 'Gi')"
+        "{} ? quantity({memory}) : {} ? quantity('0') : quantity(string({cpus} * 2) + 'Gi')",
+        has_value(&memory),
+        has_value(&class)
     )
 }
 
 /// The amounts that a VM declares, those that it declared before, and those that it counts with: a bound VM has its hardware until its
 /// next start, whatever it declares.
 fn vm_variables() -> Value {
-    let class = |object: &str| format!("(has({object}.spec.class) ? {object}.spec.class : '')");
+    let class = |object: &str| {
+        let class = format!("{object}.spec.class");
+        format!("({} ? {class} : '')", has_value(&class))
+    };
     json!([
         {"name": "cpus", "expression": own_cpus("object")},
         {"name": "ownCpusBefore", "expression": format!("variables.isCreate ? 0 : ({})", own_cpus("oldObject"))},
@@ -227,10 +237,8 @@ fn vms() -> [Value; 2] {
 fn classes() -> [Value; 2] {
     let cpus = |object: &str| whole(&format!("{object}.spec.cpus"));
     let memory = |object: &str| {
-        format!(
-            "has({object}.spec.memory) ? quantity({object}.spec.memory) : quantity(string({} * 2) + 'Gi')",
-            cpus(object)
-        )
+        let memory = format!("{object}.spec.memory");
+        format!("{} ? quantity({memory}) : quantity(string({} * 2) + 'Gi')", has_value(&memory), cpus(object))
     };
     let variables = json!([
         {"name": "memory", "expression": memory("object")},
