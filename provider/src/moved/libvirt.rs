@@ -216,9 +216,9 @@ mod tests {
         assert_eq!(
             source.left_out,
             [
-                "machine",
                 "cloudinit",
                 "cpu",
+                "machine",
                 "disk[1]",
                 "network_interface[0].addresses",
                 "network_interface[1].bridge"

@@ -155,11 +155,11 @@ mod tests {
         assert_eq!(
             source.left_out,
             [
-                "node_name",
-                "vm_id",
-                "tags",
                 "disk",
                 "initialization",
+                "node_name",
+                "tags",
+                "vm_id",
                 "cpu.type",
                 "network_device[0].bridge",
                 "network_device[2].model"

@@ -831,7 +831,11 @@ fn images() -> Vec<Bad> {
             "not between 0 and",
         ),
         everywhere(with(image(json!({"disk": "d"})), "/format", json!("raw")), "format", "format qcow2"),
-        everywhere(with(image(json!({"disk": "d"})), "/compression", json!("xz")), "compression", "at a url"),
+        everywhere(
+            with(image(json!({"disk": "d"})), "/compression", json!("xz")),
+            "compression",
+            "from a url",
+        ),
         everywhere(with(from("http://x"), "/format", json!("ovf")), "format", "is not one of"),
         everywhere(with(from("http://x"), "/compression", json!("zip")), "compression", "is not one of"),
     ]
@@ -1232,7 +1236,7 @@ fn ports() -> Vec<(&'static str, Bad)> {
             json!({"name": "b", "port_range": "30-30", "ports": [
                 {"name": "a", "target_port": 22, "targets": ["a"]}, {"name": "b", "target_port": 23, "targets": ["a"]}]}),
             "port_range",
-            "enough for 1, and 2 entries",
+            "has 1 ports, and 2 entries",
         )),
         (everywhere(check(json!({"interval": "2h"})), "ports[0].health_check.interval", "not a duration")),
         (everywhere(check(json!({"interval": "11m"})), "ports[0].health_check.interval", "not a duration")),
@@ -1289,12 +1293,15 @@ fn others() -> Vec<(&'static str, Bad)> {
             ),
         ),
         ("berth_vm_group", everywhere(with(group(), "/power", json!("Suspended")), "power", "is not one of")),
-        ("berth_vm_group", everywhere(with(group(), "/parent", json!("a b")), "parent", "is not a name")),
+        (
+            "berth_vm_group",
+            everywhere(with(group(), "/parent", json!("a b")), "parent", "is not a DNS label"),
+        ),
         ("berth_vm_group", everywhere(with(group(), "/parent", json!("g")), "parent", "is this group")),
         ("berth_vm_group", everywhere(steps(json!({})), "boot_order[0].vms", "name at least one VM")),
         (
             "berth_vm_group",
-            everywhere(steps(json!({"vms": ["a b"]})), "boot_order[0].vms[0]", "is not a name"),
+            everywhere(steps(json!({"vms": ["a b"]})), "boot_order[0].vms[0]", "is not a DNS label"),
         ),
         (
             "berth_vm_group",

@@ -105,7 +105,7 @@ fn vm() -> Json {
         "disks": [{"name": "root", "boot": true, "template": null}, {"name": "data", "boot": false, "bus": "virtio-scsi", "read_only": false, "template": template()}],
         "cdroms": [{"name": "installer", "image": "i", "connected": true, "boot_first": false, "guest_can_eject": true}],
         "network_interfaces": [interface()],
-        "placement": {"group": "g", "host": "h", "host_selector": {"a": "b"}},
+        "placement": {"group": "g", "host": "h", "host_selector": {"a": "b"}, "move_policy": "Never"},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A"], "hostname": "web", "user_data": "x", "domain": "example.net",
             "network_config": "version: 1\n", "meta_data": "role: web\n", "user": "admin", "password_hash": "$6$a$b",
             "password_expires": true, "guest_agent": "Skip", "sysprep_unattend": "<a/>", "ssh_authorized_keys_secret": "keys"},
@@ -422,7 +422,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         |source: Json| json!({"name": "i", "namespace": "default", "source": source, "format": "qcow2"});
     let by_sha512 = from(json!({"url": "https://a/x", "sha512": "0".repeat(128)}));
     let by_file = from(json!({"url": "https://a/x", "checksum_url": "https://a/SHA512SUMS"}));
-    let with_token = from(json!({"url": "https://a/x", "checksum_url": "https://a/SHA512SUMS", "token": "1"}));
+    let with_token =
+        from(json!({"url": "https://a/x", "checksum_url": "https://a/SHA512SUMS", "token": "1"}));
     let mut of_ova = image.clone();
     (of_ova["format"], of_ova["ova_disk"]) = ("ova".into(), 1.into());
     let by_trust = from(json!({"url": "https://a/x", "trust_on_first_use": true}));

@@ -82,7 +82,7 @@ fn the_page_has_each_kind_with_its_writers() {
     };
     for definition in super::crds() {
         let subresources = &definition["spec"]["versions"][0]["subresources"];
-        assert_eq!(subresources, &serde_json::json!({"status": {}}), "the page says that there is no other");
+        assert_eq!(subresources, &serde_json::json!({"status": {}}), "there is no other on the page");
     }
     compare("Kinds", &super::crds().iter().map(row).collect::<Vec<_>>());
 }

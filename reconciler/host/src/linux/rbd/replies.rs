@@ -64,7 +64,6 @@ pub(super) fn watchers(reply: &[u8]) -> Result<Vec<String>> {
     }
     #[derive(Deserialize)]
     struct Status {
-        #[serde(default)]
         watchers: Vec<Watcher>,
     }
     let status: Status = parse(reply)?;
