@@ -14,6 +14,8 @@
 //! connection that then saves or loads: its sandbox allows no program (`exec:`), and a descriptor needs no access by path. A
 //! guest that is loaded runs only after [`power::start`](crate::power::start).
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::power;
@@ -23,6 +25,9 @@ use crate::qmp::{Qmp, QmpError};
 pub const STATE_FILE: &str = "state";
 /// Bytes per second. QEMU's own limit is meant for networks.
 const NO_LIMIT: u64 = 1 << 40;
+/// How often it is seen whether a save that was cancelled has ended, and the time in between.
+const CANCEL_LOOKS: u32 = 100;
+const CANCEL_PAUSE: Duration = Duration::from_millis(20);
 
 /// The progress of a save or a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,9 +53,18 @@ pub async fn save(qmp: &Qmp, runs: bool) -> Result<(), QmpError> {
     begun.map(|_| ())
 }
 
-/// Cancels a save. The guest's CPUs stay stopped. Succeeds if there is none.
+/// Cancels a save, and waits until QEMU has left it: before that, it refuses to let the guest's CPUs run. They stay stopped. Succeeds if
+/// there is none.
 pub async fn cancel(qmp: &Qmp) -> Result<(), QmpError> {
-    qmp.execute("migrate_cancel", Value::Null).await.map(|_| ())
+    qmp.execute("migrate_cancel", Value::Null).await?;
+    for _ in 0..CANCEL_LOOKS {
+        let state = qmp.execute("query-status", Value::Null).await?;
+        if state["status"] != "finish-migrate" && transfer(qmp).await? != Transfer::Active {
+            break;
+        }
+        tokio::time::sleep(CANCEL_PAUSE).await;
+    }
+    Ok(())
 }
 
 /// Begins to load the state from the file that QEMU was given. The machine must have been launched as the saved one was, with the
