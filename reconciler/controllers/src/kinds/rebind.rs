@@ -278,10 +278,14 @@ fn refusal(cache: &Cache, vm: &VM, disk: &Disk, host: &str) -> Option<&'static s
         (disk.spec.restore.is_some() || status.restored_from.is_some(), "was restored from a snapshot"),
         (status.used_by.iter().any(|user| user.vm_uid != uid), "is used by another VM"),
         (has_snapshots(cache, disk), "has snapshots"),
-        // On a lost host, no copy is being made.
+        // On a lost host, no copy and no image is being made.
         (
             !cache.is_fenced(host) && is_to_be_copied(cache, disk),
             "is the source of a Disk that is not made yet",
+        ),
+        (
+            !cache.is_fenced(host) && is_to_be_image(cache, disk),
+            "is the source of an Image that is not made yet",
         ),
         (
             status.continues_snapshots == Some(true),
@@ -308,13 +312,29 @@ fn has_snapshots(cache: &Cache, disk: &Disk) -> bool {
     })
 }
 
+/// Whether a Disk, also of a namespace that this one is shared with, is to be a copy of it. One that gets no access holds up nothing.
 fn is_to_be_copied(cache: &Cache, disk: &Disk) -> bool {
-    let name = disk.name_any();
+    let (name, namespace) = (disk.name_any(), disk.namespace().unwrap_or_default());
     cache.tables.disks.all().any(|other| {
-        let source = other.spec.source.as_ref().and_then(|source| source.disk.as_ref());
         let is_made = other.status.as_ref().is_some_and(|status| status.size.is_some());
-        let is_copy = source.is_some_and(|source| source.as_str() == name);
-        is_copy && !is_made && other.metadata.namespace == disk.metadata.namespace
+        !is_made
+            && other.is_copy_of_disk(&namespace, &name)
+            && other.metadata.deletion_timestamp.is_none()
+            && disk.is_shared_with(&other.namespace().unwrap_or_default())
+    })
+}
+
+/// Whether an Image, also of a namespace that the disk is shared with, is being made of it on its host.
+fn is_to_be_image(cache: &Cache, disk: &Disk) -> bool {
+    let Some(volume) = disk.status.as_ref().and_then(|status| status.volume_id.as_ref()) else {
+        return false;
+    };
+    cache.tables.images.all().any(|image| {
+        let of_volume = image.status.as_ref().and_then(|status| status.volume_id.as_ref());
+        of_volume == Some(volume)
+            && image.digest().is_none()
+            && image.metadata.deletion_timestamp.is_none()
+            && disk.is_shared_with(&image.namespace().unwrap_or_default())
     })
 }
 

@@ -38,6 +38,8 @@ impl RbdPool {
         check_name("volume", id)?;
         self.ensure_there().await?;
         let Some(note) = self.note(id).await?.filter(Note::is_there) else { return Ok(None) };
+        // By its metadata now: the VM may have moved to another host, which has taken it, and come back.
+        locked(&self.own).remove(id);
         if !self.owns(&note).await? {
             return Ok(None);
         }
@@ -290,8 +292,8 @@ impl RbdPool {
         Ok(own.into_iter().map(with_size).collect())
     }
 
-    /// Whether this host has a volume still. Another one has taken it if this one was declared gone for good: then its note here is removed.
-    /// Asked once for each volume.
+    /// Whether this host has a volume still. Another one has taken it if this one was declared gone for good, or has given its VM up: then its
+    /// note here is removed. Asked once for each volume, for lists of them; before one is used, it is asked anew.
     async fn owns(&self, note: &Note) -> Result<bool> {
         if locked(&self.own).contains(&note.volume_id) {
             return Ok(true);
