@@ -229,6 +229,24 @@ async fn a_disk_stays_for_copies_and_images_in_namespaces_that_it_is_shared_with
 }
 
 #[tokio::test]
+async fn a_disk_of_an_image_that_may_have_other_content_stays_unless_ceph_has_what_it_is_based_on() {
+    let now = tokio::time::Instant::now();
+    let why = |fenced, pool: &str, token: Value| {
+        let declared = json!({"pool": pool, "image": "nightly"});
+        let mut cache = cache(fenced, disk_with(declared, json!({"pool": pool})));
+        let source =
+            json!({"source": {"url": "https://images.test/a", "trustOnFirstUse": true, "token": token}});
+        cache.put(object::<Image>("Image", "nightly", Some("ns"), source, json!(null)), now);
+        disks(&cache, &vm_with(json!({})), "h1").err().unwrap_or_default()
+    };
+    let stays = "Disk root is made from an image with a token: other hosts get its present content only";
+    assert_eq!(why(false, "site", json!("1")), stays);
+    assert_eq!(why(false, "site", json!(null)), "");
+    assert_eq!(why(false, "ceph", json!("1")), "");
+    assert_eq!(why(true, "site", json!("1")), "", "of a lost host it is tried");
+}
+
+#[tokio::test]
 async fn the_mark_of_a_disk_goes_if_its_vm_does_not_leave() {
     let marked = || disk_with(json!({}), json!({"formerHost": "h1"}));
     let without = |fenced, released: Option<i64>, disk: Disk| {

@@ -102,13 +102,13 @@ impl RbdPool {
     }
 }
 
-/// Returns why the volume with this note is not taken, if it is not.
+/// Returns why the volume with this note is not taken, if it is not. The content that it is a clone of is in Ceph, also if that of its Image was
+/// made anew since.
 fn why_not(note: &Note, new: &NewTake, host: &str) -> Option<&'static str> {
     let refusals = [
         (note.volume_id != new.id, "its image is that of another volume"),
         (note.owner.uid != new.uid, "it is of another Disk"),
         (note.host != new.from && note.host != host, "its image is that of another host"),
-        (note.base != new.base, "it is based on another image than that of its Disk"),
     ];
     refusals.into_iter().find_map(|(refuses, why)| refuses.then_some(why))
 }
@@ -154,8 +154,9 @@ mod tests {
         assert_eq!(why_not(&Note { host: "b".to_owned(), ..note.clone() }, &new, "b"), None);
         let other_host = Note { host: "c".to_owned(), ..note.clone() };
         let other_disk = NewTake { uid: Some("w".to_owned()), ..new.clone() };
-        let other_base = NewTake { base: Some("d".to_owned()), ..new.clone() };
-        for (note, new) in [(&other_host, &new), (&note, &other_disk), (&note, &other_base)] {
+        let anew = NewTake { base: Some("d".to_owned()), ..new.clone() };
+        assert_eq!(why_not(&note, &anew, "b"), None, "the content of its Image was made anew");
+        for (note, new) in [(&other_host, &new), (&note, &other_disk)] {
             assert!(why_not(note, new, "b").is_some(), "{note:?} {new:?}");
         }
         let read: Note = serde_json::from_str(&note.text()).expect("read");
