@@ -38,9 +38,8 @@ impl RbdPool {
         check_name("volume", id)?;
         self.ensure_there().await?;
         let Some(note) = self.note(id).await?.filter(Note::is_there) else { return Ok(None) };
-        // By its metadata now: the VM may have moved to another host, which has taken it, and come back.
-        locked(&self.own).remove(id);
-        if !self.owns(&note).await? {
+        // The VM may have moved to another host, which has taken it, and come back.
+        if !self.owns_now(&note).await? {
             return Ok(None);
         }
         match self.size(&Self::name_of(id)).await? {
@@ -131,9 +130,13 @@ impl RbdPool {
 
     pub(in super::super) async fn hand_over(&self, id: &str, owner: &VolumeOwner) -> Result<()> {
         self.ensure_there().await?;
-        let note = self.note(id).await?.ok_or_else(|| SystemError::VolumeLost { id: id.to_owned() })?;
+        let lost = || SystemError::VolumeLost { id: id.to_owned() };
+        let note = self.note(id).await?.ok_or_else(lost)?;
         if note.owner == *owner && !note.retained {
             return Ok(());
+        }
+        if !self.owns_now(&note).await? {
+            return Err(lost());
         }
         let note = Note { owner: owner.clone(), retained: false, ..note };
         // First there: with the note here it is done.
@@ -167,6 +170,10 @@ impl RbdPool {
         let lost = || SystemError::VolumeLost { id: id.to_owned() };
         let alone = self.trashing.lock().await;
         let note = self.note(id).await?.filter(|note| !note.removing).ok_or_else(lost)?;
+        // Its metadata is written next, which may say by now that another host has it.
+        if !self.owns_now(&note).await? {
+            return Err(lost());
+        }
         let note = Note {
             owner: owner.clone(),
             retained: false,
@@ -196,9 +203,7 @@ impl RbdPool {
             if note.deleted_at.is_none() || !is_due {
                 continue;
             }
-            // In its metadata, and not as it was seen before: another host may have it.
-            locked(&self.own).remove(&note.volume_id);
-            if !self.owns(&note).await? {
+            if !self.owns_now(&note).await? {
                 continue;
             }
             due.push(note.volume_id.clone());
@@ -309,11 +314,16 @@ impl RbdPool {
         Ok(true)
     }
 
-    /// Whether this host has a volume now, by its metadata and not as it was seen before.
+    /// The same by its metadata now, and not as it was seen before.
+    async fn owns_now(&self, note: &Note) -> Result<bool> {
+        locked(&self.own).remove(&note.volume_id);
+        self.owns(note).await
+    }
+
+    /// Whether this host has a volume now.
     pub(super) async fn is_own(&self, id: &str) -> Result<bool> {
-        locked(&self.own).remove(id);
         match self.note(id).await?.filter(Note::is_there) {
-            Some(note) => self.owns(&note).await,
+            Some(note) => self.owns_now(&note).await,
             None => Ok(false),
         }
     }
