@@ -333,8 +333,12 @@ fn has_snapshots(cache: &Cache, disk: &Disk) -> bool {
     })
 }
 
-/// Whether a Disk, also of a namespace that this one is shared with, is to be a copy of it. One that gets no access holds up nothing.
+/// Whether a Disk, also of a namespace that this one is shared with, is to be a copy of it. One that is never made holds up nothing: it gets no
+/// access, or the pool is in Ceph, which has no copies.
 fn is_to_be_copied(cache: &Cache, disk: &Disk) -> bool {
+    if is_in_ceph(cache, disk) {
+        return false;
+    }
     let (name, namespace) = (disk.name_any(), disk.namespace().unwrap_or_default());
     cache.tables.disks.all().any(|other| {
         let is_made = other.status.as_ref().is_some_and(|status| status.size.is_some());
@@ -347,9 +351,8 @@ fn is_to_be_copied(cache: &Cache, disk: &Disk) -> bool {
 
 /// Whether an Image, also of a namespace that the disk is shared with, is being made of it on its host.
 fn is_to_be_image(cache: &Cache, disk: &Disk) -> bool {
-    let Some(volume) = disk.status.as_ref().and_then(|status| status.volume_id.as_ref()) else {
-        return false;
-    };
+    let volume = disk.status.as_ref().and_then(|status| status.volume_id.as_ref());
+    let Some(volume) = volume.filter(|_| !is_in_ceph(cache, disk)) else { return false };
     cache.tables.images.all().any(|image| {
         let of_volume = image.status.as_ref().and_then(|status| status.volume_id.as_ref());
         of_volume == Some(volume)
