@@ -39,10 +39,12 @@ impl RbdPool {
         self.ensure_there().await?;
         let Some(note) = self.note(id).await?.filter(Note::is_there) else { return Ok(None) };
         // The VM may have moved to another host, which has taken it, and come back.
-        if !self.owns_now(&note).await? {
+        let image = Self::name_of(id);
+        let (is_own, size) = tokio::join!(self.owns_now(&note), self.size(&image));
+        if !is_own? {
             return Ok(None);
         }
-        match self.size(&Self::name_of(id)).await? {
+        match size? {
             Some(size) => Ok(Some(self.facts_of(note, size))),
             None => Err(SystemError::VolumeLost { id: id.to_owned() }),
         }
