@@ -1,5 +1,5 @@
-//! A pool in a Ceph cluster with the small guest: its disks, their growth, a monitor that is away, and a host that is lost while its
-//! QEMU runs on and still reaches Ceph.
+//! A pool in a Ceph cluster with the small guest: its disks, their growth, a VM that moves, a monitor that is away, and a host that is lost
+//! while its QEMU runs on and still reaches Ceph.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,6 +106,9 @@ fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestI
     report.case("its data is there after a stop, and no client has its disks open meanwhile", || {
         survives(fleet, ceph, &guest)
     });
+    report.case("it moves to the other host and back while it is off, with its data", || {
+        moves_and_returns(fleet, &guest)
+    });
     report.case("its disk grows while it runs", || grows(fleet, ceph, &mut guest));
     report.case("without Ceph's monitor the pool is away, the guest goes on, and others start", || {
         let written = write(fleet, &guest, 5)?;
@@ -173,15 +176,8 @@ fn boots(fleet: &Fleet, ceph: &Ceph, image: &GuestImage) -> Result<Guest> {
 }
 
 fn survives(fleet: &Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> {
-    let kubectl = fleet.kubectl();
-    let object = format!("vm/{VM}");
-    let power = |power: &str| {
-        let patch = json!({"spec": {"power": power}}).to_string();
-        kubectl.ok(&["patch", &object, "--type=merge", "-p", &patch])?;
-        kubectl.until(&object, power, ANSWER, |vm| vm["status"]["state"] == power)
-    };
     let written = write(fleet, guest, 3)?;
-    power("Stopped")?;
+    power(fleet, "Stopped")?;
     for disk in [ROOT, DATA] {
         let image = volume(fleet, disk)?;
         wait::until("the disks to be closed", SOON, || {
@@ -190,8 +186,39 @@ fn survives(fleet: &Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> {
             Ok(())
         })?;
     }
-    power("Running")?;
+    power(fleet, "Running")?;
     ensure!(sum(fleet, LOST, guest)? == written, "it reads other data than was written");
+    guest.project.plan_is_empty()
+}
+
+/// Declares the power, and waits until it is so.
+fn power(fleet: &Fleet, power: &str) -> Result<()> {
+    let (kubectl, object) = (fleet.kubectl(), format!("vm/{VM}"));
+    let patch = json!({"spec": {"power": power}}).to_string();
+    kubectl.ok(&["patch", &object, "--type=merge", "-p", &patch])?;
+    kubectl.until(&object, power, ANSWER, |vm| vm["status"]["state"] == power)?;
+    Ok(())
+}
+
+/// Its first host has to take its disks again, from the other one.
+fn moves_and_returns(fleet: &Fleet, guest: &Guest) -> Result<()> {
+    let (kubectl, administrator) = (fleet.kubectl(), fleet.administrator());
+    let written = write(fleet, guest, 4)?;
+    for host in [STAYS, LOST] {
+        power(fleet, "Stopped")?;
+        administrator.run(&["move", VM, "--to", host])?.success()?;
+        power(fleet, "Running")?;
+        let vm = kubectl.object("vm", VM)?;
+        ensure!(host_in(&vm).as_deref() == Some(host), "{:#}", vm["status"]["binding"]);
+        ensure!(sum(fleet, host, guest)? == written, "it reads other data than was written");
+    }
+    administrator.run(&["move", VM, "--cancel"])?.success()?;
+    let stays = kubectl.object("host", STAYS)?;
+    ensure!(
+        stays["status"]["orphans"].as_array().is_none_or(Vec::is_empty),
+        "{:#}",
+        stays["status"]["orphans"]
+    );
     guest.project.plan_is_empty()
 }
 

@@ -73,6 +73,12 @@ impl VMStatus {
     pub fn is_released(&self) -> bool {
         self.binding.as_ref().is_some_and(|binding| self.released_epoch == Some(binding.epoch))
     }
+
+    /// Whether it has no host, after the one that it had gave it up.
+    #[must_use]
+    pub fn is_between_hosts(&self) -> bool {
+        self.binding.is_none() && self.released_epoch.is_some()
+    }
 }
 
 #[cfg(test)]
@@ -115,6 +121,7 @@ mod tests {
         assert!(left.is_to_move() && left.is_released());
         assert!(!next.is_to_move() && !next.is_released());
         assert!(!none.is_to_move() && !none.is_released());
+        assert!(none.is_between_hosts() && !left.is_between_hosts());
     }
 
     #[test]

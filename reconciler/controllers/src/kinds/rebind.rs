@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use berth_api::{
     Binding, ConditionType, ConditionUpdate, Disk, DiskState, DiskStatus, Power, RESTORE_ANNOTATION,
-    Readiness, Reason, VM, VMState, VMStatus, condition,
+    Readiness, Reason, StoragePoolType, VM, VMState, VMStatus, condition,
     vm::{HostRefusal, VMOperation, VMOperationName},
 };
 use k8s_openapi::jiff::Timestamp;
@@ -219,6 +219,11 @@ fn is_shared(cache: &Cache, disk: &Disk) -> bool {
     pool.is_some_and(|pool| pool.spec.pool_type.is_shared())
 }
 
+fn is_in_ceph(cache: &Cache, disk: &Disk) -> bool {
+    let pool = cache.tables.storage_pools.cluster(disk.pool().as_str());
+    pool.is_some_and(|pool| pool.spec.pool_type == StoragePoolType::Rbd)
+}
+
 fn host_of(disk: &Disk) -> Option<&String> {
     disk.status.as_ref()?.binding.as_ref().map(|binding| &binding.host)
 }
@@ -274,14 +279,23 @@ fn refusal(cache: &Cache, vm: &VM, disk: &Disk, host: &str) -> Option<&'static s
         (disk.is_read_only_many(), "is one that several VMs read"),
         (disk.spec.source.is_some(), "is made from a source"),
         (has_image_of_one_host(cache, disk), "is made from an image that other hosts cannot copy"),
+        // Of a lost host it is tried: the content may be the same still.
+        (
+            !cache.is_fenced(host) && has_image_for_token(cache, disk),
+            "is made from an image with a token: other hosts get its present content only",
+        ),
         (disk.annotations().contains_key(RESTORE_ANNOTATION), "was brought back after it was deleted"),
         (disk.spec.restore.is_some() || status.restored_from.is_some(), "was restored from a snapshot"),
         (status.used_by.iter().any(|user| user.vm_uid != uid), "is used by another VM"),
         (has_snapshots(cache, disk), "has snapshots"),
-        // On a lost host, no copy is being made.
+        // On a lost host, no copy and no image is being made.
         (
             !cache.is_fenced(host) && is_to_be_copied(cache, disk),
             "is the source of a Disk that is not made yet",
+        ),
+        (
+            !cache.is_fenced(host) && is_to_be_image(cache, disk),
+            "is the source of an Image that is not made yet",
         ),
         (
             status.continues_snapshots == Some(true),
@@ -298,6 +312,17 @@ fn has_image_of_one_host(cache: &Cache, disk: &Disk) -> bool {
     image.is_some_and(|image| image.is_local() && image.copied_from().is_none())
 }
 
+/// Whether the content that a disk is based on may be another one than its image has now. Pools in Ceph have it themselves.
+fn has_image_for_token(cache: &Cache, disk: &Disk) -> bool {
+    let namespace = disk.namespace().unwrap_or_default();
+    let name = disk.spec.image.as_ref().filter(|_| !is_in_ceph(cache, disk));
+    let image = name.and_then(|name| cache.tables.images.lookup(&namespace, name.as_str()));
+    image.is_some_and(|image| {
+        let made_for = image.status.as_ref().and_then(|status| status.token.as_ref());
+        made_for.is_some() || image.spec.source.token.is_some()
+    })
+}
+
 fn has_snapshots(cache: &Cache, disk: &Disk) -> bool {
     let volume = disk.status.as_ref().and_then(|status| status.volume_id.as_ref());
     cache.tables.disk_snapshots.all().any(|snapshot| {
@@ -308,13 +333,32 @@ fn has_snapshots(cache: &Cache, disk: &Disk) -> bool {
     })
 }
 
+/// Whether a Disk, also of a namespace that this one is shared with, is to be a copy of it. One that is never made holds up nothing: it gets no
+/// access, or the pool is in Ceph, which has no copies.
 fn is_to_be_copied(cache: &Cache, disk: &Disk) -> bool {
-    let name = disk.name_any();
+    if is_in_ceph(cache, disk) {
+        return false;
+    }
+    let (name, namespace) = (disk.name_any(), disk.namespace().unwrap_or_default());
     cache.tables.disks.all().any(|other| {
-        let source = other.spec.source.as_ref().and_then(|source| source.disk.as_ref());
         let is_made = other.status.as_ref().is_some_and(|status| status.size.is_some());
-        let is_copy = source.is_some_and(|source| source.as_str() == name);
-        is_copy && !is_made && other.metadata.namespace == disk.metadata.namespace
+        !is_made
+            && other.is_copy_of_disk(&namespace, &name)
+            && other.metadata.deletion_timestamp.is_none()
+            && disk.is_shared_with(&other.namespace().unwrap_or_default())
+    })
+}
+
+/// Whether an Image, also of a namespace that the disk is shared with, is being made of it on its host.
+fn is_to_be_image(cache: &Cache, disk: &Disk) -> bool {
+    let volume = disk.status.as_ref().and_then(|status| status.volume_id.as_ref());
+    let Some(volume) = volume.filter(|_| !is_in_ceph(cache, disk)) else { return false };
+    cache.tables.images.all().any(|image| {
+        let of_volume = image.status.as_ref().and_then(|status| status.volume_id.as_ref());
+        of_volume == Some(volume)
+            && image.digest().is_none()
+            && image.metadata.deletion_timestamp.is_none()
+            && disk.is_shared_with(&image.namespace().unwrap_or_default())
     })
 }
 

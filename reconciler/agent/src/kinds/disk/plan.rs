@@ -364,6 +364,8 @@ fn take(disk: &Disk, volume: &str, from: String, observed: &Observed) -> Plan<St
         Ok(size) => size,
         Err(plan) => return plan,
     };
+    // Its file has its size, also if content that was made anew since is larger.
+    let size = size.filter(|_| disk.spec.image.is_none());
     let base = match base(disk, size, observed.image.as_ref()) {
         Ok(base) => base,
         Err(plan) => return plan,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use berth_api::VM;
-use berth_host::{InstanceFacts, VolumeFacts};
+use berth_host::{InstanceFacts, SystemError, VolumeFacts};
 
 use crate::context::Context;
 use crate::error::Error;
@@ -34,12 +34,18 @@ pub(super) async fn observe(
     sees_all: bool,
 ) -> Result<Left, Error> {
     let mut left = Left::default();
-    let to_be_taken: BTreeSet<&str> =
+    let mut to_be_taken: BTreeSet<&str> =
         volumes.iter().map(|volume| volume.id.as_str()).filter(|id| !kept.contains(*id)).collect();
     for found in instances.iter().filter(|found| found.process.is_none()) {
         let Some(Ok(journal)) = found.journal.clone().map(Journal::parse) else { continue };
         let Some(released) = &journal.released else { continue };
         if !owned.contains(&found.instance) {
+            for volume in volumes.iter().filter(|volume| released.volumes.contains(&volume.id)) {
+                // A list may have one that another host has taken since, as in a pool in Ceph.
+                if is_taken(&ctx.system.volume(&volume.pool, &volume.id).await) {
+                    to_be_taken.remove(volume.id.as_str());
+                }
+            }
             // Read each time: a table has the VMs that are bound here only.
             let vms: TypedApi<VM> = TypedApi::namespaced(ctx.client.clone(), &journal.namespace);
             let vm = vms.get_opt(&journal.name).await.map_err(Error::api("read a VM that was given up"))?;
@@ -52,6 +58,11 @@ pub(super) async fn observe(
         left.volumes.extend(released.volumes.iter().cloned());
     }
     Ok(left)
+}
+
+/// Whether a volume that was here is not any more: another host has taken it, or has deleted it since.
+fn is_taken(seen: &Result<Option<VolumeFacts>, SystemError>) -> bool {
+    matches!(seen, Ok(None) | Err(SystemError::VolumeLost { .. }))
 }
 
 /// Whether nothing here is needed for the move of a VM any more. `volumes`: those that are here and that other hosts may take.
@@ -100,5 +111,12 @@ mod tests {
             "to be taken"
         );
         assert!(is_finished(Some(&elsewhere), "u1", &released, "a", &BTreeSet::from(["v-2"])));
+    }
+
+    #[test]
+    fn a_volume_that_cannot_be_seen_may_be_here() {
+        let away = SystemError::PoolAway { pool: "rbd".to_owned(), detail: "no answer".to_owned() };
+        assert!(!is_taken(&Err(away)));
+        assert!(is_taken(&Ok(None)) && is_taken(&Err(SystemError::VolumeLost { id: "v-1".to_owned() })));
     }
 }

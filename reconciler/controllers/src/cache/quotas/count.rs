@@ -81,7 +81,9 @@ fn of_vm(tables: &Tables, vm: &VM) -> Counted {
         used_storage: bound.map(files_of_vm).unwrap_or_default(),
         ..QuotaAmounts::default()
     };
-    Counted { is_derived: class.is_some(), ..Counted::new(vm, bound.is_some(), amounts) }
+    // One that moves keeps what it had: no other object gets it meanwhile.
+    let is_moving = vm.status.as_ref().is_some_and(VMStatus::is_between_hosts);
+    Counted { is_derived: class.is_some(), ..Counted::new(vm, bound.is_some() || is_moving, amounts) }
 }
 
 /// Returns the space that the files of a VM take beside its disks: each Disk counts for itself.
@@ -112,7 +114,8 @@ fn of_disk(tables: &Tables, disk: &Disk) -> Counted {
         used_storage: status.and_then(|status| status.used.as_deref()).map_or(0, space),
         ..QuotaAmounts::default()
     };
-    let is_placed = status.is_some_and(|status| status.binding.is_some());
+    // One whose VM moves keeps what it had.
+    let is_placed = status.is_some_and(|status| status.binding.is_some() || status.former_host.is_some());
     let has_size = status.is_some_and(|status| status.size.is_some());
     let is_restored = disk.annotations().contains_key(RESTORE_ANNOTATION);
     Counted {

@@ -360,6 +360,9 @@ fn disk_place(disk: Option<&Disk>, name: &str) -> Result<SourcePlace, String> {
             pool: Some(disk.pool().to_string()),
             size: bytes(Some(size)),
         }),
+        (None, Some(_)) if status.former_host.is_some() => {
+            Err(format!("Disk {name} goes to another host with its VM"))
+        }
         _ => Err(format!("Disk {name} has no file yet: its first VM decides the host")),
     }
 }

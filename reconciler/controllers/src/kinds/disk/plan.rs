@@ -12,7 +12,10 @@ use crate::{
     plan::{Dependency, Outcome, Plan, Step},
 };
 
-use super::observe::{BackupSource, Observed, Restore, Source};
+use super::{
+    observe::{BackupSource, Observed, Restore, Source},
+    pools::needs_file,
+};
 
 /// Why an unbound disk cannot be used yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,6 +122,12 @@ fn missing_pool(disk: &Disk) -> (String, Dependency) {
         let names: Vec<&str> = disk.spec.pools.iter().map(ResourceName::as_str).collect();
         format!("none of the StoragePools {} exists", names.join(", "))
     };
+    if needs_file(disk) {
+        let text = format!(
+            "{text}, apart from those of type RBD, which have no encrypted or thick disks and none with a source"
+        );
+        return (text, Dependency::StoragePools);
+    }
     (text, Dependency::StoragePools)
 }
 

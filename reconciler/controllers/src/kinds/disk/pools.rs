@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::{DEFAULT_NAME, Disk, ResourceName};
+use berth_api::{DEFAULT_NAME, Disk, Provisioning, ResourceName, StoragePoolType};
 use kube::ResourceExt;
 
 use crate::{
@@ -64,9 +64,17 @@ pub(crate) fn choose_one(cache: &Cache, host: &str, disk: &Disk) -> Option<Resou
     choose(cache, host, &choices(cache, std::iter::once(disk))).into_values().next()
 }
 
-/// Returns the pools that a disk may be in, without those that do not exist or are being deleted.
+/// Whether a disk is one that pools in Ceph do not have.
+pub(super) fn needs_file(disk: &Disk) -> bool {
+    let spec = &disk.spec;
+    spec.encryption.is_some() || spec.source.is_some() || spec.provisioning == Provisioning::Thick
+}
+
+/// Returns the pools that a disk may be in, without those that do not exist, are being deleted or have no such disks.
 pub(super) fn candidates(cache: &Cache, disk: &Disk) -> BTreeSet<String> {
     let pools = cache.tables.storage_pools.all().filter(|pool| pool.metadata.deletion_timestamp.is_none());
+    let needs_file = needs_file(disk);
+    let pools = pools.filter(|pool| !needs_file || pool.spec.pool_type != StoragePoolType::Rbd);
     let accepted = pools.filter(|pool| disk.spec.accepts_pool(&pool.name_any(), pool.labels()));
     let mut names: BTreeSet<String> = accepted.map(|pool| pool.name_any()).collect();
     // It is every host's own folder, also without an object.
@@ -160,6 +168,29 @@ mod tests {
             let waits = Obstacle { text: why.to_owned(), dependencies: vec![Dependency::StoragePools] };
             assert_eq!(obstacle(&cache, &disk("d", &spec)), Some(waits));
         }
+    }
+
+    #[test]
+    fn a_pool_in_ceph_is_chosen_only_for_disks_that_it_can_have() {
+        let mut cache = Cache::new(Duration::from_secs(40));
+        let mut ceph = pool("ceph", &json!({}));
+        ceph.spec.pool_type = StoragePoolType::Rbd;
+        cache.put(ceph, Instant::now());
+        cache.put(pool("a", &json!({})), Instant::now());
+        for (more, names) in [
+            (json!({}), "a ceph"),
+            (json!({"provisioning": "Thick"}), "a"),
+            (json!({"encryption": {"keyClass": "k"}}), "a"),
+            (json!({"source": {"backup": "b"}}), "a"),
+        ] {
+            let mut spec = json!({"size": "1Gi", "pools": ["a", "ceph"]});
+            spec.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
+            let found: Vec<String> = candidates(&cache, &disk("d", &spec)).into_iter().collect();
+            assert_eq!(found.join(" "), names, "{spec}");
+        }
+        let encrypted = json!({"size": "1Gi", "pools": ["ceph"], "encryption": {"keyClass": "k"}});
+        let text = obstacle(&cache, &disk("d", &encrypted)).map(|waits| waits.text).unwrap_or_default();
+        assert!(text.contains("of type RBD"), "{text}");
     }
 
     #[test]

@@ -77,6 +77,9 @@ fn of_disk(cache: &Cache, key: &Key, image: &Image) -> Result<Place, String> {
             volume_id: Some(volume_id),
             pool: disk.pool().clone(),
         }),
+        (None, ..) if status.former_host.is_some() => {
+            Err(format!("Disk {name} goes to another host with its VM: the image is made there"))
+        }
         _ => Err(format!("Disk {name} has no file yet: the image is made once it has")),
     }
 }

@@ -349,3 +349,29 @@ fn files_count_while_their_space_is_limited_also_those_of_deleted_disks() {
     let reported = status(&quota, used(&unlimited), Timestamp::UNIX_EPOCH).used;
     assert_eq!(reported.and_then(|used| used.used_storage), None, "it costs no writes");
 }
+
+#[test]
+fn what_moves_keeps_its_amounts_and_no_older_object_gets_them() {
+    let left =
+        json!({"releasedEpoch": 1, "refusal": {"host": "h1", "epoch": 1, "message": "it has given it up"}});
+    let moving = object("VM", "web", json!({"disks": [], "cpus": 2}), left);
+    let moving: VM = serde_json::from_value(moving).expect("a VM");
+    let file = json!({"formerHost": "h1", "volumeID": "v-1", "size": "8Gi"});
+    let root = object("Disk", "root", json!({"size": "8Gi"}), file);
+    let root: Disk = serde_json::from_value(root).expect("a Disk");
+    let cache = cache_with(
+        json!({"cpus": 2, "diskSize": "8Gi"}),
+        vec![
+            moving.into(),
+            root.into(),
+            // By name these come first.
+            vm("a", json!({"cpus": 2}), false).into(),
+            disk("a", json!({"size": "8Gi"}), false).into(),
+        ],
+    );
+    for kind in [ObjectKind::VM, ObjectKind::Disk] {
+        let name = if kind == ObjectKind::VM { "web" } else { "root" };
+        assert_eq!(text(&cache, kind, name), None, "{name} moves");
+        assert!(text(&cache, kind, "a").is_some(), "{kind:?}");
+    }
+}

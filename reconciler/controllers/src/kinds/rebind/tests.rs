@@ -1,6 +1,6 @@
 //! Decisions about the VMs of a fenced host.
 
-use berth_api::{Host, HotswapDiskAttachment, StoragePool};
+use berth_api::{Host, HotswapDiskAttachment, Image, StoragePool};
 use serde_json::{Value, json};
 
 use super::*;
@@ -195,6 +195,59 @@ async fn a_disk_that_is_to_be_copied_stays_on_its_host_until_the_copy_is_made() 
     assert_eq!(why(false, json!(null)), "Disk root is the source of a Disk that is not made yet");
     assert_eq!(why(false, json!("1Gi")), "");
     assert_eq!(why(true, json!(null)), "", "no copy is made on a lost host");
+}
+
+#[tokio::test]
+async fn a_disk_stays_for_copies_and_images_in_namespaces_that_it_is_shared_with() {
+    let now = tokio::time::Instant::now();
+    let why = |shared: Value, namespace: &str, source: Value| {
+        let mut cache = cache(false, disk_with(json!({"sharedWith": shared}), json!({})));
+        let copy = json!({"size": "1Gi", "pool": "site", "source": source});
+        cache.put(object::<Disk>("Disk", "copy", Some(namespace), copy, json!(null)), now);
+        disks(&cache, &vm_with(json!({})), "h1").err().unwrap_or_default()
+    };
+    let of_ns = || json!({"disk": "root", "diskNamespace": "ns"});
+    assert_eq!(
+        why(json!(["other"]), "other", of_ns()),
+        "Disk root is the source of a Disk that is not made yet"
+    );
+    assert_eq!(why(json!([]), "other", of_ns()), "", "it gets no access");
+    let mut of_ceph = cache(false, disk_with(json!({"pool": "ceph"}), json!({"pool": "ceph"})));
+    let copy = json!({"size": "1Gi", "pool": "ceph", "source": {"disk": "root"}});
+    of_ceph.put(object::<Disk>("Disk", "copy", Some("ns"), copy, json!(null)), now);
+    assert!(disks(&of_ceph, &vm_with(json!({})), "h1").is_ok(), "Ceph has no copies");
+    assert_eq!(
+        why(json!([]), "ns", json!({"disk": "root", "diskNamespace": "other"})),
+        "",
+        "of another disk"
+    );
+    let image = |status: Value| {
+        let mut cache = cache(false, disk_with(json!({"sharedWith": ["other"]}), json!({})));
+        let source = json!({"source": {"disk": "root", "diskNamespace": "ns"}, "format": "qcow2"});
+        cache.put(object::<Image>("Image", "copy", Some("other"), source, status), now);
+        disks(&cache, &vm_with(json!({})), "h1").err().unwrap_or_default()
+    };
+    let bound = json!({"binding": {"host": "h1", "epoch": 1}, "volumeID": "v-1"});
+    assert_eq!(image(bound), "Disk root is the source of an Image that is not made yet");
+    assert_eq!(image(json!(null)), "", "it is made wherever the disk is by then");
+}
+
+#[tokio::test]
+async fn a_disk_of_an_image_that_may_have_other_content_stays_unless_ceph_has_what_it_is_based_on() {
+    let now = tokio::time::Instant::now();
+    let why = |fenced, pool: &str, token: Value| {
+        let declared = json!({"pool": pool, "image": "nightly"});
+        let mut cache = cache(fenced, disk_with(declared, json!({"pool": pool})));
+        let source =
+            json!({"source": {"url": "https://images.test/a", "trustOnFirstUse": true, "token": token}});
+        cache.put(object::<Image>("Image", "nightly", Some("ns"), source, json!(null)), now);
+        disks(&cache, &vm_with(json!({})), "h1").err().unwrap_or_default()
+    };
+    let stays = "Disk root is made from an image with a token: other hosts get its present content only";
+    assert_eq!(why(false, "site", json!("1")), stays);
+    assert_eq!(why(false, "site", json!(null)), "");
+    assert_eq!(why(false, "ceph", json!("1")), "");
+    assert_eq!(why(true, "site", json!("1")), "", "of a lost host it is tried");
 }
 
 #[tokio::test]

@@ -235,8 +235,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         host_fenced: false,
         claim: claim.cloned(),
         unknown: placement_hold(cache, vm.creation_timestamp().map(|made| made.0)),
-        // One that moves keeps what it had.
-        over_quota: quota::excess(cache, &Key::of(vm)).filter(|_| !is_between_hosts(vm)),
+        over_quota: quota::excess(cache, &Key::of(vm)),
         recovering: false,
         unconfirmed: unconfirmed(cache, vm),
         taken,
@@ -244,11 +243,6 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         refused_by: refusal.map(|r| (r.host.clone(), r.message.clone())),
         fresh,
     }
-}
-
-/// Whether a VM without a host was given up by the one that it had.
-fn is_between_hosts(vm: &VM) -> bool {
-    vm.status.as_ref().is_some_and(|status| status.binding.is_none() && status.released_epoch.is_some())
 }
 
 /// Returns the host that a person has requested for a VM that has just left another one. Later it is placed wherever it can be: it is off.

@@ -1,4 +1,5 @@
-//! Volumes of another host, which is gone for good: its clients of Ceph are refused from now on, and the volume is this host's.
+//! Volumes of another host, which is gone for good or has given their VM up: its clients of Ceph are refused from now on, and the volume is
+//! this host's.
 //!
 //! ```text
 //!                    checked      metadata (this host)      clients refused      note here (complete)
@@ -8,7 +9,8 @@
 //! The metadata comes first: an agent of the former host that still runs starts no machine on the image from then on, so no client comes
 //! after those that are refused. Those of the machine that it has started last are refused also if the cluster has forgotten them, as after
 //! half a minute without a network. A crash at any moment leaves the image, and the next call begins again. Refused clients stay refused:
-//! the refusal is of one process, by the number in its address, and a machine that is installed again has other ones.
+//! the refusal is of one process, by the number in its address, and a machine that is installed again, or a QEMU of a VM that comes back, has
+//! other ones.
 
 use super::client::{PATIENCE, REFUSED_FOR};
 use super::note::Note;
@@ -19,7 +21,7 @@ use crate::{NewTake, SystemError, VolumeFacts};
 const MOST_CLIENTS: usize = 64;
 
 impl RbdPool {
-    /// Takes a volume from a host that is gone for good.
+    /// Takes a volume from a host that is gone for good or has given its VM up.
     pub(in super::super) async fn take(&self, new: &NewTake) -> Result<VolumeFacts> {
         // A note of this host may be from a time before another host took the volume.
         locked(&self.own).remove(&new.id);
@@ -37,7 +39,7 @@ impl RbdPool {
         self.set_meta(&image, &note.text()).await?;
         self.fence(&image, &new.id).await?;
         self.write_note(&note).await?;
-        tracing::info!(volume = new.id, host = new.from, "volume taken from a host that is gone");
+        tracing::info!(volume = new.id, host = new.from, "volume taken from another host");
         self.volume(&new.id).await?.ok_or_else(lost)
     }
 
@@ -77,7 +79,7 @@ impl RbdPool {
         addresses.sort();
         addresses.dedup();
         if addresses.len() > MOST_CLIENTS {
-            let detail = "more than 64 clients of Ceph have it open, or had it, although its host was declared gone for good";
+            let detail = "more than 64 clients of Ceph have it open, or had it, although its host is gone for good or has given it up";
             return Err(SystemError::VolumeBusy { id: id.to_owned(), detail });
         }
         for address in &addresses {
@@ -95,18 +97,18 @@ impl RbdPool {
             let detail = done.stderr.lines().last().unwrap_or("it gives no reason").to_owned();
             return Err(SystemError::Program { program: "ceph", detail });
         }
-        tracing::info!(pool = self.mapping.pool, address, "client of a host that is gone refused by Ceph");
+        tracing::info!(pool = self.mapping.pool, address, "client of a former host refused by Ceph");
         Ok(())
     }
 }
 
-/// Returns why the volume with this note is not taken, if it is not.
+/// Returns why the volume with this note is not taken, if it is not. The content that it is a clone of is in Ceph, also if that of its Image was
+/// made anew since.
 fn why_not(note: &Note, new: &NewTake, host: &str) -> Option<&'static str> {
     let refusals = [
         (note.volume_id != new.id, "its image is that of another volume"),
         (note.owner.uid != new.uid, "it is of another Disk"),
         (note.host != new.from && note.host != host, "its image is that of another host"),
-        (note.base != new.base, "it is based on another image than that of its Disk"),
     ];
     refusals.into_iter().find_map(|(refuses, why)| refuses.then_some(why))
 }
@@ -152,8 +154,9 @@ mod tests {
         assert_eq!(why_not(&Note { host: "b".to_owned(), ..note.clone() }, &new, "b"), None);
         let other_host = Note { host: "c".to_owned(), ..note.clone() };
         let other_disk = NewTake { uid: Some("w".to_owned()), ..new.clone() };
-        let other_base = NewTake { base: Some("d".to_owned()), ..new.clone() };
-        for (note, new) in [(&other_host, &new), (&note, &other_disk), (&note, &other_base)] {
+        let anew = NewTake { base: Some("d".to_owned()), ..new.clone() };
+        assert_eq!(why_not(&note, &anew, "b"), None, "the content of its Image was made anew");
+        for (note, new) in [(&other_host, &new), (&note, &other_disk)] {
             assert!(why_not(note, new, "b").is_some(), "{note:?} {new:?}");
         }
         let read: Note = serde_json::from_str(&note.text()).expect("read");

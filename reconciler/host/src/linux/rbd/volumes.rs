@@ -38,10 +38,13 @@ impl RbdPool {
         check_name("volume", id)?;
         self.ensure_there().await?;
         let Some(note) = self.note(id).await?.filter(Note::is_there) else { return Ok(None) };
-        if !self.owns(&note).await? {
+        // The VM may have moved to another host, which has taken it, and come back.
+        let image = Self::name_of(id);
+        let (is_own, size) = tokio::join!(self.owns_now(&note), self.size(&image));
+        if !is_own? {
             return Ok(None);
         }
-        match self.size(&Self::name_of(id)).await? {
+        match size? {
             Some(size) => Ok(Some(self.facts_of(note, size))),
             None => Err(SystemError::VolumeLost { id: id.to_owned() }),
         }
@@ -129,9 +132,13 @@ impl RbdPool {
 
     pub(in super::super) async fn hand_over(&self, id: &str, owner: &VolumeOwner) -> Result<()> {
         self.ensure_there().await?;
-        let note = self.note(id).await?.ok_or_else(|| SystemError::VolumeLost { id: id.to_owned() })?;
+        let lost = || SystemError::VolumeLost { id: id.to_owned() };
+        let note = self.note(id).await?.ok_or_else(lost)?;
         if note.owner == *owner && !note.retained {
             return Ok(());
+        }
+        if !self.owns_now(&note).await? {
+            return Err(lost());
         }
         let note = Note { owner: owner.clone(), retained: false, ..note };
         // First there: with the note here it is done.
@@ -165,6 +172,10 @@ impl RbdPool {
         let lost = || SystemError::VolumeLost { id: id.to_owned() };
         let alone = self.trashing.lock().await;
         let note = self.note(id).await?.filter(|note| !note.removing).ok_or_else(lost)?;
+        // Its metadata is written next, which may say by now that another host has it.
+        if !self.owns_now(&note).await? {
+            return Err(lost());
+        }
         let note = Note {
             owner: owner.clone(),
             retained: false,
@@ -194,9 +205,7 @@ impl RbdPool {
             if note.deleted_at.is_none() || !is_due {
                 continue;
             }
-            // In its metadata, and not as it was seen before: another host may have it.
-            locked(&self.own).remove(&note.volume_id);
-            if !self.owns(&note).await? {
+            if !self.owns_now(&note).await? {
                 continue;
             }
             due.push(note.volume_id.clone());
@@ -290,8 +299,8 @@ impl RbdPool {
         Ok(own.into_iter().map(with_size).collect())
     }
 
-    /// Whether this host has a volume still. Another one has taken it if this one was declared gone for good: then its note here is removed.
-    /// Asked once for each volume.
+    /// Whether this host has a volume still. Another one has taken it if this one was declared gone for good, or has given its VM up: then its
+    /// note here is removed. Asked once for each volume, for lists of them; before one is used, it is asked anew.
     async fn owns(&self, note: &Note) -> Result<bool> {
         if locked(&self.own).contains(&note.volume_id) {
             return Ok(true);
@@ -307,11 +316,16 @@ impl RbdPool {
         Ok(true)
     }
 
-    /// Whether this host has a volume now, by its metadata and not as it was seen before.
+    /// The same by its metadata now, and not as it was seen before.
+    async fn owns_now(&self, note: &Note) -> Result<bool> {
+        locked(&self.own).remove(&note.volume_id);
+        self.owns(note).await
+    }
+
+    /// Whether this host has a volume now.
     pub(super) async fn is_own(&self, id: &str) -> Result<bool> {
-        locked(&self.own).remove(id);
         match self.note(id).await?.filter(Note::is_there) {
-            Some(note) => self.owns(&note).await,
+            Some(note) => self.owns_now(&note).await,
             None => Ok(false),
         }
     }
