@@ -80,7 +80,7 @@ impl ResourceKind for Image {
             Field::observed(
                 "checksum",
                 "/status/checksum",
-                "The checksum of its present content, if `source` declares none: what it had when it was first read, or made for the present `source.token`.",
+                "The checksum of the present content, if `source` declares none. It is computed when the content is first read, or made anew for another `source.token`.",
             ),
             Field::observed(
                 "state",
