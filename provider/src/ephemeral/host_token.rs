@@ -90,7 +90,7 @@ fn server(config: &Value, known: &Server) -> Result<String, Box<Diagnostic>> {
     let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
     if host.is_empty() || is_loopback {
         let detail = format!(
-            "The provider reaches the control plane at {:?}, which is no address for another machine. Set server = \
+            "The provider reaches the control plane at {:?}, which other machines cannot reach. Set server = \
              \"https://ADDRESS:PORT\".",
             known.host
         );

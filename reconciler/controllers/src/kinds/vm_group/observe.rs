@@ -229,12 +229,12 @@ fn wanted(cache: &Cache, group: &VMGroup, key: &Key) -> Result<MemberPower, Unkn
     while let Some(parent) = name {
         depth += 1;
         if parent.as_str() == &*key.name {
-            let text = format!("parent: the groups from {} on are above each other in a circle", key.name);
+            let text = format!("parent: the groups above {} lead back to it, in a circle", key.name);
             return Err(wrong(text));
         }
         if depth > DEEPEST_VM_GROUP {
             let text = format!(
-                "parent: more than {DEEPEST_VM_GROUP} groups are above each other, or some of them in a circle"
+                "parent: more than {DEEPEST_VM_GROUP} groups are nested, or some of them form a circle"
             );
             return Err(wrong(text));
         }
