@@ -235,7 +235,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         host_fenced: false,
         claim: claim.cloned(),
         unknown: placement_hold(cache, vm.creation_timestamp().map(|made| made.0)),
-        // One that moves keeps what it had.
+        // A VM that moves counts in the quota already.
         over_quota: quota::excess(cache, &Key::of(vm)).filter(|_| !is_between_hosts(vm)),
         recovering: false,
         unconfirmed: unconfirmed(cache, vm),

@@ -113,7 +113,7 @@ pub(super) fn observe(cache: &Cache, group: &VMGroup, key: &Key) -> Observed {
         let Some(mut member) = observe_member(cache, key) else { continue };
         member.step = numbers.get(&(member.kind, &*member.name)).copied().unwrap_or(steps.len());
         let decided = before.get(&(member.kind, &*member.name)).copied();
-        // One that follows the group again is started at its turn.
+        // A member that follows the group again is started with its step.
         member.before = decided.filter(|power| *power != MemberPower::Own).unwrap_or_default();
         members.push(member);
     }
