@@ -41,7 +41,7 @@ resource "berth_disk" "data" {
   depends_on = [berth_storage_pool.fast, berth_storage_pool.slow]
 }
 
-# In the pool with the most room on the host of its VM.
+# Its pool is the one with the most room on the host of its VM.
 resource "berth_disk" "cache" {
   name  = "pools-cache"
   size  = "1Gi"

@@ -15,7 +15,7 @@ resource "berth_storage_pool" "rbd" {
   overcommit_percent = 200
 }
 
-# The host of its first VM makes its image, and another host takes it if that one is lost.
+# The host of its first VM creates the RBD image. Another host takes it over if that host is lost.
 resource "berth_disk" "archive" {
   name = "rbd-archive"
   size = "1Gi"

@@ -1,5 +1,5 @@
-# A namespace whose disk other namespaces have the data of. Its owner decides which ones; a namespace that is not in the list learns
-# nothing of a disk, not even that there is one.
+# A disk whose data another namespace copies. `shared_with` of the disk lists the namespaces that may do so. In other namespaces the disk cannot be
+# copied, and it is not shown whether it exists.
 
 terraform {
   required_providers {

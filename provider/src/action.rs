@@ -47,9 +47,9 @@ fn arguments(own: Vec<Attribute>) -> Vec<Attribute> {
     ];
     arguments.extend(own);
     arguments.push(Attribute::string("wait_for").optional().description(
-        "The state that the action waits for: `none`, `running` (default: QEMU runs and everything declared is attached), or \
-         `guest` (the guest agent answered, or without an agent the guest got its first DHCP lease). A VM that is stopped is \
-         waited for with each of them but `none`.",
+        "The state that the action waits for: `none`, `running` (default: QEMU runs and everything declared \
+         is attached), or `guest` (the guest agent answered, or without an agent the guest got its first \
+         DHCP lease). With any value but `none`, the action also waits for a VM that is to be off.",
     ));
     arguments.push(Attribute::string("timeout").optional().description(format!(
         "The longest wait, such as `30s`, `10m` or `1h`; then the action fails. Default `{TIMEOUT}`."

@@ -80,7 +80,7 @@ impl ResourceKind for Image {
             Field::observed(
                 "checksum",
                 "/status/checksum",
-                "The checksum of its present content, if `source` declares none: what it had when it was first read, or made for the present `source.token`.",
+                "The checksum of the present content, if `source` declares none. It is computed when the content is first read, or made anew for another `source.token`.",
             ),
             Field::observed(
                 "state",
@@ -269,7 +269,7 @@ fn check_token(config: &Value, source: &Value) -> Option<Diagnostic> {
     let is_set = |name: &&str| !source.get(name).is_null() && !source.get(name).is_unknown();
     if let Some(fixed) = ["sha256", "sha512", "file", "upload"].into_iter().find(is_set) {
         return invalid(format!(
-            "{at}: it has the content made anew, and with `{fixed}` that is always the same. Declare another image for other content."
+            "{at}: it makes the content anew, and `{fixed}` fixes the content. Declare another image for other content."
         ));
     }
     if config.get("format").as_str() == Some("iso") {

@@ -163,10 +163,12 @@ impl DataSource for RemoteImages {
 
     fn schema(&self) -> Schema {
         let image = vec![
-            Attribute::string("name").computed().description("The tag, or the name in the file of checksums."),
+            Attribute::string("name")
+                .computed()
+                .description("The tag, or the name in the file of checksums."),
             Attribute::string("url").computed().description(
-                "The address of the image, for `source.url` of a `berth_image`: that of the tag, or that of the name beside the file of \
-                 checksums.",
+                "The address of the image, for `source.url` of a `berth_image`: that of the tag, or that of \
+                 the file, which is relative to the checksum file.",
             ),
             Attribute::string("sha256").computed().description("Its SHA-256; null without one."),
             Attribute::string("sha512").computed().description("Its SHA-512; null without one."),
@@ -177,27 +179,29 @@ impl DataSource for RemoteImages {
                  checksums (`SHA256SUMS`, `SHA512SUMS`; GNU or BSD format, at most 1 MiB). `http://` only on a loopback address.",
             ),
             Attribute::string("name_filter").optional().description(
-                "Only images with such a name, of at most 256 characters: `*` stands for any text, `?` for one character. Examples: \
+                "A pattern of at most 256 characters for the names of the images: `*` stands for any text, `?` for one character. Examples: \
                  `*.iso`, `debian-13-generic-*.qcow2`. Default: all.",
             ),
             Attribute::string("username").optional().description("User name for the server."),
             Attribute::string("password").optional().sensitive().description(
-                "Password for the server, or a token in its place. It is sent to the server of `url`, and to the one that gives out the \
-                 registry's tokens. Like every argument of a data source it is in the state.",
+                "Password for the server, or a token in its place. It is sent to the server of `url` and to \
+                 the token server of the registry only. Like every argument of a data source, it is in the \
+                 state.",
             ),
             Attribute::string("ca_certificate").optional().description(
-                "PEM certificates, or the path of some, of the authorities that are trusted instead of the system's.",
+                "PEM certificates, or the path of some, of the authorities that are trusted instead of those of the system.",
             ),
             Attribute::nested("images", Nesting::List, image)
                 .computed()
                 .description("The images, sorted by name; at most 10,000 without the filter."),
         ];
         Schema::new(attributes).description(
-            "Lists the images of a server, those of its file of checksums, or the tags of a repository in a container registry. A \
-             `berth_image` has such an image as its source.\n\nThe provider reads them, on the machine that runs Terraform, in each plan \
-             and refresh. It uses neither the control plane nor a proxy, follows at most five redirects, and ends after 60 seconds. \
-             Hosts download the images themselves, with the rights and addresses that they have. A server that lists more changes \
-             what `for_each` makes of it: choose by `name_filter`.",
+            "Lists images for the `source` of `berth_image`: the files in a checksum file of a server, or \
+             the tags of a repository in a container registry.\n\nThe provider reads the list on the \
+             machine that runs Terraform, in each plan and refresh. It connects without a proxy, follows at \
+             most five redirects, and fails after 60 seconds. Hosts download the images themselves, from \
+             the addresses and with the credentials that they are allowed. If the server lists more files \
+             later, a `for_each` over the list creates more images: limit it with `name_filter`.",
         )
     }
 

@@ -22,7 +22,7 @@ impl ResourceKind for VmGroup {
             type_name: "berth_vm_group",
             kind: "VMGroup",
             plural: "vmgroups",
-            description: "VMs that are started and stopped together, in an order, on whichever hosts they are. A `berth_vm` names its group in `vm_group`, and follows it while its own `power` is `Running`. The steps of `boot_order` name VMs by their names as texts: a group whose configuration refers to its VMs is created after them, and they wait for it.\n\nAn apply waits until all members have the declared power, except for those that wait for a VM which does not exist yet. Destroying a group that VMs use is accepted; a finalizer keeps it until no VM uses it.",
+            description: "VMs that are started and stopped together and in an order, also on different hosts. A `berth_vm` names its group in `vm_group`, and follows it while its own `power` is `Running`. Write the names of VMs in `boot_order` as texts, not as references: a group that refers to its VMs is created after them, and they wait for it.\n\nAn apply waits until all members have the declared power. It does not wait for members that wait for a VM which does not exist yet. Destroying a group that VMs use is accepted; a finalizer keeps it until no VM uses it.",
             example: include_str!("../../examples/resources/berth_vm_group/resource.tf"),
             shown: "status.members",
             timeouts: [120, 900, 300],

@@ -9,7 +9,7 @@ ephemeral "berth_host_token" "kvm_3" {
   expiration_seconds = 3600
 }
 
-# A file that only root of the machine reads: `berth host --join @/root/berth-join` on it joins.
+# Copies the join string into a file of the machine. There, `berth host --join @/root/berth-join` joins.
 resource "terraform_data" "join" {
   connection {
     type = "ssh"

@@ -11,7 +11,7 @@ locals {
   })
 }
 
-# Of a VM whose image has qemu-guest-agent, and no cloud-init:
+# In a VM whose image has qemu-guest-agent, and no cloud-init:
 # hooks = { post_start = { exec = { command = local.command }, timeout_seconds = 300, failure_policy = "Fail" } }
 output "settings" {
   value = slice(local.command, 4, length(local.command))

@@ -1,4 +1,4 @@
-# The database is started first. Ten seconds after it is ready, the servers of the group below it are.
+# The database is started first, and the group of servers ten seconds after the database is ready.
 resource "berth_vm_group" "webshop" {
   name = "webshop"
 

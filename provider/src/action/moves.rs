@@ -106,10 +106,11 @@ impl Action for VmMove {
             ),
         ];
         Schema::new(arguments(own)).description(
-            "Moves a VM with its disks in pools of type `Shared` to another host, while it is off. Terraform 1.14 and later.\n\nThe next \
-             plan of its resource is empty, unless `placement` does not allow the other host: then the VM is not moved, which is an error. \
-             A VM that is off moves at once. Variables of UEFI firmware, such as boot entries, are lost: the guest boots from its boot disk by the \
-             default path.",
+            "Moves a VM to another host while it is off. All of its disks must be in pools of type `Shared` \
+             or `RBD`. Terraform 1.14 and later.\n\nThe next plan of the VM's resource is empty. If \
+             `placement` of the VM does not allow the other host, the VM is not moved, and the action \
+             fails. A VM that is off moves at once. Variables of UEFI firmware, such as boot entries, are \
+             lost: the guest boots from its boot disk by the default path.",
         )
     }
 

@@ -23,7 +23,7 @@ pub(super) fn current() -> Field {
     Field::observed(
         CURRENT_POOL,
         "/status/pool",
-        "The StoragePool that has the file. With `pools` or `pool_selector`, the one that was chosen when a VM first used the disk; it differs from `pool` while a move to that waits.",
+        "The StoragePool that contains the disk. With `pools` or `pool_selector`, it is chosen when a VM first uses the disk. It differs from `pool` until a declared move is done.",
     )
     .follows(&["pool", "pools", "pool_selector"])
 }

@@ -90,7 +90,7 @@ fn server(config: &Value, known: &Server) -> Result<String, Box<Diagnostic>> {
     let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
     if host.is_empty() || is_loopback {
         let detail = format!(
-            "The provider reaches the control plane at {:?}, which is no address for another machine. Set server = \
+            "The provider reaches the control plane at {:?}, which other machines cannot reach. Set server = \
              \"https://ADDRESS:PORT\".",
             known.host
         );
@@ -134,21 +134,23 @@ impl EphemeralResource for HostToken {
                  provider reaches it, unless that is a loopback address.",
             ),
             Attribute::number("expiration_seconds").optional().computed().description(
-                "How long the join string is valid, in seconds: 600 to 31,536,000. Default 86,400. The host renews the token that \
-                 it gets when it joins.",
+                "How long the join string is valid, in seconds: 600 to 31,536,000. Default 86,400. When the \
+                 host joins, it gets a token of its own, which it renews.",
             ),
             Attribute::string("join").computed().sensitive().description(
-                "The join string, for `berth host --join` or `BERTH_JOIN`. It has the address and the certificates of the control \
-                 plane and a token: a machine with it can act as the host.",
+                "The join string, for `berth host --join` or `BERTH_JOIN`. It contains the address and the \
+                 certificates of the control plane, and a token. Anyone with it can act as the host.",
             ),
-            Attribute::string("expiration").computed().description("The end of its lifetime, by RFC 3339."),
+            Attribute::string("expiration").computed().description("The time at which the join string expires (RFC 3339)."),
         ];
         Schema::new(attributes).description(
-            "Makes a join string, with which a machine joins as a host (`berth host --join`). It is in no plan and no state. Only \
-             an administrator can do so. Terraform 1.10, OpenTofu 1.11 and later.\n\nEach run makes a new one, in the plan and \
-             again in the apply, and gives the host its account and roles if it has none. Join strings end with their lifetime \
-             or with `berth token revoke`, not with the run or with the first use. Labels and reservations of the host that has \
-             joined are those of [`berth_host`](../resources/host.md).",
+            "Creates a join string, with which a machine joins as a host (`berth host --join`). It is in no \
+             plan and no state. Only an administrator can create one. Terraform 1.10, OpenTofu 1.11 and \
+             later.\n\nEach run creates a new one, in the plan and again in the apply, and creates the \
+             account and the roles of the host if they do not exist. A join string is valid until its \
+             lifetime has ended or until `berth token revoke`; neither the end of the run nor the first use \
+             ends it. To set labels and reservations of the host after it has joined, use \
+             [`berth_host`](../resources/host.md).",
         )
     }
 

@@ -21,19 +21,19 @@ pub(super) fn signature() -> Signature {
     let settings = Parameter::new(
         "settings",
         Type::Dynamic,
-        "An object with at least one of `hostname`, `timezone` (such as `Europe/Vienna`) and `interfaces`, a list of at most 6 objects \
-         with `mac_address`, `addresses` (such as `192.0.2.10/24`, at most 8), and, if it has them, `gateway` and `gateway6`, \
-         `nameservers` and `search_domains` (at most 8 each).",
+        "An object with at least one of `hostname`, `timezone` (such as `Europe/Vienna`) and `interfaces`, \
+         a list of at most 6 objects with `mac_address`, `addresses` (such as `192.0.2.10/24`, at most 8), \
+         and optionally `gateway`, `gateway6`, `nameservers` and `search_domains` (the last two with at \
+         most 8 each).",
     );
     Signature {
-        description: "Returns the command of a `post_start` hook of a `berth_vm`, which the guest agent runs after each start of the \
-                      guest, for Linux images without cloud-init:\n\n\
-                      - the host name, by `hostnamectl` or `/etc/hostname`;\n\
-                      - the time zone, by `timedatectl` or `/etc/localtime`;\n\
-                      - static addresses of the cards with these MAC addresses, by NetworkManager or systemd-networkd, which keep them, or \
-                      else by `ip` until the guest boots.\n\n\
-                      The image needs qemu-guest-agent, which may run programs, and a POSIX shell. A setting that fails does not keep the \
-                      others from being made; the command then fails."
+        description: "Returns the command of a `post_start` hook of a `berth_vm`, which the guest agent \
+            runs after each start of the guest, for Linux images without cloud-init:\n\n- the host name, by \
+            `hostnamectl` or `/etc/hostname`;\n- the time zone, by `timedatectl` or `/etc/localtime`;\n- \
+            static addresses of the cards with these MAC addresses, by NetworkManager or systemd-networkd, \
+            where they persist, or else by `ip` until the next boot.\n\nThe image needs a POSIX shell, and \
+            qemu-guest-agent with permission to run programs. If a setting fails, the others are still \
+            applied, and the command fails. The command has not been run in a guest yet."
             .into(),
         ..Signature::new(
             vec![settings],

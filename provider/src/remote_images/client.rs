@@ -53,7 +53,7 @@ impl Client {
             let (parts, body) = response.into_parts();
             if let Some(to) = parts.headers.get(LOCATION).filter(|_| parts.status.is_redirection()) {
                 let to = to.to_str().ok().and_then(|to| joined(&at, to));
-                let to = to.ok_or("it redirects to something that is no address")?;
+                let to = to.ok_or("it redirects to an invalid address")?;
                 if at.scheme_str() == Some("https") && to.scheme_str() != Some("https") {
                     return Err("it redirects to an address without HTTPS".to_owned());
                 }
@@ -76,7 +76,7 @@ pub(super) fn check_scheme(url: &Uri) -> Result<(), String> {
         Some("https") if !host.is_empty() => Ok(()),
         Some("http") if is_loopback(host) => Ok(()),
         Some("http") => {
-            Err("over http, checksums and passwords can be read and changed on their way".to_owned())
+            Err("over http, others could read passwords and change checksums: use https://".to_owned())
         }
         _ => Err("an address has https:// and a host".to_owned()),
     }

@@ -58,7 +58,7 @@ impl Repository {
 
     fn tags(&self) -> Result<Uri, String> {
         let url = format!("{}/v2/{}/tags/list?n={PAGE}", self.registry, self.name);
-        url.parse().map_err(|_| "its name makes no address".to_owned())
+        url.parse().map_err(|_| "its name is not valid in an address".to_owned())
     }
 }
 
@@ -166,7 +166,7 @@ async fn authorize(
         Some((scheme, _)) if scheme.eq_ignore_ascii_case("basic") => {
             login.map(Login::basic).ok_or("the registry asks for username and password")?
         }
-        _ => Err("the registry asks for an authentication that is not known here".to_owned()),
+        _ => Err("the registry requires a kind of authentication that is not supported".to_owned()),
     }
 }
 
@@ -176,7 +176,7 @@ async fn token(
     challenge: &str,
     login: Option<&Login>,
 ) -> Result<HeaderValue, String> {
-    let realm = field(challenge, "realm").ok_or("the registry does not say where its tokens are")?;
+    let realm = field(challenge, "realm").ok_or("the registry names no address for its tokens")?;
     if repository.registry.starts_with("https:") && !realm.starts_with("https://") {
         return Err("the registry's tokens are at an address without HTTPS".to_owned());
     }
@@ -185,7 +185,8 @@ async fn token(
     if let Some(service) = field(challenge, "service") {
         url = format!("{url}&service={}", encoded(service));
     }
-    let url: Uri = url.parse().map_err(|_| "the address of the registry's tokens is none".to_owned())?;
+    let url: Uri =
+        url.parse().map_err(|_| "the registry names an invalid address for its tokens".to_owned())?;
     let basic = login.map(Login::basic).transpose()?;
     let answer = client.get(&url, basic.as_ref(), MAX_TOKEN).await?;
     if answer.status != StatusCode::OK {

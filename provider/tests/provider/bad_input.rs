@@ -802,7 +802,7 @@ fn images() -> Vec<Bad> {
         everywhere(
             image(json!({"url": "http://x", "sha256": sum, "token": "2"})),
             "source.token",
-            "always the same",
+            "fixes the content",
         ),
         everywhere(
             with(image(json!({"disk": "d", "token": "2"})), "/format", json!("iso")),

@@ -1,4 +1,4 @@
-//! The decision of its VMGroup about a VM: the group's status has it. Synchronous.
+//! The decision of a VMGroup about one of its VMs, as it is in the status of the group. Synchronous.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -38,9 +38,9 @@ pub(crate) fn of(tables: &Tables, vm: &VM) -> GroupTurn {
     match group.power_of(MemberKind::VM, &vm_name.name) {
         Some(MemberPower::Running) => GroupTurn::Free,
         Some(MemberPower::Stopped) => GroupTurn::Stopped,
-        // With a power of its own the group does not know yet that it has none any more.
+        // `Own`: the VM declares `Running` again, and the group has not seen that yet.
         Some(MemberPower::Waiting | MemberPower::Own) | None => {
-            // A client that creates the members one after the other can tell that waiting is in vain.
+            // A client that creates the members one after the other sees that it must not wait for this one.
             let (reason, cause) = match group.waits_for_absent() {
                 true => (Reason::WaitingForVM, "it waits for a member that does not exist, and "),
                 false => (Reason::StartOrderHeld, ""),

@@ -49,7 +49,7 @@ pub enum ConditionType {
     EncryptionSynced,
     /// A VM's host is one that its placement allows. Present only while it is not: a placed VM moves only where it declares that.
     PlacementSynced,
-    /// A VM that is to move to another host can. Present only while it is to move.
+    /// Whether a VM that is to move to another host can move. Present only while it is to move.
     Movable,
     /// An attachment's disk is attached to the running VM.
     Attached,

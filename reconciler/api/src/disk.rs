@@ -88,13 +88,13 @@ pub struct DiskSpec {
     /// VM keeps the former one until its next power cycle. Setting it back before then moves nothing.
     #[serde(default = "default_pool")]
     pub pool: ResourceName,
-    /// The names of up to 16 StoragePools, of which the scheduler chooses one together with the host of the first VM: the one with the most
-    /// room there. `status.pool` has it. Not together with another `pool` than `default`, which does not count then. It is chosen once: a
-    /// change moves no file. A disk that has neither this nor `poolSelector` any more moves to `pool`. Default: none.
+    /// The names of up to 16 StoragePools. The scheduler chooses one of them together with the host of the first VM: the one with the most
+    /// room on that host. `status.pool` is the chosen pool. Leave `pool` out. The pool is chosen once: a later change of the list moves no
+    /// file. If both the list and `poolSelector` are removed, the disk moves to `pool`. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 16))]
     pub pools: Vec<ResourceName>,
-    /// Labels of the StoragePools among which the scheduler chooses, in the place of `pools`. Default: none.
+    /// Labels of StoragePools: the scheduler chooses among the pools that have all of them. Not together with `pools`. Default: none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(transform = crate::labels::some_labels)]
     pub pool_selector: BTreeMap<String, String>,
@@ -132,8 +132,8 @@ pub struct DiskSpec {
     /// The disk of another system that its data comes from, for people; `berth import` writes it. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported_from: Option<Box<DiskImport>>,
-    /// The namespaces whose Disks and Images can have the data of this one by `source.disk` and `source.diskNamespace`, at most 64; `*` is
-    /// every namespace. Those that are made stay when a namespace is taken off the list. Default: none. Applied live.
+    /// The namespaces in which Disks and Images can be made from this Disk (`source.disk` with `source.diskNamespace`), at most 64; `*` is
+    /// every namespace. Disks and Images that exist stay when a namespace is removed from the list. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 63)))]
     #[x_kube(validation = Rule::new("self.all(n, n == '*' || n.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'))").message("each of sharedWith must be the name of a namespace, or *"))]
@@ -462,13 +462,12 @@ pub struct DiskStatus {
     /// The last restore of its data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored_from: Option<Box<DiskRestored>>,
-    /// The host that is gone for good or that its VM has left, and whose folder of the shared pool has the file until the next host has
-    /// taken it from there.
+    /// The lost host, or the host that the VM of the disk has left, while the file is still there (in a `Shared` pool: in the folder of
+    /// that host). The next host takes it over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub former_host: Option<String>,
-    /// True: its file continues a snapshot of the disk, or did: a snapshot, a copy or a backup was made of it, or it was restored. Such a file
-    /// does not go to another host.
+    /// True: a snapshot, a copy or a backup of the disk was ever made, or the disk was restored. Such a disk does not go to another host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continues_snapshots: Option<bool>,
     /// The VM that uses it, or those that read it. A deleted Disk stays until no VM does.

@@ -44,8 +44,9 @@ use crate::{
 pub struct DiskSnapshotSpec {
     /// Name of the Disk, in the same namespace. The snapshot is taken when the Disk has a file. Cannot change.
     pub disk: ResourceName,
-    /// The namespaces whose Disks and Images can have its data by `source.snapshot` and `source.snapshotNamespace`, at most 64; `*` is every
-    /// namespace. Those that are made stay when a namespace is taken off the list. Default: none. Applied live.
+    /// The namespaces in which Disks and Images can be made from this DiskSnapshot (`source.snapshot` with `source.snapshotNamespace`), at
+    /// most 64; `*` is every namespace. Disks and Images that exist stay when a namespace is removed from the list. Default: none. Applied
+    /// live.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 63)))]
     #[x_kube(validation = Rule::new("self.all(n, n == '*' || n.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'))").message("each of sharedWith must be the name of a namespace, or *"))]

@@ -86,8 +86,8 @@ pub struct ImageSpec {
     /// well to qcow2, with `qemu-img`. Cannot change.
     #[serde(default)]
     pub format: ImageFormat,
-    /// The number of the disk in an `ova`, from 1, by the order of its `.vmdk` files: each disk is an Image of its own. Default: the only
-    /// one; an archive with several is refused. Cannot change.
+    /// The number of the disk in an `ova`, from 1, in the order of its `.vmdk` files: each disk is an Image of its own. Default: the only
+    /// disk; an archive with several disks is refused. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub ova_disk: Option<i64>,
@@ -141,7 +141,7 @@ pub struct ImageSpec {
     validation = Rule::new("!has(self.url) || self.url.startsWith('oci://') || [has(self.sha256), has(self.sha512), has(self.checksumUrl), has(self.trustOnFirstUse) && self.trustOnFirstUse].filter(set, set).size() == 1").message("exactly one of sha256, sha512 and checksumUrl is needed, or trustOnFirstUse: true"),
     validation = Rule::new("!has(self.trustOnFirstUse) || !self.trustOnFirstUse || (has(self.url) && !self.url.startsWith('oci://'))").message("trustOnFirstUse is for a url: an oci:// image has its checksum in the registry").field_path(".trustOnFirstUse"),
     validation = Rule::new("!has(self.imageNamespace) || has(self.image)").message("imageNamespace is the namespace of the Image in image").field_path(".imageNamespace"),
-    validation = Rule::new("!has(self.token) || !(has(self.sha256) || has(self.sha512) || has(self.upload))").message("token makes the content anew, but a declared checksum fixes it: create another Image").field_path(".token"),
+    validation = Rule::new("!has(self.token) || !(has(self.sha256) || has(self.sha512) || has(self.upload))").message("token makes the content anew, and a declared checksum fixes the content: create another Image").field_path(".token"),
     validation = Rule::new("!has(self.diskNamespace) || has(self.disk)").message("diskNamespace is the namespace of the Disk in disk").field_path(".diskNamespace"),
     validation = Rule::new("!has(self.snapshotNamespace) || has(self.snapshot)").message("snapshotNamespace is the namespace of the DiskSnapshot in snapshot").field_path(".snapshotNamespace"),
     validation = Rule::new("has(self.url) || !(has(self.timeoutSeconds) || has(self.retries))").message("timeoutSeconds and retries are for a url").field_path(".timeoutSeconds"),
@@ -160,8 +160,8 @@ pub struct ImageSource {
     #[schemars(length(max = 2048))]
     #[x_kube(validation = Rule::new("self.matches('^(https?|oci)://[^/:?#]') || self.startsWith('file:///')").message("must start with http://, https:// or oci:// and a host, or with file:///"))]
     pub url: Option<String>,
-    /// Name of a Disk, of the same namespace or of `diskNamespace`: the image has its data of the moment at which the image is made, once
-    /// the disk has a file. Its VM runs on meanwhile. Cannot change.
+    /// Name of a Disk, of the same namespace or of `diskNamespace`: its data is copied when the image is made, as soon as the disk has a
+    /// file. Its VM runs on meanwhile. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<ResourceName>,
     /// The namespace of the Disk in `disk`, which has to be shared with the namespace of the image (`sharedWith`). Default: the same
@@ -217,9 +217,9 @@ pub struct ImageSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub retries: Option<i64>,
-    /// Any text of 1 to 64 characters. Another text has the content made anew: the checksum at `checksumUrl` or in the registry is read
-    /// again, the `url` downloaded, the disk, the snapshot or the other image read as it is then. Disks that exist keep the content that they
-    /// are based on; new ones have the new content, whose checksum is in `status.checksum`, and wait until it is there. Not with `sha256`,
+    /// Any text of 1 to 64 characters. A change makes the content anew: the checksum at `checksumUrl` or in the registry is read again and
+    /// the `url` is downloaded, or the present data of the disk, the snapshot or the other image is copied. Disks that exist keep the
+    /// content that they are based on. New disks wait for the new content, whose checksum is in `status.checksum`. Not with `sha256`,
     /// `sha512`, `upload` and the format `iso`. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]

@@ -134,12 +134,12 @@ reasons! {
     /// An annotation holds back the start of the VM; the message names it.
     PowerOnHeld => "Ask the person or program that set the annotation; only gatekeepers remove it.",
     /// Its host has booted, and VMs with a lower `startOrder` are started before it, or its VMGroup does not start it yet; the message names the order or the group.
-    StartOrderHeld => "It starts by itself, five minutes after the others at the latest, and their `startDelaySeconds`; a member of a VMGroup once the members before it are ready: `kubectl describe vmgroup NAME`.",
+    StartOrderHeld => "By `startOrder` it starts by itself, at the latest five minutes and the `startDelaySeconds` after the others. A member of a VMGroup starts once the members before it are ready: `kubectl describe vmgroup NAME`.",
     /// A declared change takes effect at the next power cycle.
     PowerCycleNeeded => "Stop and start the VM when it suits.",
-    /// The disk is to be moved to another pool, once no VM has it open and no snapshot of it is being taken, or the VM to another host
+    /// The disk is moved to another pool once no VM has it open and no snapshot of it is being taken, or the VM is moved to another host
     /// once it is off; the message has the cause.
-    MoveWaits => "Stop and start the VM when it suits: it is moved in between. To keep it where it is, set `pool` or `placement` back.",
+    MoveWaits => "Stop and start the VM at a convenient time: the move takes place in between. To cancel the move, restore the former `pool` or `placement`.",
     /// The VM's host is not one that its placement allows: a placed VM moves only with `movePolicy` `WhenStopped`.
     PlacedElsewhere => "Set `placement.movePolicy` to `WhenStopped` and restart the VM to move it, or change its `placement` to allow its host.",
     /// A step failed and is being tried again; the message is the error.
@@ -184,8 +184,8 @@ reasons! {
     ImageNotAllowed => "Have the host's administrator allow the folder or range: `--image-dir`, `--image-allow`.",
     /// No Image of that name is shared with this namespace by the other one (`sharedWith`), whether there is one or not.
     ImageNotShared => "Ask for the namespace in `sharedWith` of the Image, or take the data from an Image of your own.",
-    /// No Disk or DiskSnapshot of that name is shared with this namespace by the other one (`sharedWith`), whether there is one or not.
-    SourceNotShared => "Ask for the namespace in `sharedWith` of the Disk or the DiskSnapshot, or take the data from one of your own.",
+    /// The Disk or the DiskSnapshot of the other namespace does not exist, or is not shared with this namespace (`sharedWith`).
+    SourceNotShared => "Have this namespace added to `sharedWith` of the Disk or the DiskSnapshot, or use a source in this namespace.",
     /// The file of an image that was made from a disk, a snapshot or another image, or was uploaded, is gone from its host.
     ImageLost => "Restore the file on its host, or replace the Image. Upload an uploaded one again: `berth image push`.",
     /// The bytes are not an image of the declared format or compression, or one that is refused (backing file, external data file).
@@ -244,7 +244,7 @@ reasons! {
     /// one since, or the VM cannot go on with the memory of its VMSnapshot.
     RestoreRefused => "Name a DiskSnapshot of this disk, or set another `restore.token` to restore it once more; set `restore.memory` of a VM to false to restore only its disks; or take `restore` out.",
     /// The disk cannot be moved to the declared pool, or the VM to another host, and stays where it is; the message has the cause.
-    MoveRefused => "Do as the message says, such as make room in the pool, or mount its file system on the host. It is tried again. To keep all where it is, set `pool` or `placement` back.",
+    MoveRefused => "Remove the cause that the message names, for example make room in the pool, or mount its file system on the host. The move is tried again. To cancel it, restore the former `pool` or `placement`.",
     /// A port of the address has no target that runs and whose health check succeeds: connections to it are refused. The message has
     /// the targets.
     NoAvailableTarget => "Start one of the targets in the message, correct its health check, or see whether its security groups let it through.",

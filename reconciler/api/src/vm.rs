@@ -394,7 +394,8 @@ pub struct VMSpec {
     #[schemars(range(min = 0, max = 3600))]
     pub start_delay_seconds: i64,
     /// Name of a VMGroup of the same namespace. While `power` is `Running`, the group decides when the VM is started and stopped: before
-    /// the group exists, and until its turn, the VM is not started. With another `power` the VM keeps that. Default: none. Applied live.
+    /// the group exists, and until the step of the VM begins, it is not started. With another `power`, the group has no effect on it.
+    /// Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm_group: Option<ResourceName>,
     /// How the VM is stopped.
@@ -538,9 +539,9 @@ pub struct Placement {
     #[schemars(transform = crate::labels::bounded_labels)]
     pub preferred_host_selector: std::collections::BTreeMap<String, String>,
     /// Whether a placed VM moves when its host is not one that its placement, or the `hostSelector` of its group, allows. `Never`;
-    /// `WhenStopped`: at its next stop it moves to a host that they allow, with its disks, which must be plain files in pools of type
-    /// `Shared`. `restartToken` makes such a stop. While it is to move, the condition `Movable` says whether it can. Variables of UEFI
-    /// firmware, such as boot entries, are lost: the guest boots from its boot disk by the default path. Default `Never`.
+    /// `WhenStopped`: at its next stop it moves to a host that they allow, with its disks, which must all be plain and in pools of type
+    /// `Shared` or `RBD`. Another `restartToken` makes such a stop. While it is to move, the condition `Movable` says whether it can.
+    /// Variables of UEFI firmware, such as boot entries, are lost: the guest boots from its boot disk by the default path. Default `Never`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub move_policy: Option<MovePolicy>,
 }

@@ -11,8 +11,8 @@ pub const MOST_VM_GROUP_MEMBERS: usize = 256;
 /// The greatest number of groups above each other, the outermost one included.
 pub const DEEPEST_VM_GROUP: usize = 8;
 
-/// VMs that are started and stopped together, in an order, on whichever hosts they are. A VM names its group in `vmGroup`, and a group
-/// that is a member of another one names that in `parent`.
+/// VMs that are started and stopped together and in an order, also on different hosts. A VM names its group in `vmGroup`; a group that is a
+/// member of another group names that one in `parent`.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -52,7 +52,7 @@ pub struct VMGroupSpec {
     #[schemars(length(max = 32))]
     pub boot_order: Vec<BootStep>,
     /// Name of a VMGroup of the same namespace that this one is a member of: its members run only while that group lets this one run.
-    /// Groups can be above each other at most 8 deep. Default: none. Applied live.
+    /// Groups can be nested at most 8 deep. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<ResourceName>,
 }

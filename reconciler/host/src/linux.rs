@@ -824,7 +824,7 @@ impl Machines for LinuxSystem {
                 self.machines.kill(&request.machine.instance, Duration::from_secs(5)).await?;
                 return Err(error);
             }
-            // The cluster knows them as long as it hears of them.
+            // Not fatal: the cluster knows the clients while they are connected.
             Err(error) => {
                 tracing::warn!(
                     instance = request.machine.instance,

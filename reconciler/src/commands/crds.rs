@@ -43,7 +43,7 @@ fn deployment(image: &str, options: &CrdsOptions) -> anyhow::Result<Deployment> 
     command.extend(arguments.iter().map(OsString::from));
     let variables = options_of_variables("controllers", &environment, &command)?;
     command.extend(variables.into_iter().map(OsString::from));
-    // Rather now than in the log of a pod that does not start.
+    // An error is shown now, and not only in the log of a pod that does not start.
     Cli::try_parse_from(command).context("the options of `berth controllers`")?;
     let mut requests = options.requests.clone();
     if requests.is_empty() {

@@ -61,7 +61,7 @@ fn described(options: &UnitOptions, state_dir: &Path) -> anyhow::Result<Vec<Unit
     command.extend(arguments.iter().map(OsString::from));
     let variables = options_of_variables(role.as_str(), &environment, &command)?;
     command.extend(variables.into_iter().map(OsString::from));
-    // Rather now than in the log of a service that does not start.
+    // An error is shown now, and not only in the log of a service that does not start.
     Cli::try_parse_from(command).with_context(|| format!("the options of `berth {}`", role.as_str()))?;
     units(&Service { program, role: role.as_str(), arguments, environment, state_dir, timeout, suspend })
 }

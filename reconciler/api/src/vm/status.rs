@@ -238,7 +238,7 @@ impl VMStatus {
     /// host knows whether it runs.
     pub fn is_admitted(&self) -> bool {
         let Some(binding) = &self.binding else { return false };
-        // It has run on the host that it left, and not on this one.
+        // Hardware and process of a VM that has moved are those on its former host.
         if self.released_epoch.is_some_and(|left| left < binding.epoch) {
             return self.admitted_epoch == Some(binding.epoch);
         }

@@ -41,7 +41,7 @@ struct VmEntry {
     /// The Secret its host must read.
     secrets: Vec<NeededSecret>,
     memberships: Vec<Membership>,
-    /// The addresses that its name leads to. Not a tree, which would take the room of eleven in each of the entries.
+    /// The addresses that its name leads to. A list: a tree would allocate room for eleven in each entry.
     named: Box<[NamedAddress]>,
 }
 

@@ -56,7 +56,7 @@ enum Decision {
     BindTo(Place),
     /// To a host that has the content of its original.
     BindToCopy(Content),
-    /// It can never be what it is declared as, or its disk, snapshot or original is not shared with its namespace.
+    /// Its declaration can never be fulfilled, or its disk, snapshot or original is not shared with its namespace.
     Refuse(Reason, String),
     /// Its disk, snapshot or original is waited for, or a host that it fits on.
     WaitFor(Reason, String),

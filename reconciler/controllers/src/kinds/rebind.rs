@@ -112,7 +112,7 @@ fn back_on(vm: &VM, host: &str, why: &str, now: Timestamp) -> VMStatus {
     let generation = vm.metadata.generation.unwrap_or_default();
     let epoch = status.refusal.as_ref().map_or(0, |refusal| refusal.epoch).saturating_add(1);
     status.binding = Some(Binding { host: host.to_owned(), epoch });
-    // Its place there was never given to another VM.
+    // No other VM has got its place there meanwhile.
     status.admitted_epoch = Some(epoch);
     status.state = Some(VMState::Creating);
     status.operation = None;
@@ -404,7 +404,7 @@ fn unbound(vm: &VM, cause: Cause, now: Timestamp) -> VMStatus {
         condition::set(&mut status.conditions, update, generation, now);
     }
     condition::remove(&mut status.conditions, ConditionType::GuestFrozen);
-    // That of the next host decides whether it moves on.
+    // Its next host decides these anew.
     [ConditionType::Movable, ConditionType::PlacementSynced]
         .into_iter()
         .for_each(|kind| condition::remove(&mut status.conditions, kind));
@@ -414,7 +414,7 @@ fn unbound(vm: &VM, cause: Cause, now: Timestamp) -> VMStatus {
     status.host_address = None;
     status.process = None;
     status.facts.clear();
-    // The time of its beginning is that at which the host reported it.
+    // The operation began when the host reported it.
     let moves = status.operation.take().filter(|operation| operation.name == VMOperationName::Move);
     let moves = || moves.unwrap_or_else(|| Box::new(moves_since(now)));
     status.operation = (cause == Cause::Released).then(moves);

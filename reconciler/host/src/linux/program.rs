@@ -81,7 +81,7 @@ impl Program {
             tokio::join!(feed, child.wait_with_output()).1
         };
         match tokio::time::timeout(limit, talk).await {
-            Err(_) => Err(self.failed(format!("no end after {limit:?}"))),
+            Err(_) => Err(self.failed(format!("it has not ended within {limit:?}"))),
             Ok(Err(error)) => Err(self.failed(error.to_string())),
             Ok(Ok(output)) => Ok(Output {
                 ok: output.status.success(),

@@ -146,7 +146,7 @@ impl Cgroups {
     /// Moves the caller into a cgroup with three times the weight of all machines together, so that the start of a machine does not wait
     /// for the guests of others. A caller in another cgroup than the root stays there: a service manager or a container decides.
     ///
-    /// *Errors*: the host permits it not, or in part.
+    /// *Errors*: the host does not permit it, or only a part of it.
     pub fn precede_machines(&self) -> io::Result<()> {
         self.precede_from(&std::fs::read_to_string("/proc/self/cgroup")?)
     }

@@ -325,7 +325,7 @@ fn needed(spec: &Value, sources: &[Source]) -> Vec<String> {
     for disk in sources.iter().map(|source| &source.declaration.disk_spec) {
         found.extend(text(disk, "/encryption/keyClass").map(|name| ("KeyClass", name)));
         found.extend(text(disk, "/pool").filter(other).map(|name| ("StoragePool", name)));
-        // It chooses among those that exist.
+        // One of them is enough.
         let pools: Vec<&str> = list(disk, "pools").filter_map(Value::as_str).collect();
         found.extend((!pools.is_empty()).then(|| ("StoragePool", pools.join(" or "))));
     }

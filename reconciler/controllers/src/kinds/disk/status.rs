@@ -14,7 +14,7 @@ pub(super) fn status(disk: &Disk, readiness: &Option<Readiness>, now: Timestamp)
             status.serial = None;
             status.used_by.clear();
             if disk.spec.has_pool_choice() && status.size.is_none() {
-                // It is chosen again, with the next host.
+                // The pool is chosen again, together with the next host.
                 status.pool = None;
             }
         }

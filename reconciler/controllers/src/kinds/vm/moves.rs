@@ -26,7 +26,7 @@ use crate::{
 use super::observe::observe;
 use super::place::requirements;
 
-/// How often it is seen whether a VM that is to move can.
+/// How often the controllers check whether a VM that is to move can move.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(60);
 
 const MOVES: &str = "it moves to another host once it is off: stop it (power: Stopped), or restart it";
@@ -97,7 +97,7 @@ fn is_misplaced(vm: &VM, status: &VMStatus) -> bool {
     })
 }
 
-/// Returns why the host that a VM is to move to cannot be that, as far as names say.
+/// Returns why a VM cannot move to the named host, as far as the names show that.
 fn misnamed(cache: &Cache, vm: &VM, host: &str, epoch: i64) -> Option<String> {
     let declared = vm.spec.placement.as_ref().and_then(|placement| placement.host.as_deref());
     let requested = vm.requested_move().filter(|requested| requested.epoch == epoch);
@@ -128,7 +128,7 @@ fn why_not(cache: &Cache, config: &Config, vm: &VM, host: &str) -> Option<String
         Ok(disks) => disks.into_iter().map(Arc::new).collect(),
         Err(why) => return Some(why),
     };
-    // Without a host, an object with the annotation waits for one in a recovery, which may have it: that is not decided by a move.
+    // Without a host, an object with the annotation would wait for the recovery of its former host: a move must not begin that.
     let is_recreated =
         former_uid(vm).is_some() || disks.iter().any(|disk| former_uid(disk.as_ref()).is_some());
     if is_recreated {
@@ -149,7 +149,7 @@ fn why_not(cache: &Cache, config: &Config, vm: &VM, host: &str) -> Option<String
         let known = disks.iter().find(|disk| *disk.name_any() == *seen.key.name);
         seen.object = known.cloned().or_else(|| seen.object.take());
     }
-    // It is a member on the host that it leaves.
+    // The VM itself counts as a member of its group on the host that it leaves.
     if observed.group.is_some()
         && let Some(members) = observed.members.get_mut(host)
     {

@@ -113,7 +113,7 @@ pub(super) fn observe(cache: &Cache, group: &VMGroup, key: &Key) -> Observed {
         let Some(mut member) = observe_member(cache, key) else { continue };
         member.step = numbers.get(&(member.kind, &*member.name)).copied().unwrap_or(steps.len());
         let decided = before.get(&(member.kind, &*member.name)).copied();
-        // One that follows the group again is started at its turn.
+        // A member that follows the group again is started with its step.
         member.before = decided.filter(|power| *power != MemberPower::Own).unwrap_or_default();
         members.push(member);
     }
@@ -229,12 +229,12 @@ fn wanted(cache: &Cache, group: &VMGroup, key: &Key) -> Result<MemberPower, Unkn
     while let Some(parent) = name {
         depth += 1;
         if parent.as_str() == &*key.name {
-            let text = format!("parent: the groups from {} on are above each other in a circle", key.name);
+            let text = format!("parent: the groups above {} lead back to it, in a circle", key.name);
             return Err(wrong(text));
         }
         if depth > DEEPEST_VM_GROUP {
             let text = format!(
-                "parent: more than {DEEPEST_VM_GROUP} groups are above each other, or some of them in a circle"
+                "parent: more than {DEEPEST_VM_GROUP} groups are nested, or some of them form a circle"
             );
             return Err(wrong(text));
         }

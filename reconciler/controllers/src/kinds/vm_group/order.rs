@@ -73,7 +73,7 @@ fn begin(observed: &Observed, step: usize, now: Timestamp) -> Timestamp {
         return now;
     }
     let latest = now.checked_add(SignedDuration::from_secs(delay)).unwrap_or(now);
-    // Later than that it is only if the clock was set back since, or the delay made shorter.
+    // A later time means that the clock was set back since, or that the delay was made shorter.
     observed.next_step.map_or(latest, |at| at.min(latest))
 }
 

@@ -195,7 +195,7 @@ impl<'a> Registry<'a> {
                 Some(basic) => Ok(Some(basic)),
                 None => Err(self.failed("the registry wants a user name and a password")),
             },
-            _ => Err(self.failed("the registry wants an authentication that is not known here")),
+            _ => Err(self.failed("the registry requires a kind of authentication that is not supported")),
         }
     }
 
@@ -307,7 +307,7 @@ fn of_this_architecture(all: &[Described]) -> Option<&Described> {
 /// Returns where a registry gives out its tokens. That is where user name and password are sent.
 fn realm(challenge: &str, registry: &Url) -> std::result::Result<Url, &'static str> {
     let url = field(challenge, "realm").and_then(|realm| Url::parse(realm).ok());
-    let url = url.ok_or("the registry does not say where its tokens are")?;
+    let url = url.ok_or("the registry names no address for its tokens")?;
     match url.scheme() == "https" || registry.scheme() == "http" {
         true => Ok(url),
         false => Err("the registry's tokens are at an address without HTTPS"),

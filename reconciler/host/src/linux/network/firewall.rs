@@ -6,7 +6,7 @@
 //! nothing to do. A foreign change to berth's tables in between changes the listing.
 //!
 //! A listing takes longer with each guest. While the kernel's generation is that of the write, no program has changed any
-//! rule, and nothing is listed; the first check of rules that stay lists them once, for the checks after a foreign change.
+//! rule, and nothing is listed. The first check after a write lists the rules once, for the checks after a foreign change.
 
 use std::path::PathBuf;
 

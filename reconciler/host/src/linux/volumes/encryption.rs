@@ -162,7 +162,7 @@ fn wait(child: &mut Child, file: &Path) -> Result<()> {
                 // It may have ended just now.
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(QEMU_IMG.failed(format!("no end after {TIME:?}")));
+                return Err(QEMU_IMG.failed(format!("it has not ended within {TIME:?}")));
             }
             None => std::thread::sleep(LOOK_EVERY),
         }
