@@ -1,5 +1,5 @@
-# Two VMs of one group: the database is started first, the web server once the database is ready. With `power` of the group both are stopped,
-# in the reverse order.
+# Two VMs of one group: the database is started first, the web server once the database is ready. The group is part of another one, for a
+# whole site: with `power` of that group all its VMs are stopped, in the reverse order.
 
 terraform {
   required_providers {
@@ -23,10 +23,17 @@ resource "berth_vm_class" "small" {
   memory = var.memory
 }
 
+resource "berth_vm_group" "site" {
+  name  = "vm-group-site"
+  power = var.power
+
+  boot_order = [{ name = "applications", groups = ["vm-group"] }]
+}
+
 # The VMs refer to the group, and the group has their names as texts: it is created before them.
 resource "berth_vm_group" "app" {
-  name  = "vm-group"
-  power = var.power
+  name   = "vm-group"
+  parent = berth_vm_group.site.name
 
   boot_order = [
     { name = "data", vms = ["vm-group-database"] },

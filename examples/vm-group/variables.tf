@@ -21,7 +21,7 @@ variable "memory" {
 }
 
 variable "power" {
-  description = "Running or Stopped: of both VMs."
+  description = "Running or Stopped: of the whole site."
   type        = string
   default     = "Running"
 }

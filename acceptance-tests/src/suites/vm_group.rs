@@ -18,7 +18,7 @@ const VMS: [&str; 2] = ["vm-group-database", "vm-group-web"];
 /// Runs the case.
 pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     report.case(
-        "examples/vm-group: the second VM is started after the first, and an apply of the group's power stops both",
+        "examples/vm-group: the second VM is started after the first, and an apply of the power of the group above theirs stops both",
         || {
             let project = platform.project()?;
             project.copy_from(&workspace::root().join("examples/vm-group"))?;
@@ -60,6 +60,8 @@ fn are_in_order(platform: &Platform) -> Result<()> {
         group["running"] == 2 && group["members"].as_array().is_some_and(|all| all.len() == 2),
         "{group:#}"
     );
+    let site = kubectl.condition("vmgroup/vm-group-site", "Ready=True", None, SOON)?["status"].clone();
+    ensure!(site["members"][0]["name"] == "vm-group", "{site:#}");
     Ok(())
 }
 
