@@ -238,7 +238,7 @@ mod tests {
         let waiting = refused(made.clone(), status("False"));
         assert_eq!(waiting, "Image golden is not ready: it is made (Creating)");
         let from_url = refused(json!({"url": "https://a.example/b", "sha256": "ab"}), status("True"));
-        assert!(from_url.contains("has a URL"), "{from_url}");
+        assert!(from_url.contains("comes from a URL"), "{from_url}");
         let mut unserved = status("True");
         unserved["download"] = Value::Null;
         let unserved = refused(made.clone(), unserved);

@@ -184,7 +184,7 @@ mod tests {
         let may_run_agent = |user| user == Uid::effective();
         let first = hold_name(&name, may_run_agent).expect("it is free").expect("it is free");
         let error = hold_name(&name, may_run_agent).expect_err("it is taken").to_string();
-        assert!(error.contains("one agent a machine"), "{error}");
+        assert!(error.contains("only one can"), "{error}");
         drop(first);
         hold_name(&name, may_run_agent).expect("it is free again").expect("it is free again");
     }

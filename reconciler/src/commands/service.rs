@@ -229,7 +229,7 @@ mod tests {
         let wrong = described(&options(Role::Host, &["--listen", "0.0.0.0:7443"]), folder.path());
         assert!(format!("{:#}", wrong.expect_err("refused")).starts_with("the options of `berth host`: "));
         let nowhere = install(&[], Path::new("/nonexistent")).expect_err("refused");
-        assert!(nowhere.to_string().contains("does systemd run"), "{nowhere}");
+        assert!(nowhere.to_string().contains("a machine with systemd"), "{nowhere}");
     }
 
     #[test]

@@ -101,7 +101,7 @@ fn values_that_have_no_place_in_a_deployment_are_refused() {
         assert!(refused(site).contains("is no name of an image"), "{image:?}");
     }
     let environment = |pair| Deployment { environment: pairs(&[pair]), ..deployment() };
-    assert!(refused(environment(("A-B", "x"))).contains("is no name of a variable"));
+    assert!(refused(environment(("A-B", "x"))).contains("is not the name of a variable"));
     assert!(refused(environment(("BERTH_HEALTH", "8081"))).contains("is not ADDRESS:PORT"));
     for health in ["127.0.0.1:8081", "[::1]:8081", "0.0.0.0:0"] {
         assert!(refused(environment(("BERTH_HEALTH", health))).contains("cannot probe"), "{health}");

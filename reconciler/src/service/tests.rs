@@ -124,7 +124,7 @@ fn variables_that_have_no_place_in_a_unit_are_refused() {
     let refused =
         |variables: &[(&str, &str)]| units(&with_environment(variables)).expect_err("refused").to_string();
     for name in ["", "1ST", "A-B", "A B", "Ä", "A".repeat(129).as_str()] {
-        assert!(refused(&[(name, "x")]).contains("is no name of a variable"), "{name:?}");
+        assert!(refused(&[(name, "x")]).contains("is not the name of a variable"), "{name:?}");
     }
     assert!(refused(&[("BERTH_JOIN", "berth1.x")]).contains("readable by every user"));
     assert!(refused(&[("A", "x\nExecStartPre=/bin/sh")]).contains("no control characters"));

@@ -130,7 +130,7 @@ fn snapshots() -> [Value; 2] {
 }
 
 fn disks() -> [Value; 2] {
-    let (after, before) = (has_value("object.spec.size"), has_value("oldObject.spec.size"));
+    let (after, before) = (present("object.spec.size"), present("oldObject.spec.size"));
     let variables = json!([
         {"name": "after", "expression": format!("{after} ? quantity(object.spec.size) : quantity('0')")},
         {"name": "before", "expression": format!(
@@ -154,7 +154,7 @@ fn whole(number: &str) -> String {
 
 /// Whether a field has a value: the schema takes a null for a field without one, with which a rule fails, and a rule that fails refuses
 /// nothing here.
-fn has_value(field: &str) -> String {
+fn present(field: &str) -> String {
     format!("has({field}) && {field} != null")
 }
 
@@ -162,7 +162,7 @@ fn has_value(field: &str) -> String {
 fn own_cpus(object: &str) -> String {
     let (cpus, own) = (format!("{object}.spec.cpus"), format!("{object}.spec.cpuTopology"));
     let topology = ["sockets", "cores", "threads"].map(|part| whole(&format!("{own}.{part}")));
-    format!("{} ? {} : {} ? {} : 0", has_value(&cpus), whole(&cpus), has_value(&own), topology.join(" * "))
+    format!("{} ? {} : {} ? {} : 0", present(&cpus), whole(&cpus), present(&own), topology.join(" * "))
 }
 
 /// The memory that a VM declares itself, or has by its CPUs; 0: that of its class.
@@ -170,8 +170,8 @@ fn own_memory(object: &str, cpus: &str) -> String {
     let (memory, class) = (format!("{object}.spec.memory"), format!("{object}.spec.class"));
     format!(
         "{} ? quantity({memory}) : {} ? quantity('0') : quantity(string({cpus} * 2) + 'Gi')",
-        has_value(&memory),
-        has_value(&class)
+        present(&memory),
+        present(&class)
     )
 }
 
@@ -180,7 +180,7 @@ fn own_memory(object: &str, cpus: &str) -> String {
 fn vm_variables() -> Value {
     let class = |object: &str| {
         let class = format!("{object}.spec.class");
-        format!("({} ? {class} : '')", has_value(&class))
+        format!("({} ? {class} : '')", present(&class))
     };
     json!([
         {"name": "cpus", "expression": own_cpus("object")},
@@ -238,7 +238,7 @@ fn classes() -> [Value; 2] {
     let cpus = |object: &str| whole(&format!("{object}.spec.cpus"));
     let memory = |object: &str| {
         let memory = format!("{object}.spec.memory");
-        format!("{} ? quantity({memory}) : quantity(string({} * 2) + 'Gi')", has_value(&memory), cpus(object))
+        format!("{} ? quantity({memory}) : quantity(string({} * 2) + 'Gi')", present(&memory), cpus(object))
     };
     let variables = json!([
         {"name": "memory", "expression": memory("object")},

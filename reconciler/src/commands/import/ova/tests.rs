@@ -184,7 +184,7 @@ fn archives_that_are_no_appliances_are_refused() {
     let text = folder.path().join("box.ova");
     assert!(refusal(&text).contains("No such file"));
     fs::write(&text, "<Envelope/>").expect("a new file");
-    assert!(refusal(&text).contains("cut off"));
+    assert!(refusal(&text).contains("truncated"));
 }
 
 #[test]
