@@ -10,7 +10,7 @@ use super::super::*;
 use crate::kinds::disk::status::status;
 use crate::pulls::{Pull, Wanted};
 
-use super::{GIB, declared_restore, deleted, disk, due, reason, restored, taken, volume};
+use super::{GIB, declared_restore, deleted, disk, due, reason, taken, volume};
 
 #[test]
 fn a_disk_whose_snapshot_is_begun_is_neither_grown_nor_deleted_before_that_is_finished() {
