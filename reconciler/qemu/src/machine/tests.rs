@@ -1,3 +1,5 @@
+mod devices;
+mod disks;
 mod screen;
 
 use proptest::prelude::*;
@@ -80,16 +82,6 @@ fn nic() -> NicSpec {
         queues: 1,
         no_vhost: false,
     }
-}
-
-#[test]
-fn a_card_that_an_earlier_version_recorded_is_read() {
-    let mut recorded = serde_json::to_value(nic()).expect("JSON");
-    let fields = recorded.as_object_mut().expect("an object");
-    for later in ["model", "port", "queues", "no_vhost"] {
-        assert!(fields.remove(later).is_some(), "{later}");
-    }
-    assert_eq!(serde_json::from_value::<NicSpec>(recorded).expect("a card"), nic());
 }
 
 /// Prints one option with its value per line.
@@ -185,49 +177,6 @@ fn secure_boot_protects_the_variables_by_system_management_mode() {
     "##);
 }
 
-fn cdrom(slot: u8, medium: Option<Medium>) -> CdromSpec {
-    CdromSpec { slot, serial: format!("drive-{slot}"), boot_first: false, medium }
-}
-
-#[test]
-fn cdroms_come_after_the_boot_disk_unless_one_is_to_come_first() {
-    let medium = Medium { digest: "ab".repeat(32), file: "/i/images/ab".into() };
-    let with_cdroms = with(|s| {
-        s.machine.cdroms =
-            vec![cdrom(0, Some(medium.clone())), CdromSpec { boot_first: true, ..cdrom(1, None) }];
-    });
-    with_cdroms.validate().expect("they are fine");
-    insta::assert_snapshot!(added(&spec(), &with_cdroms), @r##"
-    -blockdev {"driver":"raw","file":{"aio":"threads","auto-read-only":false,"cache":{"direct":false,"no-flush":false},"discard":"unmap","driver":"file","filename":"/i/images/ab","locking":"on","read-only":true},"node-name":"cdrom0-abababababababababab","read-only":true}
-    -device {"bootindex":2,"bus":"scsi0.0","channel":0,"device_id":"drive-0","drive":"cdrom0-abababababababababab","driver":"scsi-cd","id":"cdrom0","lun":0,"scsi-id":28,"serial":"drive-0"}
-    -device {"bootindex":0,"bus":"scsi0.0","channel":0,"device_id":"drive-1","driver":"scsi-cd","id":"cdrom1","lun":0,"scsi-id":29,"serial":"drive-1"}
-    "##);
-    let refused = |cdroms: Vec<CdromSpec>| with(|s| s.machine.cdroms = cdroms).validate().is_err();
-    assert!(refused(vec![cdrom(4, None)]) && refused(vec![cdrom(0, None), cdrom(0, None)]));
-    let first = |slot| CdromSpec { boot_first: true, ..cdrom(slot, None) };
-    assert!(refused(vec![first(0), first(1)]), "one of them comes first");
-    assert!(refused(vec![CdromSpec { serial: "a b".to_owned(), ..cdrom(0, None) }]));
-    assert!(refused(vec![cdrom(0, Some(Medium { digest: "a,b".to_owned(), ..medium }))]));
-    assert!(with(|s| s.machine.disks[0].format = Format::Iso).validate().is_err());
-}
-
-#[test]
-fn a_tpm_is_a_device_that_its_emulator_answers_for() {
-    let emulator = || Some(TpmFiles { program: "/usr/bin/swtpm".into(), state: "/i/tpm".into() });
-    let tpm = with(|s| {
-        s.machine.tpm = true;
-        s.files.tpm = emulator();
-    });
-    tpm.validate().expect("it is complete");
-    insta::assert_snapshot!(added(&spec(), &tpm), @r##"
-    -chardev socket,id=tpm0,path=/run/berth/i-7f2f6d5e/tpm.sock
-    -tpmdev emulator,id=tpm0,chardev=tpm0
-    -device {"driver":"tpm-crb","tpmdev":"tpm0"}
-    "##);
-    assert!(with(|s| s.machine.tpm = true).validate().is_err(), "without its emulator");
-    assert!(with(|s| s.files.tpm = emulator()).validate().is_err(), "an emulator without a TPM");
-}
-
 #[test]
 fn a_nic_a_seed_and_a_firmware_file_add_these() {
     let fw_cfg = vec![FwCfg { name: "opt/com.coreos/config".to_owned(), file: "/run/config.ign".into() }];
@@ -253,70 +202,6 @@ fn memory_to_grow_into_is_a_device_of_its_own() {
     -object {"id":"memory0-ram","qom-type":"memory-backend-ram","reserve":false,"size":1610612736}
     -device {"addr":"0x6","block-size":2097152,"bus":"pcie.0","driver":"virtio-mem-pci","id":"memory0","memdev":"memory0-ram","requested-size":0}
     "##);
-}
-
-#[test]
-fn shares_are_devices_with_servers_and_share_the_guests_memory_with_them() {
-    let changed = with(|s| {
-        s.machine.max_memory_bytes = Some(2 << 30);
-        s.machine.shares = vec![share("media", true), share("data", false)];
-        s.files.virtiofs = Some(virtiofs(&[true, false]));
-    });
-    insta::assert_snapshot!(added(&spec(), &changed), @r##"
-    -m size=524288k,maxmem=2097152k
-    -object {"id":"ram","qom-type":"memory-backend-memfd","share":true,"size":536870912}
-    -object {"id":"memory0-ram","qom-type":"memory-backend-memfd","reserve":false,"share":true,"size":1610612736}
-    -device {"addr":"0x6","block-size":2097152,"bus":"pcie.0","driver":"virtio-mem-pci","id":"memory0","memdev":"memory0-ram","requested-size":0}
-    -chardev socket,id=share-media,path=/run/berth/i-7f2f6d5e/fs0.sock
-    -device {"addr":"0xb.0","bus":"pcie.0","chardev":"share-media","driver":"vhost-user-fs-pci","id":"fs0","multifunction":true,"queue-size":1024,"tag":"media"}
-    -chardev socket,id=share-data,path=/run/berth/i-7f2f6d5e/fs1.sock
-    -device {"addr":"0xb.1","bus":"pcie.0","chardev":"share-data","driver":"vhost-user-fs-pci","id":"fs1","multifunction":true,"queue-size":1024,"tag":"data"}
-    "##);
-    let huge = with(|s| {
-        s.machine.huge_page_bytes = Some(2 << 20);
-        s.machine.shares = vec![share("data", false)];
-        s.files.virtiofs = Some(virtiofs(&[false]));
-    });
-    let lines = added(&spec(), &huge);
-    assert!(lines.contains("\"hugetlb\":true") && lines.contains("\"share\":true"), "{lines}");
-}
-
-#[test]
-fn shares_without_folders_or_with_others_and_equal_tags_are_refused() {
-    let refused = |shares: Vec<ShareSpec>, files: Option<VirtiofsFiles>| {
-        let changed = with(|s| {
-            s.machine.shares = shares;
-            s.files.virtiofs = files;
-        });
-        changed.validate().is_err()
-    };
-    let data = || share("data", false);
-    assert!(!refused(vec![data()], Some(virtiofs(&[false]))));
-    assert!(!refused(Vec::new(), None));
-    assert!(refused(vec![data()], None));
-    assert!(refused(Vec::new(), Some(virtiofs(&[]))));
-    assert!(refused(vec![share("data", true)], Some(virtiofs(&[false]))), "it would be writable");
-    assert!(refused(vec![data(), data()], Some(virtiofs(&[false, false]))));
-    for tag in ["", "a,b", "a b", &"a".repeat(37)] {
-        assert!(
-            refused(vec![ShareSpec { tag: tag.to_owned(), ..data() }], Some(virtiofs(&[false]))),
-            "{tag}"
-        );
-    }
-    let many = (0..9).map(|n| share(&format!("s{n}"), false)).collect();
-    assert!(refused(many, Some(virtiofs(&[false; 9]))));
-}
-
-fn share(name: &str, read_only: bool) -> ShareSpec {
-    ShareSpec { name: name.to_owned(), tag: name.to_owned(), read_only }
-}
-
-fn virtiofs(read_only: &[bool]) -> VirtiofsFiles {
-    let folder = |read_only: &bool| SharedFolder { path: "/srv".into(), read_only: *read_only };
-    VirtiofsFiles {
-        program: "/usr/libexec/virtiofsd".into(),
-        folders: read_only.iter().map(folder).collect(),
-    }
 }
 
 #[test]
@@ -379,129 +264,6 @@ fn kvm_and_graphics_change_these() {
 }
 
 #[test]
-fn another_network_card_has_the_same_slot_and_no_mtu_of_its_own() {
-    for (model, driver) in
-        [(NicModel::E1000, "e1000"), (NicModel::E1000e, "e1000e"), (NicModel::Rtl8139, "rtl8139")]
-    {
-        let changed = with(|s| s.machine.nics = vec![NicSpec { model, ..nic() }]);
-        let device = format!(
-            r#"-device {{"addr":"0x10","bus":"pcie.0","driver":"{driver}","id":"nic0","mac":"52:54:00:12:34:56","netdev":"net-nic0","romfile":""}}"#
-        );
-        assert_eq!(added(&with(|s| s.machine.nics = vec![nic()]), &changed).trim(), device);
-    }
-}
-
-#[test]
-fn a_tap_by_descriptor_and_a_direct_raw_disk_with_wwn_read() {
-    let nic = NicSpec { tap: Tap::Open { taps: vec![7], vhosts: Vec::new() }, mtu: None, slot: 3, ..nic() };
-    let disk = DiskSpec {
-        id: "data".to_owned(),
-        format: Format::Raw,
-        backing: None,
-        serial: "v-2".to_owned(),
-        boot: false,
-        read_only: true,
-        target: None,
-        wwn: Some(0x5000_c500_1234_5678),
-        cache: Cache::Direct,
-        ..root()
-    };
-    let changed = with(|s| {
-        s.machine.nics = vec![nic];
-        s.machine.disks = vec![root(), disk];
-    });
-    insta::assert_snapshot!(added(&spec(), &changed), @r##"
-    -blockdev {"cache":{"direct":true,"no-flush":false},"discard":"unmap","driver":"raw","file":{"aio":"native","auto-read-only":false,"cache":{"direct":true,"no-flush":false},"discard":"unmap","driver":"file","filename":"/pool/v-1.qcow2","locking":"on","read-only":true},"node-name":"data","read-only":true}
-    -device {"bus":"scsi0.0","device_id":"v-2","drive":"data","driver":"scsi-hd","id":"data","rerror":"report","serial":"v-2","werror":"enospc","wwn":5764824127130326648}
-    -netdev tap,id=net-nic0,fds=7,vhost=off
-    -device {"addr":"0x13","bus":"pcie.0","driver":"virtio-net-pci","id":"nic0","mac":"52:54:00:12:34:56","netdev":"net-nic0","romfile":""}
-    "##);
-}
-
-#[test]
-fn ports_for_network_cards_beyond_eight_are_in_a_slot_of_their_own_and_change_no_other_port() {
-    let ports = |count| with(move |s| s.machine.nic_ports = count);
-    insta::assert_snapshot!(added(&ports(8), &ports(NIC_PORTS)), @r#"
-    -device {"addr":"0xd.0","bus":"pcie.0","chassis":25,"driver":"pcie-root-port","id":"nicport8","io-reserve":0,"multifunction":true}
-    -device {"addr":"0xd.1","bus":"pcie.0","chassis":26,"driver":"pcie-root-port","id":"nicport9","io-reserve":0,"multifunction":true}
-    "#);
-}
-
-#[test]
-fn an_encrypted_disk_names_the_object_with_its_key_in_each_encrypted_file_and_no_argument_has_the_key() {
-    let changed = with(|s| {
-        let key = DiskKey::new([7; 32]);
-        let below = Backing { file: "/s.qcow2".into(), format: Format::EncryptedQcow2, backing: None };
-        s.machine.disks[0].format = Format::EncryptedQcow2;
-        s.machine.disks[0].backing = Some(below);
-        s.files.keys.insert("root".to_owned(), key);
-        s.files.key_files.insert("root".to_owned(), 9);
-    });
-    let text = command_line(&changed).join("\n");
-    let object = r#"{"file":"/proc/self/fd/9","id":"key-root","qom-type":"secret"}"#;
-    assert!(
-        text.find(object).is_some_and(|at| at < text.find(r#""node-name":"root""#).unwrap_or(0)),
-        "{text}"
-    );
-    assert_eq!(text.matches(r#""encrypt":{"format":"luks","key-secret":"key-root"}"#).count(), 2, "{text}");
-    assert!(!text.contains(&DiskKey::new([7; 32]).passphrase()));
-    assert!(!serde_json::to_string(&changed).expect("JSON").contains("\"keys\""), "no file has the keys");
-}
-
-#[test]
-fn disks_on_other_buses_have_a_function_or_a_port_and_a_thick_one_keeps_its_space() {
-    let on = |bus, id: &str, target| DiskSpec {
-        id: id.to_owned(),
-        serial: id.to_owned(),
-        boot: false,
-        bus,
-        target: Some(target),
-        ..root()
-    };
-    let devices = |disks: Vec<DiskSpec>| {
-        let all = added(&spec(), &with(|s| s.machine.disks.extend(disks)));
-        all.lines().filter(|line| line.starts_with("-device")).collect::<Vec<_>>().join("\n")
-    };
-    let disks = vec![on(Bus::VirtioBlk, "a", 0), on(Bus::VirtioBlk, "b", 9), on(Bus::Sata, "c", 2)];
-    insta::assert_snapshot!(devices(disks), @r##"
-    -device {"addr":"0x1e.0x0","bus":"pcie.0","drive":"a","driver":"virtio-blk-pci","id":"a","iothread":"disks0","multifunction":true,"rerror":"report","serial":"a","werror":"enospc"}
-    -device {"addr":"0xf.0x1","bus":"pcie.0","drive":"b","driver":"virtio-blk-pci","id":"b","iothread":"disks0","multifunction":true,"rerror":"report","serial":"b","werror":"enospc"}
-    -device {"bus":"ide.2","drive":"c","driver":"ide-hd","id":"c","rerror":"report","serial":"c","werror":"enospc"}
-    "##);
-    let thick = added(&spec(), &with(|s| s.machine.disks[0].keeps_space = true));
-    assert!(thick.contains(r#""discard":"ignore""#) && !thick.contains("detect-zeroes"), "{thick}");
-}
-
-#[test]
-fn a_disk_needs_a_place_on_its_bus() {
-    let is_valid = |disk: DiskSpec| disk.validate().is_ok();
-    let on = |bus, target| DiskSpec { bus, target, ..root() };
-    assert!(is_valid(on(Bus::VirtioBlk, Some(15))) && is_valid(on(Bus::Sata, Some(5))));
-    for bad in [(Bus::VirtioBlk, Some(16)), (Bus::VirtioBlk, None), (Bus::Sata, Some(6)), (Bus::Sata, None)] {
-        assert!(!is_valid(on(bad.0, bad.1)), "{bad:?}");
-    }
-    assert!(!is_valid(DiskSpec { read_only: true, ..on(Bus::Sata, Some(0)) }));
-}
-
-#[test]
-fn an_overlay_is_read_and_written_directly_and_its_base_stays_in_the_page_cache() {
-    let changed = with(|s| s.machine.disks[0].cache = Cache::DirectIoUring);
-    insta::assert_snapshot!(added(&spec(), &changed), @r##"
-    -blockdev {"backing":"root.below-0","cache":{"direct":true,"no-flush":false},"detect-zeroes":"unmap","discard":"unmap","driver":"qcow2","file":{"aio":"io_uring","auto-read-only":true,"cache":{"direct":true,"no-flush":false},"discard":"unmap","driver":"file","filename":"/pool/v-1.qcow2","locking":"on","read-only":false},"node-name":"root","read-only":false}
-    "##);
-}
-
-#[test]
-fn a_watchdog_is_a_device_and_an_action() {
-    let of = |watchdog| added(&spec(), &with(|s| s.machine.extras.watchdog = Some(watchdog)));
-    insta::assert_snapshot!(of(Watchdog::Reset), @r##"
-    -device {"addr":"0x8","bus":"pcie.0","driver":"i6300esb","id":"watchdog0"}
-    -action shutdown=pause,reboot=reset,panic=pause,watchdog=reset
-    "##);
-    assert!(of(Watchdog::Stop).ends_with("watchdog=pause"));
-}
-
-#[test]
 fn a_windows_guest_has_local_time_and_on_kvm_the_interfaces_of_hyper_v() {
     let windows = |accelerator| {
         let base = with(|s| s.machine.accelerator = accelerator);
@@ -545,23 +307,6 @@ fn a_machine_with_a_serial_number_of_its_own_is_found_by_its_instance() {
         let refused = with(|s| s.machine.extras.serial_number = Some(wrong.to_owned())).validate();
         assert!(refused.is_err_and(|e| e.to_string().starts_with("serial number")), "{wrong}");
     }
-}
-
-#[test]
-fn the_packets_of_a_card_with_vhost_are_moved_by_the_kernel() {
-    let vhost = NicSpec { tap: Tap::Open { taps: vec![7], vhosts: vec![8] }, ..nic() };
-    let netdev = added(&with(|s| s.machine.nics = vec![nic()]), &with(|s| s.machine.nics = vec![vhost]));
-    assert_eq!(netdev, "-netdev tap,id=net-nic0,fds=7,vhost=on,vhostfds=8");
-}
-
-#[test]
-fn a_card_with_several_queues_has_a_descriptor_and_two_vectors_for_each() {
-    let tap = Tap::Open { taps: vec![7, 8], vhosts: vec![9, 10] };
-    let several = NicSpec { tap, queues: 2, ..nic() };
-    let changed = added(&with(|s| s.machine.nics = vec![nic()]), &with(|s| s.machine.nics = vec![several]));
-    let netdev = "-netdev tap,id=net-nic0,fds=7:8,vhost=on,vhostfds=9:10";
-    assert!(changed.starts_with(netdev), "{changed}");
-    assert!(changed.contains(r#""mq":true"#) && changed.contains(r#""vectors":6"#), "{changed}");
 }
 
 #[test]
@@ -679,104 +424,6 @@ proptest! {
         prop_assert_eq!(parts.len(), 5);
         prop_assert_eq!(&parts[2], &format!("path=/{path}/qmp.sock"));
     }
-}
-
-#[test]
-fn an_answer_file_is_on_a_removable_usb_disk() {
-    let changed = with(|s| s.files.sysprep = Some("/run/sysprep.img".into()));
-    insta::assert_snapshot!(added(&spec(), &changed), @r##"
-    -device {"addr":"0x7","bus":"pcie.0","driver":"qemu-xhci","id":"usb0"}
-    -blockdev {"cache":{"direct":false,"no-flush":false},"discard":"unmap","driver":"raw","file":{"aio":"threads","auto-read-only":false,"cache":{"direct":false,"no-flush":false},"discard":"unmap","driver":"file","filename":"/run/sysprep.img","locking":"on","read-only":true},"node-name":"sysprep","read-only":true}
-    -device {"bus":"usb0.0","drive":"sysprep","driver":"usb-storage","id":"sysprep","removable":true,"serial":"sysprep"}
-    "##);
-    let shown = shown(&with(|s| {
-        s.machine.graphics = Graphics::Vga;
-        s.files.sysprep = Some("/run/sysprep.img".into());
-    }));
-    assert_eq!(shown.matches("qemu-xhci").count(), 1, "one controller for both: {shown}");
-}
-
-#[test]
-fn pci_devices_of_the_host_have_ports_of_their_own_and_functions_stay_together() {
-    let gpu = PciDeviceSpec {
-        functions: vec!["0000:01:00.0".to_owned(), "0000:01:00.1".to_owned()],
-        groups: vec![1],
-    };
-    let nic = PciDeviceSpec { functions: vec!["0000:02:10.3".to_owned()], groups: vec![7] };
-    let changed = with(|s| s.machine.pci_devices = vec![gpu.clone(), nic.clone()]);
-    insta::assert_snapshot!(added(&spec(), &changed), @r#"
-    -device {"addr":"0xa.0","bus":"pcie.0","chassis":9,"driver":"pcie-root-port","id":"hostport0","multifunction":true}
-    -device {"addr":"0x0.0","bus":"hostport0","driver":"vfio-pci","host":"0000:01:00.0","id":"host0-0","multifunction":true}
-    -device {"addr":"0x0.1","bus":"hostport0","driver":"vfio-pci","host":"0000:01:00.1","id":"host0-1","multifunction":true}
-    -device {"addr":"0xa.1","bus":"pcie.0","chassis":10,"driver":"pcie-root-port","id":"hostport1","multifunction":true}
-    -device {"addr":"0x0.0","bus":"hostport1","driver":"vfio-pci","host":"0000:02:10.3","id":"host1-0","multifunction":false}
-    "#);
-    assert_eq!(changed.validate(), Ok(()));
-    for wrong in ["01:00.0", "0000:01:00", "0000:01:00.0,rombar=0", "../devices/x", ""] {
-        let device = PciDeviceSpec { functions: vec![wrong.to_owned()], groups: vec![1] };
-        assert!(with(|s| s.machine.pci_devices = vec![device]).validate().is_err(), "{wrong}");
-    }
-    let twice = with(|s| s.machine.pci_devices = vec![nic.clone(), nic.clone()]);
-    assert!(matches!(twice.validate(), Err(SpecError::Twice { .. })));
-    let many = (0..9).map(|n| PciDeviceSpec { functions: vec![format!("0000:0{n}:00.0")], groups: vec![n] });
-    assert!(with(|s| s.machine.pci_devices = many.collect()).validate().is_err());
-}
-
-#[test]
-fn usb_devices_of_the_host_are_named_by_their_device_files_and_have_ports_enough() {
-    let key = UsbDeviceSpec { port: "1-2.3".to_owned(), bus: 1, number: 14 };
-    let changed = with(|s| s.machine.usb_devices = vec![key.clone()]);
-    insta::assert_snapshot!(added(&spec(), &changed), @r#"
-    -device {"addr":"0x7","bus":"pcie.0","driver":"qemu-xhci","id":"usb0","p2":15,"p3":15}
-    -device {"bus":"usb0.0","driver":"usb-host","hostdevice":"/dev/bus/usb/001/014","id":"hostusb0"}
-    "#);
-    assert_eq!(changed.validate(), Ok(()));
-    let beside_others = shown(&with(|s| {
-        s.machine.graphics = Graphics::Vga;
-        s.files.sysprep = Some("/run/sysprep.img".into());
-        s.machine.usb_devices = vec![key.clone()];
-    }));
-    assert_eq!(beside_others.matches("qemu-xhci").count(), 1, "one controller for all: {beside_others}");
-    for (bus, number) in [(0, 1), (1, 0), (1, 128), (1000, 1)] {
-        let device = UsbDeviceSpec { bus, number, ..key.clone() };
-        let wrong = with(|s| s.machine.usb_devices = vec![device]);
-        assert!(wrong.validate().is_err(), "bus {bus}, device {number}");
-    }
-    let twice = with(|s| s.machine.usb_devices = vec![key.clone(), key.clone()]);
-    assert!(matches!(twice.validate(), Err(SpecError::Twice { .. })));
-    let many = (1..=9).map(|number| UsbDeviceSpec { number, ..key.clone() }).collect();
-    assert!(with(|s| s.machine.usb_devices = many).validate().is_err());
-}
-
-#[test]
-fn vgpus_are_named_by_their_folders_in_sysfs_and_have_ports_of_their_own() {
-    let vgpu = |uuid: &str| VgpuSpec {
-        uuid: uuid.to_owned(),
-        parent: "0000:41:00.0".to_owned(),
-        mdev_type: "nvidia-558".to_owned(),
-    };
-    let first = vgpu("0f5b2c6e-8a4b-8d0e-9c1f-1a2b3c4d5e6f");
-    let second = vgpu("7d1a9e40-35c2-8b6f-a0d4-6f5e4d3c2b1a");
-    let gpu = PciDeviceSpec { functions: vec!["0000:01:00.0".to_owned()], groups: vec![1] };
-    let beside_a_device = with(|s| s.machine.pci_devices = vec![gpu.clone()]);
-    let changed = with(|s| {
-        s.machine.pci_devices = vec![gpu];
-        s.machine.vgpus = vec![first.clone(), second];
-    });
-    insta::assert_snapshot!(added(&beside_a_device, &changed), @r#"
-    -device {"addr":"0xc.0","bus":"pcie.0","chassis":17,"driver":"pcie-root-port","id":"vgpuport0","io-reserve":0,"multifunction":true}
-    -device {"addr":"0x0","bus":"vgpuport0","display":"off","driver":"vfio-pci","id":"vgpu0","sysfsdev":"/sys/bus/mdev/devices/0f5b2c6e-8a4b-8d0e-9c1f-1a2b3c4d5e6f"}
-    -device {"addr":"0xc.1","bus":"pcie.0","chassis":18,"driver":"pcie-root-port","id":"vgpuport1","io-reserve":0,"multifunction":true}
-    -device {"addr":"0x0","bus":"vgpuport1","display":"off","driver":"vfio-pci","id":"vgpu1","sysfsdev":"/sys/bus/mdev/devices/7d1a9e40-35c2-8b6f-a0d4-6f5e4d3c2b1a"}
-    "#);
-    assert_eq!(changed.validate(), Ok(()));
-    for wrong in ["", "../devices/x", "0f5b2c6e", "0f5b2c6e-8a4b-8d0e-9c1f-1a2b3c4d5e6f,display=on"] {
-        assert!(with(|s| s.machine.vgpus = vec![vgpu(wrong)]).validate().is_err(), "{wrong}");
-    }
-    let twice = with(|s| s.machine.vgpus = vec![first.clone(), first.clone()]);
-    assert!(matches!(twice.validate(), Err(SpecError::Twice { .. })));
-    let many = (0..9).map(|n| vgpu(&format!("0f5b2c6e-8a4b-8d0e-9c1f-00000000000{n}"))).collect();
-    assert!(with(|s| s.machine.vgpus = many).validate().is_err());
 }
 
 #[test]

@@ -1,0 +1,187 @@
+//! Disks that are created: blank, of an image, a copy, a backup, or a file of a lost host.
+
+use berth_qemu::machine::Format;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::super::*;
+use crate::kinds::disk::backup::LocalBackup;
+use crate::kinds::disk::source::LocalSource;
+use crate::kinds::disk::status::status;
+use crate::pulls::{Pull, Wanted};
+
+use super::{GIB, cached, deleted, disk, reason, restored, source, taken, volume};
+
+#[test]
+fn a_disk_of_a_lost_host_is_taken_from_its_folder_with_its_image_there_and_never_made_anew() {
+    let left = |spec| disk(spec, json!({"size": "1Gi", "pool": "site", "formerHost": "h0"}));
+    let blank = left(json!({"size": "1Gi", "pool": "site"}));
+    let take = |base: Option<&str>| {
+        let (pool, id) = ("site".to_owned(), "v-1".to_owned());
+        Step::Take(NewTake { pool, id, from: "h0".into(), uid: None, base: base.map(str::to_owned) })
+    };
+    assert_eq!(plan(&blank, &Observed::default()).steps, [take(None)]);
+    let waits = Observed { user_waits: true, ..Observed::default() };
+    assert!(plan(&blank, &waits).steps.is_empty(), "its VM may yet go elsewhere");
+    let of_image = left(json!({"size": "1Gi", "pool": "site", "image": "debian"}));
+    assert_eq!(plan(&of_image, &cached(GIB)).steps, [take(Some("ab"))]);
+    let anew = plan(&of_image, &cached(2 * GIB));
+    assert_eq!(anew.steps, [take(Some("ab"))], "its file is not made of content that is larger by now");
+    let report = |seen: &Observed| {
+        let readiness = plan(&blank, seen).readiness;
+        status(&blank, seen, &readiness, Timestamp::UNIX_EPOCH).former_host
+    };
+    assert_eq!(report(&Observed::default()).as_deref(), Some("h0"));
+    assert_eq!(report(&volume(GIB)), None, "the file is here");
+}
+
+#[test]
+fn a_blank_disk_is_made_at_once() {
+    let plan = plan(&disk(json!({"size": "1Gi"}), json!({})), &Observed::default());
+    insta::assert_debug_snapshot!(plan.steps, @r#"
+    [
+        Create(
+            NewVolume {
+                pool: "default",
+                id: "v-1",
+                size: Some(
+                    1073741824,
+                ),
+                base: None,
+                snapshot: None,
+                file: None,
+                thick: false,
+                owner: VolumeOwner {
+                    namespace: "ns",
+                    name: "d",
+                    uid: None,
+                    image: None,
+                    source: None,
+                },
+                encryption: None,
+            },
+        ),
+    ]
+    "#);
+}
+
+#[test]
+fn a_disk_on_an_image_waits_for_it_has_it_downloaded_and_is_made_on_it() {
+    let disk = disk(json!({"image": "debian"}), json!({}));
+    let see = |image| Observed { image: Some(image), ..Observed::default() };
+    let missing = plan(&disk, &see(LocalImage::Missing));
+    assert_eq!((missing.steps.len(), reason(&missing)), (0, (false, Reason::WaitingForImage)));
+    let absent = plan(&disk, &see(LocalImage::Absent(source())));
+    assert_eq!((absent.steps, absent.readiness.reason()), (vec![Step::Pull(source())], Reason::Pulling));
+    let pulling = Pull::Running { done: 1, total: None, rate: None, followed: true };
+    assert!(plan(&disk, &see(LocalImage::Pulling(source(), pulling))).steps.is_empty());
+    let made = plan(&disk, &cached(2 * GIB));
+    let [Step::Create(new)] = &made.steps[..] else { panic!("{made:?}") };
+    assert_eq!((new.size, new.base.as_deref()), (None, Some("ab")));
+    let mut iso = cached(2 * GIB);
+    let Some(LocalImage::Cached(facts)) = &mut iso.image else { panic!("it is cached") };
+    facts.format = Format::Iso;
+    assert_eq!(reason(&plan(&disk, &iso)), (true, Reason::InvalidSpec), "an iso is no disk");
+}
+
+#[test]
+fn a_copy_waits_for_its_snapshot_and_is_made_on_it() {
+    let copy = |spec: Value| {
+        let mut whole = json!({"source": {"snapshot": "before"}});
+        for (key, value) in spec.as_object().cloned().unwrap_or_default() {
+            whole[key] = value;
+        }
+        disk(whole, json!({}))
+    };
+    let seen = |found| Observed { source: Some(LocalSource::Snapshot(found)), ..Observed::default() };
+    for found in [None, Some(taken("default", GIB, false))] {
+        let waits = plan(&copy(json!({})), &seen(found));
+        assert_eq!((waits.steps.len(), reason(&waits)), (0, (false, Reason::WaitingForSnapshot)));
+    }
+    let there = || seen(Some(taken("default", GIB, true)));
+    let [Step::Create(new)] = &plan(&copy(json!({})), &there()).steps[..] else { panic!("it is made") };
+    assert_eq!((new.size, new.base.as_deref(), new.snapshot.as_deref()), (None, None, Some("s-1")));
+    let declared = new.owner.source.as_ref().and_then(|source| source.snapshot.as_deref());
+    assert_eq!(declared, Some("before"), "berth undelete declares it again");
+    let larger = plan(&copy(json!({"size": "2Gi"})), &there());
+    assert!(matches!(&larger.steps[..], [Step::Create(new)] if new.size == Some(2 * GIB)), "{larger:?}");
+    let smaller = plan(&copy(json!({"size": "1Mi"})), &there());
+    assert_eq!((smaller.steps.len(), reason(&smaller)), (0, (true, Reason::DiskSmallerThanImage)));
+    assert!(smaller.readiness.message().contains("DiskSnapshot before needs at least 1Gi"), "{smaller:?}");
+    let elsewhere = plan(&copy(json!({})), &seen(Some(taken("fast", GIB, true))));
+    assert_eq!((elsewhere.steps.len(), reason(&elsewhere)), (0, (true, Reason::InvalidSpec)));
+}
+
+#[test]
+fn a_copy_of_a_disk_is_made_on_a_snapshot_that_is_taken_for_it() {
+    let copy = disk(json!({"source": {"disk": "other"}}), json!({}));
+    let seen = |volume: Option<VolumeFacts>, snapshot| Observed {
+        source: Some(LocalSource::Disk { volume: volume.map(Box::new), snapshot }),
+        ..Observed::default()
+    };
+    let waits = plan(&copy, &seen(None, None));
+    assert_eq!((waits.steps.len(), reason(&waits)), (0, (false, Reason::WaitingForDisk)));
+    let other = || volume(GIB).volume.map(|facts| VolumeFacts { id: "v-2".into(), ..facts });
+    let snapshot =
+        NewSnapshot { pool: "default".into(), id: "c-v-1".into(), volume: "v-2".into(), owner: None };
+    for begun in [None, Some(taken("default", GIB, false))] {
+        assert_eq!(plan(&copy, &seen(other(), begun)).steps, [Step::TakeSnapshot(snapshot.clone())]);
+    }
+    for other in [None, other()] {
+        let made = plan(&copy, &seen(other, Some(taken("default", GIB, true))));
+        assert!(matches!(&made.steps[..], [Step::Create(new)] if new.snapshot.is_some()), "{made:?}");
+    }
+}
+
+#[test]
+fn a_failed_download_says_so_on_the_disk_too() {
+    let failed = Pull::Failed {
+        readiness: Readiness::Stalled(Reason::ChecksumMismatch, "has another checksum".into()),
+        again: None,
+    };
+    let see = Observed { image: Some(LocalImage::Pulling(source(), failed)), ..Observed::default() };
+    let plan = plan(&disk(json!({"image": "debian"}), json!({})), &see);
+    assert_eq!(reason(&plan), (true, Reason::ChecksumMismatch));
+    assert_eq!(plan.readiness.message(), "Image debian: has another checksum");
+}
+
+#[test]
+fn a_disk_smaller_than_its_image_waits_for_a_person() {
+    let plan = plan(&disk(json!({"image": "debian", "size": "1Gi"}), json!({})), &cached(2 * GIB));
+    assert_eq!((plan.steps.len(), reason(&plan)), (0, (true, Reason::DiskSmallerThanImage)));
+}
+
+#[test]
+fn a_file_that_was_there_and_is_gone_is_never_made_anew() {
+    for observed in [Observed::default(), cached(GIB)] {
+        let plan = plan(&disk(json!({"image": "debian", "size": "4Gi"}), json!({"size": "4Gi"})), &observed);
+        assert_eq!((plan.steps.len(), reason(&plan)), (0, (true, Reason::DiskLost)));
+    }
+}
+
+#[test]
+fn a_disk_of_a_backup_is_made_in_the_background_once_the_backup_is_complete() {
+    let (object, mut observed) = restored(None);
+    assert!(matches!(plan(&object, &observed).steps[..], [Step::StartRestore(Wanted::Restore(..))]));
+    let (_, running) = restored(Some(Pull::Running { done: 1, total: Some(4), rate: None, followed: true }));
+    let goes_on = plan(&object, &running);
+    assert_eq!((goes_on.steps.len(), reason(&goes_on)), (0, (false, Reason::Restoring)));
+    assert_eq!(goes_on.readiness.message(), "25 % of Backup b written");
+    let readiness = Readiness::Stalled(Reason::BackupLost, "gone".into());
+    let (_, failed) = restored(Some(Pull::Failed { readiness, again: None }));
+    assert_eq!(reason(&plan(&object, &failed)), (true, Reason::BackupLost));
+    let small = disk(json!({"size": "512Mi", "source": {"backup": "b"}}), json!({}));
+    assert_eq!(reason(&plan(&small, &observed)), (true, Reason::DiskSmallerThanImage));
+    observed.user_waits = true;
+    assert_eq!(plan(&object, &observed).steps, [], "its VM is not admitted yet");
+    observed.backup = Some(LocalBackup::Awaited("Backup b is not complete yet".into()));
+    observed.user_waits = false;
+    assert_eq!(reason(&plan(&object, &observed)), (false, Reason::WaitingForBackup));
+}
+
+#[test]
+fn the_restore_of_a_deleted_disk_is_ended_before_the_disk_is_released() {
+    let (object, observed) = restored(None);
+    let observed = Observed { is_restoring: true, ..observed };
+    assert_eq!(plan(&deleted(object), &observed).steps, [Step::CancelRestore("v-1".into())]);
+}

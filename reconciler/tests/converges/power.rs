@@ -1,0 +1,71 @@
+//! A VM is stopped, paused, suspended and started again.
+
+use berth_api::VMState;
+
+use crate::faults::Fault;
+use crate::rig::{self, converges};
+use crate::{web, web_is_declared, web_is_declared_with, web_runs};
+
+#[test]
+fn a_vm_is_stopped_and_started_again() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        rig.strike_from_here();
+        rig.apply("VM", "web", web("Stopped")).await;
+        rig.until_vm("web", "is stopped and ready", |vm| {
+            rig::is_ready(vm) && rig::state(vm) == Some(VMState::Stopped)
+        })
+        .await;
+        assert!(rig.system.hypervisor().instances().is_empty(), "a stopped VM has no QEMU");
+        rig.apply("VM", "web", web("Running")).await;
+        web_runs(rig).await;
+        rig.must_settle().await;
+    });
+}
+
+#[test]
+fn a_vm_is_created_paused_and_resumed_and_paused_again_in_one_process() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        let pauses = async || {
+            rig.until_vm("web", "is paused and ready", |vm| {
+                rig::is_ready(vm) && rig::state(vm) == Some(VMState::Paused)
+            })
+            .await;
+        };
+        web_is_declared_with(rig, "Paused").await;
+        rig.strike_from_here();
+        pauses().await;
+        let pid = rig.pid("web").await;
+        rig.apply("VM", "web", web("Running")).await;
+        web_runs(rig).await;
+        rig.apply("VM", "web", web("Paused")).await;
+        pauses().await;
+        assert_eq!(rig.pid("web").await, pid, "it is the same QEMU all along");
+        rig.must_settle().await;
+    });
+}
+
+#[test]
+fn a_vm_is_suspended_and_goes_on_in_another_process() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter, Fault::FullDisk], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        let instance = rig.system.hypervisor().instances().remove(0);
+        let boot = || rig.system.hypervisor().view(&instance).and_then(|view| view.boot);
+        rig.until_vm("web", "has booted", |_| boot().is_some()).await;
+        let before = boot();
+        rig.strike_from_here();
+        rig.apply("VM", "web", web("Suspended")).await;
+        rig.until_vm("web", "is suspended and ready", |vm| {
+            rig::is_ready(vm) && rig::state(vm) == Some(VMState::Suspended)
+        })
+        .await;
+        assert!(rig.system.hypervisor().instances().is_empty(), "a suspended VM has no QEMU");
+        rig.apply("VM", "web", web("Running")).await;
+        web_runs(rig).await;
+        assert!(rig.system.saved_states_now().is_empty(), "a state is used once");
+        assert_eq!(boot(), before, "the guest did not boot again");
+        rig.must_settle().await;
+    });
+}
