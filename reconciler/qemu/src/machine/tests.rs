@@ -1,5 +1,7 @@
 mod screen;
 
+use std::path::Path;
+
 use proptest::prelude::*;
 
 use super::*;
