@@ -1,4 +1,4 @@
-//! What the host is and has: [`HostInfo`].
+//! The facts of the host, and the record of its site: [`HostInfo`].
 
 use async_trait::async_trait;
 use berth_qemu::hypervisor::ProcessIdentity;

@@ -1,4 +1,4 @@
-//! How the host keeps images: [`Images`].
+//! The images of the host: [`Images`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! How the host runs machines: [`Machines`].
+//! The machines of the host: [`Machines`].
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

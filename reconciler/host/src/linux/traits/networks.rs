@@ -1,4 +1,4 @@
-//! How the host connects guests: [`Networks`].
+//! The networks and the firewall of the host: [`Networks`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
