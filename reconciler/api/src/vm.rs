@@ -4,6 +4,7 @@ mod bootstrap;
 mod class_policy;
 mod devices;
 mod disk_use;
+mod disks;
 mod dscp;
 mod guest_user;
 mod interface;
@@ -11,14 +12,15 @@ mod moves;
 mod network_config;
 mod observed_addresses;
 mod operation;
+mod placement;
 mod restore;
 mod secure_boot_keys;
 mod status;
+mod stop;
 mod stop_snapshot;
 mod templates;
 
 use kube::{CustomResource, KubeSchema};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::console::ConsoleAddress;
@@ -27,6 +29,7 @@ pub use bootstrap::{Bootstrap, GuestAgentPolicy};
 pub use class_policy::{ClassPolicy, PinnedClass};
 pub use devices::{declared_shares, taken_devices};
 pub use disk_use::disk_obstacle;
+pub use disks::{Cdrom, DiskBus, VMDisk};
 pub use dscp::DscpClass;
 pub use guest_user::{GuestUser, GuestUserStatus};
 pub use interface::{Acceleration, InterfaceLimits, LinkState, NetworkInterface, NicModel};
@@ -34,18 +37,20 @@ pub use moves::{MOVE_ANNOTATION, MovePolicy, RequestedMove};
 pub use network_config::{ConfiguredRoute, InterfaceConfig};
 pub use observed_addresses::ObservedAddresses;
 pub use operation::{LONGEST_FACT, MOST_FACTS, VMOperation, VMOperationName};
+pub use placement::Placement;
 pub use restore::{MOST_LISTED_SNAPSHOTS, SnapshotOfVM, VMRestore, VMRestored};
 pub use secure_boot_keys::SecureBootKeys;
 pub use status::{
     CdromStatus, CpuTime, DedicatedCpus, DiskAttachmentStatus, DiskPlace, GuestNumaNode, Hardware,
     HostRefusal, InterfacePlace, InterfaceStatus, ProcessStatus, VMStatus, VMStorage,
 };
+pub use stop::{RestartPolicy, Stop, StopMode};
 pub use stop_snapshot::{STOPPED_AT_ANNOTATION, STOPPED_VM_LABEL, StopSnapshot, stop_snapshot_name};
 pub use templates::{is_disk_of, template_obstacle};
 
 use crate::{
-    BootSource, CpuAmount, CpuTopology, DiskSpec, Firmware, Graphics, GuestOS, Hooks, HugePages, PciDevices,
-    Power, Probe, Quantity, ResourceName, Share, UsbDevices, Vgpus, Watchdog,
+    BootSource, CpuAmount, CpuTopology, Firmware, Graphics, GuestOS, Hooks, HugePages, PciDevices, Power,
+    Probe, Quantity, ResourceName, Share, UsbDevices, Vgpus, Watchdog,
     hardware::{KeyboardLayout, Resolution},
 };
 
@@ -428,166 +433,8 @@ impl VMSpec {
     }
 }
 
-/// A disk of a VM.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-#[x_kube(
-    validation = Rule::new("!(has(self.bus) && self.bus == 'sata' && has(self.readOnly) && self.readOnly)").message("a disk on sata cannot be read-only: use virtio-scsi or virtio-blk").field_path(".readOnly"),
-    validation = Rule::new("!has(self.template) || !has(self.template.deletionProtection) || !self.template.deletionProtection").message("a Disk of a template is deleted with its VM: protect the VM, or declare a Disk of its own").field_path(".template"),
-    validation = Rule::new("!has(self.template) || !has(self.template.restore)").message("a Disk of a template is not restored: declare a Disk of its own").field_path(".template"),
-    validation = Rule::new("!has(self.template) || !has(self.template.access) || self.template.access == 'ReadWriteOnce'").message("a Disk of a template belongs to one VM: declare a Disk of its own for several").field_path(".template"),
-    validation = Rule::new("!has(self.template) || !has(self.template.importedFrom)").message("a Disk of a template is a new one: declare a Disk of its own for one that is imported").field_path(".template"),
-    validation = Rule::new("!has(self.template) || !has(self.template.sharedWith)").message("a Disk of a template is not shared: declare a Disk of its own").field_path(".template"),
-    validation = Rule::new("!has(self.template) || !has(self.template.placement)").message("a Disk of a template is on the host of its VM: set hostSelector in placement of the VM").field_path(".template"),
-    validation = Rule::new("has(self.template) == has(oldSelf.template)").message("template cannot be added to an existing disk, or removed from it: give the disk another name").field_path(".template")
-)]
-pub struct VMDisk {
-    /// Name of a Disk in the VM's namespace.
-    pub name: ResourceName,
-    /// The Disk, if it belongs to the VM: the Disk `name` is created with this spec, changed with it, and deleted after the VM. Default:
-    /// none, and the Disk is declared on its own. Cannot be added to an existing disk, or removed from it. A disk that is removed
-    /// from the list is unplugged, and its Disk stays until the VM is deleted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub template: Option<Box<DiskSpec>>,
-    /// Whether the VM boots from it. Exactly one disk does.
-    #[serde(default)]
-    pub boot: bool,
-    /// The controller that the guest sees: `virtio-scsi` (default); `virtio-blk`; or `sata`, for guests without a virtio driver,
-    /// at most 6 and slower. A change takes effect at the next power cycle. Only disks on `virtio-scsi` are added to and removed
-    /// from a running VM; others at the next power cycle.
-    #[serde(default)]
-    pub bus: DiskBus,
-    /// Whether the guest can only read it; not with `sata`. Default false. A change takes effect at the next power cycle.
-    #[serde(default)]
-    pub read_only: bool,
-}
-
-/// The controller of a disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum DiskBus {
-    #[default]
-    VirtioScsi,
-    VirtioBlk,
-    Sata,
-}
-
-/// A CD-ROM drive of a VM.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Cdrom {
-    /// Name of the drive within the VM, the key of the list, for example `installer`. At most 36 characters: the guest sees it as
-    /// the drive's serial number.
-    #[x_kube(validation = Rule::new("self.size() <= 36").message("the name of a CD-ROM drive has at most 36 characters: it is the drive's serial number in the guest"))]
-    pub name: ResourceName,
-    /// Name of an Image with the format `iso`, in the VM's namespace or in `berth-shared`: the medium. Another one is exchanged at
-    /// once; a guest that uses the medium is asked to release it. Default: none, the drive is empty.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image: Option<ResourceName>,
-    /// Whether the medium is in the drive. Default true. Applied live.
-    #[serde(default = "yes")]
-    pub connected: bool,
-    /// Whether the VM boots from the medium before it tries its boot disk. At most one drive does. Default false: the VM boots
-    /// from the medium only while its boot disk is not bootable, so that an installer runs once. Takes effect at the next
-    /// power cycle.
-    #[serde(default)]
-    pub boot_first: bool,
-    /// Whether the guest can eject the medium. Default true. With false the host closes a tray that the guest has opened, at once: the
-    /// medium stays in the drive. Applied live.
-    #[serde(default = "yes")]
-    pub guest_can_eject: bool,
-}
-
-impl Cdrom {
-    /// The name of the Image that is to be in the drive.
-    #[must_use]
-    pub fn wanted_image(&self) -> Option<&str> {
-        self.image.as_ref().filter(|_| self.connected).map(|image| image.as_str())
-    }
-}
-
-fn yes() -> bool {
-    true
-}
-
 fn one_interface() -> Vec<NetworkInterface> {
     vec![NetworkInterface::default()]
-}
-
-/// Where a VM may run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Placement {
-    /// Name of a PlacementGroup in the VM's namespace. Cannot change.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub group: Option<ResourceName>,
-    /// Name of the only Host it may run on. Read when the VM is placed: a change does not move a placed VM, not even at
-    /// a restart, unless `movePolicy` is `WhenStopped`. While its host does not match, the condition `PlacementSynced` is False.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
-    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')").message("must be a name: lower-case letters, digits, '-' and '.', with a letter or digit at both ends of each part"))]
-    pub host: Option<String>,
-    /// Labels a Host must have, in addition to those that its group and its new Disks ask for. Read when the VM is placed: a
-    /// change does not move a placed VM, not even at a restart, unless `movePolicy` is `WhenStopped`. While its host does not
-    /// match, the condition `PlacementSynced` is False.
-    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
-    #[schemars(transform = crate::labels::bounded_labels)]
-    pub host_selector: std::collections::BTreeMap<String, String>,
-    /// Labels a Host should have, in addition to those of its group: of the Hosts that can take the VM, one with the most
-    /// matching labels is chosen. Read when the VM is placed: a change does not move a placed VM.
-    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
-    #[schemars(transform = crate::labels::bounded_labels)]
-    pub preferred_host_selector: std::collections::BTreeMap<String, String>,
-    /// Whether a placed VM moves when its host is not one that its placement, or the `hostSelector` of its group, allows. `Never`;
-    /// `WhenStopped`: at its next stop it moves to a host that they allow, with its disks, which must all be plain and in pools of type
-    /// `Shared` or `RBD`. Another `restartToken` makes such a stop. While it is to move, the condition `Movable` says whether it can.
-    /// Variables of UEFI firmware, such as boot entries, are lost: the guest boots from its boot disk by the default path. Default `Never`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub move_policy: Option<MovePolicy>,
-}
-
-/// The action when the guest ends by itself. `OnFailure` starts it again after a crash but not after an orderly
-/// power-off; `Always` after both; `Never` after neither.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum RestartPolicy {
-    Always,
-    #[default]
-    OnFailure,
-    Never,
-}
-
-/// How a VM is stopped.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Stop {
-    /// `Graceful` asks the guest to shut down and powers it off after the grace period; `Soft` asks it and does not power it
-    /// off, except for a deletion or a drained host, which are `Graceful` then; `Hard` powers it off immediately. Default
-    /// `Graceful`.
-    #[serde(default)]
-    pub mode: StopMode,
-    /// The time for a graceful shutdown, in seconds. Default 60.
-    #[serde(default = "default_grace")]
-    #[schemars(range(min = 0, max = 3600))]
-    pub grace_period_seconds: i64,
-}
-
-impl Default for Stop {
-    fn default() -> Self {
-        Self { mode: StopMode::Graceful, grace_period_seconds: default_grace() }
-    }
-}
-
-fn default_grace() -> i64 {
-    60
-}
-
-/// Whether the guest shuts down before it is powered off.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum StopMode {
-    #[default]
-    Graceful,
-    Soft,
-    Hard,
 }
 
 #[cfg(test)]

@@ -1,12 +1,15 @@
 //! Shared test fixtures, and tests of the whole system without a machine.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::mount::{MsFlags, mount, umount};
 use tempfile::TempDir;
 
 use super::*;
-use crate::ForeignKind;
+use crate::{
+    Credentials, ForeignKind, HostInfo, ImageSource, Images, Machines, NewVolume, VolumeOwner, Volumes,
+};
 
 /// A file system small enough to be filled. Needs root.
 #[derive(Debug)]

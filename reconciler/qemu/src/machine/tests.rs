@@ -2,6 +2,8 @@ mod devices;
 mod disks;
 mod screen;
 
+use std::path::Path;
+
 use proptest::prelude::*;
 
 use super::*;

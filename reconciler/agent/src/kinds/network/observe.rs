@@ -1,43 +1,31 @@
 //! Desired state of this host's networks, and observation of the actual one.
 
-use std::collections::btree_map::Entry;
+mod wanted;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use berth_api::vm::InterfaceStatus;
-use berth_api::{IPPoolMode, PublicIP, VM};
+use berth_api::{PublicIP, VM};
 use berth_host::{
-    BridgedNetwork, ExternalLease, Firewall, Forward, HostLinks, HostRange, InstanceFacts, Lease, Nat,
-    NetworkConfig, TapFacts, Uplink,
+    BridgedNetwork, ExternalLease, Firewall, HostLinks, HostRange, InstanceFacts, NetworkConfig, TapFacts,
+    Uplink,
 };
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 use kube::Client;
 
 use super::Step;
-use super::announcing::{announced_on, occupied};
-use super::balancing::{self, Here, balance};
-use super::bridged::{advertised, bridged, over_an_interface, ports, refuse_public};
-use super::bridges::{Existing, assign};
-use super::config::{addresses, config};
-use super::exceptions::exceptions;
-use super::filters::{GroupsOf, filters};
-use super::isolation::isolated;
-use super::leases::with_leases;
-use super::limits::limits;
-use super::marks::marks;
-use super::senders::observed;
-use super::trunks::trunks;
 use crate::context::Context;
 use crate::error::Error;
 use crate::index::{Tables, instance_of};
 use crate::journal::{ForwardedAddress, Journal};
 use crate::key::ObjectName;
 use crate::networking::{
-    Applied, Check, CheckedTarget, GuestPort, Health, Probe, RefusedAddress, find, hostname, named_addresses,
-    ports_of, security_groups_of, tap_prefix,
+    Applied, Check, CheckedTarget, GuestPort, Health, Probe, RefusedAddress, ports_of, tap_prefix,
 };
 use crate::typed_api::TypedApi;
+pub(super) use wanted::wanted;
 
 /// Desired state according to the objects.
 #[derive(Clone, Debug, Default)]
@@ -310,295 +298,6 @@ impl Observed {
             }
             Step::ApplyFirewall(firewall) => self.applied.firewall.as_ref() == Some(firewall),
             Step::ProbeAddresses { .. } | Step::RemoveTap(_) | Step::RemoveNetwork(_) => false,
-        }
-    }
-}
-
-/// Network state of a guest.
-struct Guest {
-    namespace: String,
-    interfaces: Vec<InterfaceStatus>,
-    hostname: String,
-    /// With the name of their interface.
-    public: Vec<(String, IpAddr, IPPoolMode)>,
-}
-
-impl Guest {
-    /// The public addresses of an interface.
-    fn public_of(&self, interface: &str) -> impl Iterator<Item = (IpAddr, IPPoolMode)> {
-        self.public.iter().filter(move |(of, ..)| of == interface).map(|(_, address, mode)| (*address, *mode))
-    }
-}
-
-/// Returns the guests of the VMs bound here, followed by the kept ones.
-fn guests(tables: &Tables, kept: &[KeptGuest]) -> Vec<Guest> {
-    let of_vm = |(name, vm): (&ObjectName, &Arc<VM>)| {
-        let mut interfaces: Vec<InterfaceStatus> =
-            vm.status.iter().flat_map(|s| s.interfaces.clone()).collect();
-        for interface in &mut interfaces {
-            interface.security_groups = security_groups_of(vm, interface);
-        }
-        let public = named_addresses(tables, name, vm).into_iter().filter_map(|named| {
-            let (address, mode) = named.address?;
-            Some((named.interface, address, mode))
-        });
-        Guest {
-            namespace: name.namespace.clone(),
-            public: public.collect(),
-            interfaces,
-            hostname: hostname(vm),
-        }
-    };
-    let is_owned =
-        |kept: &KeptGuest| tables.vms.all().any(|(_, vm)| instance_of(vm) == Some(kept.instance.as_str()));
-    let of_kept = |kept: &KeptGuest| Guest {
-        namespace: kept.name.namespace.clone(),
-        interfaces: kept.interfaces.clone(),
-        hostname: kept.name.name.clone(),
-        public: kept.public.iter().map(|p| (p.interface.clone(), p.address, p.mode)).collect(),
-    };
-    let kept = kept.iter().filter(|kept| !is_owned(kept)).map(of_kept);
-    tables.vms.all().map(of_vm).chain(kept).collect()
-}
-
-/// Returns the lease of an interface with these addresses.
-fn lease(
-    tables: &Tables,
-    guest: &Guest,
-    interface: &InterfaceStatus,
-    (address, ipv6): (Option<Ipv4Addr>, Option<Ipv6Addr>),
-) -> Lease {
-    let network = find(tables, &interface.network);
-    Lease {
-        mac: interface.mac_address.to_ascii_lowercase(),
-        address,
-        ipv6,
-        hostname: guest.hostname.clone(),
-        dns: addresses(&interface.dns),
-        search_domains: interface.search_domains.clone(),
-        no_default_route: interface.default_route == Some(false),
-        no_dhcp4: network.as_ref().is_some_and(|network| network.is_without_dhcp4(interface.dhcp4)),
-        no_dhcp6: network.as_ref().is_some_and(|network| network.is_without_dhcp6(interface.dhcp6)),
-    }
-}
-
-/// Returns the desired state according to the objects. Pure.
-pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
-    let guests = guests(tables, seen.kept);
-    let named = guests.iter().flat_map(|guest| &guest.interfaces).map(|interface| &interface.network);
-    let named = named.chain(balancing::networks(tables, seen.host));
-    let existing = Existing {
-        attached: attached(seen),
-        bridges: seen.bridges,
-        ranges: seen.ranges,
-        links: seen.links.clone(),
-    };
-    let assigned = assign(tables, named, &existing);
-    let mut networks: BTreeMap<String, NetworkConfig> = BTreeMap::new();
-    let mut wanted = Desired::default();
-    let groups_of = groups_of(&guests);
-    for guest in &guests {
-        for interface in &guest.interfaces {
-            let Some(bridge) = assigned.bridges.get(&interface.network) else { continue };
-            let address: Option<Ipv4Addr> = interface.address.parse().ok();
-            let ipv6: Option<Ipv6Addr> = interface.ipv6_address.parse().ok();
-            if address.is_none() && ipv6.is_none() {
-                continue;
-            }
-            let network = match networks.entry(bridge.clone()) {
-                Entry::Occupied(network) => network.into_mut(),
-                // Once for all guests: its tunnel names every host of the network.
-                Entry::Vacant(network) => {
-                    let found = find(tables, &interface.network);
-                    // A bridged network needs nothing but its connection.
-                    let overlay = found.filter(|found| found.host_bridge().is_none());
-                    match overlay.and_then(|found| config(&found, bridge, seen.host)) {
-                        Some(config) => network.insert(config),
-                        None => continue,
-                    }
-                }
-            };
-            network.tracked |= !interface.security_groups.is_empty();
-            let mac = interface.mac_address.to_ascii_lowercase();
-            let is_taken = |lease: &Lease| {
-                (address.is_some() && lease.address == address)
-                    || (ipv6.is_some() && lease.ipv6 == ipv6)
-                    || lease.mac == mac
-            };
-            if network.leases.iter().any(is_taken) {
-                continue;
-            }
-            network.leases.push(lease(tables, guest, interface, (address, ipv6)));
-            for (public, mode) in guest.public_of(&interface.name) {
-                if refuse_public(tables, interface, public).is_none() {
-                    forward((public, mode), interface, seen, &mut wanted);
-                }
-            }
-        }
-    }
-    for name in balancing::networks(tables, seen.host) {
-        let Some(bridge) = assigned.bridges.get(name).filter(|bridge| !networks.contains_key(*bridge)) else {
-            continue;
-        };
-        let overlay = find(tables, name).filter(|found| found.host_bridge().is_none());
-        networks.extend(overlay.and_then(|found| Some((bridge.clone(), config(&found, bridge, seen.host)?))));
-    }
-    let here = Here { host: seen.host, health: &seen.health, trusted: trusted(seen) };
-    let admit = |public: Ipv4Addr, mode| admit(public.into(), mode, seen, &mut wanted);
-    let balancing = balance(tables, &assigned.bridges, &mut networks, &here, admit);
-    wanted.firewall.balanced = balancing.balanced;
-    (wanted.checks, wanted.trusted) = (balancing.checks, balancing.trusted);
-    wanted.networks = networks.into_values().collect();
-    let interfaces: Vec<&InterfaceStatus> = guests.iter().flat_map(|guest| &guest.interfaces).collect();
-    wanted.bridged = bridged(tables, &assigned.bridges, &interfaces);
-    let bridges = wanted.bridged.iter().map(|network| network.bridge.clone());
-    let over_interfaces: BTreeSet<String> = wanted.bridged.iter().filter_map(over_an_interface).collect();
-    wanted.firewall.bridged = bridges.chain(over_interfaces).collect();
-    wanted.firewall.advertised = advertised(tables, &assigned.bridges);
-    for (guest, interface) in guests.iter().flat_map(|guest| guest.interfaces.iter().map(move |i| (guest, i)))
-    {
-        let public = guest.public_of(&interface.name);
-        let refused =
-            public.filter_map(|(public, _)| Some((public, refuse_public(tables, interface, public)?)));
-        wanted.refused.extend(refused);
-    }
-    for network in &mut wanted.networks {
-        network.leases.sort();
-        wanted.firewall.nat.push(Nat {
-            bridge: network.bridge.clone(),
-            ipv4: network.ipv4,
-            ipv6: network.ipv6,
-            tunnel: network.tunnel.clone(),
-        });
-    }
-    wanted.firewall.forwards.sort();
-    wanted.firewall.nat.sort();
-    let leased = with_leases(tables, &assigned.bridges, seen.leases, &groups_of, &seen.ports);
-    wanted.firewall.ports = ports(tables, &groups_of, &leased);
-    wanted.firewall.limits = limits(interfaces.iter().copied(), &seen.ports);
-    wanted.firewall.marks = marks(interfaces.iter().copied(), &seen.ports);
-    wanted.firewall.isolated = isolated(tables, &assigned.bridges, &seen.ports);
-    wanted.firewall.trunks = trunks(tables, &groups_of, &seen.ports, &seen.links);
-    wanted.firewall.observed = observed(tables, &seen.ports);
-    wanted.firewall.exceptions = exceptions(tables, &groups_of, &interfaces, &leased);
-    wanted.firewall.filters = filters(tables, &groups_of, &leased);
-    // A tap that is about to be created counts, so that the firewall is the same before and after.
-    wanted.firewall.guests = !seen.taps.is_empty() || !wanted.firewall.ports.is_empty();
-    (wanted.firewall.closed, wanted.firewall.ipv6_closed) = closed(tables, &assigned.bridges, seen);
-    (wanted.firewall.allowed, wanted.firewall.ipv6_allowed) = by_family(seen.allowed);
-    wanted.bridges = assigned.bridges;
-    wanted.refused_networks = assigned.refused;
-    wanted
-}
-
-/// Returns the security groups of the interfaces in the statuses of guests, also the empty lists.
-fn groups_of(guests: &[Guest]) -> GroupsOf {
-    let of_interface = |(namespace, interface): (&str, &InterfaceStatus)| {
-        let groups = interface.security_groups.iter().map(|name| format!("{namespace}/{name}"));
-        ((interface.network.clone(), interface.mac_address.to_ascii_lowercase()), groups.collect())
-    };
-    let all = guests.iter().flat_map(|guest| guest.interfaces.iter().map(|i| (guest.namespace.as_str(), i)));
-    all.map(of_interface).collect()
-}
-
-/// Returns, by network, the bridge that a tap of it is on.
-fn attached(seen: &Actual<'_>) -> BTreeMap<String, String> {
-    let mut attached = BTreeMap::new();
-    for guest in &seen.ports {
-        let tap = seen.taps.iter().find(|tap| tap.name == guest.port.tap);
-        if let Some(bridge) = tap.and_then(|tap| tap.bridge.as_ref()) {
-            attached.entry(guest.network.clone()).or_insert_with(|| bridge.clone());
-        }
-    }
-    attached
-}
-
-/// Returns the destinations closed to guests: the control plane, all hosts of the site, and the hosts listed in the
-/// status of networks here; those of IPv4 and those of IPv6.
-fn closed(
-    tables: &Tables,
-    bridges: &BTreeMap<String, String>,
-    seen: &Actual<'_>,
-) -> (Vec<Ipv4Net>, Vec<Ipv6Net>) {
-    let mut closed = seen.closed.to_vec();
-    if !bridges.is_empty() {
-        closed.extend(tables.host_addresses.listed().into_iter().flatten().copied().map(IpNet::from));
-    }
-    for network in bridges.keys().filter_map(|name| find(tables, name)) {
-        let hosts = network.status.iter().flat_map(|s| s.hosts.iter().map(|h| &h.address));
-        closed.extend(
-            hosts
-                .filter_map(|address| address.parse::<Ipv4Addr>().ok())
-                .map(|address| IpNet::from(IpAddr::V4(address))),
-        );
-    }
-    let (ipv4, ipv6) = by_family(&closed);
-    (Ipv4Net::aggregate(&ipv4), Ipv6Net::aggregate(&ipv6))
-}
-
-fn by_family(ranges: &[IpNet]) -> (Vec<Ipv4Net>, Vec<Ipv6Net>) {
-    let (mut ipv4, mut ipv6) = (Vec::new(), Vec::new());
-    for range in ranges {
-        match range {
-            IpNet::V4(range) => ipv4.push(*range),
-            IpNet::V6(range) => ipv6.push(*range),
-        }
-    }
-    (ipv4, ipv6)
-}
-
-/// Returns the public addresses with ports that an agent which has just started finds here.
-fn trusted(seen: &Actual<'_>) -> BTreeSet<Ipv4Addr> {
-    let uplink = seen.uplink.filter(|_| seen.trusts_before_checks);
-    let public = uplink.into_iter().flat_map(|uplink| &uplink.public);
-    let ipv4 = |address: &IpAddr| match address {
-        IpAddr::V4(address) => Some(*address),
-        IpAddr::V6(_) => None,
-    };
-    public.filter_map(ipv4).collect()
-}
-
-/// Forwards a public address to the interface's private one of the same family, or records why it cannot.
-fn forward(
-    (public, mode): (IpAddr, IPPoolMode),
-    interface: &InterfaceStatus,
-    seen: &Actual<'_>,
-    wanted: &mut Desired,
-) {
-    let private = if public.is_ipv6() { &interface.ipv6_address } else { &interface.address };
-    let Some(private) = private.parse::<IpAddr>().ok().filter(|own| own.is_ipv6() == public.is_ipv6()) else {
-        return;
-    };
-    if let Some(announced_on) = admit(public, mode, seen, wanted) {
-        wanted.firewall.forwards.push(Forward { public, private, announced_on });
-    }
-}
-
-/// Returns the interface that a public address is announced on, if it is. None: it is not used (yet); records why, and what to probe.
-fn admit(
-    public: IpAddr,
-    mode: IPPoolMode,
-    seen: &Actual<'_>,
-    wanted: &mut Desired,
-) -> Option<Option<String>> {
-    let announced_on = announced_on(public, mode, seen.uplink);
-    let announced = matches!(announced_on, Ok(Some(_)));
-    if announced && !seen.uplink.is_some_and(|uplink| uplink.public.contains(&public)) {
-        wanted.to_probe.push(public);
-        match seen.probed.get(&public) {
-            Some(Probe::Free) => {}
-            Some(Probe::Taken(mac, _)) => {
-                wanted.refused.insert(public, occupied(public, mac));
-                return None;
-            }
-            Some(Probe::Running) | None => return None,
-        }
-    }
-    match announced_on {
-        Ok(announced_on) => Some(announced_on),
-        Err(refused) => {
-            wanted.refused.insert(public, refused);
-            None
         }
     }
 }

@@ -1,56 +1,47 @@
 //! Observation of a VM.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod indexed;
+mod running;
+
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use berth_api::SizeTaken;
 use berth_api::vm::{
     ConsoleAddress, Hardware, InterfaceConfig, ObservedAddresses, PinnedClass, SnapshotOfVM,
 };
-use berth_api::{CpuControls, IPPoolMode, Power, Profile, Size, SizeError, VM, VMStatus};
+use berth_api::{CpuControls, IPPoolMode, Power, Profile, Size, SizeError, SizeTaken, VM, VMStatus};
+use berth_host::{HostFacts, ProcessDetails, ProcessFacts, VolumeFacts};
+use berth_qemu::hypervisor::CpuTime;
+use berth_qemu::power::RunState;
 use jiff::Timestamp;
-use kube::ResourceExt;
 
 use super::admitting::admission;
 use super::bootstrap::Bootstrap;
 use super::cdroms::{self, DeclaredCdrom};
-use super::cpu_time;
-use super::declared_disks::{DeclaredDisk, ReportedDisk, declared_disks, reported_disks};
-use super::guest_network;
+use super::declared_disks::{DeclaredDisk, ReportedDisk, declared_disks};
 use super::held::held;
 use super::observed_users::GuestUsers;
-use super::pending_leases;
-use super::placement;
-use super::process_facts;
-use super::secrets;
 use super::secure_boot_keys::KeysToEnroll;
 use super::seed::Lan;
-use super::shutdown;
-use super::vsock;
+use super::{secrets, shutdown, vsock};
 use crate::admission::{Admission, admitted_before};
 use crate::context::Context;
 use crate::disk_use::VmBytes;
 use crate::error::Error;
 use crate::group_turn::GroupTurn;
-use crate::hardware::differences;
 use crate::hooks::DueHook;
 use crate::host_shutdown::AtShutdown;
-use crate::index::{
-    Tables, class_of, cpu_controls, declared_profile, declared_size, instance_of, mtu_of, volume_of,
-};
+use crate::index::{Tables, instance_of};
 use crate::journal::{Journal, Owner, epoch_of};
 use crate::key::ObjectName;
-use crate::kinds::network;
 use crate::lease_watcher::PendingLease;
-use crate::machine::{ANSWER_WAIT, Connection, GuestFacts, Machine, MachineState};
-use crate::networking::{NamedAddress, Networks, named_addresses, security_groups_of, tap_prefix};
-use crate::pools;
+use crate::machine::{GuestFacts, MachineState};
+use crate::networking::tap_prefix;
 use crate::probes::{ProbePlan, ProbeResults};
 use crate::restores::{self, DueMemory, VmRestore};
 use crate::start_order::Held;
-use berth_host::{HostFacts, ProcessDetails, ProcessFacts, System, VolumeFacts};
-use berth_qemu::hypervisor::{CpuTime, ProcessState};
-use berth_qemu::power::RunState;
+use indexed::from_index;
+use running::observe_running;
 
 /// Everything a plan for a VM is made from.
 #[derive(Clone, Debug)]
@@ -280,294 +271,6 @@ pub(super) fn is_left_alone(vm: &VM, observed: &Observed) -> bool {
         && vm.metadata.deletion_timestamp.is_none()
         && observed.journal.stop.is_none()
         && observed.journal.suspension.is_none()
-}
-
-/// Fills in what the control plane knows and leaves the rest empty.
-fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
-    let tables = ctx.index.read();
-    let interfaces = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
-    let mut missing_networks = Vec::new();
-    let mut mtus = BTreeMap::new();
-    let mut bridges = BTreeMap::new();
-    let mut lans = BTreeMap::new();
-    let mut accesses = BTreeMap::new();
-    for interface in interfaces {
-        if let Some(access) = ctx.networks.access_of(&tables, &interface.network) {
-            accesses.insert(interface.network.clone(), access);
-        }
-        if let Some(bridge) = ctx.networks.bridge_of(&tables, &interface.network) {
-            bridges.insert(interface.network.clone(), bridge);
-        }
-        let network = interface
-            .network
-            .split_once('/')
-            .and_then(|(namespace, network)| tables.networks.get(&ObjectName::new(namespace, network)));
-        match network {
-            Some(network) => {
-                mtus.insert(interface.network.clone(), mtu_of(&network));
-                lans.extend(Lan::of(&network).map(|lan| (interface.network.clone(), lan)));
-            }
-            None => missing_networks.push(interface.network.clone()),
-        }
-    }
-    let conflicts = interfaces.iter().filter_map(|interface| {
-        let bridge = accesses.get(&interface.network).filter(|_| lans.contains_key(&interface.network))?;
-        let own = [&interface.address, &interface.ipv6_address].into_iter();
-        let mut addresses = own.filter_map(|text| text.parse().ok());
-        let text = addresses.find_map(|address| ctx.networks.conflicts.recent(bridge, address))?;
-        Some((interface.name.clone(), text))
-    });
-    let conflicts = conflicts.collect();
-    let host = tables.hosts.get(&ObjectName::new("", ctx.host()));
-    let group = placement::group_of(&tables, vm, name);
-    Observed {
-        now: Timestamp::UNIX_EPOCH,
-        instance: String::new(),
-        admission: Admission::Unknown,
-        journal: Journal::new(vm),
-        journal_written: false,
-        journal_problem: None,
-        process: None,
-        details: None,
-        machine: None,
-        unreachable: None,
-        oom_killed: false,
-        connection_due: false,
-        machine_known: false,
-        lease_watch: None,
-        probe_watch: None,
-        probes: ProbeResults::default(),
-        hook: None,
-        guest_users: GuestUsers::default(),
-        guest: GuestFacts::default(),
-        lease_taken: false,
-        size: declared_size(&tables, name, vm),
-        cpu_controls: cpu_controls(&tables, name, vm),
-        pinned_class: vm.pinned_class(class_of(&tables, name, vm).as_deref().map(|class| &class.spec)),
-        profile: declared_profile(&tables, name, vm),
-        wanted_cpu_time: CpuTime::default(),
-        cpu_time: None,
-        disks: Vec::new(),
-        cdroms: Vec::new(),
-        attachments: attachments(&tables, name),
-        reported_disks: reported_disks(&tables, vm, name),
-        bytes: ctx.disk_use.of_vm(&tables, name, vm),
-        mounts: BTreeMap::new(),
-        missing_networks,
-        refused_network: network::why_not(ctx, &tables, vm),
-        missing_groups: missing_groups(&tables, vm, name),
-        lans,
-        conflicts,
-        network_config: guest_network::configs(&tables, vm),
-        observed_addresses: Some(Vec::new()),
-        accesses,
-        bridges,
-        mtus,
-        public: public(&ctx.networks, &tables, vm, name),
-        bootstrap: Bootstrap::NotObserved,
-        secure_boot_keys: KeysToEnroll::NotDue,
-        host: None,
-        vsock_cid: None,
-        offered: None,
-        free_memory: None,
-        held: None,
-        taps: Vec::new(),
-        is_saving: false,
-        state_kept: false,
-        disks_to_hold: Vec::new(),
-        attached: Vec::new(),
-        last_words: None,
-        console: ctx.config.console.as_ref().map(|server| server.published()),
-        host_address: host.as_ref().and_then(|h| h.status.as_ref()?.address.clone()),
-        draining: host.as_ref().is_some_and(|h| h.spec.draining),
-        at_shutdown: None,
-        holder: Some(ctx.config.holder()),
-        misplaced: host.as_ref().and_then(|host| placement::misplaced(vm, group.as_deref(), host)),
-        restore: VmRestore::None,
-        memory: None,
-        booted_restored: None,
-        turn: GroupTurn::Free,
-        snapshots: restores::snapshots_of(&tables, name, vm),
-        still_user: tables.disks.all().any(|(disk_name, disk)| {
-            let users = disk.status.iter().flat_map(|s| &s.used_by);
-            disk_name.namespace == name.namespace
-                && users.into_iter().any(|user| Some(&user.vm_uid) == vm.metadata.uid.as_ref())
-        }),
-    }
-}
-
-fn missing_groups(tables: &Tables, vm: &VM, name: &ObjectName) -> Vec<String> {
-    let named = vm.status.iter().flat_map(|s| &s.interfaces).flat_map(|i| security_groups_of(vm, i));
-    let missing = named.filter(|group| tables.security_groups.get(&name.beside(group)).is_none());
-    let missing: BTreeSet<String> = missing.collect();
-    missing.into_iter().collect()
-}
-
-fn attachments(tables: &Tables, name: &ObjectName) -> BTreeMap<String, (String, String)> {
-    let volume = |disk: &str| {
-        let disk = tables.disks.get(&name.beside(disk))?;
-        volume_of(&disk).map(str::to_owned)
-    };
-    tables
-        .attachments_of(name)
-        .filter_map(|a| Some((volume(a.spec.disk.as_str())?, (a.spec.disk.to_string(), a.name_any()))))
-        .collect()
-}
-
-fn public(networks: &Networks, tables: &Tables, vm: &VM, name: &ObjectName) -> Vec<DeclaredAddress> {
-    let private = |interface: &str, is_ipv6: bool| {
-        let status = vm.status.as_ref()?;
-        let found = status.interfaces.iter().find(|i| i.name == interface)?;
-        let own = if is_ipv6 { &found.ipv6_address } else { &found.address };
-        own.parse::<IpAddr>().ok()
-    };
-    let declared = |named: NamedAddress| {
-        let NamedAddress { interface, name, address, misnamed_in } = named;
-        let (address, mode) = address.unzip();
-        let forwarded = address.is_some_and(|public| {
-            private(&interface, public.is_ipv6()).is_some_and(|private| networks.has_forward(public, private))
-        });
-        let misnamed = misnamed_in.map(|field| format!("its address is of the other family than {field}"));
-        let refused = address.and_then(|a| networks.refused(a)).map(|refused| refused.text).or(misnamed);
-        DeclaredAddress { interface, name, address, mode: mode.unwrap_or_default(), forwarded, refused }
-    };
-    named_addresses(tables, name, vm).into_iter().map(declared).collect()
-}
-
-async fn observe_running(
-    ctx: &Context,
-    vm: &VM,
-    name: &ObjectName,
-    process: &ProcessFacts,
-    observed: &mut Observed,
-) -> Result<(), Error> {
-    let uid = vm.metadata.uid.as_deref();
-    let slots = &observed.journal.slots;
-    observed.observed_addresses = ctx.networks.observed(&ctx.index.read(), vm, &observed.instance, slots);
-    // Read before the machine: one that is let go on in between is seen as it was, and looked at once more.
-    observed.is_saving = ctx.machines.is_saving(&observed.instance);
-    // A machine that does not answer may be ending, or may hang: an observation like any other.
-    match ctx.machines.connection(&observed.instance, uid, &process.identity) {
-        Connection::Due => observed.connection_due = true,
-        Connection::Failed(why) => observed.unreachable = Some(silence(ctx, process, why).await),
-        Connection::Open(machine) if machine.is_silent() => {
-            let seen = format!("no answer within {} seconds", ANSWER_WAIT.as_secs());
-            observed.unreachable = Some(silence(ctx, process, seen).await);
-        }
-        Connection::Open(machine) => match machine.state().await {
-            Ok(state) => {
-                observed.guest = machine.guest();
-                observed.mounts = mounts(&machine, &state, observed).await;
-                observed.machine = Some(state);
-                if !process_facts::are_reported(vm, process) {
-                    observed.details = Some(ctx.system.process_details(&process.identity).await?);
-                }
-            }
-            Err(error) => {
-                observed.unreachable = Some(silence(ctx, process, Error::from(error).chain()).await);
-            }
-        },
-    }
-    if matches!(observed.restore, VmRestore::Done(_)) && observed.journal.suspension.is_none() {
-        observed.booted_restored = restores::booted(&ctx.index.read(), vm, &observed.journal);
-    }
-    observe_cpu_time(ctx, observed).await?;
-    if vm.spec.power == Power::Suspended || observed.at_shutdown == Some(AtShutdown::Suspend) {
-        observed.attached = attached(ctx, name).await?;
-    }
-    let synced = match (&observed.journal.run, &observed.size) {
-        (Some(run), Ok(size)) => differences(run, vm, size, &observed.profile).is_empty(),
-        _ => true,
-    };
-    if !synced {
-        let host = ctx.system.machine_facts().await?;
-        let offered = offered(ctx, &host);
-        let taken = taken_memory(&ctx.index.read(), vm, host.overhead_bytes);
-        observed.free_memory = Some(offered.1.saturating_sub(taken));
-        observed.offered = Some(offered);
-    }
-    let mut pending = Vec::new();
-    if !observed.guest.agent {
-        // A guest that was suspended goes on with its lease.
-        let booted = observed.journal.run.as_ref().and_then(|run| run.booted_at);
-        pending = pending_leases(vm, observed, booted.unwrap_or(process.started_at));
-        observed.lease_taken = lease_taken(ctx.system.as_ref(), &pending).await?;
-    }
-    let is_young = pending.iter().any(|lease| lease.is_young(observed.now));
-    if observed.lease_taken || !is_young {
-        pending.clear();
-    }
-    observed.lease_watch = (!ctx.lease_watcher.is_watching(name, &pending)).then_some(pending);
-    Ok(())
-}
-
-/// Returns why the monitor of a process does not answer: what was seen, and the state of the process.
-async fn silence(ctx: &Context, process: &ProcessFacts, seen: String) -> String {
-    let pid = process.identity.pid;
-    match ctx.system.process_state(&process.identity).await {
-        Ok(Some(ProcessState::Stopped)) => {
-            format!(
-                "process {pid} is stopped by a signal or a debugger (`kill -CONT {pid}` lets it go on): {seen}"
-            )
-        }
-        Ok(Some(ProcessState::Blocked)) => {
-            format!("process {pid} waits in the kernel for a device or a network file system: {seen}")
-        }
-        _ => seen,
-    }
-}
-
-/// Reads the CPU time that the machine has, and that which it is to have.
-async fn observe_cpu_time(ctx: &Context, observed: &mut Observed) -> Result<(), Error> {
-    // Only a reservation depends on the host.
-    let cpus = match observed.cpu_controls.reserved {
-        0 => 1,
-        _ => ctx.system.machine_facts().await?.cpus,
-    };
-    observed.wanted_cpu_time = cpu_time::of(&observed.cpu_controls, cpus);
-    observed.cpu_time = Some(ctx.system.cpu_time(&observed.instance).await?);
-    Ok(())
-}
-
-/// Returns the volumes of the disks that attachments plug into the VM.
-async fn attached(ctx: &Context, name: &ObjectName) -> Result<Vec<VolumeFacts>, Error> {
-    let disks: Vec<_> = {
-        let tables = ctx.index.read();
-        let attachments: Vec<_> = tables.attachments_of(name).collect();
-        attachments.iter().filter_map(|a| tables.disks.get(&name.beside(a.spec.disk.as_str()))).collect()
-    };
-    let mut volumes = Vec::new();
-    for disk in disks {
-        if let Some(id) = volume_of(&disk) {
-            volumes.extend(pools::reachable(ctx, disk.pool().as_str(), id).await?);
-        }
-    }
-    Ok(volumes)
-}
-
-/// Queries mount points; only of disks that are to be unplugged.
-async fn mounts(
-    machine: &Machine,
-    state: &MachineState,
-    observed: &Observed,
-) -> BTreeMap<String, Vec<String>> {
-    let mut mounts = BTreeMap::new();
-    for disk in super::surplus(state, observed) {
-        if let Some(points) = machine.mounts(&disk.serial, disk.target).await {
-            mounts.insert(disk.id.clone(), points);
-        }
-    }
-    mounts
-}
-
-async fn lease_taken(system: &dyn System, interfaces: &[PendingLease]) -> Result<bool, Error> {
-    for interface in interfaces {
-        let leases = system.leases_taken(&interface.bridge).await?;
-        if leases.iter().any(|lease| interface.is_found(lease)) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Observes a VM without a process. `facts`: the host's, if they were read.

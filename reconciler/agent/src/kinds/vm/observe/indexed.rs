@@ -1,0 +1,180 @@
+//! Observation of a VM in the index: all that the control plane knows of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use berth_api::VM;
+use berth_qemu::hypervisor::CpuTime;
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::super::bootstrap::Bootstrap;
+use super::super::declared_disks::reported_disks;
+use super::super::observed_users::GuestUsers;
+use super::super::secure_boot_keys::KeysToEnroll;
+use super::super::seed::Lan;
+use super::super::{guest_network, placement};
+use super::{DeclaredAddress, Observed};
+use crate::admission::Admission;
+use crate::context::Context;
+use crate::group_turn::GroupTurn;
+use crate::index::{Tables, class_of, cpu_controls, declared_profile, declared_size, mtu_of, volume_of};
+use crate::journal::Journal;
+use crate::key::ObjectName;
+use crate::kinds::network;
+use crate::machine::GuestFacts;
+use crate::networking::{NamedAddress, Networks, named_addresses, security_groups_of};
+use crate::probes::ProbeResults;
+use crate::restores::{self, VmRestore};
+
+/// Fills in what the control plane knows and leaves the rest empty.
+pub(super) fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
+    let tables = ctx.index.read();
+    let interfaces = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
+    let mut missing_networks = Vec::new();
+    let mut mtus = BTreeMap::new();
+    let mut bridges = BTreeMap::new();
+    let mut lans = BTreeMap::new();
+    let mut accesses = BTreeMap::new();
+    for interface in interfaces {
+        if let Some(access) = ctx.networks.access_of(&tables, &interface.network) {
+            accesses.insert(interface.network.clone(), access);
+        }
+        if let Some(bridge) = ctx.networks.bridge_of(&tables, &interface.network) {
+            bridges.insert(interface.network.clone(), bridge);
+        }
+        let network = interface
+            .network
+            .split_once('/')
+            .and_then(|(namespace, network)| tables.networks.get(&ObjectName::new(namespace, network)));
+        match network {
+            Some(network) => {
+                mtus.insert(interface.network.clone(), mtu_of(&network));
+                lans.extend(Lan::of(&network).map(|lan| (interface.network.clone(), lan)));
+            }
+            None => missing_networks.push(interface.network.clone()),
+        }
+    }
+    let conflicts = interfaces.iter().filter_map(|interface| {
+        let bridge = accesses.get(&interface.network).filter(|_| lans.contains_key(&interface.network))?;
+        let own = [&interface.address, &interface.ipv6_address].into_iter();
+        let mut addresses = own.filter_map(|text| text.parse().ok());
+        let text = addresses.find_map(|address| ctx.networks.conflicts.recent(bridge, address))?;
+        Some((interface.name.clone(), text))
+    });
+    let conflicts = conflicts.collect();
+    let host = tables.hosts.get(&ObjectName::new("", ctx.host()));
+    let group = placement::group_of(&tables, vm, name);
+    Observed {
+        now: Timestamp::UNIX_EPOCH,
+        instance: String::new(),
+        admission: Admission::Unknown,
+        journal: Journal::new(vm),
+        journal_written: false,
+        journal_problem: None,
+        process: None,
+        details: None,
+        machine: None,
+        unreachable: None,
+        oom_killed: false,
+        connection_due: false,
+        machine_known: false,
+        lease_watch: None,
+        probe_watch: None,
+        probes: ProbeResults::default(),
+        hook: None,
+        guest_users: GuestUsers::default(),
+        guest: GuestFacts::default(),
+        lease_taken: false,
+        size: declared_size(&tables, name, vm),
+        cpu_controls: cpu_controls(&tables, name, vm),
+        pinned_class: vm.pinned_class(class_of(&tables, name, vm).as_deref().map(|class| &class.spec)),
+        profile: declared_profile(&tables, name, vm),
+        wanted_cpu_time: CpuTime::default(),
+        cpu_time: None,
+        disks: Vec::new(),
+        cdroms: Vec::new(),
+        attachments: attachments(&tables, name),
+        reported_disks: reported_disks(&tables, vm, name),
+        bytes: ctx.disk_use.of_vm(&tables, name, vm),
+        mounts: BTreeMap::new(),
+        missing_networks,
+        refused_network: network::why_not(ctx, &tables, vm),
+        missing_groups: missing_groups(&tables, vm, name),
+        lans,
+        conflicts,
+        network_config: guest_network::configs(&tables, vm),
+        observed_addresses: Some(Vec::new()),
+        accesses,
+        bridges,
+        mtus,
+        public: public(&ctx.networks, &tables, vm, name),
+        bootstrap: Bootstrap::NotObserved,
+        secure_boot_keys: KeysToEnroll::NotDue,
+        host: None,
+        vsock_cid: None,
+        offered: None,
+        free_memory: None,
+        held: None,
+        taps: Vec::new(),
+        is_saving: false,
+        state_kept: false,
+        disks_to_hold: Vec::new(),
+        attached: Vec::new(),
+        last_words: None,
+        console: ctx.config.console.as_ref().map(|server| server.published()),
+        host_address: host.as_ref().and_then(|h| h.status.as_ref()?.address.clone()),
+        draining: host.as_ref().is_some_and(|h| h.spec.draining),
+        at_shutdown: None,
+        holder: Some(ctx.config.holder()),
+        misplaced: host.as_ref().and_then(|host| placement::misplaced(vm, group.as_deref(), host)),
+        restore: VmRestore::None,
+        memory: None,
+        booted_restored: None,
+        turn: GroupTurn::Free,
+        snapshots: restores::snapshots_of(&tables, name, vm),
+        still_user: tables.disks.all().any(|(disk_name, disk)| {
+            let users = disk.status.iter().flat_map(|s| &s.used_by);
+            disk_name.namespace == name.namespace
+                && users.into_iter().any(|user| Some(&user.vm_uid) == vm.metadata.uid.as_ref())
+        }),
+    }
+}
+
+fn missing_groups(tables: &Tables, vm: &VM, name: &ObjectName) -> Vec<String> {
+    let named = vm.status.iter().flat_map(|s| &s.interfaces).flat_map(|i| security_groups_of(vm, i));
+    let missing = named.filter(|group| tables.security_groups.get(&name.beside(group)).is_none());
+    let missing: BTreeSet<String> = missing.collect();
+    missing.into_iter().collect()
+}
+
+fn attachments(tables: &Tables, name: &ObjectName) -> BTreeMap<String, (String, String)> {
+    let volume = |disk: &str| {
+        let disk = tables.disks.get(&name.beside(disk))?;
+        volume_of(&disk).map(str::to_owned)
+    };
+    tables
+        .attachments_of(name)
+        .filter_map(|a| Some((volume(a.spec.disk.as_str())?, (a.spec.disk.to_string(), a.name_any()))))
+        .collect()
+}
+
+fn public(networks: &Networks, tables: &Tables, vm: &VM, name: &ObjectName) -> Vec<DeclaredAddress> {
+    let private = |interface: &str, is_ipv6: bool| {
+        let status = vm.status.as_ref()?;
+        let found = status.interfaces.iter().find(|i| i.name == interface)?;
+        let own = if is_ipv6 { &found.ipv6_address } else { &found.address };
+        own.parse::<IpAddr>().ok()
+    };
+    let declared = |named: NamedAddress| {
+        let NamedAddress { interface, name, address, misnamed_in } = named;
+        let (address, mode) = address.unzip();
+        let forwarded = address.is_some_and(|public| {
+            private(&interface, public.is_ipv6()).is_some_and(|private| networks.has_forward(public, private))
+        });
+        let misnamed = misnamed_in.map(|field| format!("its address is of the other family than {field}"));
+        let refused = address.and_then(|a| networks.refused(a)).map(|refused| refused.text).or(misnamed);
+        DeclaredAddress { interface, name, address, mode: mode.unwrap_or_default(), forwarded, refused }
+    };
+    named_addresses(tables, name, vm).into_iter().map(declared).collect()
+}

@@ -1,0 +1,284 @@
+//! The volumes of all pools: [`Volumes`]. Those in Ceph have code of their own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use berth_qemu::machine::DiskKey;
+
+use crate::linux::LinuxSystem;
+use crate::linux::volumes::LinuxVolumes;
+use crate::{
+    Merged, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, Progress, Result, SealedKey, SharedPool,
+    SnapshotFacts, SystemError, Taken, TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
+};
+
+/// The pools that a volume goes from and to.
+fn pools_of(volume: &NewMove) -> BTreeSet<String> {
+    BTreeSet::from([volume.from.clone(), volume.to.clone()])
+}
+
+#[async_trait]
+impl Volumes for LinuxSystem {
+    fn declare_pools(&self, pools: &BTreeMap<String, Option<SharedPool>>) {
+        self.pool_folders.declare(pools);
+        self.rbd.declare(pools);
+    }
+
+    async fn volume(&self, pool: &str, id: &str) -> Result<Option<VolumeFacts>> {
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.volume(id).await;
+        }
+        let (of_pool, id) = (pool.to_owned(), id.to_owned());
+        match self.on_pool(pool, move |v| v.volume(&of_pool, &id)).await? {
+            Some(volume) => self.with_cache(volume).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    async fn pool_of_volume(&self, id: &str) -> Result<Option<String>> {
+        if let Some(pool) = self.rbd.pool_of_volume(id).await? {
+            return Ok(Some(pool));
+        }
+        let id = id.to_owned();
+        self.on_all_pools(move |v| v.pool_of_volume(&id)).await
+    }
+
+    async fn check_move(&self, volume: &NewMove) -> Result<()> {
+        for pool in [&volume.from, &volume.to] {
+            self.rbd.refuse(pool, "disks move neither to nor from a pool of type RBD")?;
+        }
+        let new = volume.clone();
+        self.on_pools(pools_of(volume), move |v| v.check_move(&new)).await
+    }
+
+    async fn move_volume(&self, volume: &NewMove, progress: Progress<'_>) -> Result<VolumeFacts> {
+        for pool in [&volume.from, &volume.to] {
+            self.rbd.refuse(pool, "disks move neither to nor from a pool of type RBD")?;
+        }
+        let new = volume.clone();
+        let mut begun = self.on_pools(pools_of(volume), move |v| v.begin_move(&new)).await?;
+        while let Some(mut copying) = begun {
+            let step = move |_: &LinuxVolumes| {
+                let more = copying.step();
+                Ok((copying, more))
+            };
+            let (copying, more) = self.on_pools(pools_of(volume), step).await?;
+            let (done, total) = copying.progress();
+            progress(done, Some(total));
+            begun = match more? {
+                true => Some(copying),
+                false => {
+                    self.on_pools(pools_of(volume), move |v| v.finish_move(&copying)).await?;
+                    None
+                }
+            };
+        }
+        let found = Volumes::volume(self, &volume.to, &volume.id).await?;
+        found.ok_or_else(|| SystemError::VolumeLost { id: volume.id.clone() })
+    }
+
+    async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts> {
+        let no_image_goes = self.bases.read().await;
+        let base = match &volume.base {
+            None => None,
+            Some(digest) => {
+                let missing = || SystemError::ImageNotCached { digest: digest.clone() };
+                Some(self.images.cached(digest).await?.ok_or_else(missing)?)
+            }
+        };
+        if let Some(rbd) = self.rbd.get(&volume.pool) {
+            // An import takes minutes; it is tried again if the image goes meanwhile.
+            drop(no_image_goes);
+            return rbd.create(volume, base.as_ref()).await;
+        }
+        let new = volume.clone();
+        self.on_pool(&volume.pool, move |v| v.create(&new, base.as_ref())).await
+    }
+
+    async fn take_volume(&self, volume: &NewTake) -> Result<VolumeFacts> {
+        if let Some(rbd) = self.rbd.get(&volume.pool) {
+            return rbd.take(volume).await;
+        }
+        let _no_image_goes = self.bases.read().await;
+        if let Some(digest) = &volume.base {
+            let missing = || SystemError::ImageNotCached { digest: digest.clone() };
+            self.images.cached(digest).await?.ok_or_else(missing)?;
+        }
+        let new = volume.clone();
+        self.on_pool(&volume.pool, move |v| v.take_from_host(&new)).await
+    }
+
+    async fn grow_volume(&self, pool: &str, id: &str, size: u64) -> Result<VolumeFacts> {
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.grow(id, size).await;
+        }
+        let (of_pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_pool(pool, move |v| v.grow(&of_pool, &id, size)).await
+    }
+
+    async fn reserve_volume(&self, pool: &str, id: &str, size: u64) -> Result<()> {
+        self.rbd.refuse(pool, "a pool of type RBD has no thick disks")?;
+        let (of_pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_pool(pool, move |v| v.reserve(&of_pool, &id, size)).await
+    }
+
+    async fn trash_volume(&self, pool: &str, id: &str) -> Result<()> {
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.trash(id, self.trash_clock().await?).await;
+        }
+        let (of_pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_pool(pool, move |v| v.trash(&of_pool, &id)).await
+    }
+
+    async fn restore_volume(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<VolumeFacts> {
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.restore(id, owner).await;
+        }
+        let (of_pool, id, owner) = (pool.to_owned(), id.to_owned(), owner.clone());
+        self.on_pool(pool, move |v| v.restore(&of_pool, &id, &owner)).await
+    }
+
+    async fn hand_over_volume(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<()> {
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.hand_over(id, owner).await;
+        }
+        let (of_pool, id, owner) = (pool.to_owned(), id.to_owned(), owner.clone());
+        self.on_pool(pool, move |v| v.hand_over(&of_pool, &id, &owner)).await
+    }
+
+    fn unlock(&self, id: &str, holder: &str, key: DiskKey) -> bool {
+        self.volumes.keys().add(id, holder, key)
+    }
+
+    fn lock(&self, id: &str, holder: &str) {
+        self.volumes.keys().remove(id, holder);
+    }
+
+    fn keep_keys(&self, holders: &BTreeSet<String>) {
+        self.volumes.keys().keep(holders);
+    }
+
+    fn unlocked(&self, id: &str, holder: &str) -> Option<DiskKey> {
+        self.volumes.keys().get(id, holder)
+    }
+
+    async fn rewrap_volume(&self, pool: &str, id: &str, sealed: &SealedKey) -> Result<()> {
+        self.rbd.refuse(pool, "a pool of type RBD has no encrypted disks")?;
+        let (of_pool, id, sealed) = (pool.to_owned(), id.to_owned(), sealed.clone());
+        self.on_pool(pool, move |v| v.rewrap(&of_pool, &id, &sealed)).await
+    }
+
+    async fn retain_volume(&self, pool: &str, id: &str) -> Result<()> {
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.retain(id).await;
+        }
+        let (of_pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_pool(pool, move |v| v.retain(&of_pool, &id)).await
+    }
+
+    async fn purge_trash(&self, pool: &str, older_than: Duration) -> Result<Vec<String>> {
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.purge(older_than, self.trash_clock().await?).await;
+        }
+        let of_pool = pool.to_owned();
+        self.on_pool(pool, move |v| v.purge(&of_pool, older_than)).await
+    }
+
+    async fn volumes(&self) -> Result<Vec<VolumeFacts>> {
+        let mut volumes = self.on_all_pools(LinuxVolumes::volumes).await?;
+        for rbd in self.rbd.all() {
+            volumes.extend(rbd.volumes().await?);
+        }
+        Ok(volumes)
+    }
+
+    async fn used_bytes(&self) -> Result<BTreeMap<String, u64>> {
+        self.on_all_pools(LinuxVolumes::used_bytes).await
+    }
+
+    async fn snapshot_bytes(&self) -> Result<BTreeMap<String, u64>> {
+        self.on_all_pools(LinuxVolumes::snapshot_bytes).await
+    }
+
+    async fn trash(&self) -> Result<Vec<TrashedVolume>> {
+        let mut trashed = self.on_all_pools(LinuxVolumes::trashed).await?;
+        for rbd in self.rbd.all() {
+            trashed.extend(rbd.trashed(self.trash_clock().await?).await?);
+        }
+        Ok(trashed)
+    }
+
+    async fn snapshot(&self, pool: &str, id: &str) -> Result<Option<SnapshotFacts>> {
+        if self.rbd.get(pool).is_some() {
+            return Ok(None);
+        }
+        let (of_pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_pool(pool, move |v| v.snapshot(&of_pool, &id)).await
+    }
+
+    async fn check_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<()> {
+        snapshots.iter().try_for_each(|new| self.refuse_snapshots(&new.pool))?;
+        let (new, pools) = (snapshots.to_vec(), snapshots.iter().map(|new| new.pool.clone()).collect());
+        self.on_pools(pools, move |v| v.check_snapshots(&new)).await
+    }
+
+    async fn is_as_in_snapshot(&self, pool: &str, volume: &str, snapshot: &str) -> Result<bool> {
+        self.refuse_snapshots(pool)?;
+        let (of_pool, volume, snapshot) = (pool.to_owned(), volume.to_owned(), snapshot.to_owned());
+        self.on_pool(pool, move |v| v.is_as_in_snapshot(&of_pool, &volume, &snapshot)).await
+    }
+
+    async fn begin_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {
+        snapshots.iter().try_for_each(|new| self.refuse_snapshots(&new.pool))?;
+        let (new, pools) = (snapshots.to_vec(), snapshots.iter().map(|new| new.pool.clone()).collect());
+        let mut begun = Vec::new();
+        for volume in self.on_pools(pools, move |v| v.begin_snapshots(&new)).await? {
+            begun.push(self.with_cache(volume).await?);
+        }
+        Ok(begun)
+    }
+
+    async fn restore_snapshot(&self, restore: &NewRestore) -> Result<VolumeFacts> {
+        self.refuse_snapshots(&restore.pool)?;
+        let new = restore.clone();
+        let volume = self.on_pool(&restore.pool, move |v| v.restore_snapshot(&new)).await?;
+        self.with_cache(volume).await
+    }
+
+    async fn finish_restore(&self, pool: &str, id: &str) -> Result<()> {
+        if self.rbd.get(pool).is_some() {
+            return Ok(());
+        }
+        let (of_pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_pool(pool, move |v| v.finish_restore(&of_pool, &id)).await
+    }
+
+    async fn finish_snapshot(&self, pool: &str, id: &str, taken: &Taken) -> Result<SnapshotFacts> {
+        self.refuse_snapshots(pool)?;
+        let (of_pool, id, taken) = (pool.to_owned(), id.to_owned(), taken.clone());
+        self.on_pool(pool, move |v| v.finish_snapshot(&of_pool, &id, &taken)).await
+    }
+
+    async fn hand_over_snapshot(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<()> {
+        self.refuse_snapshots(pool)?;
+        let (of_pool, id, owner) = (pool.to_owned(), id.to_owned(), owner.clone());
+        self.on_pool(pool, move |v| v.hand_over_snapshot(&of_pool, &id, &owner)).await
+    }
+
+    async fn delete_snapshot(&self, pool: &str, id: &str) -> Result<()> {
+        if self.rbd.get(pool).is_some() {
+            return Ok(());
+        }
+        let (of_pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_pool(pool, move |v| v.delete_snapshot(&of_pool, &id)).await
+    }
+
+    async fn merge_snapshots(&self, kept: &BTreeSet<String>) -> Result<Option<Merged>> {
+        let kept = kept.clone();
+        let Some(merge) = self.on_all_pools(move |v| v.begin_merge(&kept)).await? else { return Ok(None) };
+        merge.run(self.tools_user).await?;
+        let pool = merge.pool().to_owned();
+        self.on_pool(&pool, move |v| v.finish_merge(&merge)).await.map(Some)
+    }
+}
