@@ -55,8 +55,12 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
         Ok(project)
     })?;
     let public =
-        report.step("apply of the quickstart installs the guest agent and ends when it answers", || {
+        report.step("apply of the quickstart starts the guest, which installs the guest agent", || {
+            // It ends when the guest has an address.
             project.apply()?;
+            platform
+                .kubectl()
+                .until("vm/web", "the guest agent", BOOT, |vm| vm["status"]["guest"]["agent"] == true)?;
             ensure!(packages.downloads() == 1, "{} downloads of the package", packages.downloads());
             project.output("public_address")
         });
