@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -140,8 +140,12 @@ fn deleted(ceph: &Ceph, guest: &Guest) -> Result<()> {
         let images = ceph.images()?;
         // The content of an Image stays for the next disk.
         let stays = |image: &str| image == MARKER || image.starts_with("berth-image-");
-        ensure!(images.iter().all(|image| stays(image)), "it has {images:?}");
-        Ok(())
+        let Some(image) = images.iter().find(|image| !stays(image)) else { return Ok(()) };
+        bail!(
+            "it has {images:?}, of which {image} is open by {:?}; the cluster refuses {:?}",
+            ceph.clients(image),
+            ceph.blocked()?
+        )
     })?;
     guest.project.destroy().map(drop)
 }

@@ -23,7 +23,7 @@ pub struct CrdsOptions {
     #[arg(long = "env", requires = "controllers", value_name = "NAME=VALUE", value_parser = variable)]
     pub environment: Vec<(String, String)>,
     /// A label of the nodes that they run on: `--node-selector kubernetes.io/arch=amd64`. Can be given several times.
-    #[arg(long = "node-selector", requires = "controllers", value_name = "KEY=VALUE", value_parser = super::label)]
+    #[arg(long = "node-selector", requires = "controllers", value_name = "KEY=VALUE", value_parser = super::agent::label)]
     pub node_selector: Vec<(String, String)>,
     /// A taint of nodes that they may run on all the same: `--toleration node-role.kubernetes.io/control-plane`. Can be given several
     /// times.

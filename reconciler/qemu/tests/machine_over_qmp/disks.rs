@@ -8,7 +8,7 @@ use berth_qemu::hypervisor::Limits;
 use berth_qemu::machine::{Backing, Bus, DiskKey, DiskSpec, Format};
 use berth_qemu::power;
 use berth_qemu::qcow2;
-use berth_qemu::qmp::{Qmp, QmpError};
+use berth_qemu::qmp::QmpError;
 use serde_json::json;
 
 use super::{Bench, MIB, disk};
