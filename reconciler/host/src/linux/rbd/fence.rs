@@ -69,6 +69,22 @@ impl RbdPool {
         Ok(addresses)
     }
 
+    /// Removes the locks of clients that do not have the image open any more. The lock of a client that the cluster refuses stays until
+    /// another one writes, and an image with such a lock cannot be removed. Returns whether there was one.
+    pub(super) async fn break_locks(&self, image: &str) -> Result<bool> {
+        let spec = self.spec(image);
+        let reply = self.must(&["lock", "ls", "--format", "json", &spec], PATIENCE).await?;
+        let lockers = replies::lockers(&reply.stdout).map_err(Self::not_understood)?;
+        let reply = self.must(&["status", "--format", "json", &spec], PATIENCE * 4).await?;
+        let open = replies::watchers(&reply.stdout).map_err(Self::not_understood)?;
+        let left: Vec<_> = lockers.iter().filter(|of| of.is_plain() && !open.contains(&of.address)).collect();
+        for locker in &left {
+            // It refuses the client anew, for as long as the configuration says.
+            self.must(&["lock", "rm", &spec, &locker.id, &locker.client], PATIENCE * 4).await?;
+        }
+        Ok(!left.is_empty())
+    }
+
     /// Has the cluster refuse every client that has the image open or has its lock, and those that were noted. The next writer breaks the
     /// lock; removing it here would refuse the client anew, for a shorter time.
     async fn fence(&self, image: &str, id: &str) -> Result<()> {

@@ -9,10 +9,21 @@ use super::super::files::Space;
 
 type Result<T> = std::result::Result<T, String>;
 
-/// A client that has the lock of an image.
+/// A lock of an image, and the client that has it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(super) struct Locker {
+    pub(super) id: String,
+    #[serde(rename = "locker")]
+    pub(super) client: String,
     pub(super) address: String,
+}
+
+impl Locker {
+    /// Whether its texts are what `rbd lock rm` takes, and no options.
+    pub(super) fn is_plain(&self) -> bool {
+        let number = self.client.strip_prefix("client.").unwrap_or_default();
+        !self.id.starts_with('-') && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    }
 }
 
 /// Returns the size of an image, from `rbd info`.
@@ -132,7 +143,13 @@ mod tests {
         assert_eq!(is_protected(br#"[{"name":"base","protected":"false"}]"#, "base"), Ok(false));
         let locks = br#"[{"id":"auto 94107","locker":"client.4123","address":"10.0.0.1:0/3114482"}]"#;
         let found = lockers(locks).expect("read");
-        assert_eq!(found, [Locker { address: "10.0.0.1:0/3114482".to_owned() }]);
+        let [id, client, address] = ["auto 94107", "client.4123", "10.0.0.1:0/3114482"].map(str::to_owned);
+        assert_eq!(found, [Locker { id, client, address }]);
+        assert!(found[0].is_plain());
+        for (id, client) in [("--force", "client.1"), ("a", "-x"), ("a", "client."), ("a", "client.1 2")] {
+            let [id, client, address] = [id, client, ""].map(str::to_owned);
+            assert!(!Locker { id, client, address }.is_plain());
+        }
         assert!(is_address(&found[0].address));
         assert_eq!(lockers(b"[]"), Ok(Vec::new()));
         let status = br#"{"watchers":[{"address":"10.0.0.1:0/3114482","client":4123,"cookie":1}]}"#;

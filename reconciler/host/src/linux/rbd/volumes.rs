@@ -238,8 +238,13 @@ impl RbdPool {
     }
 
     pub(super) async fn remove(&self, id: &str) -> Result<()> {
-        let spec = self.spec(&Self::name_of(id));
-        let removed = self.rbd_within(&["rm", "--no-progress", &spec], LONG).await?;
+        let image = Self::name_of(id);
+        let spec = self.spec(&image);
+        let remove = ["rm", "--no-progress", &spec];
+        let mut removed = self.rbd_within(&remove, LONG).await?;
+        if !removed.ok && !is_absent(&removed) && self.break_locks(&image).await? {
+            removed = self.rbd_within(&remove, LONG).await?;
+        }
         if !removed.ok && !is_absent(&removed) {
             return Err(Client::failed(&removed));
         }
