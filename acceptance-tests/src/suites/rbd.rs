@@ -94,8 +94,6 @@ struct Guest {
     project: Project,
     variables: Value,
     address: String,
-    /// The name by which it knows its data disk.
-    device: String,
 }
 
 fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestImage) -> Result<()> {
@@ -174,9 +172,7 @@ fn boots(fleet: &Fleet, ceph: &Ceph, image: &GuestImage) -> Result<Guest> {
         pool["status"]["hosts"] == 2 && pool["status"]["total"].is_string()
     })?;
     let address = project.output("address")?;
-    let device = line_of_data(fleet, LOST, &address)?;
-    let device = field(&device, "name")?.to_owned();
-    Ok(Guest { project, variables, address, device })
+    Ok(Guest { project, variables, address })
 }
 
 fn survives(fleet: &Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> {
@@ -276,6 +272,7 @@ fn goes_on_elsewhere(fleet: &mut Fleet, ceph: &Ceph, guest: &Guest) -> Result<()
     let kubectl = fleet.kubectl().clone();
     kubectl.until(&format!("host/{STAYS}"), "to have the pool", LOOKS, |host| problem(host).is_none())?;
     let boot = boot_of(fleet, LOST, guest)?;
+    let device = device(fleet, LOST, guest)?;
     let images = [volume(fleet, ROOT)?, volume(fleet, DATA)?];
     fleet.member_mut(LOST)?.berth.crash()?;
     let (pids, address) = (fleet.member(LOST)?.qemu()?, fleet.member(STAYS)?.address.clone());
@@ -295,7 +292,7 @@ fn goes_on_elsewhere(fleet: &mut Fleet, ceph: &Ceph, guest: &Guest) -> Result<()
         ensure!(!former.contains(&client), "{image} is open at {client}, before at {former:?}");
     }
     ensure!(fleet.member(LOST)?.qemu()? == pids, "the former QEMU has ended");
-    let path = format!("/cgi-bin/write?dev={}&seed=7", guest.device);
+    let path = format!("/cgi-bin/write?dev={device}&seed=7");
     // Its QEMU may have paused it at the first error.
     let answer = http::get(fleet.member(LOST)?.namespace(), &guest.address, &path, NO_ANSWER);
     ensure!(
@@ -359,18 +356,23 @@ fn page(fleet: &Fleet, host: &str, address: &str, path: &str) -> Result<String> 
 
 /// Writes to the data disk while the guest is on the host that is lost later. Returns the checksum.
 fn write(fleet: &Fleet, guest: &Guest, seed: u8) -> Result<String> {
-    let path = format!("/cgi-bin/write?dev={}&seed={seed}", guest.device);
+    let path = format!("/cgi-bin/write?dev={}&seed={seed}", device(fleet, LOST, guest)?);
     Ok(field(&page(fleet, LOST, &guest.address, &path)?, "sha256")?.to_owned())
 }
 
 /// The checksum of what the guest reads from its data disk.
 fn sum(fleet: &Fleet, host: &str, guest: &Guest) -> Result<String> {
-    let path = format!("/cgi-bin/sum?dev={}", guest.device);
+    let path = format!("/cgi-bin/sum?dev={}", device(fleet, host, guest)?);
     Ok(field(&page(fleet, host, &guest.address, &path)?, "sha256")?.to_owned())
 }
 
 fn boot_of(fleet: &Fleet, host: &str, guest: &Guest) -> Result<String> {
     Ok(field(&page(fleet, host, &guest.address, "/cgi-bin/uptime")?, "boot_id")?.to_owned())
+}
+
+/// The name by which the guest knows its data disk. It may have another one after each boot.
+fn device(fleet: &Fleet, host: &str, guest: &Guest) -> Result<String> {
+    Ok(field(&line_of_data(fleet, host, &guest.address)?, "name")?.to_owned())
 }
 
 /// The guest's line on its data disk.
