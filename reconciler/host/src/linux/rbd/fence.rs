@@ -57,26 +57,29 @@ impl RbdPool {
 
     /// Returns the addresses of the clients that have an image open or have its lock.
     async fn clients(&self, image: &str) -> Result<Vec<String>> {
-        let spec = self.spec(image);
-        let reply = self.must(&["lock", "ls", "--format", "json", &spec], PATIENCE).await?;
-        let lockers = replies::lockers(&reply.stdout).map_err(Self::not_understood)?;
-        // A client that has just been forgotten holds it up for ten seconds.
-        let reply = self.must(&["status", "--format", "json", &spec], PATIENCE * 4).await?;
-        let mut addresses = replies::watchers(&reply.stdout).map_err(Self::not_understood)?;
+        let (lockers, mut addresses) = self.lockers_and_watchers(image).await?;
         addresses.extend(lockers.into_iter().map(|locker| locker.address));
         addresses.sort();
         addresses.dedup();
         Ok(addresses)
     }
 
+    /// Returns the locks of an image, and the addresses of the clients that have it open.
+    async fn lockers_and_watchers(&self, image: &str) -> Result<(Vec<replies::Locker>, Vec<String>)> {
+        let spec = self.spec(image);
+        let reply = self.must(&["lock", "ls", "--format", "json", &spec], PATIENCE).await?;
+        let lockers = replies::lockers(&reply.stdout).map_err(Self::not_understood)?;
+        // A client that has just been forgotten holds it up for ten seconds.
+        let reply = self.must(&["status", "--format", "json", &spec], PATIENCE * 4).await?;
+        let watchers = replies::watchers(&reply.stdout).map_err(Self::not_understood)?;
+        Ok((lockers, watchers))
+    }
+
     /// Removes the locks of clients that do not have the image open any more. The lock of a client that the cluster refuses stays until
     /// another one writes, and an image with such a lock cannot be removed. Returns whether there was one.
     pub(super) async fn break_locks(&self, image: &str) -> Result<bool> {
         let spec = self.spec(image);
-        let reply = self.must(&["lock", "ls", "--format", "json", &spec], PATIENCE).await?;
-        let lockers = replies::lockers(&reply.stdout).map_err(Self::not_understood)?;
-        let reply = self.must(&["status", "--format", "json", &spec], PATIENCE * 4).await?;
-        let open = replies::watchers(&reply.stdout).map_err(Self::not_understood)?;
+        let (lockers, open) = self.lockers_and_watchers(image).await?;
         let left: Vec<_> = lockers.iter().filter(|of| of.is_plain() && !open.contains(&of.address)).collect();
         for locker in &left {
             // It refuses the client anew, for as long as the configuration says.
