@@ -80,6 +80,8 @@ pub fn install(needed: &[(&str, &str)]) -> Result<()> {
     update_lists()?;
     let install = |option: &str| {
         let mut install = apt("apt-get");
+        // Another program may install at the same time, as at the boot of a machine.
+        install.args(["-o", "DPkg::Lock::Timeout=300"]);
         install.args(["install", "--yes", "--no-install-recommends", option, "--"]).args(&names);
         install
     };
