@@ -217,7 +217,7 @@ pub const ALL: &[Suite] = &[
         obstacle: needs_root,
         alone: false,
         extended: false,
-        run: networks::run,
+        run: networks::embedded,
     },
     Suite {
         name: "rbd",
@@ -353,6 +353,15 @@ pub const ALL: &[Suite] = &[
         alone: false,
         extended: true,
         run: hosts::kubernetes,
+    },
+    Suite {
+        name: "networks-kubernetes",
+        about: "the cases of networks on a real kube-apiserver",
+        limit: minutes(20),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        extended: true,
+        run: networks::kubernetes,
     },
     Suite {
         name: "attack-kubernetes",

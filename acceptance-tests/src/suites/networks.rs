@@ -6,6 +6,8 @@
 //!        ┌──────┴──────┐
 //!   h1 ─ lan0     h2 ─ vmbr0      beside the segment that the hosts themselves are on
 //! ```
+//!
+//! The same on `berth up` and on a real Kubernetes control plane.
 
 pub mod lan;
 
@@ -46,14 +48,33 @@ const OVER_INTERFACE: &str = "203.0.113.60";
 const USER_DATA: &str = include_str!("networks/static.sh");
 
 /// On `berth up`.
-pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
+pub fn embedded(kit: &Kit, report: &mut Report) -> Result<()> {
     let parts = report.step("the programs are built", || kit.parts("networks"))?;
     let guest = report.step("the small guest is built", || kit.small_guest())?;
     let mut fleet =
         report.step("berth up serves its segment, and its own host is ready", || Fleet::embedded(&parts))?;
     report.step("a second machine joins it", || fleet.join(2, &[]))?;
+    run_cases(report, &mut fleet, &guest)
+}
+
+/// On etcd and kube-apiserver.
+pub fn kubernetes(kit: &Kit, report: &mut Report) -> Result<()> {
+    let parts = report.step("the programs are built", || kit.parts("networks-kubernetes"))?;
+    let guest = report.step("the small guest is built", || kit.small_guest())?;
+    let programs = report.step("kube-apiserver is built from source", || kit.kubernetes())?;
+    let mut fleet = report.step("kube-apiserver serves the segment, with berth's definitions", || {
+        Fleet::kubernetes(&parts, &programs)
+    })?;
+    report.step("two machines join it by token", || {
+        fleet.join(1, &[])?;
+        fleet.join(2, &[])
+    })?;
+    run_cases(report, &mut fleet, &guest)
+}
+
+fn run_cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<()> {
     let before = report.step("the empty hosts are looked at", || fleet.footprints())?;
-    let outcome = cases(report, &mut fleet, &guest);
+    let outcome = cases(report, fleet, guest);
     if outcome.is_err() || report.count().failed > 0 {
         note(&fleet.keep_evidence());
     }
