@@ -7,6 +7,7 @@ mod departed;
 mod host_addresses;
 mod table;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_api::vm::{Hardware, taken_devices};
@@ -49,6 +50,9 @@ pub(crate) struct Tables {
     pub(crate) departed_vms: Departed<VM>,
     pub(crate) departed_disks: Departed<Disk>,
     pub(crate) departed_snapshots: Departed<DiskSnapshot>,
+    /// The security groups (`namespace/name`) that the packet filters here were last made of, those of guests whose VMs are not
+    /// bound here included. None: none were made since this agent's start.
+    pub(crate) filtering_groups: Option<BTreeSet<String>>,
 }
 
 impl Tables {
@@ -76,6 +80,7 @@ impl Tables {
             departed_vms: _,
             departed_disks: _,
             departed_snapshots: _,
+            filtering_groups: _,
         } = self;
         [
             vms.is_synced(),

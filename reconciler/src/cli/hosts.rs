@@ -1,5 +1,7 @@
 //! Hosts and their tokens.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 
 use super::{AgentOptions, ApiOptions, Connection, StateDir, TimeSpan, time};
@@ -26,6 +28,10 @@ pub struct HostOptions {
     /// 8 CPUs, 32 GiB of memory and 1 TiB of disk. VMs bound to them never run.
     #[arg(long, value_name = "HOSTS", value_parser = clap::value_parser!(u16).range(1..=9999), conflicts_with_all = ["host_name", "join"])]
     pub simulate: Option<u16>,
+    /// Appends a line of JSON to this file each time the rules of a simulated host are written: the time in microseconds since 1970,
+    /// the last rule of each security group, and the number of members of each group that a rule names.
+    #[arg(long, value_name = "FILE", requires = "simulate")]
+    pub record_filters: Option<PathBuf>,
 }
 
 /// Actions of an administrator on hosts.

@@ -5,6 +5,8 @@
 //! host must not be mistaken for a real one: it has a label and a note in its status, and is refused on a control
 //! plane with real hosts, because users' VMs would be bound to it.
 
+mod filters;
+
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, ensure};
@@ -24,6 +26,7 @@ use crate::{
 };
 
 use super::{connect, descriptors};
+use filters::FilterRecord;
 
 /// Label of a Host that does not exist.
 const SIMULATED: &str = "berth.dev/simulated";
@@ -46,12 +49,16 @@ pub(super) async fn run(options: &HostOptions, count: u16, cancel: CancellationT
     warn!(count, "SIMULATION: these hosts do not exist, and VMs bound to them never run");
     // All accounts are made before the first agent starts: each new one makes the control plane index all grants again.
     let configs = join_all(&client, &config, count).await?;
+    let record = options.record_filters.as_deref().map(FilterRecord::open).transpose()?;
     let mut agents = JoinSet::new();
     let apart = APART.min(STARTED_WITHIN / u32::from(count));
     for (number, config) in (1..=count).zip(configs) {
         let client = client_within(config, &options.api.limits())?;
         let agent = agent(options, number);
         let system = Arc::new(system(&agent, number));
+        if let Some(record) = &record {
+            record.follow(&agent.host_name, &system);
+        }
         let stop = cancel.clone();
         agents.spawn(async move { berth_agent::run(agent, client, system, stop).await });
         tokio::select! {

@@ -58,6 +58,12 @@ pub(super) fn filters(tables: &Tables, groups_of: &GroupsOf, ports: &[GuestPort]
     Filters { ports, groups, sets, ipv6_sets }
 }
 
+/// Returns the groups (`namespace/name`) whose change changes these filters, those that do not exist included.
+pub(super) fn groups_in(filters: &Filters) -> BTreeSet<String> {
+    let of_ports = filters.ports.iter().flat_map(|port| &port.groups);
+    of_ports.chain(filters.sets.keys()).cloned().collect()
+}
+
 fn find(tables: &Tables, name: &str) -> Option<std::sync::Arc<SecurityGroup>> {
     let (namespace, name) = name.split_once('/')?;
     tables.security_groups.get(&ObjectName::new(namespace, name))
@@ -167,6 +173,7 @@ mod tests {
         let address = |a, b| Ipv4Addr::new(10, 0, a, b);
         assert_eq!(filters.sets["ns/db"], [(address(0, 2), address(0, 9)), (address(1, 1), address(1, 1))]);
         assert!(filters.sets["ns/gone"].is_empty() && filters.ipv6_sets["ns/gone"].is_empty());
+        assert_eq!(groups_in(&filters), BTreeSet::from(["ns/db", "ns/gone", "ns/web"].map(str::to_owned)));
         let ipv6 = |last| Ipv6Addr::new(0xfd00, 0x60, 0, 0, 0, 0, 0, last);
         assert_eq!(filters.ipv6_sets["ns/db"], [(ipv6(2), ipv6(9))]);
     }
