@@ -7,6 +7,7 @@
 pub mod bare;
 pub mod figure;
 pub mod figures;
+pub mod filters;
 pub mod fleet;
 pub mod guest;
 pub mod handshake;
@@ -72,6 +73,11 @@ pub const ALL: &[Number] = &[
         names: &["N8", "N9"],
         about: "ten thousand VMs, and the cost of growth",
         measure: many::measure,
+    },
+    Number {
+        names: &["N15"],
+        about: "a change of a security group, in force on every host with a member",
+        measure: filters::measure,
     },
 ];
 

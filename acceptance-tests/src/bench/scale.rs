@@ -8,6 +8,7 @@
 
 mod client;
 pub mod metrics;
+pub mod security_groups;
 mod seen;
 mod stage;
 
@@ -257,7 +258,7 @@ impl Findings {
 /// Runs the measurement. Logs go to `logs`.
 pub fn run(size: Size, measured: &Measured<'_>, logs: &Path) -> Result<Findings> {
     let begun = Instant::now();
-    let (stage, plane) = Stage::start(measured, size, logs)?;
+    let (stage, plane) = Stage::start(measured, size.hosts, logs, None)?;
     note(&format!("  {} simulated hosts are ready after {:.1?}", size.hosts, begun.elapsed()));
     plane.create_shared()?;
     let watching = Watching::start(&plane);
@@ -307,7 +308,7 @@ impl Site {
         let all = self.vms + count;
         let plane = &self.plane;
         let (created, followed) = std::thread::scope(|scope| {
-            let creator = scope.spawn(|| plane.create_vms(&names).map(|()| begun.elapsed()));
+            let creator = scope.spawn(|| plane.create_vms(&names, &[]).map(|()| begun.elapsed()));
             let followed = self.follow(all, begun);
             (creator.join().map_err(|_| anyhow!("the creator panicked")), followed)
         });

@@ -1,5 +1,6 @@
 //! Every figure of `docs/SPECIFICATION.md` that `cargo measure` measures, with its target.
 
+pub mod filters;
 pub mod guest;
 
 use super::figure::Figure;
@@ -474,4 +475,5 @@ pub fn all() -> impl Iterator<Item = &'static Figure> {
     .into_iter()
     .flatten()
     .chain(guest::all())
+    .chain(filters::all())
 }

@@ -60,14 +60,19 @@ impl Plane {
         create(&mut api, api::IMAGE, &image)
     }
 
-    /// Creates VMs, each with a Disk, as fast as the server accepts them.
-    pub(super) fn create_vms(&self, names: &[String]) -> Result<()> {
+    /// Creates VMs, each with a Disk, as fast as the server accepts them. `groups`: the security groups of their interfaces.
+    pub(super) fn create_vms(&self, names: &[String], groups: &[&str]) -> Result<()> {
         let next = AtomicUsize::new(0);
         let work = || -> Result<()> {
             let mut api = self.connect()?;
             while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
                 create(&mut api, api::DISK, &as_provider(manifests::disk(name, IMAGE, "4Gi")))?;
-                create(&mut api, api::VM, &as_provider(manifests::vm(name, CLASS, name)))?;
+                let mut vm = manifests::vm(name, CLASS, name);
+                if !groups.is_empty() {
+                    let interface = json!({"name": "nic0", "securityGroups": groups});
+                    vm = manifests::with(vm, "networkInterfaces", json!([interface]));
+                }
+                create(&mut api, api::VM, &as_provider(vm))?;
             }
             Ok(())
         };

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
+use super::Measured;
 use super::client::Plane;
-use super::{Measured, Size};
 use crate::cache::Cache;
 use crate::control_plane::{KubernetesControlPlane, Location, Programs};
 use crate::kubectl::Kubectl;
@@ -41,8 +41,13 @@ enum Control {
 }
 
 impl Stage {
-    /// Starts both and waits until every host is ready.
-    pub(super) fn start(measured: &Measured, size: Size, logs: &Path) -> Result<(Self, Plane)> {
+    /// Starts both and waits until every host is ready. The hosts record their packet filters in the file `record`.
+    pub(super) fn start(
+        measured: &Measured,
+        hosts: u16,
+        logs: &Path,
+        record: Option<&Path>,
+    ) -> Result<(Self, Plane)> {
         std::fs::create_dir_all(logs)?;
         let prefix = format!("{}{}-scale-", namespace::PREFIX, std::process::id());
         let folder = Scratch::within(&std::env::temp_dir(), &prefix)?;
@@ -58,7 +63,10 @@ impl Stage {
             Plane::open(&kubeconfig, &namespace)
         })?;
         let mut simulate = namespace.command(measured.berth());
-        simulate.args(["host", "--simulate", &size.hosts.to_string(), "--kubeconfig"]).arg(&kubeconfig);
+        simulate.args(["host", "--simulate", &hosts.to_string(), "--kubeconfig"]).arg(&kubeconfig);
+        if let Some(record) = record {
+            simulate.arg("--record-filters").arg(record);
+        }
         // Otherwise a log line per VM, for the hosts of a data centre on one machine, would be measured too.
         simulate.env("BERTH_LOG", "warn");
         let simulate = Daemon::spawn("berth host --simulate", &mut simulate, &logs.join("hosts.log"))?;
@@ -66,7 +74,7 @@ impl Stage {
         wait::until("every host to be ready", HOSTS_READY, || {
             stage.must_run()?;
             let ready = plane.ready_hosts()?;
-            ensure!(ready == usize::from(size.hosts), "{ready} of {} hosts are ready", size.hosts);
+            ensure!(ready == usize::from(hosts), "{ready} of {hosts} hosts are ready");
             Ok(())
         })?;
         Ok((stage, plane))
