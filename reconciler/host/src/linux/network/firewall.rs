@@ -5,10 +5,14 @@
 //! checksum of the listing after a write is stored beside that of the desired rules: if both are unchanged, there is
 //! nothing to do. A foreign change to berth's tables in between changes the listing.
 //!
+//! A write replaces all rules in one transaction, which takes longer with each guest and each rule. Where the last write differs in
+//! nothing but the members of security groups, and no program has changed any rule since, only these members are changed.
+//!
 //! A listing takes longer with each guest. While the kernel's generation is that of the write, no program has changed any
 //! rule, and nothing is listed. The first check after a write lists the rules once, for the checks after a foreign change.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use ipnet::Ipv6Net;
 use serde::{Deserialize, Serialize};
@@ -37,12 +41,24 @@ struct Written {
     /// The kernel's generation since they were written or seen unchanged. Not stored: another network namespace counts from the start.
     #[serde(skip)]
     generation: Option<u32>,
+    /// The rules and closed prefixes that it was made of, in this process.
+    #[serde(skip)]
+    of: Option<Arc<(Firewall, Vec<Ipv6Net>)>>,
 }
 
 impl Written {
     /// Whether no program has changed any rule since the generation was read.
     fn is_of(&self, generation: Option<u32>) -> bool {
         generation.is_some() && self.generation == generation
+    }
+
+    /// Returns the transaction that makes these rules of the last ones, if they differ in the members of security groups only.
+    fn change_members(&self, firewall: &Firewall, ipv6_closed: &[Ipv6Net]) -> Option<Value> {
+        let (before, closed_before) = self.of.as_deref()?;
+        if closed_before != ipv6_closed {
+            return None;
+        }
+        ruleset::change_members(before, firewall)
     }
 }
 
@@ -104,12 +120,22 @@ impl Rules {
                 return Ok(());
             }
         }
-        run(rules).await?;
+        let last = written.as_ref().filter(|last| last.is_of(before));
+        let change = last.and_then(|last| last.change_members(firewall, ipv6_closed));
+        let is_changed = match change {
+            Some(change) => submit(&change).await.is_ok(),
+            None => false,
+        };
+        // nftables refuses a range that overlaps one that the same transaction deletes.
+        if !is_changed {
+            run(rules).await?;
+        }
         let after = generation::current().await;
+        let of = Some(Arc::new((firewall.clone(), ipv6_closed.to_vec())));
         let now = match generation::is_next(before, after) {
-            true => Written { asked, shown: None, generation: after },
+            true => Written { asked, shown: None, generation: after, of },
             // Another program changed rules, perhaps these.
-            false => Written { asked, shown: Some(checksum_of(&listing().await?)), generation: None },
+            false => Written { asked, shown: Some(checksum_of(&listing().await?)), generation: None, of },
         };
         *written = Some(now.clone());
         tracing::info!(

@@ -121,6 +121,15 @@ pub(super) fn replace(firewall: &Firewall, ipv6_closed: &[Ipv6Net], there: &[Tab
     json!({"nftables": commands})
 }
 
+/// Returns one transaction that makes of the rules of one firewall those of another, if they differ in the members of security groups
+/// only. Its size depends on neither the number of rules nor that of interfaces.
+pub(super) fn change_members(before: &Firewall, after: &Firewall) -> Option<Value> {
+    let with_new_filters = Firewall { filters: after.filters.clone(), ..before.clone() };
+    let is_rest_equal = with_new_filters == *after;
+    let commands = is_rest_equal.then(|| groups::change_members(&before.filters, &after.filters))??;
+    (!commands.is_empty()).then(|| json!({"nftables": commands}))
+}
+
 /// The networks with IPv4, and their bridges.
 fn ipv4_networks(nat: &[Nat]) -> impl Iterator<Item = (&str, Ipv4Network)> {
     nat.iter().filter_map(|network| Some((network.bridge.as_str(), network.ipv4?)))

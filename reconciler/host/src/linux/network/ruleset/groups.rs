@@ -16,8 +16,10 @@
 //! Interfaces with the same groups share a chain, and members of a group are a set: the number of rules depends on neither the
 //! number of interfaces nor that of members.
 
+mod members;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde_json::{Value, json};
@@ -26,6 +28,8 @@ use sha2::{Digest, Sha256};
 use super::ports::{ADDRESSES, IPV6_ADDRESSES, link_local};
 use super::{BRIDGED, ROUTED, TABLE, accept, compare, drop, meta};
 use crate::{FilterGroup, FilterProtocol, FilterRule, Filters, Port};
+pub(super) use members::change_members;
+use members::{ipv6_member_set, member_set};
 
 const EGRESS: Direction = Direction { chain: "egress", letter: 'e', own: "original", peer: "reply" };
 const INGRESS: Direction = Direction { chain: "ingress", letter: 'i', own: "reply", peer: "original" };
@@ -352,30 +356,6 @@ fn joined<T: Copy + Ord>(ranges: &[(T, T)], next: impl Fn(T) -> Option<T>) -> Ve
         }
     }
     joined
-}
-
-fn member_set(name: &str, ranges: &[(Ipv4Addr, Ipv4Addr)]) -> Value {
-    let next = |address: Ipv4Addr| u32::from(address).checked_add(1).map(Ipv4Addr::from);
-    let element = |(first, last): (Ipv4Addr, Ipv4Addr)| match first == last {
-        true => json!(first),
-        false => json!({"range": [first, last]}),
-    };
-    let mut set =
-        set(&set_name(name), Family::V4.kind(), joined(ranges, next).into_iter().map(element).collect());
-    set["add"]["set"]["flags"] = json!(["interval"]);
-    set
-}
-
-fn ipv6_member_set(name: &str, ranges: &[(Ipv6Addr, Ipv6Addr)]) -> Value {
-    let next = |address: Ipv6Addr| u128::from(address).checked_add(1).map(Ipv6Addr::from);
-    let element = |(first, last): (Ipv6Addr, Ipv6Addr)| match first == last {
-        true => json!(first),
-        false => json!({"range": [first, last]}),
-    };
-    let elements = joined(ranges, next).into_iter().map(element).collect();
-    let mut set = set(&Family::V6.named(&set_name(name)), Family::V6.kind(), elements);
-    set["add"]["set"]["flags"] = json!(["interval"]);
-    set
 }
 
 /// The addresses of the filtered ports, each once, and the groups of its port.
