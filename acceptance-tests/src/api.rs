@@ -280,6 +280,8 @@ pub const DISK: Kind = Kind { kind: "Disk", plural: "disks", namespaced: true };
 /// `HotswapDiskAttachment`.
 pub const ATTACHMENT: Kind =
     Kind { kind: "HotswapDiskAttachment", plural: "hotswapdiskattachments", namespaced: true };
+/// `Network`.
+pub const NETWORK: Kind = Kind { kind: "Network", plural: "networks", namespaced: true };
 /// `SecurityGroup`.
 pub const SECURITY_GROUP: Kind = Kind { kind: "SecurityGroup", plural: "securitygroups", namespaced: true };
 /// `Host`.

@@ -18,6 +18,7 @@ pub mod libvirt;
 pub mod machine;
 pub mod many;
 pub mod memory;
+pub mod pairs;
 pub mod peers;
 pub mod planes;
 pub mod samples;
@@ -61,6 +62,11 @@ pub const ALL: &[Number] = &[
         names: &["N14", "N16", "N19"],
         about: "network, disks and start of a guest beside a bare QEMU",
         measure: guest::measure,
+    },
+    Number {
+        names: &["N14"],
+        about: "network between guests, on one host and through VXLAN, beside bare QEMUs",
+        measure: pairs::measure,
     },
     Number { names: &["N2", "N3"], about: "memory of a VM and of a host's agent", measure: memory::measure },
     Number { names: &["N1"], about: "VM written to running, a hundred of them", measure: starts::measure },

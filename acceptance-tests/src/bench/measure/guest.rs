@@ -19,7 +19,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use super::Bench;
-use super::figure::Reading;
+use super::figure::{Figure, Reading};
 use super::figures::guest::{
     APPLY, APPLY_RATIO, BOOT, BOOT_BARE, BOOT_RATIO, DISK, Load as LoadFigures, NETWORK,
 };
@@ -37,7 +37,7 @@ use load::{Course, Load, Outside};
 /// The number of runs of each, in turn.
 const ROUNDS: usize = 5;
 /// The memory of the guest.
-const MEMORY: u64 = 256 << 20;
+pub(super) const MEMORY: u64 = 256 << 20;
 const IMAGE: &str = "small";
 const CLASS: &str = "linux";
 
@@ -149,7 +149,7 @@ fn in_berth(
     Ok(course)
 }
 
-fn remove(api: &mut Api, access: &Access, kind: api::Kind, name: &str) -> Result<()> {
+pub(super) fn remove(api: &mut Api, access: &Access, kind: api::Kind, name: &str) -> Result<()> {
     let mut watch = access.connect()?.watch(kind)?;
     api.delete(kind, name)?;
     watch.until_gone(name).map(drop)
@@ -180,12 +180,18 @@ fn apply(project: &Project, site: &Site) -> Result<Duration> {
     Ok(started)
 }
 
-fn readings(ours: &[Course], bare: &[Course], applied: &[Duration]) -> Result<Vec<Reading>> {
-    let median = |figure, values: Vec<f64>| -> Result<Reading> {
-        Ok(Reading::median(figure, &Samples::new(values).context("no runs")?))
-    };
+fn median(figure: Figure, values: Vec<f64>) -> Result<Reading> {
+    Ok(Reading::median(figure, &Samples::new(values).context("no runs")?))
+}
+
+/// The readings of these loads from courses of both, in turn.
+pub(super) fn of_loads<'a>(
+    loads: impl Iterator<Item = &'a LoadFigures>,
+    ours: &[Course],
+    bare: &[Course],
+) -> Result<Vec<Reading>> {
     let mut readings = Vec::new();
-    for LoadFigures { name, divisor, ratio, ours: our, bare: theirs } in NETWORK.iter().chain(DISK) {
+    for LoadFigures { name, divisor, ratio, ours: our, bare: theirs } in loads {
         let values = |courses: &[Course]| -> Result<Vec<f64>> {
             courses.iter().map(|course| Ok(course.value(name)? / divisor)).collect()
         };
@@ -193,6 +199,11 @@ fn readings(ours: &[Course], bare: &[Course], applied: &[Duration]) -> Result<Ve
         let ratios = of_theirs.iter().zip(&of_ours).map(|(bare, ours)| bare / ours).collect();
         readings.extend([median(*ratio, ratios)?, median(*our, of_ours)?, median(*theirs, of_theirs)?]);
     }
+    Ok(readings)
+}
+
+fn readings(ours: &[Course], bare: &[Course], applied: &[Duration]) -> Result<Vec<Reading>> {
+    let mut readings = of_loads(NETWORK.iter().chain(DISK), ours, bare)?;
     let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
     let ours: Vec<f64> = ours.iter().map(|course| milliseconds(course.started)).collect();
     let bare: Vec<f64> = bare.iter().map(|course| milliseconds(course.started)).collect();

@@ -77,6 +77,78 @@ pub const NETWORK: &[Load] = &[
     ),
 ];
 
+/// N14: towards another guest of the host.
+pub const LOCAL: &[Load] = &[
+    throughput(
+        "tcp-send",
+        [
+            ("N14.local.send.ratio", "TCP to another guest of the host: bare QEMU ÷ berth"),
+            ("N14.local.send", "TCP to another guest of the host"),
+            ("N14.local.send.bare", "the same in a bare QEMU"),
+        ],
+    ),
+    throughput(
+        "tcp-receive",
+        [
+            ("N14.local.receive.ratio", "TCP from it: bare QEMU ÷ berth"),
+            ("N14.local.receive", "TCP from it"),
+            ("N14.local.receive.bare", "the same in a bare QEMU"),
+        ],
+    ),
+    operations(
+        "tcp-round-trips",
+        [
+            ("N14.local.trips.ratio", "round trips of a byte on one connection: bare QEMU ÷ berth"),
+            ("N14.local.trips", "round trips of a byte on one connection, a second"),
+            ("N14.local.trips.bare", "the same in a bare QEMU"),
+        ],
+    ),
+    operations(
+        "udp-packets",
+        [
+            ("N14.local.packets.ratio", "packets of 64 bytes that arrive: bare QEMU ÷ berth"),
+            ("N14.local.packets", "packets of 64 bytes that arrive, a second"),
+            ("N14.local.packets.bare", "the same in a bare QEMU"),
+        ],
+    ),
+];
+
+/// N14: towards a guest of another host.
+pub const TUNNEL: &[Load] = &[
+    throughput(
+        "tcp-send",
+        [
+            ("N14.vxlan.send.ratio", "TCP to a guest of another host, through VXLAN: bare QEMU ÷ berth"),
+            ("N14.vxlan.send", "TCP to a guest of another host, through VXLAN"),
+            ("N14.vxlan.send.bare", "the same in a bare QEMU"),
+        ],
+    ),
+    throughput(
+        "tcp-receive",
+        [
+            ("N14.vxlan.receive.ratio", "TCP from it: bare QEMU ÷ berth"),
+            ("N14.vxlan.receive", "TCP from it"),
+            ("N14.vxlan.receive.bare", "the same in a bare QEMU"),
+        ],
+    ),
+    operations(
+        "tcp-round-trips",
+        [
+            ("N14.vxlan.trips.ratio", "round trips of a byte on one connection: bare QEMU ÷ berth"),
+            ("N14.vxlan.trips", "round trips of a byte on one connection, a second"),
+            ("N14.vxlan.trips.bare", "the same in a bare QEMU"),
+        ],
+    ),
+    operations(
+        "udp-packets",
+        [
+            ("N14.vxlan.packets.ratio", "packets of 64 bytes that arrive: bare QEMU ÷ berth"),
+            ("N14.vxlan.packets", "packets of 64 bytes that arrive, a second"),
+            ("N14.vxlan.packets.bare", "the same in a bare QEMU"),
+        ],
+    ),
+];
+
 /// N16: on a blank disk all of whose blocks were written before.
 pub const DISK: &[Load] = &[
     throughput(
@@ -143,6 +215,11 @@ const BOOTS: &[Figure] = &[BOOT_RATIO, APPLY_RATIO, BOOT, APPLY, BOOT_BARE];
 
 /// All of them.
 pub(super) fn all() -> impl Iterator<Item = &'static Figure> {
-    let loads = NETWORK.iter().chain(DISK).flat_map(|load| [&load.ratio, &load.ours, &load.bare]);
+    let loads = NETWORK
+        .iter()
+        .chain(LOCAL)
+        .chain(TUNNEL)
+        .chain(DISK)
+        .flat_map(|load| [&load.ratio, &load.ours, &load.bare]);
     loads.chain(BOOTS)
 }

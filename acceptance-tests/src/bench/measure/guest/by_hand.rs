@@ -33,8 +33,7 @@ pub struct ByHand {
     _dhcp: Daemon,
     _outside: Outside,
     namespace: Arc<Namespace>,
-    accelerator: String,
-    processor: String,
+    flags: Flags,
     files: PathBuf,
     log: PathBuf,
 }
@@ -60,24 +59,8 @@ impl ByHand {
         let mut forward = namespace.command("sysctl");
         process::run(forward.args(["-q", "-w", "net.ipv4.ip_forward=1"]), SOON)?.success()?;
         let dhcp = dhcp(&namespace, &files)?;
-        let line = fs::read(format!("/proc/{pid}/cmdline"))?;
-        let line = String::from_utf8(line).context("a command line that is no text")?;
-        let arguments: Vec<&str> = line.split('\0').collect();
-        let value = |option: &str| -> Result<String> {
-            let at = arguments.iter().position(|argument| *argument == option);
-            let value = at.and_then(|at| arguments.get(at + 1));
-            Ok((*value.with_context(|| format!("berth's QEMU has no {option}"))?).to_owned())
-        };
-        let (accelerator, processor) = (value("-accel")?, value("-cpu")?);
-        Ok(Self {
-            _dhcp: dhcp,
-            _outside: outside,
-            namespace,
-            accelerator,
-            processor,
-            files,
-            log: log.to_owned(),
-        })
+        let flags = Flags::of(pid)?;
+        Ok(Self { _dhcp: dhcp, _outside: outside, namespace, flags, files, log: log.to_owned() })
     }
 
     /// Runs the guest with new disks in `folder`.
@@ -89,30 +72,69 @@ impl ByHand {
         create(&["-b", &base, "-F", "raw"], &boot, None)?;
         create(&[], &data, Some(load::DATA))?;
         let console = folder.join("serial.log");
-        let mut command = self.namespace.command("qemu-system-x86_64");
-        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-machine", "q35,usb=off"]);
-        command.args(["-accel", &self.accelerator, "-cpu", &self.processor, "-smp", "1"]);
-        command.args(["-m", &(MEMORY >> 20).to_string()]);
-        command.args(["-object", "iothread,id=disks", "-device", "virtio-scsi-pci,iothread=disks"]);
         let disks = [
             ("boot", file("qcow2", &boot, false)),
             ("data", file("qcow2", &data, false)),
             ("load", file("raw", &self.files.join("load.raw"), true)),
             ("seed", file("raw", &self.files.join("seed.raw"), true)),
         ];
-        for (number, (name, mut node)) in disks.into_iter().enumerate() {
-            node["node-name"] = json!(name);
-            command.args(["-blockdev", &node.to_string()]);
-            command.args(["-device", &format!("scsi-hd,drive={name},bootindex={number}")]);
-        }
-        command.args(["-netdev", &format!("tap,id=net,ifname={TAP},script=no,downscript=no")]);
-        command.args(["-device", "virtio-net-pci,netdev=net", "-device", "virtio-rng-pci"]);
-        command.arg("-serial").arg(format!("file:{}", console.display()));
+        let mut command = qemu(&self.namespace, &self.flags, disks, &console);
+        command.args(["-netdev", &tap(TAP), "-device", "virtio-net-pci,netdev=net"]);
         let began = Instant::now();
         let qemu = Daemon::spawn("QEMU", &mut command, &self.log)?;
         let started = load::started(&console, began).with_context(|| qemu.log_tail())?;
         load::course(&console, started)
     }
+}
+
+/// What berth's QEMU decides by the host.
+#[derive(Debug)]
+pub struct Flags {
+    accelerator: String,
+    processor: String,
+}
+
+impl Flags {
+    /// Those of a process.
+    pub fn of(pid: i32) -> Result<Self> {
+        let line = fs::read(format!("/proc/{pid}/cmdline"))?;
+        let line = String::from_utf8(line).context("a command line that is no text")?;
+        let arguments: Vec<&str> = line.split('\0').collect();
+        let value = |option: &str| -> Result<String> {
+            let at = arguments.iter().position(|argument| *argument == option);
+            let value = at.and_then(|at| arguments.get(at + 1));
+            Ok((*value.with_context(|| format!("berth's QEMU has no {option}"))?).to_owned())
+        };
+        Ok(Self { accelerator: value("-accel")?, processor: value("-cpu")? })
+    }
+}
+
+/// A QEMU with these disks, in this order, and without a network.
+pub fn qemu<'a>(
+    namespace: &Namespace,
+    flags: &Flags,
+    disks: impl IntoIterator<Item = (&'a str, Value)>,
+    console: &Path,
+) -> Command {
+    let mut command = namespace.command("qemu-system-x86_64");
+    command.args(["-nodefaults", "-no-user-config", "-display", "none", "-machine", "q35,usb=off"]);
+    command.args(["-accel", &flags.accelerator, "-cpu", &flags.processor, "-smp", "1"]);
+    command.args(["-m", &(MEMORY >> 20).to_string()]);
+    command.args(["-object", "iothread,id=disks", "-device", "virtio-scsi-pci,iothread=disks"]);
+    for (number, (name, mut node)) in disks.into_iter().enumerate() {
+        node["node-name"] = json!(name);
+        command.args(["-blockdev", &node.to_string()]);
+        command.args(["-device", &format!("scsi-hd,drive={name},bootindex={number}")]);
+    }
+    command.args(["-device", "virtio-rng-pci"]);
+    command.arg("-serial").arg(format!("file:{}", console.display()));
+    command
+}
+
+/// The network of QEMU on a tap, by vhost-net where the host has it.
+pub fn tap(name: &str) -> String {
+    let vhost = if Path::new("/dev/vhost-net").exists() { ",vhost=on" } else { "" };
+    format!("tap,id=net,ifname={name},script=no,downscript=no{vhost}")
 }
 
 fn dhcp(namespace: &Namespace, files: &Path) -> Result<Daemon> {
@@ -134,7 +156,7 @@ fn dhcp(namespace: &Namespace, files: &Path) -> Result<Daemon> {
 }
 
 /// A block device of QEMU.
-fn file(format: &str, path: &Path, read_only: bool) -> Value {
+pub fn file(format: &str, path: &Path, read_only: bool) -> Value {
     json!({
         "driver": format, "read-only": read_only, "discard": "unmap", "cache": {"direct": true},
         "file": {"driver": "file", "filename": path, "read-only": read_only, "aio": "io_uring", "discard": "unmap",
@@ -142,14 +164,16 @@ fn file(format: &str, path: &Path, read_only: bool) -> Value {
     })
 }
 
-fn create(options: &[&str], file: &Path, size: Option<u64>) -> Result<()> {
+/// Creates a disk.
+pub fn create(options: &[&str], file: &Path, size: Option<u64>) -> Result<()> {
     let mut command = Command::new("qemu-img");
     command.args(["create", "-q", "-f", "qcow2"]).args(options).arg(file);
     command.args(size.map(|size| size.to_string()));
     process::run(&mut command, SOON)?.success().map(drop)
 }
 
-fn qemu_img(arguments: &[&str], from: &Path, to: &Path) -> Result<()> {
+/// Runs `qemu-img` on a file, for another.
+pub fn qemu_img(arguments: &[&str], from: &Path, to: &Path) -> Result<()> {
     let mut command = Command::new("qemu-img");
     command.args(arguments).arg(from).arg(to);
     process::run(&mut command, SOON)?.success().map(drop)

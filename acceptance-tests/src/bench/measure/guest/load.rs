@@ -25,6 +25,8 @@ const PROGRAM: u64 = 4 << 20;
 const SECTOR: u64 = 512;
 const THERE: &str = "203.0.113.2/24";
 const SERVER: &str = "203.0.113.2:7000";
+/// The port of a guest that serves.
+const PORT: u16 = 7000;
 /// The seconds that each kind of load takes.
 const SECONDS: u32 = 4;
 /// The guest's first process says this before anything else.
@@ -81,6 +83,32 @@ chmod 755 /run/guest-load
 "
         )
     }
+}
+
+/// The script of a guest that serves others, for the rest of its life.
+pub fn server_script() -> String {
+    let serves = format!("/run/guest-load serve 0.0.0.0:{PORT} >/dev/null 2>&1 </dev/null &");
+    format!("{}{serves}\necho {DONE} >/dev/ttyS0\n", take_program())
+}
+
+/// The script of a guest that loads the network towards the server at this address.
+pub fn client_script(server: &str) -> String {
+    let loads = format!("/run/guest-load network {server}:{PORT} {SECONDS} && echo {DONE}");
+    format!("{}{{ {loads}; }} >/dev/ttyS0\n", take_program())
+}
+
+/// The part of a script that takes the program from its disk.
+fn take_program() -> String {
+    let program = PROGRAM / SECTOR;
+    format!(
+        "#!/bin/sh
+for disk in /sys/block/sd*; do
+	[ $(cat $disk/size) = {program} ] && program=/dev/${{disk##*/}}
+done
+dd if=$program of=/run/guest-load bs=1M
+chmod 755 /run/guest-load
+"
+    )
 }
 
 /// The machine beyond the cable, with the server.
@@ -159,6 +187,20 @@ fn values(text: &str) -> BTreeMap<String, f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guest_serves_in_the_background_and_another_reports_its_results() {
+        let script = server_script();
+        assert!(script.starts_with("#!/bin/sh\n") && script.contains("serve 0.0.0.0:7000"), "{script}");
+        assert!(script.contains("</dev/null &\necho guest-load done >/dev/ttyS0\n"), "{script}");
+        let script = client_script("10.88.0.10");
+        assert!(
+            script.ends_with(
+                "{ /run/guest-load network 10.88.0.10:7000 4 && echo guest-load done; } >/dev/ttyS0\n"
+            ),
+            "{script}"
+        );
+    }
 
     #[test]
     fn the_results_are_read_from_a_console() {

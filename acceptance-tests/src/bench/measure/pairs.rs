@@ -1,0 +1,165 @@
+//! N14: the network between two guests, on one host and on two, beside the same guests in bare QEMUs.
+//!
+//! ```text
+//!  h1: server, client ── a bridge each ── VXLAN over the segment ── h2: client       in berth, with its filters
+//!  h1: server, client ── a plain bridge ─ VXLAN over a segment ──── h2: client       by hand, without any filter
+//! ```
+//!
+//! The servers run all the time. The clients are started in turn, one at a time, and report on their consoles.
+
+mod by_hand;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use super::Bench;
+use super::figure::Reading;
+use super::figures::guest::{LOCAL, TUNNEL};
+use super::guest::by_hand::Flags;
+use super::guest::load::{self, Course, Load};
+use super::guest::{MEMORY, of_loads, remove};
+use crate::api::{self, Access, Api};
+use crate::fleet::Fleet;
+use crate::guests::GuestImage;
+use crate::image_server::Content;
+use crate::platform::Parts;
+use crate::{report, tools, undo, wait};
+use by_hand::{BareHosts, Place};
+
+/// The number of runs of each, in turn.
+const ROUNDS: usize = 3;
+const NETWORK: &str = "load";
+const RANGE: &str = "10.88.0.0/24";
+const SERVER: &str = "10.88.0.10";
+const CLIENT: &str = "10.88.0.11";
+const IMAGE: &str = "small";
+const PROGRAM: &str = "load";
+const CLASS: &str = "linux";
+const START: Duration = Duration::from_secs(60);
+
+/// Measures it.
+pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
+    let image = bench.small_guest()?;
+    let logs = bench.log("N14-guests").with_extension("");
+    let parts = Parts {
+        binaries: bench.binaries.clone(),
+        kubectl: tools::kubectl(&bench.cache)?,
+        terraform: bench.terraform()?,
+        logs: logs.clone(),
+    };
+    let mut fleet = Fleet::embedded(&parts)?;
+    fleet.join(2, &[])?;
+    let folder = fleet.folder().join("load");
+    fs::create_dir_all(&folder)?;
+    let load = Load::build(&folder)?;
+    let access = fleet.access()?;
+    let mut berth = Guests { api: access.connect()?, access, fleet: &fleet };
+    berth.prepare(&image, &load)?;
+    let server = berth.start("server", "h1", SERVER, &load::server_script())?;
+    load::course(&server.console, server.started)?;
+    let mut bare: Option<BareHosts> = None;
+    let (mut ours, mut theirs) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+    for round in 0..ROUNDS {
+        for (path, (host, place)) in
+            [("h1", Place::SameHost), ("h2", Place::OtherHost)].into_iter().enumerate()
+        {
+            undo::halt_if_interrupted();
+            let client = berth.start("client", host, CLIENT, &load::client_script(SERVER))?;
+            if bare.is_none() {
+                let pid = *fleet.member(host)?.qemu()?.first().context("no QEMU runs")?;
+                let seeds = [server.seed(), client.seed()];
+                bare = Some(BareHosts::new(&image, &load, seeds, Flags::of(pid)?, &logs.join("by-hand"))?);
+            }
+            ours[path].push(load::course(&client.console, client.started)?);
+            berth.end("client")?;
+            let hand = bare.as_ref().context("the first client prepares it")?;
+            theirs[path].push(again(hand, place, &folder.join(format!("bare-{round}-{path}")))?);
+        }
+        report::note(&format!("        round {} of {ROUNDS}", round + 1));
+    }
+    berth.end("server")?;
+    let mut readings = of_loads(LOCAL.iter(), &ours[0], &theirs[0])?;
+    readings.extend(of_loads(TUNNEL.iter(), &ours[1], &theirs[1])?);
+    Ok(readings)
+}
+
+/// Runs the bare client, again if it does not end: a QEMU 7.2 was seen to wait for ever for its disk.
+fn again(hand: &BareHosts, place: Place, folder: &Path) -> Result<Course> {
+    hand.run(place, &folder.join("first")).or_else(|error| {
+        report::note(&format!("        the bare QEMU is started again: {error:#}"));
+        hand.run(place, &folder.join("second"))
+    })
+}
+
+/// A guest in berth.
+struct Guest {
+    started: Duration,
+    console: PathBuf,
+}
+
+impl Guest {
+    /// The volume of cloud-init.
+    fn seed(&self) -> PathBuf {
+        self.console.with_file_name("seed.img")
+    }
+}
+
+/// The guests in berth.
+struct Guests<'a> {
+    api: Api,
+    access: Access,
+    fleet: &'a Fleet,
+}
+
+impl Guests<'_> {
+    /// The network, the class and the images.
+    fn prepare(&mut self, image: &GuestImage, load: &Load) -> Result<()> {
+        let images = self.fleet.images();
+        let url = images.put("small.qcow2", Content::File(image.path.clone()));
+        let source = json!({"url": url, "sha256": image.sha256});
+        super::fleet::make_image(&mut self.api, &self.access, IMAGE, &json!({"source": source}))?;
+        let url = images.put("load.raw", Content::File(load.disk.clone()));
+        let source = json!({"url": url, "sha256": load.sha256});
+        let spec = json!({"source": source, "format": "raw"});
+        super::fleet::make_image(&mut self.api, &self.access, PROGRAM, &spec)?;
+        self.api.create(api::VM_CLASS, CLASS, &super::fleet::class(MEMORY))?;
+        self.api.create(api::NETWORK, NETWORK, &json!({"cidr": RANGE})).map(drop)
+    }
+
+    /// Starts a guest and waits until its first process runs.
+    fn start(&mut self, name: &str, host: &str, address: &str, script: &str) -> Result<Guest> {
+        let [boot, program] = disks_of(name);
+        self.api.create(api::DISK, &boot, &json!({"image": IMAGE}))?;
+        self.api.create(api::DISK, &program, &json!({"image": PROGRAM}))?;
+        let mut vm = super::fleet::vm(CLASS, &boot, Some(host));
+        vm["disks"] = json!([{"name": boot, "boot": true}, {"name": program}]);
+        vm["networkInterfaces"] = json!([{"name": "nic0", "network": NETWORK, "address": address}]);
+        vm["bootstrap"] = json!({"userData": script});
+        let began = Instant::now();
+        self.api.create(api::VM, name, &vm)?;
+        let berth = &self.fleet.member(host)?.berth;
+        let instances = berth.machine().seen(berth.state()).join("instances");
+        let path = format!("{}/{name}", api::VM.path());
+        let id = wait::until("the VM to have a machine", START, || {
+            let object = self.api.read(&path)?;
+            let id = object["status"]["instanceID"].as_str().context("the VM has no machine yet")?;
+            Ok(id.to_owned())
+        })?;
+        let console = instances.join(id).join("serial.log");
+        Ok(Guest { started: load::started(&console, began)?, console })
+    }
+
+    /// Removes a guest and its disks.
+    fn end(&mut self, name: &str) -> Result<()> {
+        remove(&mut self.api, &self.access, api::VM, name)?;
+        disks_of(name).iter().try_for_each(|disk| remove(&mut self.api, &self.access, api::DISK, disk))
+    }
+}
+
+fn disks_of(name: &str) -> [String; 2] {
+    [format!("{name}-boot"), format!("{name}-program")]
+}
