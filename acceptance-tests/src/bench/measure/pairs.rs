@@ -8,6 +8,7 @@
 //! The servers run all the time. The clients are started in turn, one at a time, and report on their consoles.
 
 mod by_hand;
+mod by_libvirt;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,10 +19,11 @@ use serde_json::json;
 
 use super::Bench;
 use super::figure::Reading;
-use super::figures::guest::{LOCAL, TUNNEL};
+use super::figures::guest::{Anchor, LIBVIRT, LOCAL, TUNNEL};
 use super::guest::by_hand::Flags;
 use super::guest::load::{self, Course, Load};
 use super::guest::{MEMORY, of_loads, remove};
+use super::samples::Samples;
 use crate::api::{self, Access, Api};
 use crate::fleet::Fleet;
 use crate::guests::GuestImage;
@@ -29,6 +31,7 @@ use crate::image_server::Content;
 use crate::platform::Parts;
 use crate::{report, tools, undo, wait};
 use by_hand::{BareHosts, Place};
+use by_libvirt::InLibvirt;
 
 /// The number of runs of each, in turn.
 const ROUNDS: usize = 3;
@@ -61,30 +64,60 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
     berth.prepare(&image, &load)?;
     let server = berth.start("server", "h1", SERVER, &load::server_script())?;
     load::course(&server.console, server.started)?;
-    let mut bare: Option<BareHosts> = None;
-    let (mut ours, mut theirs) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+    // A client in berth, of which the anchors take the volume of cloud-init and the processor, and which is not measured.
+    let first = berth.start("client", "h1", CLIENT, &load::client_script(SERVER))?;
+    let pid = *fleet.member("h1")?.qemu()?.first().context("no QEMU runs")?;
+    let anchors = Anchors::start(&image, &load, [server.seed(), first.seed()], pid, &logs)?;
+    berth.end("client")?;
+    let (mut ours, mut bare, mut libvirt) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()], Vec::new());
     for round in 0..ROUNDS {
-        for (path, (host, place)) in
-            [("h1", Place::SameHost), ("h2", Place::OtherHost)].into_iter().enumerate()
-        {
+        let places = [("h1", Place::SameHost), ("h2", Place::OtherHost)];
+        for (path, (host, place)) in places.into_iter().enumerate() {
             undo::halt_if_interrupted();
             let client = berth.start("client", host, CLIENT, &load::client_script(SERVER))?;
-            if bare.is_none() {
-                let pid = *fleet.member(host)?.qemu()?.first().context("no QEMU runs")?;
-                let seeds = [server.seed(), client.seed()];
-                bare = Some(BareHosts::new(&image, &load, seeds, Flags::of(pid)?, &logs.join("by-hand"))?);
-            }
             ours[path].push(load::course(&client.console, client.started)?);
             berth.end("client")?;
-            let hand = bare.as_ref().context("the first client prepares it")?;
-            theirs[path].push(again(hand, place, &folder.join(format!("bare-{round}-{path}")))?);
+            bare[path].push(again(&anchors.bare, place, &folder.join(format!("bare-{round}-{path}")))?);
         }
+        libvirt.extend(anchors.in_libvirt(&folder.join(format!("libvirt-{round}"))));
         report::note(&format!("        round {} of {ROUNDS}", round + 1));
     }
     berth.end("server")?;
-    let mut readings = of_loads(LOCAL.iter(), &ours[0], &theirs[0])?;
-    readings.extend(of_loads(TUNNEL.iter(), &ours[1], &theirs[1])?);
+    let mut readings = of_loads(LOCAL.iter(), &ours[0], &bare[0])?;
+    readings.extend(of_loads(TUNNEL.iter(), &ours[1], &bare[1])?);
+    for Anchor { name, divisor, figure } in LIBVIRT {
+        let values =
+            libvirt.iter().map(|course: &Course| -> Result<f64> { Ok(course.value(name)? / divisor) });
+        let samples = Samples::new(values.collect::<Result<Vec<f64>>>()?);
+        readings.extend(samples.map(|samples| Reading::median(*figure, &samples)));
+    }
     Ok(readings)
+}
+
+/// The hosts without berth.
+struct Anchors {
+    bare: BareHosts,
+    libvirt: Option<InLibvirt>,
+}
+
+impl Anchors {
+    /// `seeds`: the volumes of cloud-init of the server and the client in berth; `pid`: the QEMU of one of them.
+    fn start(image: &GuestImage, load: &Load, seeds: [PathBuf; 2], pid: i32, logs: &Path) -> Result<Self> {
+        let flags = Flags::of(pid)?;
+        let bare = BareHosts::new(image, load, seeds, flags.clone(), &logs.join("by-hand"))?;
+        let folder = bare.files().join("libvirt");
+        let libvirt = InLibvirt::start(flags, bare.files(), &folder, &logs.join("libvirt"));
+        // Not every machine can have it.
+        let libvirt =
+            libvirt.inspect_err(|error| report::note(&format!("        without libvirt: {error:#}")));
+        Ok(Self { bare, libvirt: libvirt.ok() })
+    }
+
+    /// Runs the client in libvirt, where there is one.
+    fn in_libvirt(&self, folder: &Path) -> Option<Course> {
+        let course = self.libvirt.as_ref()?.run(folder);
+        course.inspect_err(|error| report::note(&format!("        libvirt: {error:#}"))).ok()
+    }
 }
 
 /// Runs the bare client, again if it does not end: a QEMU 7.2 was seen to wait for ever for its disk.

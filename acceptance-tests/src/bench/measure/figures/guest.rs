@@ -149,6 +149,38 @@ pub const TUNNEL: &[Load] = &[
     ),
 ];
 
+/// A kind of load between two domains of libvirt.
+#[derive(Debug, Clone, Copy)]
+pub struct Anchor {
+    /// The name in the guest's report.
+    pub name: &'static str,
+    /// The number of reported units that make one of the figure's unit.
+    pub divisor: f64,
+    /// The guest's value.
+    pub figure: Figure,
+}
+
+const fn libvirt_throughput(name: &'static str, key: &'static str) -> Anchor {
+    let figure = Figure::anchor(key, "the same on libvirt's network `default`", MebibytesPerSecond);
+    Anchor { name, divisor: 1_048_576.0, figure }
+}
+
+const fn libvirt_operations(name: &'static str, key: &'static str) -> Anchor {
+    Anchor {
+        name,
+        divisor: 1.0,
+        figure: Figure::anchor(key, "the same on libvirt's network `default`", Count),
+    }
+}
+
+/// N14: towards another guest of the host, in libvirt.
+pub const LIBVIRT: &[Anchor] = &[
+    libvirt_throughput("tcp-send", "N14.local.send.libvirt"),
+    libvirt_throughput("tcp-receive", "N14.local.receive.libvirt"),
+    libvirt_operations("tcp-round-trips", "N14.local.trips.libvirt"),
+    libvirt_operations("udp-packets", "N14.local.packets.libvirt"),
+];
+
 /// N16: on a blank disk all of whose blocks were written before.
 pub const DISK: &[Load] = &[
     throughput(
@@ -221,5 +253,5 @@ pub(super) fn all() -> impl Iterator<Item = &'static Figure> {
         .chain(TUNNEL)
         .chain(DISK)
         .flat_map(|load| [&load.ratio, &load.ours, &load.bare]);
-    loads.chain(BOOTS)
+    loads.chain(LIBVIRT.iter().map(|anchor| &anchor.figure)).chain(BOOTS)
 }

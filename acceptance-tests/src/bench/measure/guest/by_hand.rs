@@ -88,7 +88,7 @@ impl ByHand {
 }
 
 /// What berth's QEMU decides by the host.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Flags {
     accelerator: String,
     processor: String,
@@ -106,6 +106,11 @@ impl Flags {
             Ok((*value.with_context(|| format!("berth's QEMU has no {option}"))?).to_owned())
         };
         Ok(Self { accelerator: value("-accel")?, processor: value("-cpu")? })
+    }
+
+    /// Whether the processor runs the guest itself.
+    pub fn is_kvm(&self) -> bool {
+        self.accelerator.starts_with("kvm")
     }
 }
 

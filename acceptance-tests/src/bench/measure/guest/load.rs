@@ -29,6 +29,8 @@ const SERVER: &str = "203.0.113.2:7000";
 const PORT: u16 = 7000;
 /// The seconds that each kind of load takes.
 const SECONDS: u32 = 4;
+/// The same, between two guests.
+const BETWEEN: u32 = 3;
 /// The guest's first process says this before anything else.
 const STARTED: &str = "berth-guest-started";
 const DONE: &str = "guest-load done";
@@ -93,7 +95,7 @@ pub fn server_script() -> String {
 
 /// The script of a guest that loads the network towards the server at this address.
 pub fn client_script(server: &str) -> String {
-    let loads = format!("/run/guest-load network {server}:{PORT} {SECONDS} && echo {DONE}");
+    let loads = format!("/run/guest-load network {server}:{PORT} {BETWEEN} && echo {DONE}");
     format!("{}{{ {loads}; }} >/dev/ttyS0\n", take_program())
 }
 
@@ -196,7 +198,7 @@ mod tests {
         let script = client_script("10.88.0.10");
         assert!(
             script.ends_with(
-                "{ /run/guest-load network 10.88.0.10:7000 4 && echo guest-load done; } >/dev/ttyS0\n"
+                "{ /run/guest-load network 10.88.0.10:7000 3 && echo guest-load done; } >/dev/ttyS0\n"
             ),
             "{script}"
         );

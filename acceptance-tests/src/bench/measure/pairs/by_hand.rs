@@ -22,8 +22,8 @@ const FIRST: &str = "192.0.2.11";
 const SECOND: &str = "192.0.2.12";
 const SERVER_TAP: &str = "tap0";
 const CLIENT_TAP: &str = "tap1";
-const SERVER_MAC: &str = "52:54:00:88:00:0a";
-const CLIENT_MAC: &str = "52:54:00:88:00:0b";
+pub(super) const SERVER_MAC: &str = "52:54:00:88:00:0a";
+pub(super) const CLIENT_MAC: &str = "52:54:00:88:00:0b";
 /// Of guests whose packets pass the tunnel: those of the segment have 1,500.
 const MTU: u32 = 1_450;
 
@@ -88,6 +88,11 @@ impl BareHosts {
             files,
             log: log.to_owned(),
         })
+    }
+
+    /// The folder with the disks that guests share.
+    pub(super) fn files(&self) -> &Path {
+        &self.files
     }
 
     /// Runs the client with a new disk in `folder`.
