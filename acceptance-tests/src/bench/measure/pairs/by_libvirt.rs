@@ -26,7 +26,7 @@ pub(super) struct InLibvirt {
 }
 
 impl InLibvirt {
-    /// Starts libvirtd in `folder`, its network and the server. `files`: the disks of [`super::by_hand::BareHosts`].
+    /// Starts libvirtd in `folder`, its network and the server. `files`: the disks of the hosts without berth.
     pub(super) fn start(flags: Flags, files: &Path, folder: &Path, log: &Path) -> Result<Self> {
         prerequisites::install(NEEDED)?;
         let libvirt = Libvirt::start(folder, log)?;
