@@ -271,6 +271,34 @@ fn a_connection_lives_while_its_rules_do_and_is_cut_with_them() {
 }
 
 #[test]
+fn members_come_and_go_and_the_table_stays() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        let by_members = || group(vec![rule(FilterProtocol::Tcp, &[(8080, 8080)], &[], &[FRIENDS])], None);
+        let cases: [(&[u8], &str, &str); 4] = [
+            (&[3], "10.77.0.3", "10.77.0.9"),
+            (&[3, 9], "10.77.0.9", "10.77.0.5"),
+            (&[9], "10.77.0.9", "10.77.0.3"),
+            // A longer range: nftables may want all rules anew.
+            (&[9, 10], "10.77.0.9-10.77.0.10", "10.77.0.3"),
+        ];
+        let mut tables = Vec::new();
+        for (friends, there, gone) in cases {
+            let wanted = firewall_with(filters(Some(by_members()), friends));
+            f.networks.apply_firewall(&wanted).await.expect("rules");
+            let listing = run("nft", "-a list table inet berth");
+            assert!(listing.contains(there) && !listing.contains(gone), "{friends:?}: {listing}");
+            tables.push(listing.lines().next().unwrap_or_default().to_owned());
+        }
+        // A new table has another handle.
+        if generation::current().await.is_some() {
+            assert!(tables[0].contains("handle"), "{tables:?}");
+            assert!(tables[1] == tables[0] && tables[2] == tables[0], "{tables:?}");
+        }
+    });
+}
+
+#[test]
 fn what_a_machine_sends_is_limited_by_its_groups() {
     in_own_namespace(|| async {
         let f = Fixture::new();
