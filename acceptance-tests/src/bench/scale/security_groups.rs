@@ -222,7 +222,7 @@ impl Site {
 /// The record of the hosts, read as it grows.
 struct Records {
     file: File,
-    /// What was read of a line that is not complete.
+    /// The bytes of a line that is not complete.
     rest: Vec<u8>,
 }
 

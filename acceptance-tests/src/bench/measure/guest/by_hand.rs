@@ -87,7 +87,7 @@ impl ByHand {
     }
 }
 
-/// What berth's QEMU decides by the host.
+/// The flags of berth's QEMU that depend on the host.
 #[derive(Debug, Clone)]
 pub struct Flags {
     accelerator: String,
