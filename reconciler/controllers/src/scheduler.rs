@@ -361,8 +361,8 @@ fn memory_with(request: &Request, candidate: &Candidate) -> u64 {
     candidate.used.memory.saturating_add(request.memory).saturating_add(overhead)
 }
 
-/// Lower is better: the group's preference, then that of the rules about other VMs, then the VM's preferred labels, then how full the host is, then whether it has an image that
-/// others copy, then its name.
+/// Lower is better: the group's preference, then that of the rules about other VMs, then the VM's preferred labels, then how full the host
+/// is, then whether it has an image that others copy, then its name.
 fn score<'a>(
     request: &Request,
     rules: &Rules<'_, '_>,

@@ -30,9 +30,9 @@ pub(super) fn vms() -> Vec<Bad> {
 
 fn own_attributes() -> Vec<Bad> {
     let placed = |name: &str, value: Json| with(vm(), &format!("/placement/{name}"), value);
+    let rule = |name: &str| json!({"name": name, "vm_selector": {"app": "web"}});
     let affine = |name: &str, value: Json| {
-        let rule = json!([{"name": "web", "vm_selector": {"app": "web"}}]);
-        with(placed("affinity", rule), &format!("/placement/affinity/0/{name}"), value)
+        with(placed("affinity", json!([rule("web")])), &format!("/placement/affinity/0/{name}"), value)
     };
     vec![
         everywhere(classless("memory", json!("1Gi")), "cpus", "a VM without a class needs a number of CPUs"),
@@ -249,6 +249,16 @@ fn own_attributes() -> Vec<Bad> {
             affine("vm_selector", json!({"a": "b c"})),
             "placement.affinity[0].vm_selector[\"a\"]",
             "not the value of a label",
+        ),
+        everywhere(
+            placed("affinity", (0..9).map(|number| rule(&format!("r{number}"))).collect()),
+            "placement.affinity",
+            "at most 8 are allowed",
+        ),
+        everywhere(
+            placed("affinity", json!([rule("web"), rule("web")])),
+            "placement.affinity",
+            "\"web\" is used twice",
         ),
         everywhere(affine("strategy", json!("Apart")), "placement.affinity[0].strategy", "is not one of"),
         everywhere(

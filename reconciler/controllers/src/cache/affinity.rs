@@ -394,7 +394,7 @@ mod tests {
                 all.insert(name, new);
             }
             for (name, one) in &all {
-                let others = || all.iter().filter(|(other, _)| *other != name).map(|(_, other)| other);
+                let others = || all.iter().filter(move |(other, _)| *other != name).map(|(_, other)| other);
                 for rule in one.affinity() {
                     let mut expected = Members::new();
                     others().filter(|other| rule.selects(other.labels())).filter_map(|other| host_of(other)).for_each(|host| enter(&mut expected, host));
