@@ -65,6 +65,7 @@ fn placement_field() -> Field {
         Field::spec("host", Shape::Text(Form::DottedName)).effect(Effect::Placement).refers(HOST),
         Field::spec("host_selector", Shape::TextMap).effect(Effect::Placement),
         Field::spec("preferred_host_selector", Shape::TextMap),
+        placement::affinity(),
         Field::spec("move_policy", Shape::Text(Form::Any)),
     ];
     Field::spec("placement", Shape::Object(fields)).presence(Presence::Filled).text(
@@ -273,6 +274,7 @@ impl ResourceKind for Vm {
         found.extend(bootstrap::check(config.get("bootstrap")));
         found.extend(restart::check(config.get("restart_token")));
         found.extend(annotations::check(config));
+        found.extend(placement::check(config));
         found
     }
 

@@ -2,6 +2,7 @@
 //! The same on `berth up` and on a real Kubernetes control plane.
 
 pub mod access;
+pub mod affinity;
 pub mod copied_image;
 pub mod faults;
 pub mod host_labels;
@@ -92,6 +93,7 @@ fn chapters(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Resul
     zones::run(report, fleet);
     namespaces::run(report, fleet);
     host_labels::run(report, fleet);
+    affinity::run(report, fleet);
     vm_group::run(report, fleet);
     let group = spread::run(report, fleet, guest)?;
     copied_image::run(report, fleet);

@@ -1,16 +1,44 @@
 //! Placement constraints: read when a VM is placed. A VM that is placed moves only where it declares that, at its next power cycle.
 
+use berth_api::placement_group::HOSTNAME_LABEL;
 use serde_json::Value as Json;
-use tfplugin6::{AttributePath, CancellationToken, Value};
+use tfplugin6::{AttributePath, CancellationToken, Diagnostic, Value};
 
 use crate::{
     api::{Address, Api, RetryLimit},
     change::PlannedChange,
-    field::Effect,
+    field::{Effect, Field, Shape},
+    form::Form,
 };
 
 /// The time limit for reading a host's labels, in seconds.
 const READ_SECONDS: u64 = 2;
+
+/// The rules about the hosts of other VMs.
+pub(super) fn affinity() -> Field {
+    let fields = vec![
+        Field::spec("name", Shape::Text(Form::Name)).required(),
+        Field::spec("vm_selector", Shape::TextMap).required(),
+        Field::spec("strategy", Shape::Text(Form::Any)).default("spread"),
+        Field::spec("enforcement", Shape::Text(Form::Any)).default("required"),
+        Field::spec("topology_key", Shape::Text(Form::LabelKey)).default(HOSTNAME_LABEL),
+    ];
+    Field::spec("affinity", Shape::Keyed(fields))
+}
+
+/// Refuses a rule that selects VMs by no label.
+pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
+    let rules = config.get("placement").get("affinity").elements().iter().enumerate();
+    let empty =
+        rules.filter(|(_, rule)| rule.get("vm_selector").as_map().is_some_and(|labels| labels.is_empty()));
+    let refuse = |(number, _)| {
+        let path = AttributePath::root("placement").attribute("affinity").index(number);
+        let path = path.attribute("vm_selector");
+        let detail = format!("{path}: name one label at least, which the other VMs have.");
+        Diagnostic::error("Invalid selector", detail).at(path)
+    };
+    empty.map(refuse).collect()
+}
 
 /// Applies the rules that do not need the control plane: a change that the VM's host satisfies is live; another host is refused, unless the
 /// VM moves when it is stopped.

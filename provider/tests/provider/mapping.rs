@@ -46,7 +46,7 @@ fn a_vm_becomes_the_custom_resource() {
         "shares": [{"name": "media", "tag": "films", "read_only": true}, {"name": "data"}],
         "memory": "1Gi", "huge_pages": "1Gi", "dedicated_cpu_placement": true, "secure_boot_keys": {"secret_name": "boot", "token": "1"}, "tpm": true, "cdroms": [{"image": "debian-netinst"}, {"name": "drivers", "connected": false, "boot_first": true, "guest_can_eject": false}],
         "network_interfaces": [{"public_ip": "web"}, {"name": "lan", "network": "lan", "mac_address": "52:54:00:AB:CD:EF", "model": "rtl8139", "link": "Down"}],
-        "placement": {"group": "web", "host_selector": {"disk": "ssd"}, "move_policy": "WhenStopped"},
+        "placement": {"group": "web", "host_selector": {"disk": "ssd"}, "move_policy": "WhenStopped", "affinity": [{"name": "db", "vm_selector": {"app": "db"}, "strategy": "pack"}]},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A b\n"], "hostname": "www", "domain": "example.org",
             "network_config": "version: 2\n", "meta_data": "role: db\n"},
         "guest_users": [{"name": "debian", "ssh_authorized_keys": ["ssh-rsa  A b\n"]}, {"name": "ops", "ssh_authorized_keys_secret": "keys"}],
@@ -167,6 +167,17 @@ fn a_vm_becomes_the_custom_resource() {
         }
       ],
       "placement": {
+        "affinity": [
+          {
+            "enforcement": "required",
+            "name": "db",
+            "strategy": "pack",
+            "topologyKey": "kubernetes.io/hostname",
+            "vmSelector": {
+              "app": "db"
+            }
+          }
+        ],
         "group": "web",
         "hostSelector": {
           "disk": "ssd"

@@ -9,6 +9,8 @@
 //! unbinds only VMs that are not admitted. Both are writes of the same object with its resourceVersion, so one of them
 //! fails: a VM bound by a scheduler with outdated state never runs on two hosts.
 
+mod affinity;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,6 +25,7 @@ use kube::ResourceExt;
 use crate::huge_pages;
 use crate::index::{Tables, cpu_controls, vm_devices, vm_size};
 use crate::key::ObjectName;
+use affinity::kept_apart;
 
 /// Whether a VM may run here.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,6 +89,8 @@ struct AdmissionInput {
     devices: Vec<DeviceInput>,
     /// The shares that the host does not have for the VM.
     unshared: Vec<String>,
+    /// The rule by which an admitted VM here and the VM are kept apart, for people.
+    kept_apart: Option<String>,
     group: Option<GroupInput>,
 }
 
@@ -224,6 +229,7 @@ fn case(tables: &Tables, vm: &VM, offer: &Offer, reserved: &BTreeMap<String, i64
         reservable: offer.reservable,
         devices: devices(tables, (&name, vm), &others, host.as_deref()),
         unshared: unshared(vm, host.as_deref()),
+        kept_apart: kept_apart(&name, vm, &others),
         group,
     })
 }
@@ -270,7 +276,8 @@ fn elsewhere(members: Vec<GroupMember>, me: &str, here: &str) -> Vec<GroupMember
 /// Decides whether the VM may run here, or why not. Pure.
 ///
 /// *Guarantees:* never admits more than the host offers; never a second member of a required `Spread` group on this
-/// host or in its topology domain, nor a member of a required `Pack` group in a domain other than its other members':
+/// host or in its topology domain, nor a VM that a required rule by labels keeps apart from an admitted one on this host,
+/// nor a member of a required `Pack` group in a domain other than its other members':
 /// within its domain, a member is admitted by the claim that the group holds for it, see [`TopologyClaim`].
 ///
 /// [`TopologyClaim`]: berth_api::placement_group::TopologyClaim
@@ -315,6 +322,9 @@ fn judge(case: &AdmissionInput) -> Result<(), String> {
     }
     if !case.unshared.is_empty() {
         return Err(format!("the host does not share {}, as the VM needs it", case.unshared.join(", ")));
+    }
+    if let Some(why) = &case.kept_apart {
+        return Err(why.clone());
     }
     case.group.as_ref().map_or(Ok(()), judge_group)
 }

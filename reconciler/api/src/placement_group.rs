@@ -69,7 +69,7 @@ pub struct PlacementGroupSpec {
 /// The label every Host has with its own name.
 pub const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
 
-fn default_topology_key() -> String {
+pub(crate) fn default_topology_key() -> String {
     HOSTNAME_LABEL.into()
 }
 

@@ -1,5 +1,6 @@
 //! VM: a machine.
 
+mod affinity;
 mod bootstrap;
 mod class_policy;
 mod devices;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::console::ConsoleAddress;
 pub use crate::guest::{GuestEnd, GuestFilesystem, GuestInterface, GuestStatus};
+pub use affinity::VMAffinity;
 pub use bootstrap::{Bootstrap, GuestAgentPolicy};
 pub use class_policy::{ClassPolicy, PinnedClass};
 pub use devices::{declared_shares, taken_devices};

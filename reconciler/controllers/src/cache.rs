@@ -2,6 +2,7 @@
 //!
 //! Synchronous: no I/O. A change returns the keys it concerns. It must not know how anything is decided.
 
+pub(crate) mod affinity;
 mod backup_secrets;
 pub(crate) mod capacity;
 pub(crate) mod claims;
@@ -309,6 +310,9 @@ impl Cache {
             ObjectKind::VM => {
                 let mut keys = self.index_vm(key);
                 let vm = self.tables.vms.get(key);
+                if self.index.affinities.set_vm(key, vm) {
+                    self.index.capacity.freed();
+                }
                 keys.extend(self.index.vm_groups.set_vm(key, vm.map(AsRef::as_ref)));
                 keys
             }

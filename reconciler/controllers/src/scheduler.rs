@@ -7,6 +7,7 @@
 //!
 //! One decision costs one pass over the hosts, however many VMs there are: the usage by VMs is kept with each host.
 
+mod affinity;
 mod baseline;
 mod explain;
 mod space;
@@ -20,7 +21,10 @@ use std::{
 
 use berth_api::{BridgeSpec, DeviceCounts, DeviceName, Enforcement, HugeMemory, Strategy};
 
+use crate::cache::affinity::{Beside, Repelling};
 use crate::cache::capacity::{Candidate, Members};
+pub(crate) use affinity::AffinityRule;
+use affinity::{Affinity, Broken};
 pub(crate) use baseline::cpu_baseline;
 pub(crate) use explain::{Unplaced, topology_values};
 pub(crate) use space::{NewDisks, PoolChoice, chosen_pools};
@@ -79,6 +83,10 @@ pub(crate) struct Request {
     pub(crate) refused_by: Option<String>,
     /// Its placement group.
     pub(crate) group: Option<Group>,
+    /// Its rules about other VMs.
+    pub(crate) affinity: Vec<AffinityRule>,
+    /// The required rules of other VMs that keep these apart from it.
+    pub(crate) repelling: BTreeSet<Repelling>,
 }
 
 /// A placement group as the scheduler sees it.
@@ -123,6 +131,7 @@ enum Unfit {
     TopologyLabel,
     GroupMember,
     GroupElsewhere,
+    Affinity(Broken),
     Refused,
     CpuModel,
     MachineType,
@@ -135,6 +144,13 @@ enum Unfit {
     Space,
 }
 
+/// The rules about other VMs that count for a VM, and where these are.
+struct Rules<'r, 'a> {
+    members: &'r Members,
+    spread: Option<Spread<'r, 'a>>,
+    affinity: Affinity<'r, 'a>,
+}
+
 /// The group's members by the value of its topology key.
 struct Spread<'r, 'a> {
     group: &'r Group,
@@ -144,19 +160,18 @@ struct Spread<'r, 'a> {
 /// Chooses the host, or returns why there is none.
 ///
 /// *Guarantees:* never exceeds a host's allocatable amounts; never places two members of a required spread group on
-/// one topology value, nor of a required pack group on two; the same input gives the same host, whatever the order
-/// of the candidates.
+/// one topology value, nor of a required pack group on two; never places a VM against a required rule of `placement.affinity`,
+/// of its own or of another VM; the same input gives the same host, whatever the order of the candidates.
 pub(crate) fn choose<'a>(
     request: &Request,
-    members: &Members,
+    beside: &Beside,
     candidates: impl Iterator<Item = &'a Candidate> + Clone,
     policy: PlacementPolicy,
 ) -> Result<&'a str, Unplaced> {
-    let spread = request.group.as_ref().map(|group| Spread::of(group, members, candidates.clone()));
-    let fits = candidates.clone().filter(|c| filter(request, spread.as_ref(), c).is_ok());
-    let best = fits.min_by_key(|candidate| score(request, spread.as_ref(), candidate, policy));
-    best.map(|candidate| candidate.name.as_str())
-        .ok_or_else(|| explain::why(request, spread.as_ref(), members, candidates))
+    let rules = Rules::of(request, beside, candidates.clone());
+    let fits = candidates.clone().filter(|c| filter(request, &rules, c).is_ok());
+    let best = fits.min_by_key(|candidate| score(request, &rules, candidate, policy));
+    best.map(|candidate| candidate.name.as_str()).ok_or_else(|| explain::why(request, &rules, candidates))
 }
 
 /// Whether a VM may be admitted at this value beside others that hold `taken`.
@@ -167,19 +182,42 @@ pub(crate) fn allows_value(strategy: Strategy, taken: &BTreeSet<String>, value: 
     }
 }
 
-impl<'r, 'a> Spread<'r, 'a> {
-    fn of(group: &'r Group, members: &Members, candidates: impl Iterator<Item = &'a Candidate>) -> Self {
-        let mut at = BTreeMap::new();
-        for candidate in candidates {
-            if let Some(count) = members.get(&candidate.name)
-                && let Some(value) = candidate.labels.get(&group.topology_key)
-            {
-                *at.entry(value.as_str()).or_default() += count;
-            }
-        }
-        Self { group, at }
+impl<'r, 'a> Rules<'r, 'a> {
+    fn of(
+        request: &'r Request,
+        beside: &'r Beside,
+        candidates: impl Iterator<Item = &'a Candidate> + Clone,
+    ) -> Self {
+        let members = &beside.members;
+        let spread = request.group.as_ref().map(|group| {
+            let at = counts_by_value(&group.topology_key, members, candidates.clone());
+            Spread { group, at }
+        });
+        Self { members, spread, affinity: Affinity::of(request, beside, candidates) }
     }
+}
 
+/// Returns the number of VMs at each value of a topology key.
+fn counts_by_value<'a>(
+    topology_key: &str,
+    vms: &Members,
+    candidates: impl Iterator<Item = &'a Candidate>,
+) -> BTreeMap<&'a str, usize> {
+    let mut at = BTreeMap::new();
+    if vms.is_empty() {
+        return at;
+    }
+    for candidate in candidates {
+        if let Some(count) = vms.get(&candidate.name)
+            && let Some(value) = candidate.labels.get(topology_key)
+        {
+            *at.entry(value.as_str()).or_default() += count;
+        }
+    }
+    at
+}
+
+impl Spread<'_, '_> {
     fn members_at(&self, value: &str) -> usize {
         self.at.get(value).copied().unwrap_or_default()
     }
@@ -270,7 +308,7 @@ fn displays<'a>(candidate: &'a Candidate, request: &'a Request) -> impl Iterator
     request.devices.keys().filter(|_| request.graphics).filter(is_display).map(|device| device.name.as_str())
 }
 
-fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candidate) -> Result<(), Unfit> {
+fn filter(request: &Request, rules: &Rules<'_, '_>, candidate: &Candidate) -> Result<(), Unfit> {
     let check = |holds: bool, unfit: Unfit| if holds { Ok(()) } else { Err(unfit) };
     check(request.host.as_ref().is_none_or(|host| *host == candidate.name), Unfit::NotTheOne)?;
     check(request.disk_hosts.iter().all(|host| *host == candidate.name), Unfit::DiskElsewhere)?;
@@ -286,9 +324,10 @@ fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candid
     check(displays(candidate, request).next().is_none(), Unfit::Display)?;
     check(candidate.ready, Unfit::NotReady)?;
     check(!candidate.cordoned, Unfit::Cordoned)?;
-    if let Some(spread) = spread {
+    if let Some(spread) = &rules.spread {
         spread.allows(candidate)?;
     }
+    rules.affinity.allows(candidate)?;
     check(request.refused_by.as_ref() != Some(&candidate.name), Unfit::Refused)?;
     check(has_cpu_model(candidate, request), Unfit::CpuModel)?;
     check(has_machine_type(candidate, request), Unfit::MachineType)?;
@@ -322,14 +361,14 @@ fn memory_with(request: &Request, candidate: &Candidate) -> u64 {
     candidate.used.memory.saturating_add(request.memory).saturating_add(overhead)
 }
 
-/// Lower is better: the group's preference, then the VM's preferred labels, then how full the host is, then whether it has an image that
-/// others copy, then its name.
+/// Lower is better: the group's preference, then that of the rules about other VMs, then the VM's preferred labels, then how full the host
+/// is, then whether it has an image that others copy, then its name.
 fn score<'a>(
     request: &Request,
-    spread: Option<&Spread<'_, '_>>,
+    rules: &Rules<'_, '_>,
     candidate: &'a Candidate,
     policy: PlacementPolicy,
-) -> (i64, Reverse<usize>, i128, bool, &'a str) {
+) -> ((i64, i64), Reverse<usize>, i128, bool, &'a str) {
     let has = |(key, value): &(&String, &String)| candidate.labels.get(*key) == Some(*value);
     let preferences = request.preferred.iter().filter(has).count();
     let left = share_left(request, candidate);
@@ -338,7 +377,9 @@ fn score<'a>(
         PlacementPolicy::Pack => left,
     };
     let needs_copy = !request.image_hosts.contains(&candidate.name);
-    (spread.map_or(0, |s| s.distance(candidate)), Reverse(preferences), fullness, needs_copy, &candidate.name)
+    let of_group = rules.spread.as_ref().map_or(0, |spread| spread.distance(candidate));
+    let distance = (of_group, rules.affinity.distance(candidate));
+    (distance, Reverse(preferences), fullness, needs_copy, &candidate.name)
 }
 
 /// The share of the scarcest of CPUs, memory and the space for its new disks that the host has left once it also has the VM, in units of

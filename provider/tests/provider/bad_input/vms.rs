@@ -30,6 +30,10 @@ pub(super) fn vms() -> Vec<Bad> {
 
 fn own_attributes() -> Vec<Bad> {
     let placed = |name: &str, value: Json| with(vm(), &format!("/placement/{name}"), value);
+    let rule = |name: &str| json!({"name": name, "vm_selector": {"app": "web"}});
+    let affine = |name: &str, value: Json| {
+        with(placed("affinity", json!([rule("web")])), &format!("/placement/affinity/0/{name}"), value)
+    };
     vec![
         everywhere(classless("memory", json!("1Gi")), "cpus", "a VM without a class needs a number of CPUs"),
         everywhere(own("cpus", json!(0)), "cpus", "0 is not between 1 and 128"),
@@ -235,6 +239,37 @@ fn own_attributes() -> Vec<Bad> {
             placed("preferred_host_selector", json!({"a": "-"})),
             "placement.preferred_host_selector[\"a\"]",
             "not the value of a label",
+        ),
+        everywhere(
+            affine("vm_selector", json!({})),
+            "placement.affinity[0].vm_selector",
+            "one label at least",
+        ),
+        everywhere(
+            affine("vm_selector", json!({"a": "b c"})),
+            "placement.affinity[0].vm_selector[\"a\"]",
+            "not the value of a label",
+        ),
+        everywhere(
+            placed("affinity", (0..9).map(|number| rule(&format!("r{number}"))).collect()),
+            "placement.affinity",
+            "at most 8 are allowed",
+        ),
+        everywhere(
+            placed("affinity", json!([rule("web"), rule("web")])),
+            "placement.affinity",
+            "\"web\" is used twice",
+        ),
+        everywhere(affine("strategy", json!("Apart")), "placement.affinity[0].strategy", "is not one of"),
+        everywhere(
+            affine("enforcement", json!("soft")),
+            "placement.affinity[0].enforcement",
+            "is not one of",
+        ),
+        everywhere(
+            affine("topology_key", json!("a b")),
+            "placement.affinity[0].topology_key",
+            "not the key of a label",
         ),
         everywhere(
             with(vm(), "/power", json!("on")),

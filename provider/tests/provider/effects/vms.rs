@@ -32,6 +32,8 @@ pub(super) fn vm() -> Json {
     vm["vsock"] = json!(false);
     vm["boot_order"] = json!(["Disk", "Cdrom"]);
     vm["class_policy"] = json!("Follow");
+    vm["placement"]["affinity"] = json!([{"name": "web", "vm_selector": {"app": "web"}, "strategy": "spread", "enforcement": "required",
+        "topology_key": "kubernetes.io/hostname"}]);
     vm["annotations"] = json!({"example.org/note": "any text"});
     vm["memory_reservation"] = json!("512Mi");
     vm["vm_group"] = json!("app");
@@ -249,6 +251,11 @@ pub(super) fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/placement/host_selector", json!({"a": "c"}), Announced::Placement),
         ("/placement/host_selector", json!({}), Announced::Live),
         ("/placement/move_policy", json!("WhenStopped"), Announced::Live),
+        ("/placement/affinity", json!([]), Announced::Live),
+        ("/placement/affinity/0/vm_selector", json!({"app": "db"}), Announced::Live),
+        ("/placement/affinity/0/strategy", json!("pack"), Announced::Live),
+        ("/placement/affinity/0/enforcement", json!("preferred"), Announced::Live),
+        ("/placement/affinity/0/topology_key", json!("rack"), Announced::Live),
         ("/bootstrap/user_data", json!("y"), Announced::Refused),
         ("/bootstrap/ssh_authorized_keys", json!(["ssh-rsa B"]), Announced::Refused),
         ("/bootstrap/ssh_authorized_keys_secret", json!("other"), Announced::Refused),

@@ -210,6 +210,7 @@ impl Indexed for VM {
             keys.push(Key::new::<HotswapDiskAttachment>(name.beside(&attachment.name_any())));
             keys.push(Key::new::<Disk>(name.beside(attachment.spec.disk.as_str())));
         }
+        keys.extend(dependents::kept_apart(name, vm, tables));
         keys
     }
 

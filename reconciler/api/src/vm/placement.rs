@@ -3,7 +3,7 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use super::MovePolicy;
+use super::{MovePolicy, VMAffinity};
 use crate::ResourceName;
 
 /// Where a VM may run.
@@ -30,6 +30,13 @@ pub struct Placement {
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     #[schemars(transform = crate::labels::bounded_labels)]
     pub preferred_host_selector: std::collections::BTreeMap<String, String>,
+    /// Rules about the hosts of other VMs of the namespace, which are selected by their labels, keyed by `name`, at most 8. Read when a VM is
+    /// placed: neither a change of the rules nor of labels moves a placed VM. While a VM that a required `spread` rule selects is on the same
+    /// host, the condition `PlacementSynced` is False; with `movePolicy` `WhenStopped` the VM moves then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 8))]
+    pub affinity: Vec<VMAffinity>,
     /// Whether a placed VM moves when its host is not one that its placement, or the `hostSelector` of its group, allows. `Never`;
     /// `WhenStopped`: at its next stop it moves to a host that they allow, with its disks, which must all be plain and in pools of type
     /// `Shared` or `RBD`. Another `restartToken` makes such a stop. While it is to move, the condition `Movable` says whether it can.

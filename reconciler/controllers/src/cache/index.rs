@@ -12,6 +12,7 @@ use berth_api::{ConditionType, HotswapDiskAttachment, PlacementGroup, PublicIP, 
 use kube::ResourceExt;
 
 use crate::{
+    cache::affinity::Affinities,
     cache::capacity::{Demand, HostCapacity, Members},
     cache::key_set::KeySet,
     cache::names::{NamedAddress, Names, named_addresses_of},
@@ -60,6 +61,8 @@ pub(crate) struct Index {
     pub(crate) public_ports: PublicPorts,
     /// The members of VMGroups.
     pub(crate) vm_groups: VmGroups,
+    /// The VMs that rules about other VMs select.
+    pub(crate) affinities: Affinities,
     vm_entries: HashMap<Key, Box<VmEntry>>,
     by_host: HashMap<String, KeySet>,
     by_group: HashMap<Key, KeySet>,

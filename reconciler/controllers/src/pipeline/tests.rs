@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use berth_api::{Host, Network, Quota, USED_FINALIZER, VM, VMClass, vm::Placement};
+use berth_api::{
+    Host, Network, Quota, USED_FINALIZER, VM, VMClass, placement_group::HOSTNAME_LABEL, vm::Placement,
+};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount};
 use kube::{ResourceExt, core::Status};
 use proptest::prelude::*;
@@ -59,7 +61,7 @@ fn pipeline(hosts: &[i64]) -> Pipeline {
     for (n, cpus) in hosts.iter().enumerate() {
         let name = format!("h{n}");
         put(object::<Host>(json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": "Host", "metadata": {"name": name, "uid": name, "resourceVersion": "1", "finalizers": [USED_FINALIZER]},
+            "apiVersion": "berth.dev/v1alpha1", "kind": "Host", "metadata": {"name": name, "uid": name, "resourceVersion": "1", "finalizers": [USED_FINALIZER], "labels": {HOSTNAME_LABEL: name}},
             "spec": {}, "status": {"observedGeneration": 1, "allocatable": {"cpus": cpus, "memory": "1Ti", "storage": "1Ti"}, "inventory": {"complete": true},
                 "conditions": [{"type": "Ready", "status": "True", "reason": "Available", "message": "",
                     "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
@@ -310,6 +312,40 @@ async fn a_write_that_fails_is_tried_again_only_after_its_back_off() {
         assert!(jobs.is_empty(), "each time later");
         tokio::time::advance(Duration::from_millis(2 * wait)).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_with_a_rule_waits_for_those_that_it_selects_and_they_stay_away_from_one_that_is_kept_apart() {
+    let (mut pipeline, mut server, mut jobs) = site(&[4, 4]);
+    let mut create = |name: &str, app: &str, strategy: Option<&str>| {
+        server.version += 1;
+        let mut vm = vm(name, "c1", server.version);
+        vm.metadata.labels = Some(BTreeMap::from([("app".to_owned(), app.to_owned())]));
+        let rule = strategy
+            .map(|strategy| json!({"name": "web", "vmSelector": {"app": "web"}, "strategy": strategy}));
+        let rules: Vec<Value> = rule.into_iter().collect();
+        vm.spec.placement = Some(Box::new(object(json!({"affinity": rules}))));
+        server.vms.insert(name.to_owned(), vm.clone());
+        pipeline.take(Change::Applied(vm.into()), Instant::now());
+        for _ in 0..4 {
+            decide_all(&mut pipeline, &mut server, &mut jobs);
+            for job in std::mem::take(&mut jobs) {
+                let written = server.write(&job, Fate::WriteResult);
+                pipeline.finish(job, written, Instant::now());
+            }
+        }
+        server.vms.iter().map(|(name, vm)| (name.clone(), host_of(vm))).collect::<BTreeMap<_, _>>()
+    };
+    let hosts = create("beside", "cache", Some("pack"));
+    assert_eq!(hosts["beside"], None, "there is no VM with the label yet");
+    let hosts = create("web-0", "web", None);
+    assert_eq!((hosts["web-0"].as_deref(), hosts["beside"].as_deref()), (Some("h0"), Some("h0")));
+    let hosts = create("apart", "batch", Some("spread"));
+    assert_eq!(hosts["apart"].as_deref(), Some("h1"));
+    let hosts = create("web-1", "web", None);
+    assert_eq!(hosts["web-1"].as_deref(), Some("h0"), "the emptier host has one that is kept apart from it");
+    let hosts = create("batch", "batch", None);
+    assert_eq!(hosts["batch"].as_deref(), Some("h1"));
 }
 
 /// Decides until nothing is due; returns the jobs of this key, and writes all others at once.

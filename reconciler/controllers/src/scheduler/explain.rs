@@ -10,9 +10,9 @@ use berth_api::{
 };
 
 use crate::{
-    cache::capacity::{Candidate, Members},
+    cache::capacity::Candidate,
     scheduler::{
-        Request, Spread, Unfit, displays, filter, free, free_huge_memory, has_cpu_model, has_labels,
+        Request, Rules, Unfit, displays, filter, free, free_huge_memory, has_cpu_model, has_labels,
         has_machine_type, is_large_enough, lacking, missing_shares, offers_devices, space, usable,
     },
 };
@@ -63,6 +63,7 @@ impl Unfit {
             Self::TopologyLabel => format!("{count} without the label {key} of placement group {group}"),
             Self::GroupMember => format!("{count} already with a member of placement group {group}"),
             Self::GroupElsewhere => format!("{count} apart from the members of placement group {group}"),
+            Self::Affinity(broken) => format!("{count} {}", broken.of_hosts(request)),
             Self::Refused => format!("{count} that just refused it"),
             Self::CpuModel => {
                 format!("{count} without the CPU model {}", request.cpu_model.as_deref().unwrap_or_default())
@@ -142,6 +143,7 @@ impl Unfit {
             }
             Self::GroupMember => format!("host {name} already has a member of placement group {group}"),
             Self::GroupElsewhere => format!("the other members of placement group {group} are elsewhere"),
+            Self::Affinity(broken) => format!("host {name} is one {}", broken.of_hosts(request)),
             Self::Refused => format!("host {name} has just refused it"),
             Self::CpuModel => format!(
                 "host {name} does not have the CPU model {}",
@@ -229,15 +231,14 @@ fn mib(bytes: u64) -> Quantity {
 /// Returns why no host takes it.
 pub(crate) fn why<'a>(
     request: &Request,
-    spread: Option<&Spread<'_, '_>>,
-    members: &Members,
+    rules: &Rules<'_, '_>,
     candidates: impl Iterator<Item = &'a Candidate> + Clone,
 ) -> Unplaced {
     let hosts = candidates.clone().count();
     if hosts == 0 {
         return Unplaced::Now("there is no host yet".into());
     }
-    if let Some((reason, text)) = never(request, spread, members, candidates.clone()) {
+    if let Some((reason, text)) = never(request, rules, candidates.clone()) {
         return Unplaced::Never(reason, text);
     }
     // Tied to one host: only the reason of that one matters.
@@ -246,11 +247,11 @@ pub(crate) fn why<'a>(
         let Some(candidate) = candidates.clone().find(|c| c.name == *tied) else {
             return Unplaced::Now(format!("host {tied} is not there (any more)"));
         };
-        let unfit = filter(request, spread, candidate).err().unwrap_or(Unfit::DiskElsewhere);
+        let unfit = filter(request, rules, candidate).err().unwrap_or(Unfit::DiskElsewhere);
         return Unplaced::Now(unfit.of_one(candidate, request));
     }
     let mut unfit: BTreeMap<Unfit, usize> = BTreeMap::new();
-    for reason in candidates.filter_map(|c| filter(request, spread, c).err()) {
+    for reason in candidates.filter_map(|c| filter(request, rules, c).err()) {
         *unfit.entry(reason).or_default() += 1;
     }
     let reasons: Vec<String> = unfit.iter().map(|(reason, count)| reason.counted(*count, request)).collect();
@@ -272,8 +273,7 @@ pub(crate) fn why<'a>(
 /// Returns why it will not run with the existing hosts, even if they were all up, empty and uncordoned.
 fn never<'a>(
     request: &Request,
-    spread: Option<&Spread<'_, '_>>,
-    members: &Members,
+    rules: &Rules<'_, '_>,
     candidates: impl Iterator<Item = &'a Candidate> + Clone,
 ) -> Option<(Reason, String)> {
     let hosts = candidates.clone().count();
@@ -332,7 +332,7 @@ fn never<'a>(
     if let Some(text) = never_with_backup_folders(request, offering) {
         return Some((Reason::NoHostWithBackupFolder, text));
     }
-    if let Some(text) = too_large_group(request, spread, members, labelled.clone()) {
+    if let Some(text) = too_large_group(request, rules, labelled.clone()) {
         return Some((Reason::GroupTooLarge, text));
     }
     let eligible = labelled.filter(|c| tied.is_none_or(|tied| c.name == *tied));
@@ -572,11 +572,10 @@ pub(crate) fn topology_values<'a>(
 
 fn too_large_group<'a>(
     request: &Request,
-    spread: Option<&Spread<'_, '_>>,
-    members: &Members,
+    rules: &Rules<'_, '_>,
     eligible: impl Iterator<Item = &'a Candidate>,
 ) -> Option<String> {
-    let spread = spread?;
+    let spread = rules.spread.as_ref()?;
     let group = spread.group;
     if group.enforcement != Enforcement::Required || group.strategy != Strategy::Spread {
         return None;
@@ -585,7 +584,7 @@ fn too_large_group<'a>(
     if values.iter().any(|value| spread.members_at(value) == 0) {
         return None;
     }
-    let placed: usize = members.values().sum();
+    let placed: usize = rules.members.values().sum();
     let text = match (values.len(), request.selector.is_empty()) {
         (0, _) => format!("no host has the label {}", group.topology_key),
         (n, true) => format!("hosts have {n} different values of {}", group.topology_key),

@@ -1,3 +1,4 @@
+mod affinity;
 mod resources;
 
 use super::*;
@@ -67,8 +68,12 @@ fn members(hosts: &[&str]) -> Members {
     members
 }
 
+fn group_of(members: Members) -> Beside {
+    Beside { members, ..Beside::default() }
+}
+
 fn chosen<'a>(wanted: &Request, with: &[&str], hosts: &'a [Candidate]) -> Result<&'a str, Unplaced> {
-    choose(wanted, &members(with), hosts.iter(), PlacementPolicy::Balance)
+    choose(wanted, &group_of(members(with)), hosts.iter(), PlacementPolicy::Balance)
 }
 
 fn now(wanted: &Request, with: &[&str], hosts: &[Candidate]) -> String {
@@ -89,7 +94,7 @@ fn never(wanted: &Request, with: &[&str], hosts: &[Candidate]) -> (Reason, Strin
 fn the_host_with_the_largest_share_left_is_taken_or_with_packing_the_smallest() {
     let hosts = [host("a", 500), host("b", 900), host("c", 700)];
     assert_eq!(chosen(&request(100), &[], &hosts), Ok("b"));
-    let packed = choose(&request(100), &Members::new(), hosts.iter(), PlacementPolicy::Pack);
+    let packed = choose(&request(100), &Beside::default(), hosts.iter(), PlacementPolicy::Pack);
     assert_eq!(packed, Ok("a"));
 }
 
@@ -334,15 +339,15 @@ proptest! {
     ) {
         let key = if by_zone { ZONE } else { HOSTNAME_LABEL };
         let policy = if pack { PlacementPolicy::Pack } else { PlacementPolicy::Balance };
-        let mut members = Members::new();
+        let mut beside = Beside::default();
         let mut taken = BTreeSet::new();
         for (cpus, memory) in preferences {
             let wanted = Request { cpus, memory: memory << 20, group: group(Enforcement::Required, key), ..Request::default() };
-            let chosen = choose(&wanted, &members, hosts.iter(), policy).map(str::to_owned);
+            let chosen = choose(&wanted, &beside, hosts.iter(), policy).map(str::to_owned);
             let mut turned = hosts.clone();
             turned.rotate_left(turn % hosts.len());
             turned.reverse();
-            prop_assert_eq!(&chosen, &choose(&wanted, &members, turned.iter(), policy).map(str::to_owned));
+            prop_assert_eq!(&chosen, &choose(&wanted, &beside, turned.iter(), policy).map(str::to_owned));
             let Ok(name) = chosen else { continue };
             let host = hosts.iter_mut().find(|h| h.name == name).expect("it was a candidate");
             prop_assert!(host.ready && !host.cordoned);
@@ -352,7 +357,7 @@ proptest! {
             host.used.vms += 1;
             prop_assert!(host.used.cpus <= host.allocatable_cpus);
             prop_assert!(host.used.memory + host.used.vms * host.overhead <= host.allocatable_memory);
-            *members.entry(name).or_default() += 1;
+            *beside.members.entry(name).or_default() += 1;
         }
     }
 
@@ -360,11 +365,11 @@ proptest! {
     #[test]
     fn never_means_never_with_these_hosts(hosts in hosts(), memory in 1u64..1200, with in prop::collection::vec(0..7usize, 0..4)) {
         let names: Vec<String> = with.into_iter().map(|i| format!("h{i}")).collect();
-        let members = members(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        let beside = group_of(members(&names.iter().map(String::as_str).collect::<Vec<_>>()));
         let wanted = Request { group: group(Enforcement::Required, ZONE), ..request(memory) };
-        if let Err(Unplaced::Never(..)) = choose(&wanted, &members, hosts.iter(), PlacementPolicy::Balance) {
+        if let Err(Unplaced::Never(..)) = choose(&wanted, &beside, hosts.iter(), PlacementPolicy::Balance) {
             let best: Vec<Candidate> = hosts.into_iter().map(|h| Candidate { ready: true, cordoned: false, used: Usage::default(), ..h }).collect();
-            prop_assert!(choose(&wanted, &members, best.iter(), PlacementPolicy::Balance).is_err());
+            prop_assert!(choose(&wanted, &beside, best.iter(), PlacementPolicy::Balance).is_err());
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Which reconciles read what has changed of a VM: most changes are reports, which nothing else on its host reads.
 
 use berth_api::{Disk, Host, Network, VM, VMStatus, former_uid};
+use kube::ResourceExt;
 
-use crate::index::instance_of;
-use crate::key::{Key, kind};
+use crate::index::{Tables, instance_of};
+use crate::key::{Key, ObjectName, kind};
 
 /// Whether the reconcile of this key reads a part of the VM that differs.
 pub(super) fn is_concerned(key: &Key, old: &VM, new: &VM) -> bool {
@@ -15,9 +16,18 @@ pub(super) fn is_concerned(key: &Key, old: &VM, new: &VM) -> bool {
         usage(old) != usage(new)
     } else if key.kind == kind::<Disk>() {
         disks(old) != disks(new)
+    } else if key.kind == kind::<VM>() && key.name != ObjectName::of(new) {
+        old.labels() != new.labels() || admission_differs(old, new)
     } else {
         true
     }
+}
+
+/// Returns the other VMs here with a rule that keeps them apart from a VM: each reports that they are on one host.
+pub(super) fn kept_apart(name: &ObjectName, vm: &VM, tables: &Tables) -> Vec<Key> {
+    tables.vms_where(|other_name, other| {
+        other_name != name && other_name.namespace == name.namespace && other.kept_apart_from(vm).is_some()
+    })
 }
 
 /// Whether the decision about its admission differs, which its own reconcile reads from the status.
@@ -74,7 +84,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::key::ObjectName;
 
     fn vm(status: serde_json::Value) -> VM {
         serde_json::from_value(json!({
@@ -83,6 +92,18 @@ mod tests {
             "status": status,
         }))
         .expect("a VM")
+    }
+
+    #[test]
+    fn other_labels_concern_the_vms_that_are_kept_apart_and_a_report_does_not() {
+        let apart = Key::new::<VM>(ObjectName::new("ns", "apart"));
+        let before = vm(json!({"binding": {"host": "h", "epoch": 1}}));
+        let mut labelled = before.clone();
+        labelled.metadata.labels = Some([("app".to_owned(), "web".to_owned())].into());
+        assert!(is_concerned(&apart, &before, &labelled));
+        let mut reported = before.clone();
+        reported.spec.cpus = Some(4);
+        assert!(!is_concerned(&apart, &before, &reported));
     }
 
     fn concerned(old: &VM, new: &VM) -> [bool; 4] {

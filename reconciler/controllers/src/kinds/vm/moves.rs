@@ -151,11 +151,11 @@ fn why_not(cache: &Cache, config: &Config, vm: &VM, host: &str) -> Option<String
     }
     // The VM itself counts as a member of its group on the host that it leaves.
     if observed.group.is_some()
-        && let Some(members) = observed.members.get_mut(host)
+        && let Some(members) = observed.beside.members.get_mut(host)
     {
         *members = members.saturating_sub(1);
         if *members == 0 {
-            observed.members.remove(host);
+            observed.beside.members.remove(host);
         }
     }
     let request = match requirements(&left, &observed) {
@@ -163,7 +163,7 @@ fn why_not(cache: &Cache, config: &Config, vm: &VM, host: &str) -> Option<String
         Err((_, readiness, _)) => return Some(readiness.message().to_owned()),
     };
     let hosts = cache.index.capacity.hosts();
-    let chosen = scheduler::choose(&request, &observed.members, hosts, observed.policy);
+    let chosen = scheduler::choose(&request, &observed.beside, hosts, observed.policy);
     chosen.err().map(|why| why.readiness("").message().to_owned())
 }
 

@@ -14,7 +14,8 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::{
-    cache::capacity::{Demand, Members},
+    cache::affinity::Beside,
+    cache::capacity::Demand,
     cache::claims::Claim,
     cache::{Cache, shared_images::ForeignOriginal, users},
     config::Config,
@@ -55,8 +56,8 @@ pub(super) struct Observed {
     pub(super) image_hosts: BTreeSet<String>,
     /// The group it names, if that exists.
     pub(super) group: Option<Arc<PlacementGroup>>,
-    /// The number of other members of the group on each host.
-    pub(super) members: Members,
+    /// The other VMs that count for its group and its rules.
+    pub(super) beside: Beside,
     /// The network of each interface, if it exists.
     pub(super) networks: Vec<Option<Arc<Network>>>,
     /// A security group that it names and that does not exist.
@@ -179,7 +180,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
             backup_folders: BTreeSet::new(),
             image_hosts: BTreeSet::new(),
             group: None,
-            members: Members::new(),
+            beside: Beside::default(),
             networks,
             no_security_group: None,
             misnamed_address: None,
@@ -202,8 +203,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
     }
     let name = vm.spec.placement.as_ref().and_then(|p| p.group.as_ref());
     let group = name.and_then(|name| cache.tables.placement_groups.named(&namespace, name.as_str()).cloned());
-    // The VM itself has no host: every member counted is another VM.
-    let members = group.as_ref().map(|group| cache.index.group_hosts(&Key::of(group.as_ref())));
+    let beside = beside(cache, vm, group.as_deref());
     let claimed = group.as_ref().filter(|group| group.is_claimed());
     let taken = claimed.into_iter().flat_map(|group| topology::taken(group, vm).cloned()).collect();
     let fresh = Fresh { instance_id: format!("i-{}", identities.hex(12)), volume_ids, interfaces };
@@ -225,7 +225,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         image_hosts,
         disks,
         group,
-        members: members.unwrap_or_default(),
+        beside,
         networks,
         unshared_medium: unshared_medium(cache, vm),
         no_security_group: no_security_group(cache, vm),
@@ -242,6 +242,17 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         open_claims: topology::open(cache, vm),
         refused_by: refusal.map(|r| (r.host.clone(), r.message.clone())),
         fresh,
+    }
+}
+
+/// Returns the other VMs that count for the placement of a VM without a host.
+fn beside(cache: &Cache, vm: &VM, group: Option<&PlacementGroup>) -> Beside {
+    let (key, affinities) = (Key::of(vm), &cache.index.affinities);
+    Beside {
+        // The VM itself has no host: every member counted is another VM.
+        members: group.map(|group| cache.index.group_hosts(&Key::of(group))).unwrap_or_default(),
+        selected: vm.affinity().iter().map(|rule| affinities.selected(&key, rule)).collect(),
+        repelling: affinities.repelling(&key, vm.labels()),
     }
 }
 

@@ -6,7 +6,7 @@ use berth_api::{
     BridgeSpec, DEFAULT_NAME, Graphics, HOST_FINALIZER, Network, ObjectUse, Readiness, Reason, SizeError,
     UseKind, VM, VMState,
     hardware::is_machine_type,
-    vm::{NetworkInterface, declared_shares},
+    vm::{NetworkInterface, VMAffinity, declared_shares},
 };
 use kube::ResourceExt;
 
@@ -23,7 +23,7 @@ use crate::{
     placement_hold::awaits_its_host,
     plan::{Dependency, Outcome, Plan, QueuePosition, Step, namesakes},
     scheduler,
-    scheduler::{Group, Request},
+    scheduler::{AffinityRule, Group, Request},
 };
 
 /// Chooses its host, or returns its needs.
@@ -42,7 +42,7 @@ pub(super) fn place(vm: &VM, observed: &Observed, capacity: &HostCapacity) -> Pl
         }
         Ok(request) => request,
     };
-    match scheduler::choose(&request, &observed.members, capacity.hosts(), observed.policy) {
+    match scheduler::choose(&request, &observed.beside, capacity.hosts(), observed.policy) {
         Ok(host) => {
             let baseline = scheduler::cpu_baseline(&request, capacity.hosts());
             let pools = capacity.get(host).map(|c| scheduler::chosen_pools(c, &request)).unwrap_or_default();
@@ -235,7 +235,16 @@ pub(super) fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Bloc
         disk_hosts,
         refused_by: observed.refused_by.as_ref().map(|(host, _)| host.clone()),
         group,
+        affinity: affinity(vm),
+        repelling: observed.beside.repelling.keys().cloned().collect(),
     })
+}
+
+/// Returns its rules about other VMs.
+fn affinity(vm: &VM) -> Vec<AffinityRule> {
+    let rule =
+        |rule: &VMAffinity| AffinityRule { selects_itself: rule.selects(vm.labels()), rule: rule.clone() };
+    vm.affinity().iter().map(rule).collect()
 }
 
 /// Returns the machine type that a VM declares, or else the one with which it was first started.

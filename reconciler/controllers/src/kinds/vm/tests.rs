@@ -9,7 +9,8 @@ use tokio::time::Instant;
 use crate::{
     batch::WriteBatch,
     cache::Cache,
-    cache::capacity::{Demand, HostCapacity, Members},
+    cache::affinity::Beside,
+    cache::capacity::{Demand, HostCapacity},
     cache::claims::Claim,
     cache::shared_images::ForeignOriginal,
     config::Config,
@@ -96,7 +97,7 @@ fn observed(disk: Option<Arc<Disk>>) -> Observed {
             obstacle: None,
         }],
         group: None,
-        members: Members::new(),
+        beside: Beside::default(),
         networks: vec![Some(network())],
         no_security_group: None,
         policy: PlacementPolicy::Balance,

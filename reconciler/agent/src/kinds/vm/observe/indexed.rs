@@ -65,6 +65,7 @@ pub(super) fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed 
     let conflicts = conflicts.collect();
     let host = tables.hosts.get(&ObjectName::new("", ctx.host()));
     let group = placement::group_of(&tables, vm, name);
+    let misplaced = host.as_ref().and_then(|host| placement::misplaced(vm, group.as_deref(), host));
     Observed {
         now: Timestamp::UNIX_EPOCH,
         instance: String::new(),
@@ -127,7 +128,7 @@ pub(super) fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed 
         draining: host.as_ref().is_some_and(|h| h.spec.draining),
         at_shutdown: None,
         holder: Some(ctx.config.holder()),
-        misplaced: host.as_ref().and_then(|host| placement::misplaced(vm, group.as_deref(), host)),
+        misplaced: misplaced.or_else(|| placement::beside_another(&tables, vm, name)),
         restore: VmRestore::None,
         memory: None,
         booted_restored: None,

@@ -1,6 +1,6 @@
 //! Decisions whether a VM moves.
 
-use berth_api::{Host, HostStatus, StoragePool, vm::MOVE_ANNOTATION};
+use berth_api::{Host, HostStatus, StoragePool, placement_group::HOSTNAME_LABEL, vm::MOVE_ANNOTATION};
 use serde_json::{Value, json};
 
 use super::*;
@@ -73,6 +73,31 @@ async fn a_vm_moves_for_its_placement_only_if_it_declares_that_and_another_host_
     with_tpm.spec.tpm = Some(true);
     let why = decided(true, &with_tpm).expect("it is to move").expect_err("its TPM stays");
     assert!(why.contains("TPM"), "{why}");
+}
+
+#[tokio::test]
+async fn a_vm_moves_to_a_host_only_if_its_rules_about_other_vms_allow_that() {
+    let rules = json!([
+        {"name": "db", "vmSelector": {"app": "db"}},
+        {"name": "web", "vmSelector": {"app": "web"}, "strategy": "pack"},
+    ]);
+    let mut moving = vm(json!({"affinity": rules, "movePolicy": "WhenStopped"}), None);
+    moving.metadata.labels = Some([("app".to_owned(), "web".to_owned())].into());
+    let mut cache = cache(true, &moving);
+    let mut second = cache.index.capacity.get("h2").cloned().expect("it is there");
+    second.labels = [(HOSTNAME_LABEL.to_owned(), "h2".to_owned())].into();
+    cache.index.capacity.set_host(second);
+    assert_eq!(decide(&cache, &Config::new(), &moving), Some(Ok(())), "it is not beside itself on its host");
+    let mut db: VM = object(
+        "VM",
+        "db",
+        json!({"cpus": 1, "memory": "512Mi", "disks": [], "networkInterfaces": []}),
+        json!({"binding": {"host": "h2", "epoch": 1}}),
+    );
+    db.metadata.labels = Some([("app".to_owned(), "db".to_owned())].into());
+    cache.put(db, tokio::time::Instant::now());
+    let why = decide(&cache, &Config::new(), &moving).expect("it is to move").expect_err("h2 has the other");
+    assert!(why.contains("with a VM with app=db, from which affinity db keeps it apart"), "{why}");
 }
 
 #[tokio::test]
