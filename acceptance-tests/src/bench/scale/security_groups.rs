@@ -18,7 +18,6 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::Measured;
-use super::client::Plane;
 use super::seen::{Seen, Watching};
 use super::stage::Stage;
 use crate::api::{self, Api, Request};
