@@ -297,6 +297,25 @@ impl FakeSystem {
         self.state().networks.values().cloned().collect()
     }
 
+    /// Gives the host WireGuard with this public key, in Base64.
+    pub fn set_wireguard(&self, public_key: &str) {
+        self.state().facts.wireguard = Ok(crate::WireguardFacts {
+            public_key: public_key.to_owned(),
+            port: 51_847,
+            implementation: crate::WireguardImplementation::Kernel,
+        });
+    }
+
+    /// Returns the interface of WireGuard as last applied, if it is there.
+    pub fn wireguard_now(&self) -> Option<crate::WireguardConfig> {
+        self.state().wireguard.clone()
+    }
+
+    /// Takes the interface of WireGuard away, as another program may.
+    pub fn lose_wireguard(&self) {
+        self.state().wireguard = None;
+    }
+
     /// Returns the firewall as last applied.
     pub fn firewall_now(&self) -> Firewall {
         self.state().firewall.clone()

@@ -49,6 +49,7 @@ impl Unfit {
             Self::OtherNamespaces => format!("{count} reserved for other namespaces"),
             Self::NoTpm => format!("{count} without swtpm, which a TPM needs"),
             Self::NoVsock => format!("{count} without vsock devices"),
+            Self::NoWireguard => format!("{count} without WireGuard, which a network with encryption needs"),
             Self::NoEncryption => format!("{count} with an older agent, which does not encrypt disks"),
             Self::NoBridge => format!("{count} without {}", names(&request.bridges)),
             Self::NoDevice => format!("{count} that do not offer {}", devices(request)),
@@ -91,6 +92,11 @@ impl Unfit {
             Self::OtherNamespaces => format!("host {name} is reserved for other namespaces"),
             Self::NoTpm => format!("host {name} has no swtpm, which a TPM needs"),
             Self::NoVsock => format!("host {name} has no vsock devices (modprobe vhost_vsock)"),
+            Self::NoWireguard => {
+                format!(
+                    "host {name} has no WireGuard, which a network with encryption needs: see its status.wireguard"
+                )
+            }
             Self::NoEncryption => {
                 format!("host {name} has an older agent, which does not encrypt disks: upgrade berth there")
             }
@@ -315,6 +321,11 @@ fn never<'a>(
     {
         return Some((Reason::NoHostWithVsock, text));
     }
+    if let Some(text) =
+        never_with_wireguard(request, labelled.clone().filter(|c| tied.is_none_or(|t| c.name == *t)))
+    {
+        return Some((Reason::NotSupported, text));
+    }
     let on_bridges = labelled.clone().filter(|c| tied.is_none_or(|tied| c.name == *tied));
     if let Some(text) = never_on_bridges(request, on_bridges) {
         return Some((Reason::NoHostWithBridge, text));
@@ -438,6 +449,19 @@ fn never_with_vsock<'a>(
     let may_have = |c: &Candidate| c.allocatable_cpus == 0 || c.vsock;
     let text = "no host that it may run on has vsock devices: load the module there (modprobe vhost_vsock), or leave vsock out";
     let is_never = request.vsock && eligible.clone().next().is_some() && !eligible.clone().any(may_have);
+    is_never.then(|| text.to_owned())
+}
+
+/// Returns why none of these hosts can encrypt the packets of its networks.
+fn never_with_wireguard<'a>(
+    request: &Request,
+    eligible: impl Iterator<Item = &'a Candidate> + Clone,
+) -> Option<String> {
+    // A host that has not reported may have it.
+    let may_have = |c: &Candidate| c.allocatable_cpus == 0 || c.wireguard;
+    let text = "no host that it may run on has WireGuard, which a network with encryption needs: install wireguard-tools there \
+                (status.wireguard of the Hosts has the details), or use another network";
+    let is_never = request.wireguard && eligible.clone().next().is_some() && !eligible.clone().any(may_have);
     is_never.then(|| text.to_owned())
 }
 

@@ -15,6 +15,7 @@ use super::super::balancing::{self, Here, balance};
 use super::super::bridged::{advertised, bridged, over_an_interface, ports, refuse_public};
 use super::super::bridges::{Existing, assign};
 use super::super::config::{addresses, config};
+use super::super::encryption::wireguard;
 use super::super::exceptions::exceptions;
 use super::super::filters::{GroupsOf, filters};
 use super::super::isolation::isolated;
@@ -165,6 +166,7 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     wanted.networks = networks.into_values().collect();
     let interfaces: Vec<&InterfaceStatus> = guests.iter().flat_map(|guest| &guest.interfaces).collect();
     wanted.bridged = bridged(tables, &assigned.bridges, &interfaces);
+    wanted.wireguard = wireguard(tables, &assigned.bridges, seen.host);
     let bridges = wanted.bridged.iter().map(|network| network.bridge.clone());
     let over_interfaces: BTreeSet<String> = wanted.bridged.iter().filter_map(over_an_interface).collect();
     wanted.firewall.bridged = bridges.chain(over_interfaces).collect();
