@@ -297,15 +297,6 @@ impl FakeSystem {
         self.state().networks.values().cloned().collect()
     }
 
-    /// Gives the host WireGuard with this public key, in Base64.
-    pub fn set_wireguard(&self, public_key: &str) {
-        self.state().facts.wireguard = Ok(crate::WireguardFacts {
-            public_key: public_key.to_owned(),
-            port: 51_847,
-            implementation: crate::WireguardImplementation::Kernel,
-        });
-    }
-
     /// Returns the interface of WireGuard as last applied, if it is there.
     pub fn wireguard_now(&self) -> Option<crate::WireguardConfig> {
         self.state().wireguard.clone()
