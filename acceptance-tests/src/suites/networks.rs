@@ -1,5 +1,5 @@
 //! Bridged networks, from `examples/networks/bridge` and `vlan`: guests on a bridge of their hosts, or on one that berth makes over an
-//! interface, are machines of the network behind it.
+//! interface, are machines of the network behind it. Then a network that is encrypted between the hosts ([`encrypted`]).
 //!
 //! ```text
 //!            LAN 203.0.113.0/24, a namespace with a DHCP server at .1
@@ -7,6 +7,7 @@
 //!   h1 ─ lan0     h2 ─ vmbr0      beside the segment that the hosts themselves are on
 //! ```
 
+pub mod encrypted;
 pub mod lan;
 
 use std::time::Duration;
@@ -49,11 +50,13 @@ const USER_DATA: &str = include_str!("networks/static.sh");
 pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let parts = report.step("the programs are built", || kit.parts("networks"))?;
     let guest = report.step("the small guest is built", || kit.small_guest())?;
+    report.step("the programs of WireGuard are installed", encrypted::install)?;
     let mut fleet =
         report.step("berth up serves its segment, and its own host is ready", || Fleet::embedded(&parts))?;
     report.step("a second machine joins it", || fleet.join(2, &[]))?;
     let before = report.step("the empty hosts are looked at", || fleet.footprints())?;
-    let outcome = cases(report, &mut fleet, &guest);
+    let outcome =
+        cases(report, &mut fleet, &guest).and_then(|()| encrypted::cases(report, &mut fleet, &guest));
     if outcome.is_err() || report.count().failed > 0 {
         note(&fleet.keep_evidence());
     }

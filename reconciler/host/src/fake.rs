@@ -305,6 +305,7 @@ impl FakeSystem {
     /// Takes the interface of WireGuard away, as another program may.
     pub fn lose_wireguard(&self) {
         self.state().wireguard = None;
+        self.firewall_removed.notify_one();
     }
 
     /// Returns the firewall as last applied.

@@ -73,8 +73,8 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
     /// An empty `Firewall` removes everything. Does nothing if the rules are already in place.
     async fn apply_firewall(&self, firewall: &Firewall) -> Result<()>;
 
-    /// Waits until another program has removed berth's rules from the host's firewall, as `nft flush ruleset` does, or until the host
-    /// no longer answers for an announced IPv6 address, as after its interface was down. One caller at a time, which hears of each
+    /// Waits until another program has removed berth's rules from the host's firewall, as `nft flush ruleset` does, or the interface of
+    /// WireGuard, or until the host no longer answers for an announced IPv6 address, as after its interface was down. One caller at a time, which hears of each
     /// removal since its first call.
     async fn firewall_removed(&self) -> Result<()>;
 

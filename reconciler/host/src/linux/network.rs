@@ -386,6 +386,9 @@ impl LinuxNetworks {
     async fn answers_lost(&self, changes: &Changes) -> Result<()> {
         loop {
             changes.next().await;
+            if self.wireguard.is_lost().await? {
+                return Ok(());
+            }
             let announced = self.announcer.ipv6();
             if !announced.is_empty() && !public::is_answered(&Netlink::open()?, &announced).await? {
                 return Ok(());

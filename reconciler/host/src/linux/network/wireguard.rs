@@ -13,6 +13,7 @@ use std::fmt::Write;
 use std::net::Ipv6Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ipnet::Ipv6Net;
 use sha2::{Digest, Sha256};
@@ -68,13 +69,21 @@ pub(super) struct Wireguard {
     key: OnceCell<Key>,
     /// Whether the kernel had WireGuard when it was asked.
     kernel: OnceCell<bool>,
+    /// Whether the interface was made and not removed since.
+    is_made: AtomicBool,
     /// Locked by the one that changes the interface.
     changing: Mutex<()>,
 }
 
 impl Wireguard {
     pub(super) fn new(file: PathBuf) -> Self {
-        Self { file, key: OnceCell::new(), kernel: OnceCell::new(), changing: Mutex::default() }
+        Self {
+            file,
+            key: OnceCell::new(),
+            kernel: OnceCell::new(),
+            is_made: AtomicBool::new(false),
+            changing: Mutex::default(),
+        }
     }
 
     /// Returns the facts, and makes the key of this host if there is none.
@@ -110,6 +119,11 @@ impl Wireguard {
         Ok(links.iter().any(is_berths))
     }
 
+    /// Whether another program has removed the interface.
+    pub(super) async fn is_lost(&self) -> Result<bool> {
+        Ok(self.is_made.load(Ordering::Relaxed) && !self.is_there().await?)
+    }
+
     pub(super) async fn ensure(&self, config: &WireguardConfig) -> Result<()> {
         let _changing = self.changing.lock().await;
         let key = self.key().await?;
@@ -135,7 +149,11 @@ impl Wireguard {
         sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), "0").await?;
         let address = Ipv6Net::new(config.address, HOSTS.1).expect("at most 128");
         netlink.exact_ipv6_addresses(&link, &[address]).await?;
-        if link.up { Ok(()) } else { netlink.set_up(&link).await }
+        if !link.up {
+            netlink.set_up(&link).await?;
+        }
+        self.is_made.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     async fn make(&self, netlink: &Netlink, name: &str) -> Result<Link> {
@@ -160,6 +178,7 @@ impl Wireguard {
 
     pub(super) async fn remove(&self) -> Result<()> {
         let _changing = self.changing.lock().await;
+        self.is_made.store(false, Ordering::Relaxed);
         remove(&Netlink::open()?, None).await
     }
 }
