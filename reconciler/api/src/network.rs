@@ -2,7 +2,7 @@
 
 mod ipv6;
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use ipnet::Ipv4Net;
 use kube::{CustomResource, KubeSchema};
@@ -415,6 +415,16 @@ pub struct NetworkHost {
     /// With `encryption`: its key and where it receives encrypted packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wireguard: Option<WireguardPeer>,
+}
+
+impl NetworkHost {
+    /// The IPv4 address of the host itself, also if the packets of the network go to the one within WireGuard.
+    pub fn host_address(&self) -> Option<Ipv4Addr> {
+        match &self.wireguard {
+            Some(peer) => peer.endpoint.parse::<SocketAddrV4>().ok().map(|endpoint| *endpoint.ip()),
+            None => self.address.parse().ok(),
+        }
+    }
 }
 
 /// The maximum number of entries in `status.names`.

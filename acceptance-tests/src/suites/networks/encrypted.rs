@@ -2,6 +2,8 @@
 //!
 //! The kernel of a test machine often has no WireGuard: hosts then use wireguard-go, each in its own network namespace.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -43,7 +45,7 @@ pub fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Resu
                 })?;
                 keys.push(status["publicKey"].clone());
                 let file = fleet.member(host)?.berth.state().join("wireguard.key");
-                let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file)?.permissions());
+                let mode = fs::metadata(&file)?.permissions().mode();
                 ensure!(mode & 0o777 == 0o600, "{mode:o}");
             }
             ensure!(keys[0] != keys[1], "{keys:?}");

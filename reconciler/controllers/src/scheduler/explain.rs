@@ -1,5 +1,7 @@
 //! Explains to the user why no host takes a VM: with the numbers, and with the change that would help.
 
+mod capabilities;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write,
@@ -316,15 +318,10 @@ fn never<'a>(
         let text = format!("{text}: install swtpm there (Debian: apt install swtpm), or leave tpm out");
         return Some((Reason::NoHostWithTPM, text));
     }
-    if let Some(text) =
-        never_with_vsock(request, labelled.clone().filter(|c| tied.is_none_or(|t| c.name == *t)))
+    if let Some(found) =
+        capabilities::never(request, labelled.clone().filter(|c| tied.is_none_or(|t| c.name == *t)))
     {
-        return Some((Reason::NoHostWithVsock, text));
-    }
-    if let Some(text) =
-        never_with_wireguard(request, labelled.clone().filter(|c| tied.is_none_or(|t| c.name == *t)))
-    {
-        return Some((Reason::NotSupported, text));
+        return Some(found);
     }
     let on_bridges = labelled.clone().filter(|c| tied.is_none_or(|tied| c.name == *tied));
     if let Some(text) = never_on_bridges(request, on_bridges) {
@@ -438,31 +435,6 @@ fn never_with_devices<'a>(
         self::names(&names)
     );
     Some((Reason::NotSupported, text))
-}
-
-/// Returns why none of these hosts can give it a vsock device.
-fn never_with_vsock<'a>(
-    request: &Request,
-    eligible: impl Iterator<Item = &'a Candidate> + Clone,
-) -> Option<String> {
-    // A host that has not reported may have them.
-    let may_have = |c: &Candidate| c.allocatable_cpus == 0 || c.vsock;
-    let text = "no host that it may run on has vsock devices: load the module there (modprobe vhost_vsock), or leave vsock out";
-    let is_never = request.vsock && eligible.clone().next().is_some() && !eligible.clone().any(may_have);
-    is_never.then(|| text.to_owned())
-}
-
-/// Returns why none of these hosts can encrypt the packets of its networks.
-fn never_with_wireguard<'a>(
-    request: &Request,
-    eligible: impl Iterator<Item = &'a Candidate> + Clone,
-) -> Option<String> {
-    // A host that has not reported may have it.
-    let may_have = |c: &Candidate| c.allocatable_cpus == 0 || c.wireguard;
-    let text = "no host that it may run on has WireGuard, which a network with encryption needs: install wireguard-tools there \
-                (status.wireguard of the Hosts has the details), or use another network";
-    let is_never = request.wireguard && eligible.clone().next().is_some() && !eligible.clone().any(may_have);
-    is_never.then(|| text.to_owned())
 }
 
 /// Returns why none of these hosts has the folders that it mounts.

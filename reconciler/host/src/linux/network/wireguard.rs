@@ -90,7 +90,7 @@ impl Wireguard {
     pub(super) async fn facts(&self) -> Result<WireguardFacts> {
         WG.find()?;
         let settings = Path::new("/proc/sys/net/ipv6/conf");
-        if !blocking(|| settings.exists()).await {
+        if !blocking(move || settings.exists()).await {
             let detail = "IPv6 is turned off on this host, and encrypted packets need it: start its kernel without ipv6.disable=1";
             return Err(netlink::network("use", "WireGuard", detail));
         }

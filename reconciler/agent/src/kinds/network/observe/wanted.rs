@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use berth_api::vm::InterfaceStatus;
-use berth_api::{IPPoolMode, VM};
+use berth_api::{IPPoolMode, NetworkHost, VM};
 use berth_host::{Forward, Lease, Nat, NetworkConfig};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -241,12 +241,9 @@ fn closed(
         closed.extend(tables.host_addresses.listed().into_iter().flatten().copied().map(IpNet::from));
     }
     for network in bridges.keys().filter_map(|name| find(tables, name)) {
-        let hosts = network.status.iter().flat_map(|s| s.hosts.iter().map(|h| &h.address));
-        closed.extend(
-            hosts
-                .filter_map(|address| address.parse::<Ipv4Addr>().ok())
-                .map(|address| IpNet::from(IpAddr::V4(address))),
-        );
+        let hosts = network.status.iter().flat_map(|status| &status.hosts);
+        let addresses = hosts.filter_map(NetworkHost::host_address);
+        closed.extend(addresses.map(|address| IpNet::from(IpAddr::V4(address))));
     }
     let (ipv4, ipv6) = by_family(&closed);
     (Ipv4Net::aggregate(&ipv4), Ipv6Net::aggregate(&ipv6))

@@ -214,10 +214,8 @@ impl<'a> Walk<'a> {
             return self.undecided(SENDER, by(), detail);
         }
         self.step(SENDER, StepResult::Note, by(), "it comes by the tunnel of the network, from another host");
-        if !self.note_encryption(bridge) {
-            let packets = "the packets of tunnels (UDP port 4789)";
-            self.chains_of_others(("ip", "input"), packets, |c| c.tunnels)?;
-        }
+        let family = if self.note_encryption(bridge) { "ip6" } else { "ip" };
+        self.chains_of_others((family, "input"), "the packets of tunnels (UDP port 4789)", |c| c.tunnels)?;
         self.frame.by = tunnel::name_of(bridge);
         self.hook("bridge", "prerouting")?;
         self.delivered_on(bridge, to)
@@ -349,6 +347,7 @@ impl<'a> Walk<'a> {
         self.hook_with_source("inet", "postrouting", *source)?;
         let relayed = interface.strip_prefix(OUTER_PREFIX).map(|rest| format!("{BRIDGE_PREFIX}{rest}"));
         if let Some(bridge) = relayed {
+            self.note_encryption(&bridge);
             return Way::Break(TraceEnd::Tunnel { network: bridge, packet: self.frame.now });
         }
         if !interface.starts_with(BRIDGE_PREFIX) {
