@@ -55,8 +55,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
         report.step("berth up serves its segment, and its own host is ready", || Fleet::embedded(&parts))?;
     report.step("a second machine joins it", || fleet.join(2, &[]))?;
     let before = report.step("the empty hosts are looked at", || fleet.footprints())?;
-    let outcome =
-        cases(report, &mut fleet, &guest).and_then(|()| encrypted::cases(report, &mut fleet, &guest));
+    let outcome = cases(report, &mut fleet, &guest).and_then(|()| encrypted::cases(report, &fleet, &guest));
     if outcome.is_err() || report.count().failed > 0 {
         note(&fleet.keep_evidence());
     }

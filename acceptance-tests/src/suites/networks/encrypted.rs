@@ -4,10 +4,9 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::hosts::map;
 use super::{ANSWER, REPORTED, SOON, nft};
@@ -32,7 +31,7 @@ pub fn install() -> Result<()> {
     prerequisites::install(PROGRAMS)
 }
 
-pub fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<()> {
+pub fn cases(report: &mut Report, fleet: &Fleet, guest: &GuestImage) -> Result<()> {
     report.case(
         "each host has a key of its own, which only root reads there, and reports the public one",
         || {
@@ -63,7 +62,7 @@ pub fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Resu
             let network = fleet.kubectl().object("network", "ledger")?;
             let hosts = network["status"]["hosts"].as_array().context("no hosts")?;
             ensure!(network["status"]["mtu"] == MTU && hosts.len() == 2, "{:#}", network["status"]);
-            let is_within = |host: &serde_json::Value| {
+            let is_within = |host: &Value| {
                 host["address"].as_str().is_some_and(|address| address.starts_with("fd62:6572:7468:"))
             };
             ensure!(hosts.iter().all(is_within), "{hosts:?}");
@@ -150,7 +149,8 @@ fn reaches(fleet: &Fleet, from: &Guest, to: &Guest) -> Result<()> {
 }
 
 /// Counts the packets that a host receives from another one: those of WireGuard, and all that are neither of these nor of the connections
-/// of TCP between agents and the control plane, such as tunnels' packets without encryption.
+/// of TCP between agents and the control plane, such as tunnels' packets without encryption. ICMP is the answer to packets for an interface
+/// that is away.
 fn capture(machine: &Namespace, from: &str) -> Result<()> {
     nft(machine, &["add table ip seen"])?;
     nft(machine, &["add chain ip seen received { type filter hook prerouting priority -300; }"])?;
@@ -159,7 +159,8 @@ fn capture(machine: &Namespace, from: &str) -> Result<()> {
     let is_message = "@th,72,24 0";
     nft(machine, &[&format!("{received} udp dport {PORT} {is_message} counter comment \"encrypted\"")])?;
     nft(machine, &[&format!("{received} udp dport {PORT} {is_message} return")])?;
-    nft(machine, &[&format!("{received} meta l4proto != tcp counter comment \"others\"")]).map(drop)
+    nft(machine, &[&format!("{received} meta l4proto != {{ tcp, icmp }} counter comment \"others\"")])
+        .map(drop)
 }
 
 fn only_encrypted(machine: &Namespace) -> Result<()> {

@@ -84,7 +84,8 @@ mod tests {
     #[test]
     fn the_peers_are_the_hosts_of_all_encrypted_networks_here() {
         let index = Index::default();
-        let bridges = ["a", "b", "c"].map(|name| (format!("ns/{name}"), format!("bth-{name}"))).into();
+        let bridges: BTreeMap<String, String> =
+            ["a", "b", "c"].map(|name| (format!("ns/{name}"), format!("bth-{name}"))).into();
         let plain = json!({"name": "h1", "address": "192.0.2.1"});
         for network in [
             network("a", "WireGuard", &[host("h1", 0), host("h2", 1)]),
