@@ -212,7 +212,7 @@ pub const ALL: &[Suite] = &[
     },
     Suite {
         name: "networks",
-        about: "guests on bridges of two hosts: static addresses and those of another DHCP server, filters, faults",
+        about: "guests on bridges of two hosts: static addresses and those of another DHCP server, filters, faults; a network encrypted between them",
         limit: minutes(15),
         obstacle: needs_root,
         alone: false,

@@ -23,7 +23,8 @@ use crate::{
 pub struct Network;
 
 /// The attributes that cannot change.
-const FIXED: [&str; 8] = ["cidr", "ipv6_cidr", "type", "bridge", "ipv4", "ipv6", "dhcp4", "dhcp6"];
+const FIXED: [&str; 9] =
+    ["cidr", "ipv6_cidr", "type", "bridge", "ipv4", "ipv6", "dhcp4", "dhcp6", "encryption"];
 
 /// The most characters of all search domains: more does not fit into a packet of DHCP.
 const MOST_OF_DOMAINS: usize = 100;
@@ -100,6 +101,7 @@ impl ResourceKind for Network {
             Field::spec("dhcp4", Shape::Bool).effect(Effect::Replace),
             Field::spec("dhcp6", Shape::Bool).effect(Effect::Replace),
             Field::spec("isolated", Shape::Bool),
+            Field::spec("encryption", Shape::Text(Form::Any)).effect(Effect::Replace),
             Field::spec("mtu", Shape::Integer).effect(Effect::PowerCycle),
         ]
     }
@@ -116,12 +118,14 @@ impl ResourceKind for Network {
         found
     }
 
-    /// An attribute that is left out is `true`: declaring that replaces nothing.
+    /// An attribute that is left out is `true`, or `None`: declaring that replaces nothing.
     fn refine(&self, change: &mut PlannedChange<'_>) {
-        let is_on =
-            |state: &Value, name: &str| state.get(name).is_null() || state.get(name).as_bool() == Some(true);
-        for name in ["dhcp4", "dhcp6"] {
-            if !is_on(change.prior, name) || !is_on(&change.planned, name) {
+        let is_usual = |state: &Value, name: &str| {
+            let value = state.get(name);
+            value.is_null() || value.as_bool() == Some(true) || value.as_str() == Some("None")
+        };
+        for name in ["dhcp4", "dhcp6", "encryption"] {
+            if !is_usual(change.prior, name) || !is_usual(&change.planned, name) {
                 continue;
             }
             let path = AttributePath::root(name);
@@ -227,7 +231,7 @@ fn is_berths(name: &str) -> bool {
         || name.strip_prefix("btt").is_some_and(is_tap)
 }
 
-/// Refuses a way out of a bridge and its isolation, and a way out of IPv6 without a prefix.
+/// Refuses a way out of a bridge, its isolation and its encryption, and a way out of IPv6 without a prefix.
 fn check_egress(config: &Value) -> Option<Diagnostic> {
     let (prefix, egress) = (config.get("ipv6_cidr"), config.get("ipv6_egress"));
     let at = AttributePath::root;
@@ -238,6 +242,11 @@ fn check_egress(config: &Value) -> Option<Diagnostic> {
     if config.get("isolated").as_bool() == Some(true) && config.get("type").as_str() == Some("Bridge") {
         let detail = "isolated: only a network of type \"Overlay\" has it. On a bridge, guests of different hosts reach each other by the network of the hosts; isolate them on its switch. Leave it out.";
         return Some(Diagnostic::error("Isolation on a bridge", detail).at(at("isolated")));
+    }
+    let is_encrypted = config.get("encryption").as_str().is_some_and(|encryption| encryption != "None");
+    if is_encrypted && config.get("type").as_str() == Some("Bridge") {
+        let detail = "encryption: only a network of type \"Overlay\" has it. On a bridge, packets between hosts are those of the network of the hosts. Leave it out.";
+        return Some(Diagnostic::error("Encryption on a bridge", detail).at(at("encryption")));
     }
     let is_open = egress.as_str().is_some_and(|egress| egress != "None");
     if is_open && config.get("type").as_str() == Some("Bridge") {

@@ -75,6 +75,7 @@ pub(crate) fn checks(facts: &DoctorFacts) -> Vec<Check> {
         network::tun(facts),
         network::bridge(facts),
         network::vxlan(facts),
+        network::wireguard(facts),
         network::vhost_net(facts),
         network::vhost_vsock(facts),
         network::nft(facts),

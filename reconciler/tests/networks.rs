@@ -5,6 +5,8 @@
 mod addresses;
 #[path = "networks/bridges.rs"]
 mod bridges;
+#[path = "networks/encryption.rs"]
+mod encryption;
 #[path = "shared/image.rs"]
 mod image;
 #[path = "shared/installed.rs"]

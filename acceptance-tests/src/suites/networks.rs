@@ -1,5 +1,5 @@
 //! Bridged networks, from `examples/networks/bridge` and `vlan`: guests on a bridge of their hosts, or on one that berth makes over an
-//! interface, are machines of the network behind it.
+//! interface, are machines of the network behind it. Then a network that is encrypted between the hosts ([`encrypted`]).
 //!
 //! ```text
 //!            LAN 203.0.113.0/24, a namespace with a DHCP server at .1
@@ -9,6 +9,7 @@
 //!
 //! The same on `berth up` and on a real Kubernetes control plane.
 
+pub mod encrypted;
 pub mod lan;
 
 use std::time::Duration;
@@ -51,6 +52,7 @@ const USER_DATA: &str = include_str!("networks/static.sh");
 pub fn embedded(kit: &Kit, report: &mut Report) -> Result<()> {
     let parts = report.step("the programs are built", || kit.parts("networks"))?;
     let guest = report.step("the small guest is built", || kit.small_guest())?;
+    report.step("the programs of WireGuard are installed", encrypted::install)?;
     let mut fleet =
         report.step("berth up serves its segment, and its own host is ready", || Fleet::embedded(&parts))?;
     report.step("a second machine joins it", || fleet.join(2, &[]))?;
@@ -61,6 +63,7 @@ pub fn embedded(kit: &Kit, report: &mut Report) -> Result<()> {
 pub fn kubernetes(kit: &Kit, report: &mut Report) -> Result<()> {
     let parts = report.step("the programs are built", || kit.parts("networks-kubernetes"))?;
     let guest = report.step("the small guest is built", || kit.small_guest())?;
+    report.step("the programs of WireGuard are installed", encrypted::install)?;
     let programs = report.step("kube-apiserver is built from source", || kit.kubernetes())?;
     let mut fleet = report.step("kube-apiserver serves the segment, with berth's definitions", || {
         Fleet::kubernetes(&parts, &programs)
@@ -74,7 +77,7 @@ pub fn kubernetes(kit: &Kit, report: &mut Report) -> Result<()> {
 
 fn run_cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<()> {
     let before = report.step("the empty hosts are looked at", || fleet.footprints())?;
-    let outcome = cases(report, fleet, guest);
+    let outcome = cases(report, fleet, guest).and_then(|()| encrypted::cases(report, fleet, guest));
     if outcome.is_err() || report.count().failed > 0 {
         note(&fleet.keep_evidence());
     }

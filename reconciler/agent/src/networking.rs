@@ -26,7 +26,7 @@ use crate::key::{Key, ObjectName};
 use berth_engine::Queue;
 use berth_host::{
     BridgeChoice, BridgedNetwork, Firewall, HostBridge, HostInterface, HostLinks, NetworkConfig, Route,
-    System,
+    System, WireguardConfig,
 };
 
 pub(crate) use checks::{Check, CheckedTarget, Checks, Health};
@@ -67,6 +67,8 @@ pub(crate) struct Applied {
     pub(crate) networks: BTreeMap<String, NetworkConfig>,
     /// Parts of bridged networks, by bridge.
     pub(crate) bridged: BTreeMap<String, BridgedNetwork>,
+    /// The interface of WireGuard, if there is one.
+    pub(crate) wireguard: Option<WireguardConfig>,
     pub(crate) firewall: Option<Firewall>,
     /// Public addresses of VMs here that are not forwarded, and why.
     pub(crate) refused: BTreeMap<IpAddr, RefusedAddress>,

@@ -144,7 +144,7 @@ async fn restore_firewall(ctx: &Context) {
             Ok(()) if ctx.networks.applied().firewall.as_ref().is_some_and(Firewall::is_empty) => {}
             Ok(()) => {
                 tracing::warn!(
-                    "the firewall rules, or the answers for public IPv6 addresses, have been removed: they are made again"
+                    "the firewall rules, the interface of WireGuard, or the answers for public IPv6 addresses have been removed: they are made again"
                 );
                 ctx.networks.applied().firewall = None;
                 ctx.queue.add(Key::networks());

@@ -59,6 +59,8 @@ pub enum ConditionType {
     Forwarding,
     /// A network's declared MTU fits between its hosts. Present only while it does not.
     MTUFits,
+    /// The packets of an encrypted Network pass between all hosts with VMs of it. Present only while a host cannot encrypt.
+    TunnelsEncrypted,
     /// A host can make the public addresses of its VMs reachable. Present only while it cannot.
     PublicAddresses,
     /// The bridges and interfaces that Networks of VMs on a host need are there and connected. Present only while one is not.
@@ -104,6 +106,7 @@ impl ConditionType {
             Self::Accelerated => "Accelerated",
             Self::Forwarding => "Forwarding",
             Self::MTUFits => "MTUFits",
+            Self::TunnelsEncrypted => "TunnelsEncrypted",
             Self::PublicAddresses => "PublicAddresses",
             Self::NetworksConnected => "NetworksConnected",
             Self::HostAddresses => "HostAddresses",

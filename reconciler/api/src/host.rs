@@ -18,6 +18,7 @@ use crate::{
     storage_pool::HostPool,
     taken::HugeMemory,
     vgpus::HostVgpus,
+    wireguard::HostWireguard,
 };
 pub use left_over::{HeldPublicIP, Orphan, OrphanOwner, RetainedVolume, TrashedSource, TrashedVolume};
 
@@ -189,6 +190,10 @@ pub struct HostStatus {
     /// Whether the host's kernel has VLANs, which Networks with `bridge.vlan` need.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlans: Option<bool>,
+    /// WireGuard on this host, which Networks with `encryption` need. Absent in the report of an older agent, on whose host no VM of such a
+    /// Network is placed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wireguard: Option<HostWireguard>,
     /// QEMU's version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]

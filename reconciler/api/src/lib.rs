@@ -17,7 +17,7 @@
 //!                          guest (of a VM's status)   probe (of a VM)
 //!
 //!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   join (of a host)   user_data (cloud-init syntax)
-//!                          password, sysprep (of a guest)
+//!                          password, sysprep (of a guest)   wireguard (of a host and a Network)
 //!                          console, guest_access (ways into a guest), packet_trace, image_upload
 //!                          image_download ─▶ image_copy      disk_read ─▶ console
 //!                          unparsed (objects of any kind as text) ─▶ json_kind (the JSON of each kind, compiled once)
@@ -95,6 +95,7 @@ pub mod vm;
 pub mod vm_class;
 pub mod vm_group;
 pub mod vm_snapshot;
+pub mod wireguard;
 
 pub use backup::{Backup, BackupSpec, BackupStatus, BackupVerification, RequestedVerification};
 pub use backup_repository::{
@@ -128,8 +129,8 @@ pub use key_class::{
 };
 pub use name::ResourceName;
 pub use network::{
-    Allocation, Egress, Ipv4Spec, Ipv6Spec, Network, NetworkHost, NetworkName, NetworkSpec, NetworkStatus,
-    NetworkType,
+    Allocation, Egress, Encryption, Ipv4Spec, Ipv6Spec, Network, NetworkHost, NetworkName, NetworkSpec,
+    NetworkStatus, NetworkType,
 };
 pub use object_user::{LISTED_USERS, ObjectUser, in_use, listed_users};
 pub use passthrough::{DeviceBus, DeviceCounts, DeviceName, OfferedDevices, PciDevices, UsbDevices};
@@ -160,6 +161,7 @@ pub use vm_group::{
     BootStep, GroupPower, MemberKind, MemberPower, VMGroup, VMGroupMember, VMGroupSpec, VMGroupStatus,
 };
 pub use vm_snapshot::{SnapshotOfDisk, VMSnapshot, VMSnapshotSpec, VMSnapshotStatus};
+pub use wireguard::{HostWireguard, WireguardPeer};
 
 /// The API group of every kind.
 pub const GROUP: &str = "berth.dev";

@@ -2,7 +2,7 @@
 
 mod ipv6;
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use ipnet::Ipv4Net;
 use kube::{CustomResource, KubeSchema};
@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{BridgeSpec, Conditions, ObjectUser, ResourceName};
+use crate::{BridgeSpec, Conditions, ObjectUser, ResourceName, WireguardPeer};
 
 pub use ipv6::{Ipv6Spec, ipv6_at};
 
@@ -65,6 +65,8 @@ pub use ipv6::{Ipv6Spec, ipv6_at};
     validation = Rule::new("!has(self.ipv6) || !has(self.ipv6.range) || !has(self.ipv6CIDR) || !isCIDR(self.ipv6CIDR) || self.ipv6.range.split('-').all(a, isIP(a) && cidr(self.ipv6CIDR).containsIP(a))").message("ipv6.range must be two addresses of ipv6CIDR, such as 2001:db8:7::1000-2001:db8:7::1fff").field_path(".ipv6"),
     validation = Rule::new("!has(self.ipv6Egress) || self.ipv6Egress == 'None' || !(has(self.type) && self.type == 'Bridge')").message("ipv6Egress is for a Network of type Overlay: on a Bridge, guests are machines of its network").field_path(".ipv6Egress"),
     validation = Rule::new("!has(self.isolated) || !self.isolated || !(has(self.type) && self.type == 'Bridge')").message("isolated is for a Network of type Overlay: on a Bridge, guests of different hosts reach each other by the network of the hosts, whose switch can isolate them").field_path(".isolated"),
+    validation = Rule::new("(has(self.encryption) ? self.encryption : 'None') == (has(oldSelf.encryption) ? oldSelf.encryption : 'None')").message("encryption cannot change: hosts would send unencrypted packets until all of them have changed; create another Network").field_path(".encryption"),
+    validation = Rule::new("!has(self.encryption) || self.encryption == 'None' || !(has(self.type) && self.type == 'Bridge')").message("encryption is for a Network of type Overlay: on a Bridge, packets between hosts are those of the network of the hosts").field_path(".encryption"),
     validation = Rule::new("!has(self.dnsDomain) || !(has(self.type) && self.type == 'Bridge')").message("dnsDomain is for a Network of type Overlay: on a Bridge, berth has no name server").field_path(".dnsDomain"),
     validation = Rule::new("!has(self.dnsDomain) || !has(self.searchDomains) || self.dnsDomain.size() + self.searchDomains.join('').size() <= 100").message("dnsDomain is the first of the search domains, and they must have at most 100 characters in total: more does not fit into a packet of DHCP").field_path(".dnsDomain"),
     validation = Rule::new("!has(self.ipv6Egress) || self.ipv6Egress == 'None' || has(self.ipv6CIDR)").message("ipv6Egress needs ipv6CIDR").field_path(".ipv6Egress"),
@@ -118,6 +120,7 @@ pub struct NetworkSpec {
     #[serde(default, skip_serializing_if = "String::is_empty", rename = "ipv6CIDR")]
     #[schemars(length(max = 43))]
     #[x_kube(validation = Rule::new("self.matches('^(f[cd][0-9a-f]{2}|[23][0-9a-f]{3}):')").message("must be of fc00::/7 (unique local) or 2000::/3 (global), in lower case, such as fd00:60::/64"))]
+    #[x_kube(validation = Rule::new("!self.startsWith('fd62:6572:7468:')").message("is within fd62:6572:7468::/48, which hosts use for encrypted packets: choose another prefix"))]
     #[x_kube(validation = Rule::new("isCIDR(self) && cidr(self).ip().family() == 6 && cidr(self).masked() == cidr(self) && cidr(self).prefixLength() == 64").message("must be an IPv6 prefix such as fd00:60::/64, with no host bits set and a length of 64"))]
     pub ipv6_cidr: String,
     /// The way of IPv6 packets of guests to the outside, like NAT for IPv4: `None` (default): there is none, and guests get no default
@@ -178,8 +181,13 @@ pub struct NetworkSpec {
     /// connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolated: Option<bool>,
+    /// Whether the packets of an `Overlay` are encrypted between hosts: `None` (default), or `WireGuard`. With `WireGuard`, VMs are placed
+    /// only on hosts that can encrypt (`status.wireguard` of the Host), and no packet of the Network leaves a host unencrypted for another
+    /// one, nor is one accepted. Packets to the outside are not encrypted. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<Encryption>,
     /// The largest packet, in bytes; guests get it by DHCP. Default 1500, or with several hosts what fits through the
-    /// tunnels between them: 50 less than their interfaces carry. One that does not fit is lowered, and the
+    /// tunnels between them: 50 less than their interfaces carry, 130 less with `encryption`. One that does not fit is lowered, and the
     /// condition `MTUFits` is False. On a `Bridge`, a host whose bridge or interface carries less starts none of its VMs. A change reaches guests at their next start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 576, max = 9216))]
@@ -207,6 +215,14 @@ pub enum NetworkType {
     #[default]
     Overlay,
     Bridge,
+}
+
+/// The encryption of a Network's packets between hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Encryption {
+    #[default]
+    None,
+    WireGuard,
 }
 
 /// The way of guests' packets to the outside.
@@ -301,6 +317,11 @@ impl Network {
         self.spec.isolated == Some(true) && self.host_bridge().is_none()
     }
 
+    /// Whether its packets between hosts are encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.spec.encryption == Some(Encryption::WireGuard) && self.host_bridge().is_none()
+    }
+
     /// Whether it is an overlay whose DHCP server gives no IPv4 address to an interface that declares this.
     pub fn is_without_dhcp4(&self, of_interface: Option<bool>) -> bool {
         self.host_bridge().is_none() && of_interface.or(self.spec.dhcp4) == Some(false)
@@ -352,7 +373,7 @@ pub struct NetworkStatus {
     /// The generation that these conditions describe; -1 before the first report.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
-    /// `Ready`; `MTUFits`, only while it is `False`.
+    /// `Ready`; `MTUFits` and `TunnelsEncrypted`, only while they are `False`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
@@ -364,7 +385,7 @@ pub struct NetworkStatus {
     /// The largest packet, in bytes, that guests are given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<i64>,
-    /// The hosts it is on, by name: those with a VM of it that have reported their address.
+    /// The hosts it is on, by name: those with a VM of it that have reported their address, and with `encryption` their key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4096))]
     pub hosts: Vec<NetworkHost>,
@@ -389,8 +410,21 @@ pub struct NetworkStatus {
 pub struct NetworkHost {
     /// The Host's name.
     pub name: String,
-    /// The address the other hosts send the network's packets to.
+    /// The address the other hosts send the network's packets to; with `encryption` the one within WireGuard.
     pub address: String,
+    /// With `encryption`: its key and where it receives encrypted packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wireguard: Option<WireguardPeer>,
+}
+
+impl NetworkHost {
+    /// The IPv4 address of the host itself, also if the packets of the network go to the one within WireGuard.
+    pub fn host_address(&self) -> Option<Ipv4Addr> {
+        match &self.wireguard {
+            Some(peer) => peer.endpoint.parse::<SocketAddrV4>().ok().map(|endpoint| *endpoint.ip()),
+            None => self.address.parse().ok(),
+        }
+    }
 }
 
 /// The maximum number of entries in `status.names`.
@@ -485,6 +519,16 @@ mod tests {
         assert!(usual.is_without_dhcp6(Some(false)));
         let bridge = network(json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.0.0.0/24"}));
         assert!(!bridge.is_without_dhcp4(Some(false)) && !bridge.is_without_dhcp6(Some(false)));
+    }
+
+    #[test]
+    fn an_overlay_is_encrypted_if_it_declares_it() {
+        let encrypted = |spec: serde_json::Value| network(spec).is_encrypted();
+        assert!(encrypted(json!({"cidr": "10.77.0.0/16", "encryption": "WireGuard"})));
+        assert!(!encrypted(json!({"cidr": "10.77.0.0/16", "encryption": "None"})));
+        assert!(!encrypted(json!({"cidr": "10.77.0.0/16"})));
+        let text = serde_json::to_value(network(json!({"cidr": "10.77.0.0/16"})).spec).expect("JSON");
+        assert_eq!(text.get("encryption"), None);
     }
 
     #[test]

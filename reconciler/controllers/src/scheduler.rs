@@ -53,6 +53,8 @@ pub(crate) struct Request {
     pub(crate) tpm: bool,
     /// Whether it has a vsock device.
     pub(crate) vsock: bool,
+    /// Whether it has an interface on an encrypted network.
+    pub(crate) wireguard: bool,
     /// Whether it has an encrypted disk.
     pub(crate) disk_encryption: bool,
     /// The PCI and USB devices and vGPUs that it takes, by name.
@@ -122,6 +124,7 @@ enum Unfit {
     OtherNamespaces,
     NoTpm,
     NoVsock,
+    NoWireguard,
     NoEncryption,
     NoBridge,
     NoDevice,
@@ -316,6 +319,7 @@ fn filter(request: &Request, rules: &Rules<'_, '_>, candidate: &Candidate) -> Re
     check(takes_namespace(candidate, request), Unfit::OtherNamespaces)?;
     check(candidate.tpm || !request.tpm, Unfit::NoTpm)?;
     check(candidate.vsock || !request.vsock, Unfit::NoVsock)?;
+    check(candidate.wireguard || !request.wireguard, Unfit::NoWireguard)?;
     check(candidate.disk_encryption || !request.disk_encryption, Unfit::NoEncryption)?;
     check(candidate.networks.why_not(&request.bridges).is_none(), Unfit::NoBridge)?;
     check(offers_devices(candidate, request), Unfit::NoDevice)?;

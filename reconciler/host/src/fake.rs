@@ -297,6 +297,17 @@ impl FakeSystem {
         self.state().networks.values().cloned().collect()
     }
 
+    /// Returns the interface of WireGuard as last applied, if it is there.
+    pub fn wireguard_now(&self) -> Option<crate::WireguardConfig> {
+        self.state().wireguard.clone()
+    }
+
+    /// Takes the interface of WireGuard away, as another program may.
+    pub fn lose_wireguard(&self) {
+        self.state().wireguard = None;
+        self.firewall_removed.notify_one();
+    }
+
     /// Returns the firewall as last applied.
     pub fn firewall_now(&self) -> Firewall {
         self.state().firewall.clone()

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{
     BackupFolderFacts, DedicatedFacts, HostLinks, HostRange, HostUse, PciDeviceFacts, PoolFolderFacts,
-    Result, ShareFacts, UsbDeviceFacts, VgpuFacts,
+    Result, ShareFacts, UsbDeviceFacts, VgpuFacts, WireguardFacts,
 };
 
 /// The facts of the host itself.
@@ -90,6 +90,8 @@ pub struct HostFacts {
     pub ipv6_addresses: Vec<Ipv6Addr>,
     /// The bridges and interfaces of this host that are not berth's.
     pub links: HostLinks,
+    /// WireGuard on this host. The error is for people: the missing part and how to install it.
+    pub wireguard: std::result::Result<WireguardFacts, String>,
     /// The PCI devices that its administrator lets guests have.
     pub pci_devices: Vec<PciDeviceFacts>,
     /// The USB devices that its administrator lets guests have.

@@ -43,6 +43,7 @@ mod usage;
 mod vaults;
 mod vgpus;
 mod volumes;
+mod wireguard;
 
 pub use backups::{
     BackupFacts, BackupFolderFacts, BackupFolderMapping, BackupId, BackupParent, BackupToVerify, Backups,
@@ -89,6 +90,7 @@ pub use volumes::{
     DeclaredRestore, DeclaredSource, MOST_RESTORES, MOST_SNAPSHOTS, Merged, NewMove, NewRestore, NewSnapshot,
     NewTake, NewVolume, Restored, SnapshotFacts, Taken, TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
 };
+pub use wireguard::{WireguardConfig, WireguardFacts, WireguardImplementation, WireguardPeer};
 
 type Result<T> = std::result::Result<T, SystemError>;
 

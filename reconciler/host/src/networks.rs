@@ -17,6 +17,7 @@ use crate::names::Names;
 use crate::packet_filter::{Filters, Port};
 use crate::routes::Route;
 use crate::trace::{Trace, TracedPacket};
+use crate::wireguard::WireguardConfig;
 
 /// The networks of a host.
 #[async_trait]
@@ -46,6 +47,15 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
     /// Lists berth's bridges on this host.
     async fn networks(&self) -> Result<Vec<String>>;
 
+    /// Creates or updates this host's interface of WireGuard, with exactly these peers. It changes nothing of one that is as it should be.
+    async fn ensure_wireguard(&self, config: &WireguardConfig) -> Result<()>;
+
+    /// Whether this host has its interface of WireGuard.
+    async fn has_wireguard(&self) -> Result<bool>;
+
+    /// Removes this host's interface of WireGuard. Its key stays.
+    async fn remove_wireguard(&self) -> Result<()>;
+
     /// Creates a tap for QEMU and attaches it to its bridge.
     async fn ensure_tap(&self, tap: &TapConfig) -> Result<()>;
 
@@ -63,8 +73,8 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
     /// An empty `Firewall` removes everything. Does nothing if the rules are already in place.
     async fn apply_firewall(&self, firewall: &Firewall) -> Result<()>;
 
-    /// Waits until another program has removed berth's rules from the host's firewall, as `nft flush ruleset` does, or until the host
-    /// no longer answers for an announced IPv6 address, as after its interface was down. One caller at a time, which hears of each
+    /// Waits until another program has removed berth's rules from the host's firewall, as `nft flush ruleset` does, or the interface of
+    /// WireGuard, or until the host no longer answers for an announced IPv6 address, as after its interface was down. One caller at a time, which hears of each
     /// removal since its first call.
     async fn firewall_removed(&self) -> Result<()>;
 
@@ -127,6 +137,13 @@ pub struct NetworkConfig {
     pub tracked: bool,
     /// The way to its guests on other hosts; None while no public address of this host leads to any.
     pub relay: Option<Relay>,
+}
+
+impl NetworkConfig {
+    /// Whether its packets are encrypted between hosts.
+    pub fn is_encrypted(&self) -> bool {
+        self.tunnel.as_ref().is_some_and(Tunnel::is_encrypted)
+    }
 }
 
 /// The IPv4 side of a private network.
@@ -240,15 +257,22 @@ pub struct HostBridge {
 }
 
 /// The connection of a private network to its part on other hosts: VXLAN, with a copy of each broadcast packet sent to
-/// each host.
+/// each host. With IPv6 addresses it is within WireGuard ([`crate::WireguardConfig`]), and its packets enter and leave by that only.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tunnel {
     /// The VXLAN network identifier, 1 to 16,777,215.
     pub vni: u32,
     /// This host's address, the source of the tunnel's packets.
-    pub local: Ipv4Addr,
-    /// The other hosts' addresses, in order. Packets from all other addresses are dropped.
-    pub peers: Vec<Ipv4Addr>,
+    pub local: IpAddr,
+    /// The other hosts' addresses of the same family, in order. Packets from all other addresses are dropped.
+    pub peers: Vec<IpAddr>,
+}
+
+impl Tunnel {
+    /// Whether its packets are encrypted between hosts.
+    pub fn is_encrypted(&self) -> bool {
+        self.local.is_ipv6()
+    }
 }
 
 /// An address reserved for a MAC address.

@@ -28,7 +28,7 @@ pub struct AgentOptions {
     #[arg(long, env = "BERTH_DEDICATED_CPUS", value_parser = cpu_list, default_value = "", value_name = "LIST")]
     pub dedicated_cpus: CpuList,
     /// The address at which other hosts reach this one: networks that span hosts use it for tunnels (VXLAN, UDP port
-    /// 4789). Default: the source address of the default route, or else of the connection to the control plane.
+    /// 4789; with encryption WireGuard, UDP port 51847). Default: the source address of the default route, or else of the connection to the control plane.
     #[arg(long, env = "BERTH_ADDRESS")]
     pub address: Option<Ipv4Addr>,
     /// The interface that announces the addresses of `l2` pools. Default: the interface of the default route, or else the

@@ -40,6 +40,26 @@ pub(super) fn vxlan(facts: &DoctorFacts) -> Check {
     }
 }
 
+/// Networks with `encryption` need `wg`, and WireGuard in the kernel or the program in its place.
+pub(super) fn wireguard(facts: &DoctorFacts) -> Check {
+    let missing = |program: &str| facts.programs.get(program).cloned().flatten();
+    let is_served = has(facts, "wireguard") || missing("wireguard-go").is_none();
+    let cause = match missing("wg") {
+        Some(advice) => Some(("wg is not installed", advice)),
+        None if is_served => None,
+        None => missing("wireguard-go").map(|advice| ("the kernel has no WireGuard", advice)),
+    };
+    match cause {
+        None => Check::ok("wireguard", "networks can encrypt between hosts"),
+        Some((found, advice)) => Check::bad(
+            "wireguard",
+            Level::Note,
+            format!("{found}: no VM on a network with encryption runs here"),
+            advice,
+        ),
+    }
+}
+
 pub(super) fn vhost_net(facts: &DoctorFacts) -> Check {
     match facts.vhost_net {
         true => Check::ok("vhost-net", "/dev/vhost-net exists"),

@@ -25,9 +25,11 @@ fn good() -> DoctorFacts {
             is_guest: false,
         },
         qemu: Ok(qemu),
-        programs: ["nft", "dnsmasq", "swtpm", "virtiofsd"].map(|program| (program.to_owned(), None)).into(),
+        programs: ["nft", "dnsmasq", "swtpm", "virtiofsd", "wg", "wireguard-go"]
+            .map(|program| (program.to_owned(), None))
+            .into(),
         devices: [("/dev/kvm".to_owned(), Ok(())), ("/dev/net/tun".to_owned(), Ok(()))].into(),
-        modules: [("bridge".to_owned(), true), ("vxlan".to_owned(), true)].into(),
+        modules: ["bridge", "vxlan", "wireguard"].map(|module| (module.to_owned(), true)).into(),
         cgroups: ["cpu", "memory", "pids"].map(str::to_owned).into(),
         ip_forward: true,
         firewall: Ok(None),
@@ -182,6 +184,24 @@ fn a_machine_that_can_emulate_no_tpm_is_told_how_to() {
     );
     let (name, text) = finding(|facts| facts.qemu.as_mut().expect("QEMU").tpm = false);
     assert!(name == "tpm note" && text.contains("QEMU has no TPM device"), "{name}: {text}");
+}
+
+#[test]
+fn a_machine_that_cannot_encrypt_between_hosts_has_a_note_with_the_package() {
+    let missing = |program: &str, package: &str| {
+        let advice = Some(format!("apt install {package}"));
+        finding(|facts| {
+            facts.modules.insert("wireguard".into(), false);
+            facts.programs.insert(program.into(), advice);
+        })
+    };
+    let (name, text) = missing("wg", "wireguard-tools");
+    assert!(name == "wireguard note" && text.ends_with("→ apt install wireguard-tools"), "{name}: {text}");
+    let (_, text) = missing("wireguard-go", "wireguard-go");
+    assert!(text.contains("the kernel has no WireGuard") && text.ends_with("wireguard-go"), "{text}");
+    let mut facts = good();
+    facts.programs.insert("wireguard-go".into(), Some("apt install wireguard-go".into()));
+    assert_eq!(findings(&facts), [], "the kernel has it");
 }
 
 #[test]

@@ -59,6 +59,8 @@ pub(super) fn networks() -> Vec<Bad> {
         everywhere(with(bridged(), "/egress", json!("None")), "egress", "leave it out"),
         everywhere(with(network(), "/egress", json!("nat")), "egress", "Masquerade"),
         everywhere(with(bridged(), "/isolated", json!(true)), "isolated", "Leave it out"),
+        everywhere(with(bridged(), "/encryption", json!("WireGuard")), "encryption", "Overlay"),
+        everywhere(with(network(), "/encryption", json!("IPsec")), "encryption", "WireGuard"),
         everywhere(with(bridged(), "/dhcp4", json!(false)), "dhcp4", "leave it out"),
         everywhere(with(bridged(), "/dhcp6", json!(true)), "dhcp6", "leave it out"),
         everywhere(with(network(), "/ipv6_egress", json!("Routed")), "ipv6_egress", "Set `ipv6_cidr`"),

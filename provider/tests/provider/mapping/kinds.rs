@@ -241,6 +241,11 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_network",
+            json!({"cidr": "10.80.0.0/24", "encryption": "WireGuard"}),
+            json!({"cidr": "10.80.0.0/24", "type": "Overlay", "encryption": "WireGuard", "ipv6Egress": "None"}),
+        ),
+        (
+            "berth_network",
             json!({"cidr": "10.80.0.0/24", "dhcp4": false, "dhcp6": true}),
             json!({"cidr": "10.80.0.0/24", "type": "Overlay", "dhcp4": false, "dhcp6": true, "ipv6Egress": "None"}),
         ),

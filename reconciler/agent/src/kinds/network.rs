@@ -10,6 +10,7 @@ mod balancing;
 mod bridged;
 mod bridges;
 mod config;
+mod encryption;
 mod exceptions;
 mod filters;
 mod isolation;
@@ -34,7 +35,7 @@ use crate::converge::Requeue;
 use crate::error::Error;
 use crate::index::{Change, Indexed, Table, Tables, mtu_of};
 use crate::key::{Key, ObjectName};
-use berth_host::{BridgedNetwork, Firewall, NetworkConfig};
+use berth_host::{BridgedNetwork, Firewall, NetworkConfig, WireguardConfig};
 pub(crate) use status::why_not;
 
 /// A step of the networks' plan.
@@ -47,6 +48,8 @@ pub(crate) enum Step {
     },
     EnsureNetwork(NetworkConfig),
     EnsureBridged(BridgedNetwork),
+    EnsureWireguard(WireguardConfig),
+    RemoveWireguard,
     ApplyFirewall(Firewall),
     RemoveTap(String),
     RemoveNetwork(String),

@@ -25,6 +25,8 @@ pub(crate) struct Candidate {
     pub(crate) tpm: bool,
     /// VMs with a vsock device can run on it.
     pub(crate) vsock: bool,
+    /// VMs on encrypted networks can run on it.
+    pub(crate) wireguard: bool,
     /// Encrypted disks can be on it.
     pub(crate) disk_encryption: bool,
     /// Its standing in a recovery, and when that was opened.

@@ -82,6 +82,10 @@ impl Cache {
         if changed.fits || changed.address || changed.ranges {
             keys.extend(self.tables.networks.all().map(|network| Key::of(network.as_ref())));
         }
+        if changed.wireguard {
+            let encrypted = self.tables.networks.all().filter(|network| network.is_encrypted());
+            keys.extend(encrypted.map(|network| Key::of(network.as_ref())));
+        }
         if changed.address || changed.ipv6 {
             keys.extend(self.tables.ip_pools.all().map(|pool| Key::of(pool.as_ref())));
         }
@@ -117,6 +121,7 @@ impl Cache {
             namespaces: Arc::new(host.spec.namespaces.iter().cloned().collect()),
             tpm: status.and_then(|s| s.tpm).unwrap_or_default(),
             vsock: status.and_then(|s| s.vsock).unwrap_or_default(),
+            wireguard: status.and_then(|s| s.wireguard.as_ref()?.usable()).is_some(),
             disk_encryption: self.encrypts_disks(name),
             allocatable_cpus: allocatable.map_or(0, |a| a.cpus.clamp(0, MOST_CPUS)),
             allocatable_memory: allocatable.map_or(0, |a| bytes(&a.memory).min(MOST_MEMORY)),

@@ -2,7 +2,7 @@
 //! that hosts use themselves. Updated host by host, so that no network has to visit all of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 use berth_api::{Host, host::MTU};
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -20,6 +20,19 @@ pub(crate) struct Underlay {
     /// The hosts that report an IPv6 address, and the addresses of each.
     by_ipv6: BTreeMap<Ipv6Addr, BTreeSet<String>>,
     ipv6: HashMap<String, BTreeSet<Ipv6Addr>>,
+    /// WireGuard on each host that can encrypt.
+    keys: HashMap<String, HostKey>,
+    /// The hosts that report a public key, by age: more than one only while one of them is mistaken, or takes that of another host.
+    by_key: BTreeMap<String, BTreeSet<(i64, String)>>,
+}
+
+/// A host's public key for WireGuard, as it reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct HostKey {
+    public_key: String,
+    port: u16,
+    /// When the Host was created, in seconds.
+    since: i64,
 }
 
 /// Further ranges and IPv6 addresses of a host are ignored.
@@ -44,6 +57,8 @@ pub(crate) struct Changed {
     pub(crate) ranges: bool,
     /// The host's IPv6 addresses.
     pub(crate) ipv6: bool,
+    /// The host's key for WireGuard.
+    pub(crate) wireguard: bool,
 }
 
 impl Underlay {
@@ -80,7 +95,32 @@ impl Underlay {
             false => self.ranges.insert(name.to_owned(), ranges.clone()).unwrap_or_default(),
         };
         let ipv6 = self.set_ipv6(name, host);
-        Changed { address, fits: self.fits() != fitted, ranges: before != ranges, ipv6 }
+        let wireguard = self.set_wireguard(name, host);
+        Changed { address, fits: self.fits() != fitted, ranges: before != ranges, ipv6, wireguard }
+    }
+
+    /// Records the key of a host; returns whether it has changed.
+    fn set_wireguard(&mut self, name: &str, host: Option<&Host>) -> bool {
+        let new = host.and_then(key_of);
+        let old = match &new {
+            Some(new) => self.keys.insert(name.to_owned(), new.clone()),
+            None => self.keys.remove(name),
+        };
+        if old == new {
+            return false;
+        }
+        if let Some(old) = old
+            && let Some(hosts) = self.by_key.get_mut(&old.public_key)
+        {
+            hosts.remove(&(old.since, name.to_owned()));
+            if hosts.is_empty() {
+                self.by_key.remove(&old.public_key);
+            }
+        }
+        if let Some(new) = new {
+            self.by_key.entry(new.public_key).or_default().insert((new.since, name.to_owned()));
+        }
+        true
     }
 
     /// Records the IPv6 addresses of a host; returns whether they have changed.
@@ -122,6 +162,17 @@ impl Underlay {
         self.hosts.get(host).map(|place| place.address)
     }
 
+    /// Returns the public key of a host and where it receives encrypted packets. None: it cannot encrypt. A key that several hosts
+    /// report is that of the oldest one.
+    pub(crate) fn wireguard(&self, host: &str) -> Option<(&str, SocketAddrV4)> {
+        let key = self.keys.get(host)?;
+        let (_, first) = self.by_key.get(&key.public_key)?.first()?;
+        if first != host {
+            return None;
+        }
+        Some((key.public_key.as_str(), SocketAddrV4::new(self.address(host)?, key.port)))
+    }
+
     /// Returns the host that has this address.
     pub(crate) fn host_with(&self, address: Ipv4Addr) -> Option<&str> {
         self.by_address.get(&address).and_then(BTreeSet::first).map(String::as_str)
@@ -156,7 +207,9 @@ impl Underlay {
 }
 
 /// Bytes that a tunnel adds to each packet: Ethernet 14, VXLAN 8, UDP 8, IPv4 20.
-const TUNNEL_BYTES: i64 = 50;
+pub(crate) const TUNNEL_BYTES: i64 = 50;
+/// Bytes that encryption adds to those of a tunnel: IPv6 instead of IPv4 20, WireGuard 32, UDP 8, IPv4 20.
+pub(crate) const WIREGUARD_BYTES: i64 = 80;
 
 fn ranges(host: &Host) -> Vec<Ipv4Net> {
     let listed = host.status.iter().flat_map(|s| &s.ranges).take(MAX_RANGES);
@@ -169,6 +222,12 @@ fn ipv6_addresses(host: &Host) -> BTreeSet<Ipv6Addr> {
     let listed = host.status.iter().flat_map(|s| &s.ipv6_addresses).take(MAX_RANGES);
     let is_single = |a: &Ipv6Addr| !a.is_unspecified() && !a.is_loopback() && !a.is_multicast();
     listed.filter_map(|text| text.parse().ok()).filter(is_single).collect()
+}
+
+fn key_of(host: &Host) -> Option<HostKey> {
+    let (public_key, port) = host.status.as_ref()?.wireguard.as_ref()?.usable()?;
+    let since = host.metadata.creation_timestamp.as_ref().map_or(0, |at| at.0.as_second());
+    Some(HostKey { public_key: public_key.to_owned(), port, since })
 }
 
 /// Returns a host's address and MTU if its report is valid: otherwise it gets no tunnels, and does not affect the
@@ -185,7 +244,7 @@ fn place(host: &Host) -> Option<Place> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::{HostSpec, HostStatus};
+    use berth_api::{HostSpec, HostStatus, HostWireguard};
 
     fn host(address: &str, mtu: i64) -> Host {
         let mut host = Host::new("h", HostSpec::default());
@@ -253,6 +312,35 @@ mod tests {
         underlay.set("b", Some(&host("192.0.2.1", 1500)));
         underlay.set("a", None);
         assert_eq!(underlay.host_with(Ipv4Addr::new(192, 0, 2, 1)), Some("b"));
+    }
+
+    #[test]
+    fn a_key_is_that_of_the_oldest_host_that_reports_it() {
+        const KEYS: [&str; 2] =
+            ["xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=", "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0="];
+        let with = |address: &str, key: &str, since: i64| {
+            let mut host = host(address, 1500);
+            let at = k8s_openapi::jiff::Timestamp::from_second(since).expect("a time");
+            host.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at));
+            let key = Some(key.to_owned());
+            let wireguard = HostWireguard { public_key: key, port: Some(51_847), ..HostWireguard::default() };
+            host.status.as_mut().expect("set").wireguard = Some(wireguard);
+            host
+        };
+        let mut underlay = Underlay::default();
+        assert!(underlay.set("b", Some(&with("192.0.2.2", KEYS[0], 1))).wireguard);
+        assert!(!underlay.set("b", Some(&with("192.0.2.2", KEYS[0], 1))).wireguard, "the same again");
+        let endpoint = "192.0.2.2:51847".parse().expect("an endpoint");
+        assert_eq!(underlay.wireguard("b"), Some((KEYS[0], endpoint)));
+        underlay.set("a", Some(&with("192.0.2.1", KEYS[0], 2)));
+        assert_eq!(underlay.wireguard("b"), Some((KEYS[0], endpoint)), "a younger host does not take it");
+        assert_eq!(underlay.wireguard("a"), None);
+        assert!(underlay.set("a", Some(&with("192.0.2.1", KEYS[1], 2))).wireguard);
+        assert!(underlay.wireguard("a").is_some_and(|(key, _)| key == KEYS[1]));
+        assert!(underlay.set("a", Some(&with("192.0.2.1", "nonsense", 2))).wireguard);
+        assert_eq!(underlay.wireguard("a"), None);
+        underlay.set("b", None);
+        assert!(underlay.by_key.is_empty() && underlay.keys.is_empty());
     }
 
     #[test]

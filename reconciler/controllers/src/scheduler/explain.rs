@@ -1,5 +1,7 @@
 //! Explains to the user why no host takes a VM: with the numbers, and with the change that would help.
 
+mod capabilities;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write,
@@ -49,6 +51,7 @@ impl Unfit {
             Self::OtherNamespaces => format!("{count} reserved for other namespaces"),
             Self::NoTpm => format!("{count} without swtpm, which a TPM needs"),
             Self::NoVsock => format!("{count} without vsock devices"),
+            Self::NoWireguard => format!("{count} without WireGuard, which a network with encryption needs"),
             Self::NoEncryption => format!("{count} with an older agent, which does not encrypt disks"),
             Self::NoBridge => format!("{count} without {}", names(&request.bridges)),
             Self::NoDevice => format!("{count} that do not offer {}", devices(request)),
@@ -92,6 +95,11 @@ impl Unfit {
             Self::OtherNamespaces => format!("host {name} is reserved for other namespaces"),
             Self::NoTpm => format!("host {name} has no swtpm, which a TPM needs"),
             Self::NoVsock => format!("host {name} has no vsock devices (modprobe vhost_vsock)"),
+            Self::NoWireguard => {
+                format!(
+                    "host {name} has no WireGuard, which a network with encryption needs: see its status.wireguard"
+                )
+            }
             Self::NoEncryption => {
                 format!("host {name} has an older agent, which does not encrypt disks: upgrade berth there")
             }
@@ -310,10 +318,10 @@ fn never<'a>(
         let text = format!("{text}: install swtpm there (Debian: apt install swtpm), or leave tpm out");
         return Some((Reason::NoHostWithTPM, text));
     }
-    if let Some(text) =
-        never_with_vsock(request, labelled.clone().filter(|c| tied.is_none_or(|t| c.name == *t)))
+    if let Some(found) =
+        capabilities::never(request, labelled.clone().filter(|c| tied.is_none_or(|t| c.name == *t)))
     {
-        return Some((Reason::NoHostWithVsock, text));
+        return Some(found);
     }
     let on_bridges = labelled.clone().filter(|c| tied.is_none_or(|tied| c.name == *tied));
     if let Some(text) = never_on_bridges(request, on_bridges) {
@@ -427,18 +435,6 @@ fn never_with_devices<'a>(
         self::names(&names)
     );
     Some((Reason::NotSupported, text))
-}
-
-/// Returns why none of these hosts can give it a vsock device.
-fn never_with_vsock<'a>(
-    request: &Request,
-    eligible: impl Iterator<Item = &'a Candidate> + Clone,
-) -> Option<String> {
-    // A host that has not reported may have them.
-    let may_have = |c: &Candidate| c.allocatable_cpus == 0 || c.vsock;
-    let text = "no host that it may run on has vsock devices: load the module there (modprobe vhost_vsock), or leave vsock out";
-    let is_never = request.vsock && eligible.clone().next().is_some() && !eligible.clone().any(may_have);
-    is_never.then(|| text.to_owned())
 }
 
 /// Returns why none of these hosts has the folders that it mounts.

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use crate::{
     BridgeChoice, BridgedNetwork, ExternalLease, Firewall, Forwarding, HostInterface, HostLinks, Lease,
     LeaseTaken, NetworkConfig, Networks, Port, Result, StepResult, SystemError, TapConfig, TapFacts, Trace,
-    TraceEnd, TraceObject, TraceRequest, TraceStep, Uplink,
+    TraceEnd, TraceObject, TraceRequest, TraceStep, Uplink, WireguardConfig,
 };
 
 use super::FakeSystem;
@@ -130,6 +130,26 @@ impl Networks for FakeSystem {
             Ok(state.networks.keys().chain(state.bridged.keys()).cloned().collect())
         };
         self.call("networks", work).await
+    }
+
+    async fn ensure_wireguard(&self, config: &WireguardConfig) -> Result<()> {
+        let work = async {
+            self.state().wireguard = Some(config.clone());
+            Ok(())
+        };
+        self.call("ensure_wireguard", work).await
+    }
+
+    async fn has_wireguard(&self) -> Result<bool> {
+        Ok(self.state().wireguard.is_some())
+    }
+
+    async fn remove_wireguard(&self) -> Result<()> {
+        let work = async {
+            self.state().wireguard = None;
+            Ok(())
+        };
+        self.call("remove_wireguard", work).await
     }
 
     async fn ensure_tap(&self, tap: &TapConfig) -> Result<()> {

@@ -13,7 +13,7 @@ use crate::keyring::Keyring;
 use crate::{
     BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, ExternalLease, Firewall, HostFacts,
     HostLinks, ImageFacts, KvmFacts, NetworkConfig, QemuFacts, Result, SnapshotFacts, SystemError, TapConfig,
-    Uplink, VolumeFacts,
+    Uplink, VolumeFacts, WireguardConfig,
 };
 
 #[derive(Debug)]
@@ -47,6 +47,7 @@ pub(super) struct State {
     pub(super) disk_data: BTreeMap<String, Vec<u8>>,
     pub(super) networks: BTreeMap<String, NetworkConfig>,
     pub(super) bridged: BTreeMap<String, BridgedNetwork>,
+    pub(super) wireguard: Option<WireguardConfig>,
     pub(super) taps: BTreeMap<String, TapConfig>,
     pub(super) firewall: Firewall,
     /// Whether every running machine must be filtered.
@@ -119,6 +120,7 @@ impl Default for State {
             disk_data: BTreeMap::new(),
             networks: BTreeMap::new(),
             bridged: BTreeMap::new(),
+            wireguard: None,
             taps: BTreeMap::new(),
             firewall: Firewall::default(),
             filters_expected: false,
@@ -216,6 +218,7 @@ fn facts() -> HostFacts {
         ranges: Vec::new(),
         ipv6_addresses: Vec::new(),
         links: HostLinks::default(),
+        wireguard: Err("wireguard-tools is not installed".to_owned()),
         pci_devices: Vec::new(),
         usb_devices: Vec::new(),
         vgpus: Vec::new(),

@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 use super::files::{blocking, space};
 use super::host::SWTPM;
 use super::layout::Layout;
-use super::network::{DNSMASQ, NFT, foreign_forwarding};
+use super::network::{DNSMASQ, NFT, WG, WIREGUARD_GO, foreign_forwarding};
 use super::pool_folders;
 use super::shares::VIRTIOFSD;
 use super::units;
 
-/// The kernel's modules for bridges and for tunnels between hosts.
-const MODULES: [&str; 2] = ["bridge", "vxlan"];
+/// The kernel's modules for bridges, for tunnels between hosts and for their encryption.
+const MODULES: [&str; 3] = ["bridge", "vxlan", "wireguard"];
 /// Programs that keep the clock right.
 const CLOCK_KEEPERS: [&str; 5] = ["systemd-timesyn", "chronyd", "ntpd", "openntpd", "ptp4l"];
 
@@ -125,7 +125,7 @@ pub async fn doctor_facts(state_dir: &Path) -> DoctorFacts {
         is_root: Uid::effective().is_root(),
         kvm: DoctorKvm { usable: probe.usable, reason: probe.reason, ..kvm() },
         qemu,
-        programs: [NFT, DNSMASQ, SWTPM, VIRTIOFSD]
+        programs: [NFT, DNSMASQ, SWTPM, VIRTIOFSD, WG, WIREGUARD_GO]
             .map(|program| {
                 let advice = program.find().err().map(|_| program.advice.to_owned());
                 (program.name.to_owned(), advice)
@@ -281,7 +281,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let facts = doctor_facts(&folder.path().join("not/there/yet")).await;
         assert!(facts.memory.total > 64 << 20 && facts.storage.is_ok(), "{facts:?}");
-        assert!(!facts.kvm.reason.is_empty() && facts.programs.len() == 4);
+        assert!(!facts.kvm.reason.is_empty() && facts.programs.len() == 6);
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0, "nothing was created");
     }
 }

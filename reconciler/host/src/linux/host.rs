@@ -96,6 +96,7 @@ impl LinuxInfo {
             ranges: Vec::new(),
             ipv6_addresses: Vec::new(),
             links: HostLinks::default(),
+            wireguard: Err("not examined".to_owned()),
             pci_devices: Vec::new(),
             usb_devices: Vec::new(),
             vgpus: Vec::new(),

@@ -166,6 +166,11 @@ impl Layout {
         self.root.join("vgpus")
     }
 
+    /// The private key of the host for WireGuard.
+    pub(super) fn wireguard_key(&self) -> PathBuf {
+        self.root.join("wireguard.key")
+    }
+
     pub(super) fn networks(&self) -> PathBuf {
         self.root.join("network")
     }

@@ -2,7 +2,7 @@
 //! to it, and a tunnel to other hosts.
 //!
 //! berth's links are recognised by their name (`bth-…`, `btx-…`, `btu-…`, `btv-…`, `btr-…`, `btq-…`, `btb-…`, `btg-…`,
-//! `btt…`) and kind; no other link is touched. Works in
+//! `btw-…`, `btt…`) and kind; no other link is touched. Works in
 //! the network namespace of the process.
 
 mod announce;
@@ -30,6 +30,7 @@ mod trace;
 mod tracking;
 mod tunnel;
 mod uplink;
+mod wireguard;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -44,7 +45,7 @@ use super::files::{self, blocking, failed};
 use super::layout::{Layout, check_link};
 use crate::{
     BridgedNetwork, ExternalLease, Firewall, Forwarding, HostLinks, HostRange, LeaseTaken, NetworkConfig,
-    SystemError, TapConfig, TapFacts, Trace, TraceRequest, Uplink,
+    SystemError, TapConfig, TapFacts, Trace, TraceRequest, Uplink, WireguardConfig, WireguardFacts,
 };
 
 use announce::Announcer;
@@ -59,6 +60,8 @@ use public::PublicAddresses;
 pub use relay::relay_link;
 use snooping::Snooping;
 pub(super) use uplink::Choice as UplinkChoice;
+use wireguard::Wireguard;
+pub(super) use wireguard::{WG, WIREGUARD_GO};
 
 type Result<T> = std::result::Result<T, SystemError>;
 
@@ -85,12 +88,14 @@ pub(super) struct LinuxNetworks {
     may_observe: AtomicBool,
     /// Whether the kernel had VLANs when it was asked.
     vlans: OnceCell<bool>,
+    wireguard: Wireguard,
 }
 
 impl LinuxNetworks {
     pub(super) fn new(layout: Layout) -> Self {
         let rules = Rules::new(layout.networks().join("firewall.json"));
         let snooping = Snooping::new(layout.networks().join("leases.json"));
+        let wireguard = Wireguard::new(layout.wireguard_key());
         Self {
             layout,
             rules,
@@ -101,6 +106,7 @@ impl LinuxNetworks {
             leads_ipv6: AtomicBool::new(false),
             may_observe: AtomicBool::new(true),
             vlans: OnceCell::new(),
+            wireguard,
         }
     }
 
@@ -240,6 +246,23 @@ impl LinuxNetworks {
         Ok(names)
     }
 
+    /// Returns the facts about WireGuard here. The error is for people.
+    pub(super) async fn wireguard_facts(&self) -> std::result::Result<WireguardFacts, String> {
+        self.wireguard.facts().await.map_err(|error| error.chain())
+    }
+
+    pub(super) async fn ensure_wireguard(&self, config: &WireguardConfig) -> Result<()> {
+        self.wireguard.ensure(config).await
+    }
+
+    pub(super) async fn has_wireguard(&self) -> Result<bool> {
+        self.wireguard.is_there().await
+    }
+
+    pub(super) async fn remove_wireguard(&self) -> Result<()> {
+        self.wireguard.remove().await
+    }
+
     pub(super) async fn ensure_tap(&self, tap: &TapConfig) -> Result<()> {
         check_link("tap", &tap.name, TAP_PREFIX)?;
         let netlink = Netlink::open()?;
@@ -363,6 +386,9 @@ impl LinuxNetworks {
     async fn answers_lost(&self, changes: &Changes) -> Result<()> {
         loop {
             changes.next().await;
+            if self.wireguard.is_lost().await? {
+                return Ok(());
+            }
             let announced = self.announcer.ipv6();
             if !announced.is_empty() && !public::is_answered(&Netlink::open()?, &announced).await? {
                 return Ok(());
@@ -394,8 +420,8 @@ impl LinuxNetworks {
                 return Ok(Forwarding { ok: false, message: message.to_owned() });
             }
         }
-        let tunnels = !ours(&Netlink::open()?.links().await?, TUNNEL_PREFIX, LinkKind::Vxlan).is_empty();
-        foreign::forwarding(Needed { tunnels, ipv6: self.leads_ipv6.load(Ordering::Relaxed) }).await
+        let needed = needed_of(&Netlink::open()?.links().await?);
+        foreign::forwarding(Needed { ipv6: self.leads_ipv6.load(Ordering::Relaxed), ..needed }).await
     }
 
     pub(super) async fn trace(&self, request: &TraceRequest) -> Result<Trace> {
@@ -438,9 +464,19 @@ async fn check_range(netlink: &Netlink, network: &NetworkConfig) -> Result<()> {
 
 /// Returns what drops guests' packets of IPv4 on this machine, and how to remove it.
 pub(super) async fn foreign_forwarding() -> Result<Option<String>> {
-    let tunnels = !ours(&Netlink::open()?.links().await?, TUNNEL_PREFIX, LinkKind::Vxlan).is_empty();
-    let found = foreign::forwarding(Needed { tunnels, ipv6: false }).await?;
+    let found = foreign::forwarding(needed_of(&Netlink::open()?.links().await?)).await?;
     Ok((!found.ok).then_some(found.message))
+}
+
+/// Returns the packets of tunnels that other firewalls have to let pass.
+fn needed_of(links: &[Link]) -> Needed {
+    let tunnels = links.iter().filter(|link| check_link("link", &link.name, TUNNEL_PREFIX).is_ok());
+    let mut needed = Needed::default();
+    for local in tunnels.filter_map(|link| link.vxlan?.local) {
+        needed.tunnels |= local.is_ipv4();
+        needed.encrypted |= local.is_ipv6();
+    }
+    needed
 }
 
 fn ours(links: &[Link], prefix: &str, kind: LinkKind) -> Vec<String> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use berth_api::NetworkHost;
 use berth_host::ImageSource;
 use ipnet::IpNet;
 
@@ -46,8 +47,9 @@ pub(super) async fn prune_downloads(ctx: &Context) -> Result<(), Error> {
 /// than guests, which images may come from. Ranges of other networks are not refused: a tenant could declare one to cut off all others from the images there.
 fn refused(tables: &Tables, bridged: &[String]) -> BTreeSet<IpNet> {
     let statuses = tables.networks.all().filter_map(|(_, network)| network.status.as_ref());
-    let hosts =
-        statuses.flat_map(|status| &status.hosts).filter_map(|host| host.address.parse::<IpAddr>().ok());
+    let addresses =
+        |host: &NetworkHost| [host.address.parse::<IpAddr>().ok(), host.host_address().map(IpAddr::V4)];
+    let hosts = statuses.flat_map(|status| &status.hosts).flat_map(addresses).flatten();
     let is_here = |name: &ObjectName| bridged.contains(&format!("{}/{}", name.namespace, name.name));
     let networks =
         tables.networks.all().filter(|(name, network)| is_here(name) && network.host_bridge().is_none());

@@ -10,13 +10,14 @@ use berth_api::host::{
     Orphan, OrphanOwner, Resources, RetainedVolume, TargetHealth, TrashedSource, TrashedVolume,
 };
 use berth_api::shares::MOST_HOST_SHARES;
+use berth_api::wireguard::{address_of, is_key};
 use berth_api::{
-    ConditionType, ConditionUpdate, Conditions, Host, HostBackupFolder, HostShare, HostStatus, HugePages,
-    Quantity, Readiness, Reason, in_use,
+    ConditionType, ConditionUpdate, Conditions, Host, HostBackupFolder, HostShare, HostStatus, HostWireguard,
+    HugePages, Quantity, Readiness, Reason, in_use,
 };
 use berth_host::{
     BackupFolderFacts, DeclaredSource, DedicatedFacts, ForeignKind, HugePagesFacts, ShareFacts, VolumeFacts,
-    cpu_list,
+    WireguardFacts, cpu_list,
 };
 use berth_qemu::machine::Accelerator;
 use ipnet::{IpNet, Ipv4Net};
@@ -126,6 +127,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.ipv6_addresses = ipv6.take(MAX_RANGES).collect();
     status.networks = host_networks(&facts.links);
     status.vlans = Some(facts.links.vlans);
+    status.wireguard = Some(wireguard(&facts.wireguard));
     let version = facts.qemu.as_ref().ok().map(|qemu| condition::cut(&qemu.version, MAX_VERSION).to_owned());
     status.qemu_version = version;
     let qemu = facts.qemu.as_ref().ok();
@@ -269,6 +271,22 @@ fn huge_pages(pages: &HugePagesFacts) -> Option<HostHugePages> {
     let size = HugePages::of_bytes(pages.page_bytes)?;
     let count = |count: u64| i64::try_from(count).unwrap_or(MOST_PAGES).min(MOST_PAGES);
     Some(HostHugePages { size: size.as_str().to_owned(), total: count(pages.total), free: count(pages.free) })
+}
+
+fn wireguard(facts: &Result<WireguardFacts, String>) -> HostWireguard {
+    match facts {
+        Ok(facts) => HostWireguard {
+            public_key: Some(facts.public_key.clone()).filter(|key| is_key(key)),
+            address: address_of(&facts.public_key).map(|address| address.to_string()),
+            port: Some(facts.port.into()),
+            implementation: Some(facts.implementation.as_str().to_owned()),
+            problem: None,
+        },
+        Err(problem) => HostWireguard {
+            problem: Some(condition::cut(problem, MAX_DETAIL).to_owned()),
+            ..HostWireguard::default()
+        },
+    }
 }
 
 /// Returns the MTU as the API accepts it: None for a link that is too small for tunnels, as no tunnel traffic uses it.

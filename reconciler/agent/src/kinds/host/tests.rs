@@ -75,6 +75,7 @@ fn observed() -> Observed {
             ranges: Vec::new(),
             ipv6_addresses: Vec::new(),
             links: Default::default(),
+            wireguard: Err("wg is not installed".into()),
             pci_devices: Vec::new(),
             usb_devices: Vec::new(),
             vgpus: Vec::new(),

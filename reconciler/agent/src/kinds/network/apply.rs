@@ -32,6 +32,14 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
             ctx.system.ensure_bridged_network(network).await?;
             ctx.networks.applied().bridged.insert(network.bridge.clone(), network.clone());
         }
+        Step::EnsureWireguard(config) => {
+            ctx.system.ensure_wireguard(config).await?;
+            ctx.networks.applied().wireguard = Some(config.clone());
+        }
+        Step::RemoveWireguard => {
+            ctx.system.remove_wireguard().await?;
+            ctx.networks.applied().wireguard = None;
+        }
         Step::ApplyFirewall(firewall) => {
             ctx.system.apply_firewall(firewall).await?;
             ctx.networks.senders.watch(&firewall.observed);

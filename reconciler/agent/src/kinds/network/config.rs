@@ -1,11 +1,12 @@
 //! A Network → its configuration on this host. Pure.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use berth_api::{Network, NetworkHost, NetworkName, SHARED_NAMESPACE};
 use berth_host::{Egress, Ipv4Network, Ipv6Network, NameRecord, Names, NetworkConfig, Tunnel};
 
+use super::encryption::tunnel_address;
 use crate::index::mtu_of;
 use crate::networking::routes_of;
 
@@ -71,10 +72,10 @@ pub(super) fn addresses<A: FromStr>(texts: &[String]) -> Vec<A> {
 fn tunnel(network: &Network, host: &str) -> Option<Tunnel> {
     let status = network.status.as_ref()?;
     let vni = u32::try_from(status.vni?).ok()?;
-    let address = |of: &NetworkHost| of.address.parse::<Ipv4Addr>().ok();
+    let address = |of: &NetworkHost| tunnel_address(network, of);
     let local = status.hosts.iter().find(|h| h.name == host).and_then(address)?;
     let others = status.hosts.iter().filter(|h| h.name != host).filter_map(address);
-    let mut peers: Vec<Ipv4Addr> = others.filter(|peer| *peer != local).collect();
+    let mut peers: Vec<IpAddr> = others.filter(|peer| *peer != local).collect();
     peers.sort();
     peers.dedup();
     if peers.is_empty() { None } else { Some(Tunnel { vni, local, peers }) }

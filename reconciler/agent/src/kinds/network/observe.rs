@@ -10,7 +10,7 @@ use berth_api::vm::InterfaceStatus;
 use berth_api::{PublicIP, VM};
 use berth_host::{
     BridgedNetwork, ExternalLease, Firewall, HostLinks, HostRange, InstanceFacts, NetworkConfig, TapFacts,
-    Uplink,
+    Uplink, WireguardConfig,
 };
 use ipnet::IpNet;
 use kube::Client;
@@ -32,6 +32,8 @@ pub(super) use wanted::wanted;
 pub(crate) struct Desired {
     pub(super) networks: Vec<NetworkConfig>,
     pub(super) bridged: Vec<BridgedNetwork>,
+    /// The interface by which the packets of encrypted networks go to other hosts.
+    pub(super) wireguard: Option<WireguardConfig>,
     pub(super) firewall: Firewall,
     /// By network (`namespace/name`).
     pub(super) bridges: BTreeMap<String, String>,
@@ -65,6 +67,8 @@ pub(crate) struct Observed {
     /// Taps of their guests according to journals that were read.
     pub(super) read_ports: BTreeMap<String, Vec<GuestPort>>,
     pub(super) leases: Vec<ExternalLease>,
+    /// Whether this host has an interface of WireGuard.
+    pub(super) has_wireguard: bool,
     /// Whether to apply again what has been applied before.
     pub(super) ensure_all: bool,
 }
@@ -140,6 +144,7 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
     let links = if any_bridged { ctx.system.host_links().await? } else { HostLinks::default() };
     let any_external = ctx.index.read().networks.all().any(|(_, network)| network.is_external());
     let leases = if any_external { ctx.system.external_leases().await? } else { Vec::new() };
+    let has_wireguard = has_wireguard(ctx).await?;
     let facts;
     let mut seen = Actual {
         kept: &kept,
@@ -190,8 +195,19 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
         instances,
         read_ports,
         leases,
+        has_wireguard,
         ensure_all: false,
     }))
+}
+
+/// Whether this host has an interface of WireGuard: looked for where there may be one.
+async fn has_wireguard(ctx: &Context) -> Result<bool, Error> {
+    let may_have = {
+        let applied = ctx.networks.applied();
+        applied.wireguard.is_some() || applied.ensured_at.is_none()
+    };
+    let any_encrypted = || ctx.index.read().networks.all().any(|(_, network)| network.is_encrypted());
+    Ok((may_have || any_encrypted()) && ctx.system.has_wireguard().await?)
 }
 
 /// The taps of guests, as recorded by this agent or by their journals.
@@ -296,8 +312,14 @@ impl Observed {
                 self.applied.bridged.get(&network.bridge) == Some(network)
                     && self.bridges.contains(&network.bridge)
             }
+            Step::EnsureWireguard(config) => {
+                self.applied.wireguard.as_ref() == Some(config) && self.has_wireguard
+            }
             Step::ApplyFirewall(firewall) => self.applied.firewall.as_ref() == Some(firewall),
-            Step::ProbeAddresses { .. } | Step::RemoveTap(_) | Step::RemoveNetwork(_) => false,
+            Step::ProbeAddresses { .. }
+            | Step::RemoveTap(_)
+            | Step::RemoveNetwork(_)
+            | Step::RemoveWireguard => false,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Plan for the host's networks. Pure.
 
+use berth_host::NetworkConfig;
+
 use super::Step;
 use super::observe::{Observed, is_owned};
 
@@ -21,10 +23,18 @@ pub(super) fn plan(observed: &Observed) -> Vec<Step> {
     // A tunnel or a connection to a bridge of the host never exists without the firewall rules that guard it.
     let (tunnelled, alone): (Vec<_>, Vec<_>) =
         observed.wanted.networks.iter().cloned().partition(|network| network.tunnel.is_some());
+    let (encrypted, tunnelled): (Vec<_>, Vec<_>) =
+        tunnelled.into_iter().partition(NetworkConfig::is_encrypted);
     let mut make: Vec<Step> = alone.into_iter().map(Step::EnsureNetwork).collect();
     make.push(Step::ApplyFirewall(observed.wanted.firewall.clone()));
     make.extend(tunnelled.into_iter().map(Step::EnsureNetwork));
     make.extend(observed.wanted.bridged.iter().cloned().map(Step::EnsureBridged));
+    // Last: a host that cannot encrypt has all its other networks.
+    make.extend(observed.wanted.wireguard.clone().map(Step::EnsureWireguard));
+    make.extend(encrypted.into_iter().map(Step::EnsureNetwork));
+    if observed.wanted.wireguard.is_none() && observed.has_wireguard {
+        make.push(Step::RemoveWireguard);
+    }
     make.retain(|step| observed.ensure_all || !observed.is_in_effect(step));
     steps.extend(make);
     steps

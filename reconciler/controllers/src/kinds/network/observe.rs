@@ -2,12 +2,20 @@
 
 use std::{net::Ipv4Addr, sync::Arc};
 
-use berth_api::{DEFAULT_NAME, IPPool, Network, NetworkName, Reason, SHARED_NAMESPACE, vm::InterfaceStatus};
+use berth_api::{
+    DEFAULT_NAME, IPPool, Network, NetworkHost, NetworkName, Reason, SHARED_NAMESPACE, WireguardPeer,
+    vm::InterfaceStatus, wireguard::address_of,
+};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
 
-use crate::{cache::Cache, config::TenantNetworks, key::Key, plan::Dependency};
+use crate::{
+    cache::{Cache, underlay::WIREGUARD_BYTES},
+    config::TenantNetworks,
+    key::Key,
+    plan::Dependency,
+};
 
 use super::{has_identifier, stalled};
 
@@ -22,8 +30,10 @@ pub(super) struct Observed {
     pub(super) vni: Option<u32>,
     /// The largest packet that fits between any two hosts; None while there are no two.
     pub(super) fits: Option<i64>,
-    /// The hosts with VMs of it.
-    pub(super) hosts: Vec<(String, Ipv4Addr)>,
+    /// The hosts with VMs of it that the others reach.
+    pub(super) hosts: Vec<NetworkHost>,
+    /// Of an encrypted network: the hosts with VMs of it that cannot encrypt.
+    pub(super) unencrypted: Vec<String>,
     /// The names of its VMs, in order; none without a domain.
     pub(super) names: Vec<NetworkName>,
     /// The addresses under which hosts forward connections to VMs on others, in order; none unless it is isolated.
@@ -47,12 +57,25 @@ pub(super) fn observe(cache: &Cache, tenants: &TenantNetworks, network: &Network
     let rejection = same_identifier(cache, network)
         .or_else(|| if has_identifier(network) { None } else { not_allowed(cache, tenants, network) })
         .or_else(|| overlap(cache, tenants, network));
-    let hosts = cache.index.hosts_of(&name);
+    let mut hosts = Vec::new();
+    let mut unencrypted = Vec::new();
+    for host in cache.index.hosts_of(&name) {
+        match place(cache, network, host) {
+            Some(place) => hosts.push(place),
+            None if network.is_encrypted() => unencrypted.push(host.to_owned()),
+            None => {}
+        }
+    }
     Observed {
         rejection,
         vni: if has_identifier(network) { None } else { pick_vni(&name, taken) },
-        fits: cache.underlay.fits().filter(|_| network.host_bridge().is_none()),
-        hosts: hosts.filter_map(|host| Some((host.to_owned(), cache.underlay.address(host)?))).collect(),
+        fits: cache
+            .underlay
+            .fits()
+            .filter(|_| network.host_bridge().is_none())
+            .map(|fits| if network.is_encrypted() { fits - WIREGUARD_BYTES } else { fits }),
+        hosts,
+        unencrypted,
         names: names(cache, network, &name),
         relays: if network.is_isolated() {
             cache.index.forwarding_in(&name).into_iter().collect()
@@ -60,6 +83,20 @@ pub(super) fn observe(cache: &Cache, tenants: &TenantNetworks, network: &Network
             Vec::new()
         },
     }
+}
+
+/// Returns how the other hosts of a network reach this one. An entry of an encrypted network has no address of the host itself: an older
+/// agent would send unencrypted packets to it.
+fn place(cache: &Cache, network: &Network, host: &str) -> Option<NetworkHost> {
+    let name = host.to_owned();
+    if !network.is_encrypted() {
+        let address = cache.underlay.address(host)?.to_string();
+        return Some(NetworkHost { name, address, wireguard: None });
+    }
+    let (public_key, endpoint) = cache.underlay.wireguard(host)?;
+    let address = address_of(public_key)?.to_string();
+    let peer = WireguardPeer { public_key: public_key.to_owned(), endpoint: endpoint.to_string() };
+    Some(NetworkHost { name, address, wireguard: Some(peer) })
 }
 
 /// Returns the names of the VMs of a network (`namespace/name`). Each VM of the network's namespace has its own. In `berth-shared`,

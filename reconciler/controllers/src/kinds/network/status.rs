@@ -1,15 +1,15 @@
 //! The status for a decision. Pure.
 
-use std::{collections::BTreeSet, net::Ipv4Addr};
+use std::collections::BTreeSet;
 
 use berth_api::network::{MOST_NAMES, MOST_RELAYS};
 use berth_api::{
-    ConditionType, ConditionUpdate, Network, NetworkHost, NetworkName, NetworkStatus, Readiness, Reason,
-    condition,
+    ConditionType, ConditionUpdate, Network, NetworkName, NetworkStatus, Readiness, Reason, condition,
 };
 use k8s_openapi::jiff::Timestamp;
 
 use super::observe::Observed;
+use crate::cache::underlay::{TUNNEL_BYTES, WIREGUARD_BYTES};
 
 /// Returns the names that the status lists. If there are too many, those that are listed already stay: a new VM does not take the name of
 /// another one away.
@@ -55,11 +55,12 @@ pub(super) fn status(
     if as_declared {
         condition::remove(&mut status.conditions, ConditionType::MTUFits);
     } else {
+        let added = TUNNEL_BYTES + if network.is_encrypted() { WIREGUARD_BYTES } else { 0 };
         let text = format!(
             "{} bytes are declared and {mtu} fit through the tunnels between hosts, so guests use {mtu}: raise the \
              MTU of the hosts' interfaces to {} at least (Host status.mtu), or declare at most {mtu}",
             network.spec.mtu.unwrap_or(DEFAULT_MTU),
-            network.spec.mtu.unwrap_or(DEFAULT_MTU) + 50,
+            network.spec.mtu.unwrap_or(DEFAULT_MTU) + added,
         );
         let reason = Reason::MTUTooLarge;
         condition::set(
@@ -69,13 +70,32 @@ pub(super) fn status(
             now,
         );
     }
-    let host = |(name, address): &(String, Ipv4Addr)| NetworkHost {
-        name: name.clone(),
-        address: address.to_string(),
-    };
-    status.hosts = observed.hosts.iter().map(host).collect();
+    write_unencrypted(&mut status, &observed.unencrypted, generation, now);
+    status.hosts.clone_from(&observed.hosts);
     status.hosts.sort();
     status.names = listed_names(&status.names, &observed.names);
     status.relay_addresses = observed.relays.iter().take(MOST_RELAYS).map(ToString::to_string).collect();
     status
+}
+
+/// The number of hosts that a message names.
+const NAMED_HOSTS: usize = 8;
+
+/// Sets the `TunnelsEncrypted` condition while hosts with VMs of the network cannot encrypt.
+fn write_unencrypted(status: &mut NetworkStatus, hosts: &[String], generation: i64, now: Timestamp) {
+    let kind = ConditionType::TunnelsEncrypted;
+    if hosts.is_empty() {
+        return condition::remove(&mut status.conditions, kind);
+    }
+    let named: Vec<&str> = hosts.iter().take(NAMED_HOSTS).map(String::as_str).collect();
+    let more = match hosts.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let text = format!(
+        "its VMs on {}{more} do not reach those on other hosts, as these hosts cannot encrypt: see status.wireguard of the Hosts",
+        named.join(", ")
+    );
+    let update = ConditionUpdate::from_bool(kind, false, Reason::NotSupported, &text);
+    condition::set(&mut status.conditions, update, generation, now);
 }

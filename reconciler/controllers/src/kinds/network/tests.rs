@@ -82,6 +82,22 @@ fn guests_are_told_what_fits_and_a_declared_mtu_that_does_not_is_a_condition() {
     assert_eq!(condition::find(&reported(&large, &seen).conditions, "MTUFits"), None);
 }
 
+#[test]
+fn an_encrypted_network_with_a_host_that_cannot_encrypt_has_a_condition() {
+    let mut encrypted = network(Some(1450));
+    encrypted.spec.encryption = Some(berth_api::Encryption::WireGuard);
+    let seen = Observed { fits: Some(1370), unencrypted: vec!["h2".into()], ..Observed::default() };
+    let status = reported(&encrypted, &seen);
+    let condition = condition::find(&status.conditions, "TunnelsEncrypted").expect("set");
+    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "NotSupported"));
+    assert!(condition.message.contains("VMs on h2 do not reach"), "{}", condition.message);
+    let mtu = condition::find(&status.conditions, "MTUFits").expect("set");
+    assert!(status.mtu == Some(1370) && mtu.message.contains("1580 at least"), "{}", mtu.message);
+    encrypted.status = Some(status);
+    let status = reported(&encrypted, &Observed { unencrypted: Vec::new(), ..seen });
+    assert_eq!(condition::find(&status.conditions, "TunnelsEncrypted"), None);
+}
+
 fn named(namespace: &str, name: &str, cidr: &str, age: i64) -> Network {
     let mut network = Network::new(name, NetworkSpec { cidr: cidr.into(), ..NetworkSpec::default() });
     network.metadata.namespace = Some(namespace.into());

@@ -220,6 +220,7 @@ pub(super) fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Bloc
         machine_type: machine_type(vm),
         tpm: observed.tpm,
         vsock: vm.spec.vsock,
+        wireguard: observed.networks.iter().flatten().any(|network| network.is_encrypted()),
         disk_encryption: has_encrypted_disk(vm, observed),
         devices: demand.devices.clone(),
         shares: declared_shares(vm),

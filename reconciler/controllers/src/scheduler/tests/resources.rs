@@ -116,6 +116,23 @@ fn a_vm_with_a_vsock_device_goes_to_a_host_with_them_and_waits_for_a_person_with
 }
 
 #[test]
+fn a_vm_on_an_encrypted_network_goes_to_a_host_with_wireguard_and_waits_for_a_person_without_any() {
+    let encrypted = Request { wireguard: true, ..request(100) };
+    let able = Candidate { wireguard: true, ..host("b", 1000) };
+    let chosen = |hosts: &[Candidate]| {
+        choose(&encrypted, &Members::new(), hosts.iter(), PlacementPolicy::Balance).map(str::to_owned)
+    };
+    assert_eq!(chosen(&[host("a", 9000), able.clone()]), Ok("b".to_owned()));
+    let Err(Unplaced::Never(Reason::NotSupported, text)) = chosen(&[host("a", 9000)]) else {
+        panic!("no host has it")
+    };
+    assert!(text.contains("install wireguard-tools"), "{text}");
+    let full = Candidate { used: Usage { cpus: 8, ..Usage::default() }, ..able };
+    let Err(Unplaced::Now(text)) = chosen(&[host("a", 9000), full]) else { panic!("it is full") };
+    assert!(text.contains("1 without WireGuard"), "{text}");
+}
+
+#[test]
 fn a_vm_in_huge_pages_goes_to_a_host_with_as_many_free_ones_and_the_message_has_the_numbers() {
     let of = |pages: u64| HugeMemory::of(HugePages::TwoMebibytes, pages * (2 << 20));
     let huge = Request { huge_memory: of(64), ..request(0) };

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::firewall::NFT;
-use super::{BRIDGE_PREFIX, Result, ruleset, tunnel};
+use super::{BRIDGE_PREFIX, Result, ruleset, tunnel, wireguard};
 use crate::Forwarding;
 
 /// The packets, besides those of guests by IPv4, that other firewalls have to let pass on this host.
@@ -11,6 +11,8 @@ use crate::Forwarding;
 pub(super) struct Needed {
     /// Those of tunnels to other hosts.
     pub(super) tunnels: bool,
+    /// Those of encrypted tunnels to other hosts: the encrypted ones, and by IPv6 those in them.
+    pub(super) encrypted: bool,
     /// Those of guests by IPv6.
     pub(super) ipv6: bool,
 }
@@ -20,10 +22,23 @@ impl Needed {
     fn families(self) -> &'static [&'static str] {
         if self.ipv6 { ALL } else { IPV4 }
     }
+
+    /// Returns the families of chains whose rules matter.
+    fn read_families(self) -> &'static [&'static str] {
+        if self.ipv6 || self.encrypted { ALL } else { IPV4 }
+    }
+
+    /// Returns the families and UDP ports of packets that the host receives from other hosts.
+    fn received(self) -> Vec<(&'static [&'static str], u16)> {
+        let tunnels = self.tunnels.then_some((IPV4, tunnel::PORT));
+        let encrypted = self.encrypted.then_some((IPV4, wireguard::PORT));
+        let within = self.encrypted.then_some((IPV6, tunnel::PORT));
+        tunnels.into_iter().chain(encrypted).chain(within).collect()
+    }
 }
 
 pub(super) async fn forwarding(needed: Needed) -> Result<Forwarding> {
-    let found = judge(&read(needed.families()).await?, needed);
+    let found = judge(&read(needed.read_families()).await?, needed);
     if found.ok { Ok(found) } else { Ok(judge(&list(&["ruleset"]).await?, needed)) }
 }
 
@@ -113,6 +128,8 @@ fn drops(items: &[Value], chain: &Value, is_known: bool) -> Drops {
 const MOST_CHAINS: usize = 32;
 /// The families of chains that packets of IPv4 pass.
 const IPV4: &[&str] = &["ip", "inet"];
+/// The families of chains that packets of IPv6 pass.
+const IPV6: &[&str] = &["ip6", "inet"];
 /// The families of chains that packets pass.
 const ALL: &[&str] = &["ip", "ip6", "inet"];
 
@@ -165,15 +182,16 @@ fn judge(ruleset: &Value, needed: Needed) -> Forwarding {
         );
         return Forwarding { ok: false, message };
     }
-    let port = tunnel::PORT.to_string();
-    let closed = if needed.tunnels { dropping(items, IPV4, "input", &port) } else { Vec::new() };
-    if let Some(first) = closed.first() {
-        let message = format!(
-            "the firewall chain {} drops what other hosts send for networks that are here and there: accept it there \
-             (nft insert rule {first} udp dport {port} accept)",
-            closed.join(", ")
-        );
-        return Forwarding { ok: false, message };
+    for (families, port) in needed.received() {
+        let closed = dropping(items, families, "input", &port.to_string());
+        if let Some(first) = closed.first() {
+            let message = format!(
+                "the firewall chain {} drops what other hosts send for networks that are here and there: accept it there \
+                 (nft insert rule {first} udp dport {port} accept)",
+                closed.join(", ")
+            );
+            return Forwarding { ok: false, message };
+        }
     }
     Forwarding { ok: true, message: "nothing on this host drops guests' packets".to_owned() }
 }
@@ -217,8 +235,8 @@ mod tests {
 
     use super::*;
 
-    const ALONE: Needed = Needed { tunnels: false, ipv6: false };
-    const TUNNELLED: Needed = Needed { tunnels: true, ipv6: false };
+    const ALONE: Needed = Needed { tunnels: false, encrypted: false, ipv6: false };
+    const TUNNELLED: Needed = Needed { tunnels: true, ..ALONE };
 
     fn docker() -> Vec<Value> {
         vec![
@@ -298,6 +316,18 @@ mod tests {
         let found = judge(&json!({"nftables": [chain]}), Needed { ipv6: true, ..ALONE });
         let advice = "nft insert rule ip6 filter FORWARD iifname";
         assert!(!found.ok && found.message.contains(advice), "{found:?}");
+    }
+
+    #[test]
+    fn with_encrypted_tunnels_their_port_matters_and_by_ipv6_that_of_the_tunnels_in_them() {
+        let encrypted = Needed { encrypted: true, ..ALONE };
+        let chain = |family: &str| {
+            let chain = json!({"family": family, "table": "filter", "name": "INPUT", "hook": "input", "policy": "drop"});
+            judge(&json!({"nftables": [{"chain": chain}]}), encrypted)
+        };
+        assert!(chain("ip").message.contains("nft insert rule ip filter INPUT udp dport 51847 accept"));
+        assert!(chain("ip6").message.contains("nft insert rule ip6 filter INPUT udp dport 4789 accept"));
+        assert!(judge(&json!({"nftables": [docker()[1]]}), encrypted).ok);
     }
 
     #[test]

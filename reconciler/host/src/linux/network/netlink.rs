@@ -3,6 +3,7 @@
 mod bridge_info;
 mod ipv6_addresses;
 mod routes;
+mod wireguard;
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -47,6 +48,7 @@ pub(super) enum LinkKind {
     Vlan,
     Bond,
     Dummy,
+    Wireguard,
     Other,
 }
 
@@ -54,7 +56,7 @@ pub(super) enum LinkKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Vxlan {
     pub(super) vni: u32,
-    pub(super) local: Option<Ipv4Addr>,
+    pub(super) local: Option<IpAddr>,
     pub(super) port: u16,
 }
 
@@ -142,8 +144,10 @@ impl Netlink {
 
     pub(super) async fn add_vxlan(&self, name: &str, vxlan: Vxlan) -> Result<()> {
         let mut message = LinkVxlan::new(name, vxlan.vni).port(vxlan.port);
-        if let Some(local) = vxlan.local {
-            message = message.local(local);
+        match vxlan.local {
+            Some(IpAddr::V4(local)) => message = message.local(local),
+            Some(IpAddr::V6(local)) => message = message.local6(local),
+            None => {}
         }
         self.add(name, message.build()).await
     }
@@ -268,10 +272,7 @@ impl Netlink {
     }
 
     /// Returns the destinations of a VXLAN device: MAC address, host, and the entry itself.
-    pub(super) async fn destinations(
-        &self,
-        link: &Link,
-    ) -> Result<Vec<([u8; 6], Ipv4Addr, NeighbourMessage)>> {
+    pub(super) async fn destinations(&self, link: &Link) -> Result<Vec<([u8; 6], IpAddr, NeighbourMessage)>> {
         let request = self.handle.neighbours().get().set_address_family(AddressFamily::Bridge);
         let all: Vec<NeighbourMessage> =
             request.execute().try_collect().await.map_err(on("list where to send from", &link.name))?;
@@ -281,14 +282,14 @@ impl Netlink {
     }
 
     /// Adds a host to which frames for this MAC address are sent.
-    pub(super) async fn add_destination(&self, link: &Link, mac: [u8; 6], to: Ipv4Addr) -> Result<()> {
+    pub(super) async fn add_destination(&self, link: &Link, mac: [u8; 6], to: IpAddr) -> Result<()> {
         let mut message = NeighbourMessage::default();
         message.header.family = AddressFamily::Bridge;
         message.header.ifindex = link.index;
         message.header.state = NeighbourState::Permanent;
         message.header.flags = NeighbourFlags::Own;
         message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
-        message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(to)));
+        message.attributes.push(NeighbourAttribute::Destination(to.into()));
         let mut request = NetlinkMessage::from(RouteNetlinkMessage::NewNeighbour(message));
         // Appended: the crate's own request can only replace an entry, but there is one entry for each host.
         request.header.flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_APPEND;
@@ -390,15 +391,18 @@ fn vlan_message(name: &str, on: u32, id: u16) -> LinkMessage {
     LinkVlan::new(name, on, id).build()
 }
 
-fn destination(message: &NeighbourMessage) -> Option<([u8; 6], Ipv4Addr)> {
+fn destination(message: &NeighbourMessage) -> Option<([u8; 6], IpAddr)> {
     let mut found = (None, None);
     for attribute in &message.attributes {
         match attribute {
             NeighbourAttribute::LinkLayerAddress(mac) => found.0 = mac.as_slice().try_into().ok(),
-            NeighbourAttribute::Destination(NeighbourAddress::Inet(to)) => found.1 = Some(*to),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(to)) => found.1 = Some(IpAddr::V4(*to)),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(to)) => found.1 = Some(IpAddr::V6(*to)),
             // An entry of a bridge does not include the address family.
             NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => {
-                found.1 = <[u8; 4]>::try_from(bytes.as_slice()).ok().map(Ipv4Addr::from);
+                let ipv4 = <[u8; 4]>::try_from(bytes.as_slice()).map(IpAddr::from);
+                let ipv6 = || <[u8; 16]>::try_from(bytes.as_slice()).map(IpAddr::from);
+                found.1 = ipv4.or_else(|_| ipv6()).ok();
             }
             _ => {}
         }
@@ -480,6 +484,7 @@ fn kind(info: &LinkInfo) -> Option<LinkKind> {
         LinkInfo::Kind(InfoKind::Vlan) => Some(LinkKind::Vlan),
         LinkInfo::Kind(InfoKind::Bond) => Some(LinkKind::Bond),
         LinkInfo::Kind(InfoKind::Dummy) => Some(LinkKind::Dummy),
+        LinkInfo::Kind(InfoKind::Wireguard) => Some(LinkKind::Wireguard),
         LinkInfo::Kind(_) => Some(LinkKind::Other),
         _ => None,
     }
@@ -499,7 +504,8 @@ fn vxlan(info: &LinkInfo) -> Option<Vxlan> {
     for attribute in attributes {
         match attribute {
             InfoVxlan::Id(vni) => vxlan.vni = *vni,
-            InfoVxlan::Local(local) => vxlan.local = Some(*local),
+            InfoVxlan::Local(local) => vxlan.local = Some(IpAddr::V4(*local)),
+            InfoVxlan::Local6(local) => vxlan.local = Some(IpAddr::V6(*local)),
             InfoVxlan::Port(port) => vxlan.port = *port,
             _ => {}
         }

@@ -200,6 +200,9 @@ fn own_addresses_leave((bridge, ipv4): (&str, Ipv4Network)) -> Value {
 
 fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced]) -> Vec<Value> {
     let mut rules = translation::to_private(forwards);
+    rules.extend(
+        tunnels::within_wireguard(nat).into_iter().map(|(chain, expressions)| rule(chain, expressions)),
+    );
     rules.extend(tunnels::past_tunnels(nat).into_iter().map(|expressions| rule("forward", expressions)));
     rules.extend(tunnels::into_tunnels(nat).into_iter().map(|expressions| rule("input", expressions)));
     rules.extend(balancing::choose(balanced));

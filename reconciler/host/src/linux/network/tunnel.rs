@@ -8,6 +8,9 @@
 //! Broadcast frames and frames to an unknown MAC go to each other host (there is one flood entry for each); the
 //! location of a MAC is learnt from its replies. Every host has the gateway's address and its own DHCP server, so
 //! neither crosses the tunnel: [`super::ruleset`] enforces that, and that only packets of those hosts are accepted.
+//!
+//! An encrypted network has the same device with IPv6 addresses, which are those of hosts within WireGuard ([`super::wireguard`]). The kernel
+//! looks for the identifier of a packet among the devices of its family, so that a packet of IPv4 never reaches an encrypted network.
 
 use super::netlink::{Link, LinkKind, Netlink, Vxlan};
 use super::{BRIDGE_PREFIX, Result, TUNNEL_PREFIX, sysctl_if_there};

@@ -19,6 +19,7 @@ impl HostInfo for LinuxSystem {
         facts.ranges = self.networks.host_ranges().await?;
         facts.ipv6_addresses = self.networks.host_ipv6_addresses().await?;
         facts.links = self.networks.host_links().await?;
+        facts.wireguard = self.networks.wireguard_facts().await;
         facts.backup_folders = self.backup_folders.facts().await;
         let (folders, in_ceph) = tokio::join!(self.pool_folders.facts(), self.rbd.facts());
         facts.pool_folders = folders;

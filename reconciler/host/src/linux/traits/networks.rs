@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use crate::linux::{LinuxSystem, network};
 use crate::{
     BridgedNetwork, ExternalLease, Firewall, Forwarding, HostLinks, LeaseTaken, NetworkConfig, Networks,
-    Result, TapConfig, TapFacts, Trace, TraceRequest, Uplink,
+    Result, TapConfig, TapFacts, Trace, TraceRequest, Uplink, WireguardConfig,
 };
 
 #[async_trait]
@@ -32,6 +32,18 @@ impl Networks for LinuxSystem {
 
     async fn networks(&self) -> Result<Vec<String>> {
         self.networks.networks().await
+    }
+
+    async fn ensure_wireguard(&self, config: &WireguardConfig) -> Result<()> {
+        self.networks.ensure_wireguard(config).await
+    }
+
+    async fn has_wireguard(&self) -> Result<bool> {
+        self.networks.has_wireguard().await
+    }
+
+    async fn remove_wireguard(&self) -> Result<()> {
+        self.networks.remove_wireguard().await
     }
 
     async fn ensure_tap(&self, tap: &TapConfig) -> Result<()> {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use berth_api::vm::InterfaceStatus;
-use berth_api::{IPPoolMode, VM};
+use berth_api::{IPPoolMode, NetworkHost, VM};
 use berth_host::{Forward, Lease, Nat, NetworkConfig};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -15,6 +15,7 @@ use super::super::balancing::{self, Here, balance};
 use super::super::bridged::{advertised, bridged, over_an_interface, ports, refuse_public};
 use super::super::bridges::{Existing, assign};
 use super::super::config::{addresses, config};
+use super::super::encryption::wireguard;
 use super::super::exceptions::exceptions;
 use super::super::filters::{GroupsOf, filters};
 use super::super::isolation::isolated;
@@ -165,6 +166,7 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     wanted.networks = networks.into_values().collect();
     let interfaces: Vec<&InterfaceStatus> = guests.iter().flat_map(|guest| &guest.interfaces).collect();
     wanted.bridged = bridged(tables, &assigned.bridges, &interfaces);
+    wanted.wireguard = wireguard(tables, &assigned.bridges, seen.host);
     let bridges = wanted.bridged.iter().map(|network| network.bridge.clone());
     let over_interfaces: BTreeSet<String> = wanted.bridged.iter().filter_map(over_an_interface).collect();
     wanted.firewall.bridged = bridges.chain(over_interfaces).collect();
@@ -239,12 +241,9 @@ fn closed(
         closed.extend(tables.host_addresses.listed().into_iter().flatten().copied().map(IpNet::from));
     }
     for network in bridges.keys().filter_map(|name| find(tables, name)) {
-        let hosts = network.status.iter().flat_map(|s| s.hosts.iter().map(|h| &h.address));
-        closed.extend(
-            hosts
-                .filter_map(|address| address.parse::<Ipv4Addr>().ok())
-                .map(|address| IpNet::from(IpAddr::V4(address))),
-        );
+        let hosts = network.status.iter().flat_map(|status| &status.hosts);
+        let addresses = hosts.filter_map(NetworkHost::host_address);
+        closed.extend(addresses.map(|address| IpNet::from(IpAddr::V4(address))));
     }
     let (ipv4, ipv6) = by_family(&closed);
     (Ipv4Net::aggregate(&ipv4), Ipv6Net::aggregate(&ipv6))

@@ -26,7 +26,7 @@ fn port(number: u16, protocol: PortProtocol, targets: &[&str], by_client: bool) 
 
 /// Makes the network on a host with a tunnel to the other, and gives it the public address if there are ports.
 fn make(host: &Host, other: &Host, ports: Vec<BalancedPort>, remote: &'static [&str]) {
-    let tunnel = Tunnel { vni: 77, local: host.address, peers: vec![other.address] };
+    let tunnel = Tunnel { vni: 77, local: host.address.into(), peers: vec![other.address.into()] };
     let relay = (!remote.is_empty()).then(|| Relay {
         addresses: vec![address(SOURCE)],
         targets: remote.iter().map(|target| address(target)).collect(),

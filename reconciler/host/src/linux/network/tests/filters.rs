@@ -330,7 +330,7 @@ fn machines_on_other_hosts_are_filtered_like_neighbours() {
         let (a, b) = (Host::on_segment(11, 1500), Host::on_segment(12, 1500));
         let egress = Some(vec![rule(FilterProtocol::Tcp, &[(8080, 8080)], &["0.0.0.0/0"], &[])]);
         let on = |host: &Host, other: &Host, filters: Filters| {
-            let tunnel = Tunnel { vni: 77, local: host.address, peers: vec![other.address] };
+            let tunnel = Tunnel { vni: 77, local: host.address.into(), peers: vec![other.address.into()] };
             let firewall = Firewall {
                 nat: vec![nat(BRIDGE, "10.77.0.0/24", Some(tunnel.clone()))],
                 guests: true,

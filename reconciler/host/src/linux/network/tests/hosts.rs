@@ -13,10 +13,10 @@ const TENANTS: [(&str, &str, u32); 2] = [(BRIDGE, "10.77.0.0/24", 77), (OTHER, "
 
 /// Creates both tenants' networks on a host, with tunnels to the others.
 fn make(host: &Host, others: &[&Host], mtu: u16) {
-    let peers: Vec<Ipv4Addr> = others.iter().map(|other| other.address).collect();
+    let peers: Vec<IpAddr> = others.iter().map(|other| other.address.into()).collect();
     let tunnel = |vni| {
         let peers = peers.clone();
-        (!peers.is_empty()).then_some(Tunnel { vni, local: host.address, peers })
+        (!peers.is_empty()).then_some(Tunnel { vni, local: host.address.into(), peers })
     };
     let configs = TENANTS.map(|(bridge, cidr, vni)| NetworkConfig {
         mtu,
@@ -109,8 +109,8 @@ fn dhcp_is_answered_by_the_guests_own_host_only() {
         let near = a.on(|_, _| Guest::join(BRIDGE, 5));
         let far = b.on(|_, _| Guest::join(BRIDGE, 6));
         // Host a has both leases, host b neither.
-        let peers = vec![b.address];
-        let tunnel = Tunnel { vni: 77, local: a.address, peers };
+        let peers = vec![b.address.into()];
+        let tunnel = Tunnel { vni: 77, local: a.address.into(), peers };
         let config = tunnelled(network(BRIDGE, "10.77.0.0/24", vec![lease(5), lease(6)]), tunnel);
         a.run(move |f| Box::pin(async move { f.networks.ensure(&config).await.expect("told") }));
         let (offer, none) = blocking(move || (near.dhcp(), far.dhcp())).await;
@@ -209,14 +209,14 @@ fn nobody_puts_frames_into_a_network_but_its_own_hosts() {
 
 /// Assigns public addresses to a host, on behalf of its guests.
 fn publish(host: &Host, others: &[&Host], forwards: &'static [(&str, &str)]) {
-    let peers: Vec<Ipv4Addr> = others.iter().map(|other| other.address).collect();
+    let peers: Vec<IpAddr> = others.iter().map(|other| other.address.into()).collect();
     let address = host.address;
     host.run(move |f| {
         Box::pin(async move {
             let uplink = f.networks.uplink(&UplinkChoice { named: None, address: Some(address) }).await;
             let interface = uplink.expect("looked").interface.expect("there is one");
             assert_eq!(interface, "up0");
-            let tunnel = |vni| Some(Tunnel { vni, local: address, peers: peers.clone() });
+            let tunnel = |vni| Some(Tunnel { vni, local: address.into(), peers: peers.clone() });
             let parse = |text: &str| text.parse().expect("address");
             let forward = |(public, private): &(&str, &str)| Forward {
                 public: parse(public),

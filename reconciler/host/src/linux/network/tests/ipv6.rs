@@ -308,7 +308,7 @@ fn guests_of_several_hosts_reach_each_other_and_each_has_the_gateway_of_its_own_
         segment(1500);
         let hosts = [Host::on_segment(11, 1500), Host::on_segment(12, 1500)];
         for (host, other) in [(&hosts[0], &hosts[1]), (&hosts[1], &hosts[0])] {
-            let tunnel = Tunnel { vni: 77, local: host.address, peers: vec![other.address] };
+            let tunnel = Tunnel { vni: 77, local: host.address.into(), peers: vec![other.address.into()] };
             // Host 11 knows both guests and host 12 none: an answer to the guest there would have crossed the tunnel.
             let leases = if host.address == hosts[0].address { vec![lease(5), lease(6)] } else { Vec::new() };
             let config = NetworkConfig { leases, ..tunnelled(dual_stack(Egress::None), tunnel.clone()) };

@@ -87,7 +87,7 @@ fn make(
     last: u8,
     (target, relays): (Option<&'static str>, &'static [&'static str]),
 ) {
-    let tunnel = Tunnel { vni: 77, local: host.address, peers: vec![other.address] };
+    let tunnel = Tunnel { vni: 77, local: host.address.into(), peers: vec![other.address.into()] };
     let relay =
         target.map(|target| Relay { addresses: vec![address(SOURCE)], targets: vec![address(target)] });
     let balanced = |target| Balanced {

@@ -8,6 +8,9 @@ use super::super::ruleset::GroupChain;
 use super::rules::Hit;
 use crate::{Filters, TraceDirection, TraceObject, TracedRule};
 
+/// The beginning of hosts' addresses within WireGuard, as nftables writes their prefix.
+const WITHIN_WIREGUARD: &str = "\"fd62:6572:7468::\"";
+
 /// A decision as a step shows it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Explanation {
@@ -121,6 +124,7 @@ fn rule_of(filters: &Filters, group: &str, direction: TraceDirection, comment: &
 const CLOSED: &str = "addresses of hosts and of the control plane, and link-local ones, are closed to guests: the host's option \
                       --guest-allow makes exceptions";
 const TUNNELS: &str = "the tunnels between hosts are closed to guests and strangers";
+const WIREGUARD: &str = "the encrypted way between hosts is closed to guests";
 const RELAY: &str =
     "by the way to guests on other hosts, only connections to public addresses and their answers pass";
 const ISOLATED: &str = "the network is isolated: its guests do not reach each other";
@@ -156,6 +160,9 @@ pub(super) fn reason(hit: &Hit) -> Option<(&'static str, &'static str)> {
         }
         ("bridge", "guests") => ("source check", of_guests(&hit.rule)),
         ("inet", "input" | "forward") if is_tunnels => ("host", TUNNELS),
+        ("inet", "input" | "forward" | "redirects") if has(WITHIN_WIREGUARD) || has("\"btw-*\"") => {
+            ("host", WIREGUARD)
+        }
         ("inet", "input" | "forward") if has(OUTER_PREFIX) => ("forwarding", RELAY),
         ("inet", "forward") if has("@closed\"") => ("forwarding", CLOSED),
         ("inet", "forward") if has("net-unreachable") => {

@@ -201,8 +201,7 @@ impl<'a> Walk<'a> {
 
     fn received_by_tunnel(&mut self, bridge: &str) -> Way {
         let by = || Some(TraceObject::Network { name: bridge.to_owned() });
-        let is_tunnelled = self.network(bridge).is_some_and(|network| network.tunnel.is_some());
-        if !is_tunnelled {
+        if self.network(bridge).is_none_or(|network| network.tunnel.is_none()) {
             return self.dropped(
                 SENDER,
                 by(),
@@ -215,11 +214,21 @@ impl<'a> Walk<'a> {
             return self.undecided(SENDER, by(), detail);
         }
         self.step(SENDER, StepResult::Note, by(), "it comes by the tunnel of the network, from another host");
-        let packets = "the packets of tunnels (UDP port 4789)";
-        self.chains_of_others(("ip", "input"), packets, |chain| chain.tunnels)?;
+        let family = if self.note_encryption(bridge) { "ip6" } else { "ip" };
+        self.chains_of_others((family, "input"), "the packets of tunnels (UDP port 4789)", |c| c.tunnels)?;
         self.frame.by = tunnel::name_of(bridge);
         self.hook("bridge", "prerouting")?;
         self.delivered_on(bridge, to)
+    }
+
+    /// Notes that the hosts encrypt the packets of a network between them; returns whether they do.
+    fn note_encryption(&mut self, bridge: &str) -> bool {
+        let encrypts = self.network(bridge).is_some_and(NetworkConfig::is_encrypted);
+        if encrypts {
+            let by = Some(TraceObject::Network { name: bridge.to_owned() });
+            self.step("encryption", StepResult::Note, by, "WireGuard encrypts it between the hosts");
+        }
+        encrypts
     }
 
     /// Hands the packet to the gateway, which is the host.
@@ -298,6 +307,7 @@ impl<'a> Walk<'a> {
         let leaves_by = self.frame.leaves_by.clone();
         self.must_be_up(&leaves_by)?;
         if !self.is_bridged(bridge) {
+            self.note_encryption(bridge);
             return Way::Break(TraceEnd::Tunnel { network: bridge.to_owned(), packet });
         }
         let by = Some(TraceObject::Network { name: bridge.to_owned() });
@@ -337,6 +347,7 @@ impl<'a> Walk<'a> {
         self.hook_with_source("inet", "postrouting", *source)?;
         let relayed = interface.strip_prefix(OUTER_PREFIX).map(|rest| format!("{BRIDGE_PREFIX}{rest}"));
         if let Some(bridge) = relayed {
+            self.note_encryption(&bridge);
             return Way::Break(TraceEnd::Tunnel { network: bridge, packet: self.frame.now });
         }
         if !interface.starts_with(BRIDGE_PREFIX) {

@@ -1,0 +1,21 @@
+variable "image_url" {
+  description = "URL of a cloud image."
+  type        = string
+}
+
+variable "image_sha256" {
+  description = "Its SHA-256 checksum."
+  type        = string
+}
+
+variable "memory" {
+  description = "The memory of each VM."
+  type        = string
+  default     = "512Mi"
+}
+
+variable "disk_size" {
+  description = "The size of each VM's disk."
+  type        = string
+  default     = "4Gi"
+}
