@@ -7,6 +7,7 @@
 //!
 //! One decision costs one pass over the hosts, however many VMs there are: the usage by VMs is kept with each host.
 
+mod architecture;
 mod baseline;
 mod explain;
 mod space;
@@ -18,7 +19,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use berth_api::{BridgeSpec, DeviceCounts, DeviceName, Enforcement, HugeMemory, Strategy};
+use berth_api::{Architecture, BridgeSpec, DeviceCounts, DeviceName, Enforcement, HugeMemory, Strategy};
 
 use crate::cache::capacity::{Candidate, Members};
 pub(crate) use baseline::cpu_baseline;
@@ -41,6 +42,8 @@ pub(crate) struct Request {
     pub(crate) huge_memory: HugeMemory,
     /// Thousandths of real CPUs that are kept for it.
     pub(crate) reserved: u32,
+    /// The architecture that the host must have or emulate.
+    pub(crate) architecture: Architecture,
     /// The CPU model that the host must have.
     pub(crate) cpu_model: Option<String>,
     /// The machine type that the host's QEMU must have.
@@ -124,6 +127,7 @@ enum Unfit {
     GroupMember,
     GroupElsewhere,
     Refused,
+    Architecture,
     CpuModel,
     MachineType,
     Devices,
@@ -290,6 +294,7 @@ fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candid
         spread.allows(candidate)?;
     }
     check(request.refused_by.as_ref() != Some(&candidate.name), Unfit::Refused)?;
+    check(architecture::fits(candidate, request), Unfit::Architecture)?;
     check(has_cpu_model(candidate, request), Unfit::CpuModel)?;
     check(has_machine_type(candidate, request), Unfit::MachineType)?;
     check(lacking(candidate, request).next().is_none(), Unfit::Devices)?;
