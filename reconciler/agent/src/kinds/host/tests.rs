@@ -134,8 +134,7 @@ fn lost(instance: &str, deleting: bool) -> OrphanInstance {
 #[test]
 fn the_host_reports_its_architecture_and_the_one_that_it_emulates() {
     let of = |observed: &Observed| {
-        let status =
-            status(&Host::new("h", Default::default()), observed, &AgentConfig::new("h".into()), at(0));
+        let status = status(&Host::new("h", Default::default()), observed, &AgentConfig::new("h"), at(0));
         let of = status.architectures.into_iter().map(|of| (of.name, of.accelerator, of.problem));
         (of.collect::<Vec<_>>(), status.machine_types, status.cpu_models)
     };
