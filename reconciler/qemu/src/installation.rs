@@ -172,7 +172,8 @@ async fn has_io_uring(qmp: &Qmp, file: &Path) -> bool {
 
 /// A build without TPM support does not have these commands.
 async fn has_tpm(qmp: &Qmp, architecture: Architecture) -> bool {
-    for (command, wanted) in [("query-tpm-models", architecture.tpm()), ("query-tpm-types", "emulator")] {
+    for (command, wanted) in [("query-tpm-models", architecture.tpm_model()), ("query-tpm-types", "emulator")]
+    {
         let listed = qmp.execute_within(command, Value::Null, LIMIT).await;
         if !listed.is_ok_and(|l| l.as_array().is_some_and(|l| l.iter().any(|name| name == wanted))) {
             return false;

@@ -120,8 +120,16 @@ impl Architecture {
         }
     }
 
-    /// QEMU's name of the TPM.
-    pub(crate) const fn tpm(self) -> &'static str {
+    /// QEMU's name of the TPM's interface.
+    pub(crate) const fn tpm_model(self) -> &'static str {
+        match self {
+            Self::X86_64 => "tpm-crb",
+            Self::Aarch64 => "tpm-tis",
+        }
+    }
+
+    /// QEMU's name of the device of a TPM.
+    pub(super) const fn tpm(self) -> &'static str {
         match self {
             Self::X86_64 => "tpm-crb",
             Self::Aarch64 => "tpm-tis-device",

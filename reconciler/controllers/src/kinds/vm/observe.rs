@@ -271,7 +271,7 @@ fn left_volume(disk: &DiskSeen) -> Option<String> {
 /// Returns the image of the VM's boot disk, if that is of another architecture than the VM.
 fn other_architecture(cache: &Cache, vm: &VM, disks: &[DiskSeen]) -> Option<OtherArchitecture> {
     let boot = vm.spec.disks.iter().find(|disk| disk.boot)?;
-    let seen = disks.iter().find(|seen| seen.key.name == boot.name.as_str())?;
+    let seen = disks.iter().find(|seen| &*seen.key.name == boot.name.as_str())?;
     cache.other_architecture(vm, seen.object.as_deref()?)
 }
 
