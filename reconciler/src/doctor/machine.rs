@@ -82,7 +82,9 @@ pub(super) fn nested(facts: &DoctorFacts) -> Check {
 
 pub(super) fn qemu(facts: &DoctorFacts) -> Check {
     let install = match facts.architecture.as_str() {
-        AARCH64 => "Debian, Ubuntu: apt install qemu-system-arm qemu-utils; Fedora: dnf install qemu-system-aarch64",
+        AARCH64 => {
+            "Debian, Ubuntu: apt install qemu-system-arm qemu-utils; Fedora: dnf install qemu-system-aarch64"
+        }
         _ => "Debian, Ubuntu: apt install qemu-system-x86 qemu-utils; Fedora: dnf install qemu-system-x86",
     };
     match &facts.qemu {
@@ -138,7 +140,10 @@ pub(super) fn emulation(facts: &DoctorFacts) -> Check {
         return Check::ok("emulation", format!("VMs of {name} can run here with --emulate {name}, emulated"));
     }
     let missing = facts.emulation.missing.join("; ");
-    Check::ok("emulation", format!("none: VMs of {name} need --emulate {name} and what is missing here: {missing}"))
+    Check::ok(
+        "emulation",
+        format!("none: VMs of {name} need --emulate {name} and what is missing here: {missing}"),
+    )
 }
 
 /// VMs with a TPM are placed on hosts with both only.

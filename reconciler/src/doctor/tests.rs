@@ -196,7 +196,9 @@ fn guests_of_another_architecture_are_no_finding_and_name_what_is_missing() {
         checks.into_iter().find(|check| check.name == "emulation").expect("a check").found
     };
     assert_eq!(text(&[]), "VMs of aarch64 can run here with --emulate aarch64, emulated");
-    assert!(text(&["no QEMU (apt install qemu-system-arm)"]).ends_with("no QEMU (apt install qemu-system-arm)"));
+    assert!(
+        text(&["no QEMU (apt install qemu-system-arm)"]).ends_with("no QEMU (apt install qemu-system-arm)")
+    );
 }
 
 #[test]
@@ -206,7 +208,10 @@ fn a_machine_of_aarch64_has_its_own_packages() {
     assert_eq!(findings(&facts), [], "Secure Boot is not expected");
     facts.qemu.as_mut().expect("QEMU").uefi = false;
     let found = findings(&facts);
-    assert!(found.iter().any(|(name, text)| name == "firmware failure" && text.contains("qemu-efi-aarch64")), "{found:?}");
+    assert!(
+        found.iter().any(|(name, text)| name == "firmware failure" && text.contains("qemu-efi-aarch64")),
+        "{found:?}"
+    );
 }
 
 #[test]
