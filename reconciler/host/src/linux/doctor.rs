@@ -114,7 +114,7 @@ pub struct DoctorQemu {
 #[serde(rename_all = "camelCase")]
 pub struct DoctorEmulation {
     pub architecture: String,
-    /// What is not installed for them, and how to install it.
+    /// The parts that are not installed for them, each with the way to install it.
     pub missing: Vec<String>,
 }
 
