@@ -206,7 +206,7 @@ fn roles(config: &AgentConfig) -> Vec<String> {
     std::iter::once("VMs".to_owned()).chain(control_plane).collect()
 }
 
-/// Returns the architectures of VMs here: the own one, and the one that is emulated.
+/// Returns the architectures of VMs here: that of the processors, and the one that is emulated.
 fn architectures(facts: &HostFacts) -> Vec<HostArchitecture> {
     let name = |accelerator| if matches!(accelerator, Accelerator::Kvm) { "kvm" } else { "tcg" };
     let own = HostArchitecture {
