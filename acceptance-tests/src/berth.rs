@@ -170,6 +170,7 @@ impl Berth {
         // A variable: older builds do not know the option.
         let (media, data) = (self.shared("media"), self.shared("data"));
         command.env("BERTH_SHARES", format!("media={}:ro,data={}", media.display(), data.display()));
+        command.env("BERTH_EMULATE", "aarch64");
         command.env("BERTH_BACKUP_FOLDERS", format!("nas={}", self.backups().display()));
         let folders = POOLS.map(|pool| format!("{pool}={}", self.pool_folder(pool).display()));
         command.env("BERTH_POOL_FOLDERS", folders.join(","));

@@ -15,6 +15,7 @@ pub mod control_plane;
 pub mod differential;
 pub mod fleet;
 pub mod footprint;
+pub mod foreign_packages;
 pub mod guests;
 pub mod http;
 pub mod image_server;

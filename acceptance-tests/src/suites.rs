@@ -1,5 +1,6 @@
 //! The suites: groups of test cases with the same prerequisites that can run separately.
 
+pub mod architecture;
 pub mod attack;
 pub mod backups;
 pub mod cargo_tests;
@@ -386,9 +387,14 @@ pub struct Kit {
     binaries: OnceCell<Binaries>,
     small: OnceCell<GuestImage>,
     signed: OnceCell<GuestImage>,
+    aarch64: OnceCell<GuestImage>,
     installer: OnceCell<GuestImage>,
     debian: OnceCell<DebianGuests>,
 }
+
+/// QEMU and firmware for guests of ARM, which most suites do not need.
+const EMULATION: &[(&str, &str)] =
+    &[("qemu-system-aarch64", "qemu-system-arm"), ("/usr/share/AAVMF/AAVMF_CODE.fd", "qemu-efi-aarch64")];
 
 fn once<T: Clone>(cell: &OnceCell<T>, make: impl FnOnce() -> Result<T>) -> Result<T> {
     if let Some(value) = cell.get() {
@@ -407,6 +413,7 @@ impl Kit {
             binaries: OnceCell::new(),
             small: OnceCell::new(),
             signed: OnceCell::new(),
+            aarch64: OnceCell::new(),
             installer: OnceCell::new(),
             debian: OnceCell::new(),
         })
@@ -473,6 +480,15 @@ impl Kit {
         once(&self.signed, || {
             prerequisites::ensure_installed()?;
             guests::small::signed_image(&self.cache)
+        })
+    }
+
+    /// The small guest for ARM. Also installs what emulates it.
+    pub fn aarch64_guest(&self) -> Result<GuestImage> {
+        once(&self.aarch64, || {
+            prerequisites::ensure_installed()?;
+            prerequisites::install(EMULATION)?;
+            guests::small::aarch64_image(&self.cache)
         })
     }
 

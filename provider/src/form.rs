@@ -209,7 +209,7 @@ impl Form {
             )),
             Self::MachineType if is_machine_type(text) => None,
             Self::MachineType => Some(format!(
-                "{text:?} is not a machine type of QEMU with its version: write for example \"pc-q35-9.2\"."
+                "{text:?} is not a machine type of QEMU with its version: write for example \"pc-q35-9.2\", or \"virt-9.2\" of aarch64."
             )),
             Self::BootSource if matches!(text, "Disk" | "Cdrom" | "Network") => None,
             Self::BootSource => Some(format!("{text:?} is not one of \"Disk\", \"Cdrom\", \"Network\".")),

@@ -1,6 +1,7 @@
 //! `berth_vm`
 
 mod annotations;
+pub(crate) mod architecture;
 mod bootstrap;
 pub(crate) mod devices;
 mod disks;
@@ -202,6 +203,7 @@ impl ResourceKind for Vm {
             Field::spec("cpu_reservation", Shape::Text(Form::Cpus)),
             Field::spec("dedicated_cpu_placement", Shape::Bool).effect(Effect::PowerCycle),
             Field::spec("isolate_emulator_thread", Shape::Bool).effect(Effect::PowerCycle),
+            Field::spec("architecture", Shape::Text(Form::Any)).effect(Effect::Replace),
             Field::spec("cpu_model", Shape::Text(Form::CpuModel)).effect(Effect::PowerCycle),
             Field::spec("machine_type", Shape::Text(Form::MachineType)).effect(Effect::PowerCycle),
             Field::spec("guest_os", Shape::Text(Form::Any)).key("guestOS").effect(Effect::PowerCycle),
@@ -263,6 +265,7 @@ impl ResourceKind for Vm {
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
         let mut found = size::check(config);
+        found.extend(architecture::check(config));
         found.extend(disks::check_disks(config));
         found.extend(disks::check_buses(config));
         found.extend(disks::check_templates(config));

@@ -9,7 +9,7 @@ use crate::{
     form::Form,
     kind::{KindInfo, ResourceKind},
     readiness::{Outcome, Readiness},
-    vm::{devices, size},
+    vm::{architecture, devices, size},
 };
 
 /// A size and hardware profile.
@@ -46,6 +46,7 @@ impl ResourceKind for VmClass {
             Field::spec("cpu_reservation", Shape::Text(Form::Cpus)),
             Field::spec("dedicated_cpu_placement", Shape::Bool).effect(Effect::PowerCycle),
             Field::spec("isolate_emulator_thread", Shape::Bool).effect(Effect::PowerCycle),
+            Field::spec("architecture", Shape::Text(Form::Any)).effect(Effect::Replace),
             Field::spec("cpu_model", Shape::Text(Form::CpuModel)).effect(Effect::PowerCycle),
             Field::spec("guest_os", Shape::Text(Form::Any)).key("guestOS").effect(Effect::PowerCycle),
             qemu_options(),
@@ -57,6 +58,7 @@ impl ResourceKind for VmClass {
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
         let mut found = size::check_bounds(config);
+        found.extend(architecture::check(config));
         found.extend(devices::check(config));
         found
     }

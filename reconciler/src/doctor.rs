@@ -62,6 +62,7 @@ pub(crate) fn checks(facts: &DoctorFacts) -> Vec<Check> {
         machine::nested(facts),
         machine::qemu(facts),
         machine::firmware(facts),
+        machine::emulation(facts),
         machine::tpm(facts),
         machine::shares(facts),
         machine::cgroups(facts),

@@ -58,7 +58,7 @@ async fn launch(
         huge_page_bytes: None,
         accelerator: Accelerator::Tcg { tb_size_mib: 16 },
         firmware: Firmware::Bios,
-        machine_type: installation.q35.clone().expect("every x86 QEMU has q35"),
+        machine_type: installation.newest_machine_type.clone().expect("every x86 QEMU has q35"),
         cpu_model: "max".to_owned(),
         disks: Vec::new(),
         cdroms: Vec::new(),

@@ -22,6 +22,8 @@ use tempfile::TempDir;
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+#[path = "two_hosts/architecture.rs"]
+mod architecture;
 #[path = "two_hosts/cpu_levels.rs"]
 mod cpu_levels;
 #[path = "shared/image.rs"]

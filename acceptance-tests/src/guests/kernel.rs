@@ -38,8 +38,13 @@ impl Kernel {
     /// Downloads the package and unpacks it below `root`.
     pub fn unpack(package: &str, root: &Path) -> Result<Self> {
         prerequisites::unpack(package, root)?;
+        Ok(Self::at(package, root))
+    }
+
+    /// The package as it is unpacked below `root`.
+    pub fn at(package: &str, root: &Path) -> Self {
         let release = package.trim_start_matches("linux-image-").to_owned();
-        Ok(Self { root: root.to_owned(), release })
+        Self { root: root.to_owned(), release }
     }
 
     /// The kernel image.

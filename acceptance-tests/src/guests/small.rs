@@ -1,6 +1,7 @@
 //! The small guest: Debian's cloud kernel and busybox in one initramfs, in user space within seconds even when every
 //! instruction is emulated. One image boots under BIOS (syslinux) and UEFI (a unified kernel image).
 
+mod aarch64;
 mod installer_iso;
 
 use std::fs::{self, File};
@@ -89,6 +90,14 @@ pub fn signed_image(cache: &Cache) -> Result<GuestImage> {
     ingredients.extend([prerequisites::candidate(SHIM)?, prerequisites::candidate(GRUB)?]);
     let entry =
         cache.entry("signed-guest", &as_text(&ingredients), |folder| build_signed(&package.0, folder))?;
+    GuestImage::at(entry.join("disk.qcow2"))
+}
+
+/// Returns the image for 64-bit ARM.
+pub fn aarch64_image(cache: &Cache) -> Result<GuestImage> {
+    let sources = aarch64::Sources::find()?;
+    let ingredients = sources.ingredients()?;
+    let entry = cache.entry("small-guest-aarch64", &as_text(&ingredients), |folder| sources.build(folder))?;
     GuestImage::at(entry.join("disk.qcow2"))
 }
 
@@ -183,25 +192,40 @@ fn build_signed(package: &str, folder: &Path) -> Result<()> {
     disk_image::compress(&disk, &folder.join("disk.qcow2"))
 }
 
+fn busybox_here() -> PathBuf {
+    prerequisites::command("busybox").unwrap_or_else(|| "/bin/busybox".into())
+}
+
 fn archive(kernel: &Kernel) -> Result<Vec<u8>> {
-    let busybox = prerequisites::command("busybox").unwrap_or_else(|| "/bin/busybox".into());
+    archive_of(kernel, &busybox_here(), (INIT, POWER_OFF), MODULES)
+}
+
+/// The files of the guest, with the busybox and the modules of its architecture. The scripts: the first process, and what the power button
+/// starts. This machine's busybox, of the same version, lists the programs in it.
+fn archive_of(
+    kernel: &Kernel,
+    busybox: &Path,
+    (init, power_off): (&str, &str),
+    modules: &[&str],
+) -> Result<Vec<u8>> {
     let mut archive = Archive::new();
     for folder in ["dev", "proc", "sys", "run", "tmp", "etc", "mnt", "www/cgi-bin"] {
         archive.folder(folder);
     }
-    archive.copy("bin/busybox", 0o755, &busybox)?;
-    let applets = process::run(Command::new(&busybox).arg("--list"), Duration::from_secs(10))?.success()?;
+    archive.copy("bin/busybox", 0o755, busybox)?;
+    let applets =
+        process::run(Command::new(busybox_here()).arg("--list"), Duration::from_secs(10))?.success()?;
     for applet in applets.lines().filter(|applet| *applet != "busybox") {
         archive.symlink(&format!("bin/{applet}"), "busybox");
     }
-    archive.file("init", 0o755, INIT.as_bytes());
+    archive.file("init", 0o755, init.as_bytes());
     archive.file("cpu-online.sh", 0o755, CPU_ONLINE.as_bytes());
     archive.file("etc/dhcp.sh", 0o755, DHCP.as_bytes());
     // busybox acpid runs this for the power button's key.
-    archive.file("etc/acpi/PWRF/00000080", 0o755, POWER_OFF.as_bytes());
+    archive.file("etc/acpi/PWRF/00000080", 0o755, power_off.as_bytes());
     for (name, page) in PAGES {
         archive.file(&format!("www/cgi-bin/{name}"), 0o755, page.as_bytes());
     }
-    kernel.add_modules(&mut archive, MODULES)?;
+    kernel.add_modules(&mut archive, modules)?;
     Ok(archive.finish())
 }

@@ -3,8 +3,8 @@
 use anyhow::Result;
 
 use super::{
-    Kit, disks_of_a_vm, dual_stack, encryption, guest_access, install, made_images, pools, probes,
-    read_only_disk, routes, screen, secure_boot, shared_folders, snapshot_schedule, snapshots,
+    Kit, architecture, disks_of_a_vm, dual_stack, encryption, guest_access, install, made_images, pools,
+    probes, read_only_disk, routes, screen, secure_boot, shared_folders, snapshot_schedule, snapshots,
     static_addresses, uploads, vault_keys, vm_group, vm_names,
 };
 use crate::platform::Platform;
@@ -16,6 +16,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let guest = report.step("the small guest is built", || kit.small_guest())?;
     let signed = report.step("the small guest with signed boot loaders is built", || kit.signed_guest())?;
     let installer = report.step("the installer is built", || kit.installer())?;
+    let aarch64 = report.step("the small guest for ARM is built", || kit.aarch64_guest())?;
     let platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
     secure_boot::run(report, &platform, &signed, &guest);
     screen::run(report, &platform, &guest);
@@ -23,6 +24,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     guest_access::example(report, &platform, &guest);
     probes::example(report, &platform, &guest);
     shared_folders::example(report, &platform, &guest);
+    architecture::example(report, &platform, &aarch64);
     disks_of_a_vm::example(report, &platform, &guest);
     pools::example(report, &platform, &guest);
     read_only_disk::example(report, &platform, &guest);

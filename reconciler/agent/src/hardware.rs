@@ -1,8 +1,8 @@
 //! The hardware that a VM declares, compared with that of a running machine. Pure.
 
 use berth_api::vm::DiskBus;
-use berth_api::{CpuTopology, HugePages, Profile, Quantity, Size, VM};
-use berth_qemu::machine::Bus;
+use berth_api::{Architecture, CpuTopology, HugePages, Profile, Quantity, Size, VM};
+use berth_qemu::machine::{self, Bus};
 use sha2::{Digest, Sha256};
 
 use crate::index::instance_of;
@@ -67,6 +67,14 @@ pub(crate) fn memory_reservation(journal: &Journal, size: &Size) -> Option<u64> 
     let has_devices = !journal.pci_devices.is_empty() || !journal.vgpus.is_empty();
     let is_whole = has_devices || run.dedicated_cpus || run.huge_pages != HugePages::None;
     size.memory_reservation.filter(|reserved| !is_whole && *reserved < run.memory_bytes)
+}
+
+/// Returns a declared architecture in QEMU's form.
+pub(crate) fn architecture_of(declared: Architecture) -> machine::Architecture {
+    match declared {
+        Architecture::X86_64 => machine::Architecture::X86_64,
+        Architecture::Aarch64 => machine::Architecture::Aarch64,
+    }
 }
 
 /// Returns the controller of a declared disk in QEMU's form.

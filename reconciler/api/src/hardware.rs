@@ -47,10 +47,12 @@ pub fn is_uuid(text: &str) -> bool {
     groups.len() == 5 && groups.iter().zip([8, 4, 4, 4, 12]).all(|(group, length)| is_group(group, length))
 }
 
-/// Whether the text is a machine type with a version, of QEMU's q35 machine, such as `pc-q35-9.2`.
+/// Whether the text is a machine type with a version, of QEMU's q35 machine, such as `pc-q35-9.2`, or of its `virt` machine, such as
+/// `virt-9.2`.
 #[must_use]
 pub fn is_machine_type(text: &str) -> bool {
-    let Some(version) = text.strip_prefix("pc-q35-") else { return false };
+    let version = ["pc-q35-", "virt-"].into_iter().find_map(|prefix| text.strip_prefix(prefix));
+    let Some(version) = version else { return false };
     let numbers = version.trim_start_matches(|letter: char| letter.is_ascii_lowercase());
     let is_number = |part: &str| matches!(part.len(), 1..=3) && part.bytes().all(|b| b.is_ascii_digit());
     let parts: Vec<&str> = numbers.split('.').collect();
@@ -194,12 +196,14 @@ mod tests {
 
     #[test]
     fn a_machine_type_has_a_version() {
-        for good in ["pc-q35-7.2", "pc-q35-10.0", "pc-q35-rhel9.4.0", "pc-q35-2.12"] {
+        for good in ["pc-q35-7.2", "virt-7.2", "pc-q35-10.0", "pc-q35-rhel9.4.0", "pc-q35-2.12"] {
             assert!(is_machine_type(good), "{good}");
         }
         for wrong in [
             "",
             "q35",
+            "virt",
+            "virt-7",
             "pc",
             "pc-q35-",
             "pc-q35-7",

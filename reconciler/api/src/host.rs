@@ -1,5 +1,6 @@
 //! Host: a machine that runs VMs.
 
+mod architectures;
 mod left_over;
 mod offers;
 
@@ -10,7 +11,7 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Conditions, HugePages, ObjectUser, Quantity,
+    Architecture, Conditions, HugePages, ObjectUser, Quantity,
     backup_repository::HostBackupFolder,
     hardware::CPU_LEVELS,
     passthrough::{HostPciDevices, HostUsbDevices},
@@ -20,6 +21,7 @@ use crate::{
     vgpus::HostVgpus,
     wireguard::HostWireguard,
 };
+pub use architectures::HostArchitecture;
 pub use left_over::{HeldPublicIP, Orphan, OrphanOwner, RetainedVolume, TrashedSource, TrashedVolume};
 
 /// A machine that runs VMs. Its agent creates it; an administrator sets `spec`.
@@ -202,6 +204,11 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub accelerator: Option<String>,
+    /// The architectures that VMs here can have: that of its processors, and those that its administrator lets it emulate (`--emulate`).
+    /// Empty in the report of an older agent: `x86_64`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub architectures: Vec<HostArchitecture>,
     /// The CPU models and levels that VMs here can have. At most 200 are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 200), inner(length(max = 64)))]
@@ -335,7 +342,10 @@ impl HostStatus {
     /// The levels of x86-64 that VMs here can have on the processors themselves. None with emulated ones, whose features are not those of the
     /// host.
     pub fn cpu_levels(&self) -> BTreeSet<&'static str> {
-        let is_kvm = self.accelerator.as_deref() == Some("kvm");
+        let is_emulated =
+            |of: &HostArchitecture| of.name == Architecture::X86_64.as_str() && of.accelerator != "kvm";
+        let is_kvm =
+            self.accelerator.as_deref() == Some("kvm") && !self.architectures.iter().any(is_emulated);
         let has = |level: &&str| is_kvm && self.cpu_models.iter().any(|model| model == level);
         CPU_LEVELS.into_iter().filter(has).collect()
     }

@@ -31,6 +31,7 @@
 #![allow(unreachable_pub, reason = "KubeSchema expands to a copy of each struct inside a function")]
 #![allow(clippy::duplicated_attributes, reason = "each printer column names its own type and path")]
 
+pub mod architecture;
 pub mod backup;
 pub mod backup_repository;
 pub mod binding;
@@ -97,6 +98,7 @@ pub mod vm_group;
 pub mod vm_snapshot;
 pub mod wireguard;
 
+pub use architecture::Architecture;
 pub use backup::{Backup, BackupSpec, BackupStatus, BackupVerification, RequestedVerification};
 pub use backup_repository::{
     BackupRepository, BackupRepositorySpec, BackupRepositoryStatus, HostBackupFolder, S3Location,

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::{DeviceCounts, GuestOS, VMClassSpec, VMSpec, qemu_options::by_name};
+use crate::{Architecture, DeviceCounts, GuestOS, VMClassSpec, VMSpec, qemu_options::by_name};
 
 /// The profile with which a VM is started next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
+    /// The architecture of its processors.
+    pub architecture: Architecture,
     /// The CPU model or level; none: the one that the host chooses.
     pub cpu_model: Option<String>,
     /// The guest's operating system.
@@ -32,7 +34,9 @@ impl VMSpec {
         let model = self.cpu_model.as_ref().or(class.and_then(|class| class.cpu_model.as_ref()));
         let guest_os = self.guest_os.or(class.and_then(|class| class.guest_os)).or(image_os);
         let qemu_options = class.map(|class| by_name(&class.qemu_options)).unwrap_or_default();
+        let architecture = self.architecture.or(class.and_then(|class| class.architecture));
         Profile {
+            architecture: architecture.unwrap_or_default(),
             cpu_model: model.cloned(),
             guest_os: guest_os.unwrap_or_default(),
             qemu_options,
@@ -64,6 +68,14 @@ mod tests {
         assert_eq!((own.cpu_model.as_deref(), own.guest_os), (Some("EPYC"), GuestOS::Linux));
         assert_eq!(profile(json!({"class": null})), Profile::default(), "it names no class");
         assert_eq!(spec(json!({})).profile(None), Profile::default());
+        assert_eq!(profile(json!({"architecture": "aarch64"})).architecture, Architecture::Aarch64);
+        let arm: VMClassSpec =
+            serde_json::from_value(json!({"cpus": 1, "architecture": "aarch64"})).expect("a class");
+        assert_eq!(spec(json!({})).profile(Some(&arm)).architecture, Architecture::Aarch64);
+        assert_eq!(
+            spec(json!({"architecture": "x86_64"})).profile(Some(&arm)).architecture,
+            Architecture::X86_64
+        );
         let with_image = |own, class| spec(own).profile_with(class, Some(GuestOS::Windows)).guest_os;
         assert_eq!(with_image(json!({}), None), GuestOS::Windows);
         assert_eq!(with_image(json!({"guestOS": "Linux"}), None), GuestOS::Linux);

@@ -51,8 +51,8 @@ pub use stop_snapshot::{STOPPED_AT_ANNOTATION, STOPPED_VM_LABEL, StopSnapshot, s
 pub use templates::{is_disk_of, template_obstacle};
 
 use crate::{
-    BootSource, CpuAmount, CpuTopology, Firmware, Graphics, GuestOS, Hooks, HugePages, PciDevices, Power,
-    Probe, Quantity, ResourceName, Share, UsbDevices, Vgpus, Watchdog,
+    Architecture, BootSource, CpuAmount, CpuTopology, Firmware, Graphics, GuestOS, Hooks, HugePages,
+    PciDevices, Power, Probe, Quantity, ResourceName, Share, UsbDevices, Vgpus, Watchdog,
     hardware::{KeyboardLayout, Resolution},
 };
 
@@ -130,6 +130,12 @@ use crate::{
     validation = Rule::new("!has(self.vgpus) || self.vgpus.size() == 0 || !has(self.power) || self.power != 'Suspended'").message("a VM with vGPUs of its host cannot be suspended: their state cannot be saved. Set power to Stopped").field_path(".power"),
     validation = Rule::new("!has(self.shares) || self.shares.all(s, self.shares.filter(o, (has(o.tag) ? o.tag : o.name) == (has(s.tag) ? s.tag : s.name)).size() == 1)").message("two shares have the same tag: the guest could mount only one of them").field_path(".shares"),
     validation = Rule::new("!has(self.shares) || self.shares.size() == 0 || !has(self.power) || self.power != 'Suspended'").message("a VM with shares cannot be suspended: their state cannot be saved. Set power to Stopped").field_path(".power"),
+    validation = Rule::new("has(self.architecture) == has(oldSelf.architecture) && (!has(self.architecture) || self.architecture == oldSelf.architecture)").message("architecture cannot change: create another VM").field_path(".architecture"),
+    validation = Rule::new("!has(self.architecture) || self.architecture != 'aarch64' || !has(self.firmware) || self.firmware == 'UEFI'").message("machines of architecture aarch64 have firmware UEFI only").field_path(".firmware"),
+    validation = Rule::new("!has(self.architecture) || self.architecture != 'aarch64' || !has(self.guestOS) || self.guestOS != 'Windows'").message("Windows guests have architecture x86_64 only").field_path(".guestOS"),
+    validation = Rule::new("!has(self.architecture) || self.architecture != 'aarch64' || !has(self.maxCpus) || (has(self.cpus) && self.maxCpus == self.cpus)").message("machines of architecture aarch64 have no places for more CPUs: set cpus alone").field_path(".maxCpus"),
+    validation = Rule::new("!has(self.architecture) || self.architecture != 'aarch64' || !has(self.serialPorts) || self.serialPorts == 1").message("machines of architecture aarch64 have one serial port").field_path(".serialPorts"),
+    validation = Rule::new("!has(self.architecture) || !has(self.machineType) || (self.architecture == 'aarch64') == self.machineType.startsWith('virt-')").message("machineType is of another architecture: virt-… is of aarch64, pc-q35-… of x86_64").field_path(".machineType"),
     validation = Rule::new("!has(self.resolution) || (has(self.graphics) && self.graphics == 'VGA')").message("resolution is that of a screen: set graphics to VGA").field_path(".resolution"),
     validation = Rule::new("!has(self.keyboardLayout) || (has(self.graphics) && self.graphics == 'VGA')").message("keyboardLayout is for viewers of a screen: set graphics to VGA").field_path(".keyboardLayout"),
     validation = Rule::new("!has(self.bootOrder) || self.bootOrder.all(s, self.bootOrder.filter(o, o == s).size() == 1)").message("bootOrder lists a source twice").field_path(".bootOrder"),
@@ -235,6 +241,11 @@ pub struct VMSpec {
     /// takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolate_emulator_thread: Option<bool>,
+    /// The architecture of the CPUs: `x86_64` or `aarch64`. The VM is placed on a host that has such processors, or that emulates them
+    /// (`status.architectures` of the Host). Machines of `aarch64` have firmware `UEFI` only, and neither `maxCpus`, more than one of
+    /// `serialPorts`, disks on `sata` nor `guestOS` `Windows`. Default: that of the class, or `x86_64`. It cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<Architecture>,
     /// The CPU model that the guest sees: a level of the x86-64 architecture (`x86-64-v2`, `x86-64-v2-AES`, `x86-64-v3`, `x86-64-v4`),
     /// which is the same on every host, or a model of QEMU, such as `Skylake-Server`. The VM is placed on a host that has all of its
     /// features (`status.cpuModels` of the Host). `host` is all that the processor of its host has. Default: that of the class, or else the
@@ -248,11 +259,14 @@ pub struct VMSpec {
     /// image that the boot disk is made from, or `Linux`. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "guestOS")]
     pub guest_os: Option<GuestOS>,
-    /// QEMU's machine type, with its version, such as `pc-q35-9.2`: the chipset that the guest sees. The VM is placed on a host
+    /// QEMU's machine type, with its version, such as `pc-q35-9.2`, or `virt-9.2` of `aarch64`: the chipset that the guest sees. The VM is placed on a host
     /// whose QEMU has it (`status.machineTypes` of the Host). Default: the newest of the host's QEMU at the first start, kept for the life of the VM (`status.hardware.machineType`), also when QEMU
     /// is upgraded. One that was declared is kept when it is removed. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 40), regex(pattern = r"^pc-q35-[a-z]{0,16}[0-9]{1,3}(\.[0-9]{1,3}){1,2}$"))]
+    #[schemars(
+        length(max = 40),
+        regex(pattern = r"^(pc-q35|virt)-[a-z]{0,16}[0-9]{1,3}(\.[0-9]{1,3}){1,2}$")
+    )]
     pub machine_type: Option<String>,
     /// The guest's screen, for `berth vnc` and `berth screenshot`: `VGA`, with a keyboard and a pointer, or `None`. Every VM has a
     /// serial console in addition. A change takes effect at the next power cycle. Default `None`.

@@ -4,8 +4,8 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Conditions, CpuAmount, CpuTopology, Firmware, GuestOS, HugePages, ObjectUser, PciDevices, QemuOption,
-    Quantity, UsbDevices, Vgpus,
+    Architecture, Conditions, CpuAmount, CpuTopology, Firmware, GuestOS, HugePages, ObjectUser, PciDevices,
+    QemuOption, Quantity, UsbDevices, Vgpus,
 };
 
 /// A size and hardware profile that many VMs share.
@@ -52,6 +52,10 @@ use crate::{
     validation = Rule::new("!has(self.maxCpus) || !has(self.cpuTopology)").message("maxCpus and cpuTopology exclude each other: CPUs that are plugged in are cores of one socket").field_path(".maxCpus"),
     validation = Rule::new("!has(self.cpuReservation) || !isQuantity(self.cpuReservation) || quantity(self.cpuReservation).asApproximateFloat() <= double(self.cpus)").message("cpuReservation must be at most cpus").field_path(".cpuReservation"),
     validation = Rule::new("!has(self.cpuReservation) || !has(self.cpuLimit) || !isQuantity(self.cpuReservation) || !isQuantity(self.cpuLimit) || quantity(self.cpuReservation).compareTo(quantity(self.cpuLimit)) <= 0").message("cpuReservation must be at most cpuLimit").field_path(".cpuReservation"),
+    validation = Rule::new("(has(self.architecture) ? self.architecture : 'x86_64') == (has(oldSelf.architecture) ? oldSelf.architecture : 'x86_64')").message("architecture cannot change: create another VMClass").field_path(".architecture"),
+    validation = Rule::new("!has(self.architecture) || self.architecture != 'aarch64' || !has(self.firmware) || self.firmware == 'UEFI'").message("machines of architecture aarch64 have firmware UEFI only").field_path(".firmware"),
+    validation = Rule::new("!has(self.architecture) || self.architecture != 'aarch64' || !has(self.guestOS) || self.guestOS != 'Windows'").message("Windows guests have architecture x86_64 only").field_path(".guestOS"),
+    validation = Rule::new("!has(self.architecture) || self.architecture != 'aarch64' || !has(self.maxCpus) || self.maxCpus == self.cpus").message("machines of architecture aarch64 have no places for more CPUs: set cpus alone").field_path(".maxCpus"),
     validation = Rule::new("!has(self.pciDevices) || self.pciDevices.map(d, has(d.count) ? d.count : 1).sum() <= 8").message("a VM can have at most 8 PCI devices").field_path(".pciDevices"),
     validation = Rule::new("!has(self.usbDevices) || self.usbDevices.map(d, has(d.count) ? d.count : 1).sum() <= 8").message("a VM can have at most 8 USB devices").field_path(".usbDevices"),
     validation = Rule::new("!has(self.vgpus) || self.vgpus.map(d, has(d.count) ? d.count : 1).sum() <= 8").message("a VM can have at most 8 vGPUs").field_path(".vgpus"),
@@ -119,6 +123,11 @@ pub struct VMClassSpec {
     /// Needs `dedicatedCpuPlacement`. Default false: they run on the CPUs that VMs share. A change reaches a VM at its next power cycle.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub isolate_emulator_thread: bool,
+    /// The architecture of the CPUs: `x86_64` or `aarch64`. A VM is placed on a host that has such processors, or that emulates them
+    /// (`status.architectures` of the Host). Machines of `aarch64` have firmware `UEFI` only, and neither `maxCpus` nor `guestOS`
+    /// `Windows`. Default: `x86_64`. It cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<Architecture>,
     /// The CPU model that the guest sees: a level of the x86-64 architecture (`x86-64-v2`, `x86-64-v2-AES`, `x86-64-v3`, `x86-64-v4`),
     /// which is the same on every host, or a model of QEMU, such as `Skylake-Server`. The VM is placed on a host that has all of its
     /// features (`status.cpuModels` of the Host). `host` is all that the processor of its host has. Default: the highest level that all hosts have

@@ -3,6 +3,7 @@
 //! Synchronous: no I/O. A change returns the keys it concerns. It must not know how anything is decided.
 
 pub(crate) mod affinity;
+pub(crate) mod architecture;
 mod backup_secrets;
 pub(crate) mod capacity;
 pub(crate) mod claims;

@@ -8,6 +8,7 @@
 //! One decision costs one pass over the hosts, however many VMs there are: the usage by VMs is kept with each host.
 
 mod affinity;
+mod architecture;
 mod baseline;
 mod explain;
 mod space;
@@ -19,7 +20,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use berth_api::{BridgeSpec, DeviceCounts, DeviceName, Enforcement, HugeMemory, Strategy};
+use berth_api::{Architecture, BridgeSpec, DeviceCounts, DeviceName, Enforcement, HugeMemory, Strategy};
 
 use crate::cache::affinity::{Beside, Repelling};
 use crate::cache::capacity::{Candidate, Members};
@@ -45,6 +46,8 @@ pub(crate) struct Request {
     pub(crate) huge_memory: HugeMemory,
     /// Thousandths of real CPUs that are kept for it.
     pub(crate) reserved: u32,
+    /// The architecture that the host must have or emulate.
+    pub(crate) architecture: Architecture,
     /// The CPU model that the host must have.
     pub(crate) cpu_model: Option<String>,
     /// The machine type that the host's QEMU must have.
@@ -136,6 +139,7 @@ enum Unfit {
     GroupElsewhere,
     Affinity(Broken),
     Refused,
+    Architecture,
     CpuModel,
     MachineType,
     Devices,
@@ -333,6 +337,7 @@ fn filter(request: &Request, rules: &Rules<'_, '_>, candidate: &Candidate) -> Re
     }
     rules.affinity.allows(candidate)?;
     check(request.refused_by.as_ref() != Some(&candidate.name), Unfit::Refused)?;
+    check(architecture::fits(candidate, request), Unfit::Architecture)?;
     check(has_cpu_model(candidate, request), Unfit::CpuModel)?;
     check(has_machine_type(candidate, request), Unfit::MachineType)?;
     check(lacking(candidate, request).next().is_none(), Unfit::Devices)?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use berth_qemu::machine::{ForeignFormat, Format};
+use berth_qemu::machine::{Architecture, ForeignFormat, Format};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncRead;
@@ -332,6 +332,8 @@ pub struct ChecksumSource {
     pub secret: Option<String>,
     /// Whether the checksum is that of the bytes which the image's URL has now ([`Images::compute_checksum`]).
     pub is_computed: bool,
+    /// The architecture of the image that is meant, of those of an index in a registry. None: that of this host.
+    pub architecture: Option<Architecture>,
     /// The limits of the attempts to download it.
     pub limits: DownloadLimits,
     /// The token of the Image: with another one, what was found before does not count.

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use async_trait::async_trait;
 use berth_qemu::hypervisor::ProcessIdentity;
-use berth_qemu::machine::Accelerator;
+use berth_qemu::machine::{Accelerator, Architecture};
 use serde_json::Value;
 
 use crate::{
@@ -74,6 +74,10 @@ pub struct HostFacts {
     /// Of the file system that holds the pools without a folder of their own.
     pub storage_total_bytes: u64,
     pub storage_free_bytes: u64,
+    /// The architecture of its processors.
+    pub architecture: Architecture,
+    /// Guests of another architecture, which its administrator allows. None: they are not allowed.
+    pub emulated: Option<EmulatedFacts>,
     /// The error is for people: the missing part and how to install it.
     pub qemu: std::result::Result<QemuFacts, String>,
     pub kvm: KvmFacts,
@@ -112,6 +116,47 @@ pub struct HostFacts {
     pub overhead_bytes: u64,
     /// Another one after each boot of the host.
     pub boot_id: String,
+}
+
+/// Guests of another architecture than the host's, whose processors QEMU emulates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EmulatedFacts {
+    pub architecture: Architecture,
+    /// As in [`HostFacts`].
+    pub qemu: std::result::Result<QemuFacts, String>,
+    pub accelerator: Accelerator,
+    pub overhead_bytes: u64,
+}
+
+impl HostFacts {
+    /// Whether guests of this architecture may run on the host.
+    #[must_use]
+    pub fn allows(&self, architecture: Architecture) -> bool {
+        let is_emulated =
+            self.emulated.as_ref().is_some_and(|emulated| emulated.architecture == architecture);
+        architecture == self.architecture || is_emulated
+    }
+
+    /// Returns the facts as they are for guests of this architecture.
+    #[must_use]
+    pub fn for_guests_of(self, architecture: Architecture) -> Self {
+        if architecture == self.architecture {
+            return self;
+        }
+        match self.emulated.clone().filter(|emulated| emulated.architecture == architecture) {
+            Some(EmulatedFacts { qemu, accelerator, overhead_bytes, .. }) => {
+                let overhead_bytes = overhead_bytes.max(self.overhead_bytes);
+                Self { qemu, accelerator, overhead_bytes, ..self }
+            }
+            None => {
+                let name = architecture.as_str();
+                let missing = format!(
+                    "this host runs no guests of {name}: its administrator allows it with --emulate {name}"
+                );
+                Self { qemu: Err(missing), ..self }
+            }
+        }
+    }
 }
 
 /// The huge pages of one size.

@@ -50,13 +50,16 @@ pub use backups::{
     DiskReader, MAX_DECLARATION, NewBackup, RepositoryAccess, RepositoryPlace, S3Access, VerifiedBackup,
 };
 pub use balancing::{Balanced, BalancedPort, PortProtocol, Relay};
+pub use berth_qemu::machine::Architecture;
 pub use dedicated_cpus::{DedicatedCpus, DedicatedFacts, DedicatedRequest, cpu_list, parse_cpu_list};
 pub use error::{RepositoryProblem, Retry, SystemError, VaultProblem};
 pub use images::{
     ChecksumSource, Compression, Credentials, DownloadLimits, Encoding, ImageFacts, ImageFile, ImageSource,
     Images, NewImage, Progress, RemoteError, RemoteImage, ResolvedImage, SourceHost, copy_url, upload_url,
 };
-pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, HugePagesFacts, KvmFacts, QemuFacts};
+pub use info::{
+    EmulatedFacts, ForeignKind, ForeignObject, HostFacts, HostInfo, HugePagesFacts, KvmFacts, QemuFacts,
+};
 pub use keyring::SealedKey;
 pub use linux::{bridge_mac, relay_link};
 pub use machines::{

@@ -58,6 +58,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use berth_qemu::hypervisor::Hypervisor;
+use berth_qemu::machine::Architecture;
 use berth_qemu::process::RunAs;
 use nix::unistd::{Uid, User};
 use tokio::sync::RwLock;
@@ -69,7 +70,9 @@ use super::{
 use backup_folders::BackupFolders;
 pub use backups::{EntryFacts, ObjectStore, RepositoryEntry, RepositoryReader};
 use direct_io::DirectIo;
-pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, DoctorService, doctor_facts};
+pub use doctor::{
+    DoctorEmulation, DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, DoctorService, doctor_facts,
+};
 use files::blocking;
 pub use guests::shut_down_guests;
 use host::LinuxInfo;
@@ -127,6 +130,8 @@ pub struct LinuxConfig {
     pub ceph: CephAccess,
     /// The CPUs that single machines may have for themselves. Other machines run on the others. Default: none.
     pub dedicated_cpus: BTreeSet<u32>,
+    /// The architecture of guests whose processors QEMU may emulate, beside those of the host's own. Default: none.
+    pub emulated: Option<Architecture>,
 }
 
 /// The user of all QEMU processes in versions of berth before each instance had its own, where the distribution created
@@ -153,6 +158,7 @@ impl LinuxConfig {
             rbd_pools: Vec::new(),
             ceph: CephAccess::default(),
             dedicated_cpus: BTreeSet::new(),
+            emulated: None,
         }
     }
 }
@@ -244,7 +250,7 @@ impl LinuxSystem {
             passthrough: Passthrough::new("/", layout.pci(), config.pci_devices, Arc::new(HostKernel)),
             usb: UsbPassthrough::new("/", layout.usb(), config.usb_devices, Arc::new(HostKernel)),
             vgpus: Vgpus::new("/", layout.vgpus(), config.vgpus, Arc::new(HostKernel)),
-            host: LinuxInfo::new(config.address),
+            host: LinuxInfo::new(config.address, config.emulated),
             direct_io: Arc::default(),
             tools_user: shared,
             uplink: UplinkChoice { named: config.public_interface, address: config.address },

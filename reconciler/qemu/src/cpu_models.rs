@@ -5,6 +5,8 @@
 
 use serde_json::Value;
 
+use crate::machine::Architecture;
+
 /// The levels, as in the psABI of x86-64. The second one with AES is what most processors of its age have.
 pub const LEVELS: [&str; 4] = ["x86-64-v2", "x86-64-v2-AES", "x86-64-v3", "x86-64-v4"];
 
@@ -12,6 +14,8 @@ const V2: [&str; 7] = ["cx16", "lahf-lm", "popcnt", "pni", "sse4.1", "sse4.2", "
 const AES: [&str; 1] = ["aes"];
 const V3: [&str; 9] = ["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave", "abm"];
 const V4: [&str; 5] = ["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"];
+/// The models of QEMU's machine `virt` that have 64 bits and are emulated, as far as every version from 7.2 on has them.
+const AARCH64: [&str; 6] = ["a64fx", "cortex-a35", "cortex-a53", "cortex-a57", "cortex-a72", "cortex-a76"];
 /// Models that are not for guests.
 const NOT_FOR_GUESTS: [&str; 2] = ["base", "max"];
 
@@ -48,11 +52,25 @@ pub fn is_name(text: &str) -> bool {
 
 /// Returns QEMU's `-cpu` value for a model or a level. QEMU ends at once if the host lacks one of its features.
 #[must_use]
-pub fn argument(model: &str) -> String {
-    match features(model) {
-        Some(features) => format!("qemu64,+{},enforce", features.join(",+")),
-        None => format!("{model},enforce"),
+pub fn argument(architecture: Architecture, model: &str) -> String {
+    match (architecture, features(model)) {
+        // There QEMU checks it without being asked.
+        (Architecture::Aarch64, _) => model.to_owned(),
+        (Architecture::X86_64, Some(features)) => format!("qemu64,+{},enforce", features.join(",+")),
+        (Architecture::X86_64, None) => format!("{model},enforce"),
     }
+}
+
+/// Returns the models that a guest of aarch64 can have, from QEMU's answer to `query-cpu-definitions`. KVM has the host's processor alone.
+pub(crate) fn of_aarch64(definitions: &Value, kvm: bool) -> Vec<String> {
+    if kvm {
+        return vec!["host".to_owned()];
+    }
+    let names = definitions.as_array().into_iter().flatten().filter_map(|model| model["name"].as_str());
+    let mut models: Vec<String> = names.filter(|name| AARCH64.contains(name)).map(str::to_owned).collect();
+    models.sort();
+    models.dedup();
+    models
 }
 
 /// Returns the models and levels that a guest can have, from QEMU's answers: `query-cpu-definitions`, and the expansion of the
@@ -90,11 +108,22 @@ mod tests {
 
     #[test]
     fn a_level_is_a_plain_model_with_features_and_another_model_is_itself() {
+        let argument = |model| super::argument(Architecture::X86_64, model);
         insta::assert_snapshot!(argument("x86-64-v2-AES"), @"qemu64,+cx16,+lahf-lm,+popcnt,+pni,+sse4.1,+sse4.2,+ssse3,+aes,enforce");
         insta::assert_snapshot!(argument("Skylake-Server"), @"Skylake-Server,enforce");
         for (level, above) in LEVELS.iter().zip(&LEVELS[1..]) {
             assert!(argument(above).len() > argument(level).len(), "{above}");
         }
+    }
+
+    #[test]
+    fn aarch64_has_models_of_64_bits_by_name_and_with_kvm_that_of_the_host() {
+        assert_eq!(argument(Architecture::Aarch64, "cortex-a72"), "cortex-a72");
+        let definitions =
+            json!([{"name": "cortex-a72"}, {"name": "cortex-a15"}, {"name": "max"}, {"name": "a64fx"}, {}]);
+        assert_eq!(of_aarch64(&definitions, false), ["a64fx", "cortex-a72"]);
+        assert_eq!(of_aarch64(&definitions, true), ["host"]);
+        assert!(of_aarch64(&Value::Null, false).is_empty());
     }
 
     #[test]

@@ -35,9 +35,22 @@ impl Cpus {
 /// Reads which CPUs a machine has.
 pub async fn observe(qmp: &Qmp) -> Result<Cpus, QmpError> {
     const COMMAND: &str = "query-hotpluggable-cpus";
-    let answer = qmp.execute(COMMAND, Value::Null).await?;
+    let answer = match qmp.execute(COMMAND, Value::Null).await {
+        // Its machine type has no places for more, as that of aarch64.
+        Err(QmpError::Refused { .. }) => return without_places(qmp).await,
+        answer => answer?,
+    };
     parse(&answer)
         .ok_or_else(|| QmpError::Unexpected { command: COMMAND.to_owned(), detail: shorten(&answer) })
+}
+
+/// Counts the CPUs of a machine without places for further ones.
+async fn without_places(qmp: &Qmp) -> Result<Cpus, QmpError> {
+    const COMMAND: &str = "query-cpus-fast";
+    let answer = qmp.execute(COMMAND, Value::Null).await?;
+    let unexpected = || QmpError::Unexpected { command: COMMAND.to_owned(), detail: shorten(&answer) };
+    let present = answer.as_array().ok_or_else(unexpected)?.len();
+    Ok(Cpus { present, free: Vec::new() })
 }
 
 fn parse(answer: &Value) -> Option<Cpus> {

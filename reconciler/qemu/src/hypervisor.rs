@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
-use crate::machine::{LaunchSpec, MachinePaths, NicSpec, SpecError};
+use crate::machine::{Architecture, LaunchSpec, MachinePaths, NicSpec, SpecError};
 use crate::nics::LentTap;
 use crate::qmp::{Events, Qmp, QmpError};
 
@@ -107,7 +107,7 @@ pub enum LendError {
 pub enum LaunchError {
     #[error("the machine cannot be described to QEMU")]
     Spec(#[from] SpecError),
-    #[error("{} is not installed: install QEMU (Debian, Ubuntu: apt install qemu-system-x86; Fedora: dnf install qemu-kvm)", binary.display())]
+    #[error("{} is not installed: install QEMU ({})", binary.display(), Architecture::of_program(binary).qemu_packages())]
     NoBinary { binary: PathBuf },
     #[error("cannot prepare {}", path.display())]
     Prepare { path: PathBuf, source: std::io::Error },

@@ -9,27 +9,14 @@ use tokio::process::Command;
 
 use crate::cpu_models;
 use crate::hypervisor::LaunchError;
-use crate::machine::NicModel;
+use crate::machine::{Architecture, NicModel};
 use crate::qmp::{Qmp, Version};
 
-const NAMES: [&str; 2] = ["qemu-system-x86_64", "qemu-kvm"];
+/// The name of a host's own QEMU at Red Hat.
+const QEMU_KVM: &str = "qemu-kvm";
 /// Red Hat installs it outside of PATH.
 const FURTHER_DIRECTORIES: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/usr/libexec"];
 const LIMIT: Duration = Duration::from_secs(20);
-
-/// (code, variables, keys enrolled, SMM required), best first: Debian and Ubuntu, Fedora, Arch. A build with Secure Boot whose
-/// variables contain no keys starts everything.
-const UEFI: [(&str, &str, bool, bool); 9] = [
-    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd", false, false),
-    ("/usr/share/OVMF/OVMF_CODE_4M.ms.fd", "/usr/share/OVMF/OVMF_VARS_4M.ms.fd", true, true),
-    ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd", false, false),
-    ("/usr/share/OVMF/OVMF_CODE.ms.fd", "/usr/share/OVMF/OVMF_VARS.ms.fd", true, true),
-    ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd", false, false),
-    ("/usr/share/edk2/ovmf/OVMF_CODE.secboot.fd", "/usr/share/edk2/ovmf/OVMF_VARS.secboot.fd", true, true),
-    ("/usr/share/edk2/ovmf/OVMF_CODE.secboot.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd", false, true),
-    ("/usr/share/edk2/x64/OVMF_CODE.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd", false, false),
-    ("/usr/share/edk2/x64/OVMF_CODE.secboot.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd", false, true),
-];
 
 /// The folders in which QEMU looks for the ROMs of network cards: Debian and Ubuntu, Fedora, builds from source.
 const ROMS: [&str; 5] = [
@@ -44,11 +31,13 @@ const ROMS: [&str; 5] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installation {
     pub binary: PathBuf,
+    /// The architecture of its guests.
+    pub architecture: Architecture,
     pub version: Version,
     /// Versioned machine types, also deprecated ones: older machines have those.
     pub machine_types: Vec<String>,
-    /// The machine type that `q35` is an alias for in this version.
-    pub q35: Option<String>,
+    /// The machine type that the name without a version (`q35`, `virt`) stands for.
+    pub newest_machine_type: Option<String>,
     /// UEFI firmware, best first.
     pub uefi: Vec<UefiFirmware>,
     /// The CPU models and levels that a guest can have with the accelerator that was asked for, see [`cpu_models`].
@@ -74,26 +63,28 @@ pub struct UefiFirmware {
     pub smm: bool,
 }
 
-/// Finds the QEMU binary.
-pub fn find_binary() -> Result<PathBuf, LaunchError> {
+/// Finds the QEMU binary for guests of an architecture.
+pub fn find_binary(architecture: Architecture) -> Result<PathBuf, LaunchError> {
+    let own = (architecture == Architecture::of_host()).then_some(QEMU_KVM);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(FURTHER_DIRECTORIES.iter().map(PathBuf::from));
-    let candidates = directories.flat_map(|d| NAMES.map(|name| d.join(name)));
+    let names = || [architecture.program()].into_iter().chain(own);
+    let mut candidates = directories.flat_map(|d| names().map(move |name| d.join(name)));
     candidates
-        .into_iter()
         .find(|c| c.is_file())
-        .ok_or_else(|| LaunchError::NoBinary { binary: PathBuf::from(NAMES[0]) })
+        .ok_or_else(|| LaunchError::NoBinary { binary: PathBuf::from(architecture.program()) })
 }
 
 impl Installation {
-    /// Finds QEMU and queries its capabilities.
+    /// Finds the QEMU for guests of the host's architecture and queries its capabilities.
     pub async fn discover() -> Result<Self, LaunchError> {
-        Self::ask(&find_binary()?, false).await
+        let architecture = Architecture::of_host();
+        Self::ask(&find_binary(architecture)?, architecture, false).await
     }
 
     /// Queries a QEMU without a machine, which replies and ends within a few dozen milliseconds. `kvm`: whether its guests run on
     /// KVM.
-    pub async fn ask(binary: &Path, kvm: bool) -> Result<Self, LaunchError> {
+    pub async fn ask(binary: &Path, architecture: Architecture, kvm: bool) -> Result<Self, LaunchError> {
         let spawn = |source: std::io::Error| match source.kind() {
             std::io::ErrorKind::NotFound => LaunchError::NoBinary { binary: binary.to_owned() },
             _ => LaunchError::Spawn { binary: binary.to_owned(), source },
@@ -123,21 +114,25 @@ impl Installation {
         let (qmp, _events) = Qmp::over_within(stream, LIMIT).await.map_err(LaunchError::Monitor)?;
         let machines =
             qmp.execute_within("query-machines", Value::Null, LIMIT).await.map_err(LaunchError::Monitor)?;
-        let cpu_models = cpu_models(&qmp).await;
+        let cpu_models = match architecture {
+            Architecture::X86_64 => cpu_models(&qmp).await,
+            Architecture::Aarch64 => aarch64_models(&qmp, kvm).await,
+        };
         let io_uring = has_io_uring(&qmp, binary).await;
-        let tpm = has_tpm(&qmp).await;
+        let tpm = has_tpm(&qmp, architecture).await;
         let vsock = has_vsock(&qmp).await;
         // If it takes longer, it is killed on drop.
         let _ = qmp.execute_within("quit", Value::Null, Duration::from_secs(1)).await;
         let _ = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
-        let (machine_types, q35) = machine_types(&machines);
+        let (machine_types, newest_machine_type) = machine_types(&machines, architecture);
         let version = qmp.version().clone();
         Ok(Self {
             binary: binary.to_owned(),
+            architecture,
             version,
             machine_types,
-            q35,
-            uefi: find_uefi(),
+            newest_machine_type,
+            uefi: find_uefi(architecture),
             cpu_models,
             io_uring,
             tpm,
@@ -157,6 +152,12 @@ async fn cpu_models(qmp: &Qmp) -> Vec<String> {
     cpu_models::runnable(&definitions.unwrap_or_default(), &max.unwrap_or_default())
 }
 
+/// The models for guests of aarch64, whose definitions have no list of features.
+async fn aarch64_models(qmp: &Qmp, kvm: bool) -> Vec<String> {
+    let definitions = qmp.execute_within("query-cpu-definitions", Value::Null, LIMIT).await;
+    cpu_models::of_aarch64(&definitions.unwrap_or_default(), kvm)
+}
+
 /// Whether QEMU opens a file with io_uring, also as another user than root.
 async fn has_io_uring(qmp: &Qmp, file: &Path) -> bool {
     // 1: only for some users, 2: for none. Kernels before 6.6 do not have the file, and allow it.
@@ -170,8 +171,9 @@ async fn has_io_uring(qmp: &Qmp, file: &Path) -> bool {
 }
 
 /// A build without TPM support does not have these commands.
-async fn has_tpm(qmp: &Qmp) -> bool {
-    for (command, wanted) in [("query-tpm-models", "tpm-crb"), ("query-tpm-types", "emulator")] {
+async fn has_tpm(qmp: &Qmp, architecture: Architecture) -> bool {
+    for (command, wanted) in [("query-tpm-models", architecture.tpm_model()), ("query-tpm-types", "emulator")]
+    {
         let listed = qmp.execute_within(command, Value::Null, LIMIT).await;
         if !listed.is_ok_and(|l| l.as_array().is_some_and(|l| l.iter().any(|name| name == wanted))) {
             return false;
@@ -186,12 +188,12 @@ async fn has_vsock(qmp: &Qmp) -> bool {
     qmp.execute_within("device-list-properties", device, LIMIT).await.is_ok()
 }
 
-fn machine_types(machines: &Value) -> (Vec<String>, Option<String>) {
-    let (mut types, mut q35) = (Vec::new(), None);
+fn machine_types(machines: &Value, architecture: Architecture) -> (Vec<String>, Option<String>) {
+    let (mut types, mut newest) = (Vec::new(), None);
     for machine in machines.as_array().into_iter().flatten() {
         let Some(name) = machine["name"].as_str() else { continue };
-        if machine["alias"] == "q35" {
-            q35 = Some(name.to_owned());
+        if machine["alias"] == architecture.machine_alias() {
+            newest = Some(name.to_owned());
         }
         let versioned = name.rsplit('-').next().is_some_and(|v| v.contains('.'));
         if versioned {
@@ -199,11 +201,13 @@ fn machine_types(machines: &Value) -> (Vec<String>, Option<String>) {
         }
     }
     types.sort();
-    (types, q35)
+    (types, newest)
 }
 
-fn find_uefi() -> Vec<UefiFirmware> {
-    UEFI.iter()
+fn find_uefi(architecture: Architecture) -> Vec<UefiFirmware> {
+    architecture
+        .firmware()
+        .iter()
         .filter(|(code, vars, ..)| Path::new(code).is_file() && Path::new(vars).is_file())
         .map(|(code, vars, secure_boot, smm)| UefiFirmware {
             code: PathBuf::from(code),

@@ -4,6 +4,7 @@
 //! the launcher: the caller decides once on every property that has to stay the same over a VM's life (machine type, CPU
 //! model, PCI slots, MACs) and passes it in. Nothing here does I/O.
 
+mod architecture;
 mod boot;
 mod command_line;
 mod disk_key;
@@ -21,6 +22,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use architecture::{Architecture, UnknownArchitecture};
 pub use boot::BootSource;
 pub(crate) use command_line::{GUEST_AGENT_CHANNEL, TPM_CHANNEL, share_of_channel};
 pub use command_line::{command_line, instance_of, name_of};
@@ -182,7 +184,7 @@ pub struct MachineSpec {
     pub huge_page_bytes: Option<u64>,
     pub accelerator: Accelerator,
     pub firmware: Firmware,
-    /// A versioned machine type, e.g. `pc-q35-7.2`, never an alias such as `q35`.
+    /// A versioned machine type, e.g. `pc-q35-7.2`, never an alias such as `q35`. It determines the architecture.
     pub machine_type: String,
     /// QEMU's `-cpu` value, e.g. `host` or `qemu64,+ssse3`.
     pub cpu_model: String,

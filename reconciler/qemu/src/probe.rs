@@ -41,6 +41,7 @@ impl KvmProbe {
         Self { usable: false, reason: reason.into(), mips: None, api_version: None }
     }
 
+    #[cfg(any(target_arch = "x86_64", test))]
     fn judge(mips: f64, api_version: i32) -> Self {
         let usable = mips >= MIN_MIPS;
         let reason = if usable {
@@ -101,7 +102,29 @@ fn measure() -> KvmProbe {
     kvm::measure()
 }
 
+/// Without the loop, which is code of x86-64: a machine with a processor can be made.
 #[cfg(not(target_arch = "x86_64"))]
 fn measure() -> KvmProbe {
-    KvmProbe::unusable("KVM is measured on x86-64 only so far")
+    let kvm = match kvm_ioctls::Kvm::new() {
+        Ok(kvm) => kvm,
+        Err(error) => return KvmProbe::unusable(format!("{DEVICE} cannot be opened: {error}")),
+    };
+    let version = kvm.get_api_version();
+    if version != API_VERSION {
+        let reason = format!("{DEVICE} speaks version {version} of its interface, not {API_VERSION}");
+        return KvmProbe { api_version: Some(version), ..KvmProbe::unusable(reason) };
+    }
+    let made = kvm.create_vm().and_then(|machine| machine.create_vcpu(0).map(drop));
+    match made {
+        Ok(()) => KvmProbe {
+            usable: true,
+            reason: format!("{DEVICE} makes machines; its speed is measured on x86-64 only"),
+            mips: None,
+            api_version: Some(version),
+        },
+        Err(error) => {
+            let reason = format!("{DEVICE} cannot run a guest: {error}");
+            KvmProbe { api_version: Some(version), ..KvmProbe::unusable(reason) }
+        }
+    }
 }

@@ -43,7 +43,7 @@ impl Bench {
     }
 
     fn spec(&self, name: &str) -> LaunchSpec {
-        let machine_type = self.installation.q35.clone().expect("every x86 QEMU has q35");
+        let machine_type = self.installation.newest_machine_type.clone().expect("every x86 QEMU has q35");
         LaunchSpec {
             machine: MachineSpec {
                 instance: format!("{name}-{}", std::process::id()),
@@ -93,7 +93,7 @@ async fn the_installation_names_version_machine_types_and_firmware() {
     let found = &bench.installation;
     eprintln!("{found:?}");
     assert!(found.version.major >= 6);
-    let q35 = found.q35.as_ref().expect("an alias");
+    let q35 = found.newest_machine_type.as_ref().expect("an alias");
     assert!(q35.starts_with("pc-q35-") && found.machine_types.contains(q35));
     assert!(found.uefi.iter().all(|f| f.code.is_file() && f.vars_template.is_file()));
 }

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use berth_host::linux::UidRange;
 use berth_host::{
-    BackupFolderMapping, PciMapping, PoolFolderMapping, RbdPoolMapping, ShareMapping, UsbMapping, VgpuMapping,
+    Architecture, BackupFolderMapping, PciMapping, PoolFolderMapping, RbdPoolMapping, ShareMapping,
+    UsbMapping, VgpuMapping,
 };
 use clap::Args;
 use ipnet::IpNet;
@@ -27,6 +28,10 @@ pub struct AgentOptions {
     /// Default: none.
     #[arg(long, env = "BERTH_DEDICATED_CPUS", value_parser = cpu_list, default_value = "", value_name = "LIST")]
     pub dedicated_cpus: CpuList,
+    /// The architecture of VMs that this machine runs beside those of its own, with processors that QEMU emulates: `aarch64` on x86-64, or
+    /// `x86_64` on ARM. They are many times slower. Default: none.
+    #[arg(long, env = "BERTH_EMULATE", value_name = "ARCHITECTURE")]
+    pub emulate: Option<Architecture>,
     /// The address at which other hosts reach this one: networks that span hosts use it for tunnels (VXLAN, UDP port
     /// 4789; with encryption WireGuard, UDP port 51847). Default: the source address of the default route, or else of the connection to the control plane.
     #[arg(long, env = "BERTH_ADDRESS")]

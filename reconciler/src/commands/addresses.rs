@@ -81,6 +81,7 @@ mod tests {
             labels: Vec::new(),
             cpu_overcommit: 4,
             dedicated_cpus: Default::default(),
+            emulate: None,
             address,
             public_interface: None,
             image_dirs: Vec::new(),

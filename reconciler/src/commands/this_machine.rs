@@ -49,6 +49,7 @@ pub(super) async fn system(
     config.images.allow.clone_from(&options.image_allow);
     // A control plane that listens on all addresses has this machine's, which are refused anyway.
     config.images.control_plane = control_planes.iter().map(|at| at.ip().to_canonical()).collect();
+    config.emulated = options.emulate;
     config.dedicated_cpus = dedicated_cpus(&options.dedicated_cpus.0)?;
     // Without root QEMU runs as the agent's user.
     config.qemu_users = config.qemu_users.map(|_| options.qemu_uid_range);

@@ -6,6 +6,8 @@ use super::{Check, Level, gib};
 
 /// The oldest QEMU that berth is tested with.
 const OLDEST_QEMU: (u32, u32, u32) = (7, 2, 0);
+/// The architecture whose QEMU and firmware are in other packages.
+const AARCH64: &str = "aarch64";
 /// Less memory than this leaves nothing for a guest beside the host itself.
 const LEAST_MEMORY: u64 = 1 << 30;
 /// Each VM takes about a dozen files, and each console and download some more.
@@ -79,16 +81,21 @@ pub(super) fn nested(facts: &DoctorFacts) -> Check {
 }
 
 pub(super) fn qemu(facts: &DoctorFacts) -> Check {
-    const INSTALL: &str =
-        "Debian, Ubuntu: apt install qemu-system-x86 qemu-utils; Fedora: dnf install qemu-system-x86";
+    let install = match facts.architecture.as_str() {
+        AARCH64 => {
+            "Debian, Ubuntu: apt install qemu-system-arm qemu-utils; Fedora: dnf install qemu-system-aarch64"
+        }
+        _ => "Debian, Ubuntu: apt install qemu-system-x86 qemu-utils; Fedora: dnf install qemu-system-x86",
+    };
     match &facts.qemu {
-        Err(error) => Check::bad("qemu", Level::Failure, error, INSTALL),
+        Err(error) => Check::bad("qemu", Level::Failure, error, install),
         Ok(qemu) => {
             let (major, minor, micro) = qemu.version;
             let found = format!("{major}.{minor}.{micro}, {}", qemu.binary.display());
             if !qemu.q35 {
-                let found = format!("{found} has no machine type q35");
-                Check::bad("qemu", Level::Failure, found, INSTALL)
+                let machine = if facts.architecture == AARCH64 { "virt" } else { "q35" };
+                let found = format!("{found} has no machine type {machine}");
+                Check::bad("qemu", Level::Failure, found, install)
             } else if qemu.version < OLDEST_QEMU {
                 let found = format!("{found} is older than 7.2, with which berth is tested");
                 Check::bad("qemu", Level::Warning, found, "upgrade QEMU, or the distribution")
@@ -100,6 +107,17 @@ pub(super) fn qemu(facts: &DoctorFacts) -> Check {
 }
 
 pub(super) fn firmware(facts: &DoctorFacts) -> Check {
+    if facts.architecture == AARCH64 {
+        return match &facts.qemu {
+            Ok(qemu) if qemu.uefi => Check::ok("firmware", "UEFI"),
+            _ => Check::bad(
+                "firmware",
+                Level::Failure,
+                "no UEFI firmware, which every VM of aarch64 needs",
+                "Debian, Ubuntu: apt install qemu-efi-aarch64; Fedora: dnf install edk2-aarch64",
+            ),
+        };
+    }
     const INSTALL: &str = "Debian, Ubuntu: apt install ovmf; Fedora: dnf install edk2-ovmf";
     match &facts.qemu {
         Ok(qemu) if qemu.secure_boot => Check::ok("firmware", "UEFI with and without Secure Boot, BIOS"),
@@ -113,6 +131,19 @@ pub(super) fn firmware(facts: &DoctorFacts) -> Check {
             INSTALL,
         ),
     }
+}
+
+/// VMs of the other architecture, which an administrator allows by an option of the agent.
+pub(super) fn emulation(facts: &DoctorFacts) -> Check {
+    let name = &facts.emulation.architecture;
+    if facts.emulation.missing.is_empty() {
+        return Check::ok("emulation", format!("VMs of {name} can run here with --emulate {name}, emulated"));
+    }
+    let missing = facts.emulation.missing.join("; ");
+    Check::ok(
+        "emulation",
+        format!("none: VMs of {name} need --emulate {name} and what is missing here: {missing}"),
+    )
 }
 
 /// VMs with a TPM are placed on hosts with both only.

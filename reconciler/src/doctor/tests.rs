@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use berth_host::linux::{DoctorKvm, DoctorMemory, DoctorQemu, DoctorService};
+use berth_host::linux::{DoctorEmulation, DoctorKvm, DoctorMemory, DoctorQemu, DoctorService};
 
 use super::*;
 
@@ -25,6 +25,8 @@ fn good() -> DoctorFacts {
             is_guest: false,
         },
         qemu: Ok(qemu),
+        architecture: "x86_64".to_owned(),
+        emulation: DoctorEmulation { architecture: "aarch64".to_owned(), missing: Vec::new() },
         programs: ["nft", "dnsmasq", "swtpm", "virtiofsd", "wg", "wireguard-go"]
             .map(|program| (program.to_owned(), None))
             .into(),
@@ -202,6 +204,34 @@ fn a_machine_that_cannot_encrypt_between_hosts_has_a_note_with_the_package() {
     let mut facts = good();
     facts.programs.insert("wireguard-go".into(), Some("apt install wireguard-go".into()));
     assert_eq!(findings(&facts), [], "the kernel has it");
+}
+
+#[test]
+fn guests_of_another_architecture_are_no_finding_and_name_what_is_missing() {
+    let text = |missing: &[&str]| {
+        let mut facts = good();
+        facts.emulation.missing = missing.iter().map(|text| (*text).to_owned()).collect();
+        assert_eq!(findings(&facts), []);
+        let checks = checks(&facts);
+        checks.into_iter().find(|check| check.name == "emulation").expect("a check").found
+    };
+    assert_eq!(text(&[]), "VMs of aarch64 can run here with --emulate aarch64, emulated");
+    assert!(
+        text(&["no QEMU (apt install qemu-system-arm)"]).ends_with("no QEMU (apt install qemu-system-arm)")
+    );
+}
+
+#[test]
+fn a_machine_of_aarch64_has_its_own_packages() {
+    let mut facts = good();
+    facts.architecture = "aarch64".to_owned();
+    assert_eq!(findings(&facts), [], "Secure Boot is not expected");
+    facts.qemu.as_mut().expect("QEMU").uefi = false;
+    let found = findings(&facts);
+    assert!(
+        found.iter().any(|(name, text)| name == "firmware failure" && text.contains("qemu-efi-aarch64")),
+        "{found:?}"
+    );
 }
 
 #[test]

@@ -230,7 +230,7 @@ fn hardware(root: Node<'_, '_>, notes: &mut Vec<String>) {
     }
     let arch = attribute(root, &["os", "type"], "arch").unwrap_or(std::env::consts::ARCH);
     if arch != std::env::consts::ARCH {
-        notes.push(format!("its architecture is {arch}, and berth runs guests of the host's own"));
+        notes.push(format!("its architecture is {arch}: set architecture of its VM, if berth has it"));
     }
     if let Some(model) = text(root, &["cpu", "model"]) {
         notes

@@ -17,6 +17,16 @@ pub(super) fn classes() -> Vec<Bad> {
         everywhere(with(class(), "/cpus", json!(1.5)), "cpus", "1.5 is not a whole number"),
         everywhere(with(class(), "/firmware", json!("Coreboot")), "firmware", "is not one of"),
         everywhere(
+            with(with(class(), "/architecture", json!("aarch64")), "/firmware", json!("UEFISecureBoot")),
+            "firmware",
+            "machines of aarch64 have firmware UEFI only",
+        ),
+        everywhere(
+            with(with(class(), "/architecture", json!("aarch64")), "/max_cpus", json!(2)),
+            "max_cpus",
+            "machines of aarch64 have no places for more CPUs",
+        ),
+        everywhere(
             with(class(), "/cpu_topology", json!({"threads": 2})),
             "cpu_topology",
             "1 sockets * 1 cores * 2 threads are 2 CPUs, and cpus is 1",

@@ -128,6 +128,27 @@ fn own_attributes() -> Vec<Bad> {
         ),
         everywhere(own("cpu_model", json!("host,+kvm")), "cpu_model", "is not the name of a CPU model"),
         everywhere(own("machine_type", json!("q35")), "machine_type", "is not a machine type"),
+        everywhere(own("architecture", json!("arm64")), "architecture", "is not one of"),
+        everywhere(
+            with(own("architecture", json!("aarch64")), "/firmware", json!("BIOS")),
+            "firmware",
+            "machines of aarch64 have firmware UEFI only",
+        ),
+        everywhere(
+            with(own("architecture", json!("aarch64")), "/guest_os", json!("Windows")),
+            "guest_os",
+            "Windows guests have architecture x86_64 only",
+        ),
+        everywhere(
+            with(own("architecture", json!("aarch64")), "/serial_ports", json!(2)),
+            "serial_ports",
+            "machines of aarch64 have one serial port",
+        ),
+        everywhere(
+            with(own("architecture", json!("aarch64")), "/machine_type", json!("pc-q35-7.2")),
+            "machine_type",
+            "it is of another architecture",
+        ),
         everywhere(own("guest_os", json!("windows")), "guest_os", "is not one of"),
         everywhere(
             own("readiness_probe", json!({"tcp_socket": {"port": 65536}})),

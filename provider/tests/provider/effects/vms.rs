@@ -25,6 +25,7 @@ pub(super) fn vm() -> Json {
     // One macro has no room for all of it.
     vm["numa_nodes"] = json!(1);
     vm["machine_type"] = json!("pc-q35-7.2");
+    vm["architecture"] = json!("x86_64");
     vm["resolution"] = Json::Null;
     vm["keyboard_layout"] = Json::Null;
     vm["sound"] = json!(false);
@@ -100,6 +101,8 @@ pub(super) fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/cpu_reservation", json!("0.25"), Announced::Live),
         ("/dedicated_cpu_placement", json!(true), Announced::PowerCycle),
         ("/isolate_emulator_thread", json!(true), Announced::PowerCycle),
+        ("/architecture", json!("aarch64"), Announced::Replace),
+        ("/architecture", Json::Null, Announced::Replace),
         ("/cpu_model", json!("x86-64-v3"), Announced::PowerCycle),
         ("/machine_type", json!("pc-q35-9.2"), Announced::PowerCycle),
         ("/guest_os", json!("Windows"), Announced::PowerCycle),

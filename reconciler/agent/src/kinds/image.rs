@@ -28,14 +28,14 @@ mod tests;
 use async_trait::async_trait;
 use berth_api::console::{copy_audience, copy_path};
 use berth_api::{
-    Binding, Conditions, Disk, Image, ImageCompression, ImageFormat, ImageStatus, Readiness, Reason,
-    SHARED_NAMESPACE, VM, former_uid, redacted_url,
+    Architecture, Binding, Conditions, Disk, Image, ImageCompression, ImageFormat, ImageStatus, Readiness,
+    Reason, SHARED_NAMESPACE, VM, former_uid, redacted_url,
 };
 use berth_host::{
     ChecksumSource, Compression, DownloadLimits, Encoding, ImageSource, NewImage, NewSnapshot, SourceHost,
     copy_url, upload_url,
 };
-use berth_qemu::machine::{ForeignFormat, Format};
+use berth_qemu::machine::{self, ForeignFormat, Format};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -44,6 +44,7 @@ use observe::Observed;
 use crate::context::Context;
 use crate::converge::{Plan, Reconciler};
 use crate::error::Error;
+use crate::hardware::architecture_of;
 use crate::index::{Indexed, Table, Tables, boot_image};
 use crate::key::{Key, ObjectName};
 use crate::pulls::Wanted;
@@ -229,11 +230,18 @@ pub(crate) fn wanted_by(image: &Image) -> Option<Wanted> {
                 image_url: url,
                 secret,
                 is_computed,
+                architecture: declared_architecture(image),
                 limits,
                 token: image.status.as_ref().and_then(|status| status.token.clone()),
             })
         }
     })
+}
+
+/// Returns the architecture that the image is declared to be of.
+fn declared_architecture(image: &Image) -> Option<machine::Architecture> {
+    let text = image.spec.os.as_ref()?.architecture.as_deref()?;
+    Architecture::of_text(text).map(architecture_of)
 }
 
 fn limits(image: &Image) -> DownloadLimits {

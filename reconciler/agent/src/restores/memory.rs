@@ -63,7 +63,7 @@ pub(super) async fn find(
     let Some(Ok(journal)) = written.map(Journal::parse) else {
         return refused("the VM has never run on this host");
     };
-    let host = ctx.facts().await?;
+    let host = ctx.facts().await?.for_guests_of(saved.machine.architecture());
     let bootstrap = ctx.system.bootstrap_data(instance).await?;
     let (size, profile, disks) = {
         let (tables, name) = (ctx.index.read(), ObjectName::of(vm));

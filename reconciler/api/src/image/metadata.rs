@@ -23,7 +23,8 @@ pub struct ImageOs {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub variant: Option<String>,
-    /// The architecture of its processors, such as `x86_64`. At most 16 characters. Default: none. Applied live.
+    /// The architecture of its processors, such as `x86_64` (also `amd64`) or `aarch64` (also `arm64`). A VM of another one of these is not
+    /// placed with this image as its boot disk. At most 16 characters. Default: none, and nothing is checked. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16))]
     pub architecture: Option<String>,

@@ -5,11 +5,37 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use berth_api::host::HostNetwork;
-use berth_api::{BridgeSpec, DeviceCounts, DeviceName, HugeMemory, OfferedDevices};
+use berth_api::{Architecture, BridgeSpec, DeviceCounts, DeviceName, HostStatus, HugeMemory, OfferedDevices};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::cache::recovery;
 use crate::cache::storage::{DiskDemand, HostStorage};
+
+/// The architectures that VMs on a host can have. Default: those of a host with an older agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Architectures(BTreeSet<Architecture>);
+
+impl Default for Architectures {
+    fn default() -> Self {
+        Self(BTreeSet::from([Architecture::X86_64]))
+    }
+}
+
+impl FromIterator<Architecture> for Architectures {
+    fn from_iter<I: IntoIterator<Item = Architecture>>(all: I) -> Self {
+        Self(all.into_iter().collect())
+    }
+}
+
+impl Architectures {
+    pub(crate) fn of(status: &HostStatus) -> Self {
+        status.offered_architectures().into_iter().collect()
+    }
+
+    pub(crate) fn contains(&self, architecture: Architecture) -> bool {
+        self.0.contains(&architecture)
+    }
+}
 
 /// A host as the scheduler sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,6 +66,8 @@ pub(crate) struct Candidate {
     pub(crate) huge_memory: HugeMemory,
     /// Thousandths of real CPUs that VMs may reserve.
     pub(crate) reservable: u32,
+    /// The architectures that VMs can have.
+    pub(crate) architectures: Architectures,
     /// The CPU models that VMs can have.
     pub(crate) cpu_models: Arc<BTreeSet<String>>,
     /// The machine types that VMs can have. None are known of a host with an older agent.

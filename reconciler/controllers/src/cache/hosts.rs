@@ -9,7 +9,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-use super::capacity::{Candidate, HostNetworks};
+use super::capacity::{Architectures, Candidate, HostNetworks};
 use super::recovery::RecoveryState;
 use super::storage::{HostStorage, changed_pools};
 use super::{Cache, recovery};
@@ -129,6 +129,7 @@ impl Cache {
             dedicated_cpus,
             reservable: u32::try_from(real.saturating_sub(kept).saturating_sub(dedicated_cpus).max(0) * 1000)
                 .unwrap_or(u32::MAX),
+            architectures: status.map(Architectures::of).unwrap_or_default(),
             cpu_models: Arc::new(status.iter().flat_map(|s| &s.cpu_models).cloned().collect()),
             machine_types: Arc::new(status.iter().flat_map(|s| &s.machine_types).cloned().collect()),
             cpu_levels: status

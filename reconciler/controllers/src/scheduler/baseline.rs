@@ -1,6 +1,6 @@
 //! The CPU model of a VM that declares none: what the hosts have in common where it could be placed. Pure.
 
-use berth_api::hardware::CPU_LEVELS;
+use berth_api::{Architecture, hardware::CPU_LEVELS};
 
 use super::{Request, has_labels, takes_namespace};
 use crate::cache::capacity::Candidate;
@@ -11,6 +11,9 @@ pub(crate) fn cpu_baseline<'a>(
     request: &Request,
     candidates: impl Iterator<Item = &'a Candidate>,
 ) -> Option<&'static str> {
+    if request.architecture != Architecture::X86_64 {
+        return None;
+    }
     let is_allowed = |candidate: &&Candidate| {
         !candidate.cpu_levels.is_empty()
             && request.host.as_ref().is_none_or(|host| *host == candidate.name)
@@ -34,6 +37,12 @@ mod tests {
 
     fn baseline(request: &Request, hosts: &[Candidate]) -> Option<&'static str> {
         cpu_baseline(request, hosts.iter())
+    }
+
+    #[test]
+    fn another_architecture_has_no_levels() {
+        let arm = Request { architecture: Architecture::Aarch64, ..Request::default() };
+        assert_eq!(baseline(&arm, &[host("a", &["x86-64-v2"])]), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Explains to the user why no host takes a VM: with the numbers, and with the change that would help.
 
 mod capabilities;
+mod of_its_own;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,10 +15,13 @@ use berth_api::{
 use crate::{
     cache::capacity::Candidate,
     scheduler::{
-        Request, Rules, Unfit, displays, filter, free, free_huge_memory, has_cpu_model, has_labels,
-        has_machine_type, is_large_enough, lacking, missing_shares, offers_devices, space, usable,
+        Request, Rules, Unfit, architecture, displays, filter, free, free_huge_memory, has_cpu_model,
+        has_labels, has_machine_type, is_large_enough, lacking, missing_shares, offers_devices, space,
+        usable,
     },
 };
+
+use of_its_own::{too_few_dedicated_cpus, too_few_huge_pages};
 
 /// The reason why a VM has no host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +72,7 @@ impl Unfit {
             Self::GroupElsewhere => format!("{count} apart from the members of placement group {group}"),
             Self::Affinity(broken) => format!("{count} {}", broken.of_hosts(request)),
             Self::Refused => format!("{count} that just refused it"),
+            Self::Architecture => architecture::of_several(count, request),
             Self::CpuModel => {
                 format!("{count} without the CPU model {}", request.cpu_model.as_deref().unwrap_or_default())
             }
@@ -153,6 +158,7 @@ impl Unfit {
             Self::GroupElsewhere => format!("the other members of placement group {group} are elsewhere"),
             Self::Affinity(broken) => format!("host {name} is one {}", broken.of_hosts(request)),
             Self::Refused => format!("host {name} has just refused it"),
+            Self::Architecture => architecture::of_one(candidate, request),
             Self::CpuModel => format!(
                 "host {name} does not have the CPU model {}",
                 request.cpu_model.as_deref().unwrap_or_default()
@@ -344,6 +350,9 @@ fn never<'a>(
         return Some((Reason::GroupTooLarge, text));
     }
     let eligible = labelled.filter(|c| tied.is_none_or(|tied| c.name == *tied));
+    if let Some(text) = architecture::never(request, eligible.clone()) {
+        return Some((Reason::NotSupported, text));
+    }
     if let Some(model) = &request.cpu_model
         // A host that has not reported may have any.
         && !eligible.clone().any(|c| c.allocatable_cpus == 0 || has_cpu_model(c, request))
@@ -485,45 +494,6 @@ fn shares(request: &Request) -> String {
         if *writes { format!("{name} for writing") } else { name.clone() }
     };
     request.shares.iter().map(share).collect::<Vec<_>>().join(", ")
-}
-
-fn too_few_dedicated_cpus<'a>(
-    request: &Request,
-    eligible: impl Iterator<Item = &'a Candidate> + Clone,
-) -> Option<String> {
-    let needed = request.dedicated_cpus;
-    // A host that has not reported may have any number.
-    let has = |c: &Candidate| c.allocatable_cpus == 0 || needed <= c.dedicated_cpus;
-    if needed == 0 || eligible.clone().any(has) {
-        return None;
-    }
-    let most = eligible.max_by_key(|c| (c.dedicated_cpus, &c.name))?;
-    Some(format!(
-        "it needs {needed} dedicated CPUs and no host it may run on has that many: {} has {}. Start the agent there with \
-         --dedicated-cpus and their numbers, or lower its cpus",
-        most.name, most.dedicated_cpus
-    ))
-}
-
-fn too_few_huge_pages<'a>(
-    request: &Request,
-    eligible: impl Iterator<Item = &'a Candidate> + Clone,
-) -> Option<String> {
-    let pages = request.huge_memory.exceeds(&HugeMemory::default())?;
-    // A host that has not reported may have any number.
-    let has =
-        |c: &Candidate| c.allocatable_cpus == 0 || request.huge_memory.exceeds(&c.huge_memory).is_none();
-    if eligible.clone().any(has) {
-        return None;
-    }
-    let most = eligible.max_by_key(|c| (c.huge_memory.bytes(pages), &c.name))?;
-    Some(format!(
-        "it needs {} huge pages of {} and no host it may run on has that many: {} has {}. Reserve them there, or lower its memory",
-        page_count(&request.huge_memory, pages),
-        pages.as_str(),
-        most.name,
-        page_count(&most.huge_memory, pages)
-    ))
 }
 
 fn too_large_vm<'a>(

@@ -136,6 +136,26 @@ fn a_vm_with_a_cpu_model_is_placed_on_a_host_that_has_it() {
 }
 
 #[test]
+fn a_vm_is_placed_where_its_architecture_is_there_or_emulated() {
+    let of = |name: &str, architectures: &[Architecture]| {
+        let architectures = architectures.iter().copied().collect();
+        Candidate { architectures, ..host(name, 1000) }
+    };
+    let (x86, arm) = (Architecture::X86_64, Architecture::Aarch64);
+    let wanted = |architecture| Request { architecture, ..request(100) };
+    assert_eq!(chosen(&wanted(x86), &[], &[host("older", 1000)]), Ok("older"), "an older agent");
+    let hosts = [host("a", 1000), of("b", &[x86, arm]), of("c", &[arm])];
+    assert_eq!(chosen(&wanted(arm), &[], &hosts[..2]), Ok("b"));
+    assert_eq!(chosen(&wanted(x86), &[], &hosts[2..]).ok(), None);
+    let (reason, text) = never(&wanted(arm), &[], &hosts[..1]);
+    assert_eq!(reason, Reason::NotSupported);
+    insta::assert_snapshot!(text, @"no host that it may run on runs VMs of architecture aarch64: see status.architectures of the Hosts, add a host with such processors, or let one emulate them with --emulate aarch64");
+    let mut down = hosts[..2].to_vec();
+    down[1].ready = false;
+    assert!(now(&wanted(arm), &[], &down).contains("1 without the architecture aarch64"));
+}
+
+#[test]
 fn a_vm_with_a_machine_type_is_placed_where_qemu_has_it() {
     let with = |name: &str, types: &[&str]| {
         let types = types.iter().map(|name| (*name).to_owned()).collect();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use berth_qemu::machine::{Accelerator, Backing, DiskKey};
+use berth_qemu::machine::{Accelerator, Architecture, Backing, DiskKey};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -198,6 +198,8 @@ fn facts() -> HostFacts {
         memory_bytes: 32 << 30,
         storage_total_bytes: 1 << 40,
         storage_free_bytes: 1 << 40,
+        architecture: Architecture::X86_64,
+        emulated: None,
         qemu: Ok(QemuFacts {
             version: "7.2.0".to_owned(),
             machine_type: "pc-q35-7.2".to_owned(),

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use berth_qemu::installation::Installation;
+use berth_qemu::installation::{Installation, find_binary};
+use berth_qemu::machine::Architecture;
 use berth_qemu::probe;
 use berth_qemu::process::has_vhost_vsock;
 use nix::unistd::Uid;
@@ -30,6 +31,12 @@ pub struct DoctorFacts {
     pub is_root: bool,
     pub kvm: DoctorKvm,
     pub qemu: Result<DoctorQemu, String>,
+    /// The architecture of its processors.
+    #[serde(default)]
+    pub architecture: String,
+    /// Guests of the other architecture.
+    #[serde(default)]
+    pub emulation: DoctorEmulation,
     /// Programs that berth runs → the advice if they are missing; the present ones have none.
     pub programs: BTreeMap<String, Option<String>>,
     /// Devices that QEMU opens → whether they can be opened, or why not.
@@ -102,6 +109,15 @@ pub struct DoctorQemu {
     pub tpm: bool,
 }
 
+/// Facts about guests of the other architecture than the processors', which QEMU emulates.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DoctorEmulation {
+    pub architecture: String,
+    /// The parts that are not installed for them, each with the way to install it.
+    pub missing: Vec<String>,
+}
+
 /// Facts about the memory, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -114,7 +130,7 @@ pub struct DoctorMemory {
 
 /// Gathers the facts. Takes at most some seconds: the processor is measured, QEMU is asked.
 pub async fn doctor_facts(state_dir: &Path) -> DoctorFacts {
-    let (probe, qemu) = tokio::join!(probe::kvm(), Installation::discover());
+    let (probe, qemu, emulation) = tokio::join!(probe::kvm(), Installation::discover(), emulation());
     let firewall = match NFT.find() {
         Ok(_) => foreign_forwarding().await.map_err(|error| error.chain()),
         Err(error) => Err(error.chain()),
@@ -125,6 +141,8 @@ pub async fn doctor_facts(state_dir: &Path) -> DoctorFacts {
         is_root: Uid::effective().is_root(),
         kvm: DoctorKvm { usable: probe.usable, reason: probe.reason, ..kvm() },
         qemu,
+        architecture: Architecture::of_host().as_str().to_owned(),
+        emulation,
         programs: [NFT, DNSMASQ, SWTPM, VIRTIOFSD, WG, WIREGUARD_GO]
             .map(|program| {
                 let advice = program.find().err().map(|_| program.advice.to_owned());
@@ -151,12 +169,33 @@ pub async fn doctor_facts(state_dir: &Path) -> DoctorFacts {
     .await
 }
 
+/// Looks for QEMU and firmware for guests of the other architecture.
+async fn emulation() -> DoctorEmulation {
+    let other = match Architecture::of_host() {
+        Architecture::X86_64 => Architecture::Aarch64,
+        Architecture::Aarch64 => Architecture::X86_64,
+    };
+    let found = match find_binary(other) {
+        Ok(binary) => Installation::ask(&binary, other, false).await,
+        Err(error) => Err(error),
+    };
+    let firmware = |found: &Installation| {
+        let missing = format!("UEFI firmware (Debian, Ubuntu: apt install {})", other.firmware_package());
+        found.uefi.is_empty().then_some(missing)
+    };
+    let missing = match found {
+        Ok(found) => firmware(&found).into_iter().collect(),
+        Err(error) => vec![crate::SystemError::from(error).chain()],
+    };
+    DoctorEmulation { architecture: other.as_str().to_owned(), missing }
+}
+
 fn qemu_of(installation: &Installation) -> DoctorQemu {
     let version = &installation.version;
     DoctorQemu {
         version: (version.major, version.minor, version.micro),
         binary: installation.binary.clone(),
-        q35: installation.q35.is_some(),
+        q35: installation.newest_machine_type.is_some(),
         uefi: !installation.uefi.is_empty(),
         secure_boot: installation.uefi.iter().any(|firmware| firmware.secure_boot),
         tpm: installation.tpm,

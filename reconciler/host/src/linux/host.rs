@@ -1,12 +1,13 @@
 //! The host's resources and capabilities.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use berth_qemu::installation::{Installation, find_binary};
-use berth_qemu::machine::Accelerator;
+use berth_qemu::machine::{Accelerator, Architecture};
 use berth_qemu::probe::{self, KvmProbe};
 use berth_qemu::process::{LaunchError, has_vhost_vsock};
 use tokio::sync::{Mutex, OnceCell};
@@ -14,7 +15,7 @@ use tokio::sync::{Mutex, OnceCell};
 use super::files::{self, blocking, failed};
 use super::huge_pages;
 use super::program::Program;
-use crate::{DedicatedFacts, HostFacts, HostLinks, KvmFacts, QemuFacts, SystemError};
+use crate::{DedicatedFacts, EmulatedFacts, HostFacts, HostLinks, KvmFacts, QemuFacts, SystemError};
 
 type Result<T> = std::result::Result<T, SystemError>;
 
@@ -36,7 +37,9 @@ pub(super) struct LinuxInfo {
     address: Option<Ipv4Addr>,
     /// Measured once: it does not change while the agent runs.
     kvm: OnceCell<KvmProbe>,
-    installed: Mutex<Option<Installed>>,
+    /// The architecture of other guests than the processors', which QEMU emulates.
+    emulated: Option<Architecture>,
+    installed: Mutex<BTreeMap<Architecture, Installed>>,
 }
 
 /// QEMU's answers, valid while its binary is the same file.
@@ -48,28 +51,49 @@ struct Installed {
 }
 
 impl LinuxInfo {
-    pub(super) fn new(address: Option<Ipv4Addr>) -> Self {
-        Self { address, ..Self::default() }
+    pub(super) fn new(address: Option<Ipv4Addr>, emulated: Option<Architecture>) -> Self {
+        let emulated = emulated.filter(|architecture| *architecture != Architecture::of_host());
+        Self { address, emulated, ..Self::default() }
     }
 
+    /// Returns the QEMU for guests of the host's architecture.
     pub(super) async fn installation(&self) -> std::result::Result<Installation, LaunchError> {
-        let kvm = self.kvm.get_or_init(probe::kvm).await.usable;
-        let binary = find_binary()?;
+        self.installation_of(Architecture::of_host()).await
+    }
+
+    /// Returns the QEMU for guests of an architecture.
+    pub(super) async fn installation_of(
+        &self,
+        architecture: Architecture,
+    ) -> std::result::Result<Installation, LaunchError> {
+        let is_own = architecture == Architecture::of_host();
+        let kvm = is_own && self.kvm.get_or_init(probe::kvm).await.usable;
+        let binary = find_binary(architecture)?;
         let modified = fs::metadata(&binary).and_then(|m| m.modified()).ok();
         let mut installed = self.installed.lock().await;
-        if let Some(known) = &*installed
+        if let Some(known) = installed.get(&architecture)
             && known.binary == binary
             && known.modified == modified
         {
             return Ok(known.said.clone());
         }
-        let said = Installation::ask(&binary, kvm).await?;
-        *installed = Some(Installed { binary, modified, said: said.clone() });
+        let said = Installation::ask(&binary, architecture, kvm).await?;
+        installed.insert(architecture, Installed { binary, modified, said: said.clone() });
         Ok(said)
+    }
+
+    /// Returns the facts of guests whose processors are emulated, if there may be some.
+    async fn emulated_facts(&self) -> Option<EmulatedFacts> {
+        let architecture = self.emulated?;
+        let accelerator = Accelerator::Tcg { tb_size_mib: TB_SIZE_MIB };
+        let found = self.installation_of(architecture).await;
+        let qemu = found.map_err(|e| SystemError::from(e).chain()).and_then(|i| qemu_facts(&i, accelerator));
+        Some(EmulatedFacts { architecture, qemu, accelerator, overhead_bytes: OVERHEAD_TCG })
     }
 
     pub(super) async fn facts(&self, state: &Path) -> Result<HostFacts> {
         let (kvm, qemu) = tokio::join!(self.kvm.get_or_init(probe::kvm), self.installation());
+        let emulated = self.emulated_facts().await;
         let kvm = kvm.clone();
         let (accelerator, overhead_bytes) = match kvm.usable {
             true => (Accelerator::Kvm, OVERHEAD_KVM),
@@ -87,6 +111,8 @@ impl LinuxInfo {
             memory_bytes,
             storage_total_bytes: space.total,
             storage_free_bytes: space.free,
+            architecture: Architecture::of_host(),
+            emulated,
             qemu: qemu.map_err(|e| SystemError::from(e).chain()).and_then(|i| qemu_facts(&i, accelerator)),
             kvm: KvmFacts { usable: kvm.usable, reason: kvm.reason, mips: kvm.mips },
             accelerator,
@@ -117,8 +143,10 @@ fn qemu_facts(
     accelerator: Accelerator,
 ) -> std::result::Result<QemuFacts, String> {
     let version = &installation.version;
-    let machine_type =
-        installation.q35.clone().ok_or("this QEMU has no q35 machine: is it built for x86_64 guests?")?;
+    let machine_type = installation.newest_machine_type.clone().ok_or_else(|| {
+        let (program, name) = (installation.binary.display(), installation.architecture.as_str());
+        format!("{program} has no machine that berth uses: is it built for guests of {name}?")
+    })?;
     // Both are the maximum that the accelerator supports. `host` is not the same on another host: with KVM it is for VMs that ask for it, and
     // where the processor has none of the levels.
     let cpu_model = match accelerator {

@@ -3,23 +3,25 @@
 //! JSON is used where QEMU accepts it (`-blockdev`, `-device`, `-object`), and needs no escaping. In the older
 //! `key=value` options commas are doubled ([`escape`]).
 
+mod screen;
+
 use std::path::Path;
 
 use serde_json::{Value, json};
 
+use self::screen::{graphics, sound};
 use super::boot::with_index;
 use super::{
-    Accelerator, Affinity, BALLOON, Bus, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec,
-    MAX_PCI_DEVICES, MAX_VGPUS, MEMORY_BLOCK, MEMORY_DEVICE, MachineFiles, MachinePaths, MachineSpec,
-    NicSpec, PciDeviceSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, ShareSpec, Tap, Topology,
-    UefiFiles, UsbDeviceSpec, VgpuSpec, Watchdog,
+    Accelerator, Affinity, Architecture, BALLOON, Bus, Cache, DISK_THREAD, DiskSpec, Format, Graphics,
+    LaunchSpec, MAX_PCI_DEVICES, MAX_VGPUS, MEMORY_BLOCK, MEMORY_DEVICE, MachineFiles, MachinePaths,
+    MachineSpec, NicSpec, PciDeviceSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, ShareSpec, Tap,
+    Topology, UefiFiles, UsbDeviceSpec, VgpuSpec, Watchdog,
 };
 use super::{
     backend_of, blockdevs, disk_device, key_id, medium_blockdev, nic_device, port_name, scsi_cdrom, slot,
 };
 
-/// PCI slots on the root bus. NICs come last and have slots 0x10–0x1d; 0x1f belongs to the chipset.
-const SLOT_VGA: u8 = 0x1;
+/// PCI slots on the root bus. The screen has 0x1. NICs come last and have slots 0x10–0x1d; 0x1f belongs to the chipset.
 const SLOT_SCSI: u8 = 0x2;
 const SLOT_SERIAL: u8 = 0x3;
 const SLOT_RNG: u8 = 0x4;
@@ -45,12 +47,9 @@ const CHASSIS_OF_HOST: u8 = FUNCTIONS;
 const CHASSIS_OF_VGPUS: u8 = CHASSIS_OF_HOST + MAX_PCI_DEVICES;
 const CHASSIS_OF_MORE_NICS: u8 = CHASSIS_OF_VGPUS + MAX_VGPUS;
 
-/// With further ports for network cards the sound card is the last function of their slot: no slot is free, and the first function is theirs.
-const SLOT_SOUND: u8 = SLOT_MORE_NIC_PORTS;
 const SLOT_VSOCK: u8 = 0xe;
-
-/// The id of the host's side of the sound card.
-const SOUND_OUTPUT: &str = "audio0";
+/// On aarch64. A PC has its chipset there.
+const SLOT_PANIC: u8 = 0x1f;
 
 /// The ports of either speed of a USB controller with devices of the host, as many as QEMU allows.
 const USB_PORTS: u8 = 15;
@@ -86,7 +85,7 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
     }
     monitors(&files.paths, &mut args);
     for number in spec.serial_ports() {
-        serial_port(number, &files.paths, &mut args);
+        serial_port(number, spec.architecture(), &files.paths, &mut args);
     }
     guest_agent(&files.paths, &mut args);
     args.json("-object", json!({"qom-type": "iothread", "id": DISK_THREAD}));
@@ -131,7 +130,7 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
     }
     graphics(spec, &files.paths.vnc, &mut args);
     if spec.tpm {
-        tpm(&files.paths.tpm, &mut args);
+        tpm(spec.architecture(), &files.paths.tpm, &mut args);
     }
     if files.from_saved_state {
         args.pair("-incoming", "defer");
@@ -164,6 +163,7 @@ fn identity(spec: &MachineSpec, args: &mut Arguments) {
 }
 
 fn machine(spec: &MachineSpec, files: &MachineFiles, affinity: &Affinity, args: &mut Arguments) {
+    let architecture = spec.architecture();
     for flag in ["-nodefaults", "-no-user-config", "-S"] {
         args.0.push(flag.to_owned());
     }
@@ -188,6 +188,7 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, affinity: &Affinity, args: 
         // The firmware then writes to the serial line.
         machine.push_str(",graphics=off");
     }
+    machine.push_str(architecture.machine_properties(spec.accelerator));
     if let Some(uefi) = &files.uefi {
         machine.push_str(",pflash0=firmware-code,pflash1=firmware-vars");
         if uefi.smm {
@@ -227,13 +228,18 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, affinity: &Affinity, args: 
     );
     memory(spec, affinity, args);
     let base = if spec.extras.windows { "localtime" } else { "utc" };
-    args.pair("-rtc", format!("base={base},driftfix=slew"));
+    args.pair("-rtc", format!("base={base}{}", architecture.clock()));
     args.pair("-boot", "menu=off,strict=on");
     args.json("-object", json!({"qom-type": "rng-random", "id": "entropy", "filename": "/dev/urandom"}));
     args.device(json!({"driver": "virtio-rng-pci", "id": "rng0", "rng": "entropy", "bus": "pcie.0", "addr": slot(SLOT_RNG)}));
     // A huge page that is given back to the host may be gone when the guest uses it again.
     args.device(json!({"driver": "virtio-balloon-pci", "id": BALLOON, "deflate-on-oom": true, "free-page-reporting": spec.huge_page_bytes.is_none(), "bus": "pcie.0", "addr": slot(SLOT_BALLOON)}));
-    args.device(json!({"driver": "pvpanic", "id": "pvpanic0"}));
+    args.device(match architecture {
+        Architecture::X86_64 => json!({"driver": "pvpanic", "id": "pvpanic0"}),
+        Architecture::Aarch64 => {
+            json!({"driver": "pvpanic-pci", "id": "pvpanic0", "bus": "pcie.0", "addr": slot(SLOT_PANIC)})
+        }
+    });
 }
 
 /// The interfaces of Hyper-V that every Windows since 8 and Server 2012 uses.
@@ -333,8 +339,8 @@ fn monitors(paths: &MachinePaths, args: &mut Arguments) {
     }
 }
 
-/// A serial port of a PC, of which the guest sees the first as `COM1` or `ttyS0`.
-fn serial_port(number: u8, paths: &MachinePaths, args: &mut Arguments) {
+/// A serial port: of a PC, of which the guest sees the first as `COM1` or `ttyS0`, or the one of aarch64 (`ttyAMA0`).
+fn serial_port(number: u8, architecture: Architecture, paths: &MachinePaths, args: &mut Arguments) {
     let (socket, log) = paths.serial_port(number);
     let channel = format!("serial{}", number - 1);
     args.pair(
@@ -345,7 +351,12 @@ fn serial_port(number: u8, paths: &MachinePaths, args: &mut Arguments) {
             escape(&text(&log)),
         ),
     );
-    args.device(json!({"driver": "isa-serial", "id": format!("com{number}"), "chardev": channel}));
+    match architecture {
+        Architecture::X86_64 => {
+            args.device(json!({"driver": "isa-serial", "id": format!("com{number}"), "chardev": channel}));
+        }
+        Architecture::Aarch64 => args.pair("-serial", format!("chardev:{channel}")),
+    }
 }
 
 fn guest_agent(paths: &MachinePaths, args: &mut Arguments) {
@@ -435,43 +446,6 @@ fn virtiofs(number: usize, share: &ShareSpec, paths: &MachinePaths, args: &mut A
         "queue-size": SHARE_QUEUE, "bus": "pcie.0", "multifunction": true, "addr": format!("{SLOT_SHARES:#x}.{number}")}));
 }
 
-fn graphics(spec: &MachineSpec, vnc: &Path, args: &mut Arguments) {
-    match spec.graphics {
-        Graphics::None => args.pair("-display", "none"),
-        Graphics::Vga => {
-            let mut card = json!({"driver": "VGA", "id": "vga0", "bus": "pcie.0", "addr": slot(SLOT_VGA)});
-            if let Some((width, height)) = spec.extras.resolution {
-                // As the monitor's own (EDID).
-                card["xres"] = json!(width);
-                card["yres"] = json!(height);
-            }
-            args.device(card);
-            usb_controller(spec, args);
-            args.device(json!({"driver": "usb-tablet", "id": "tablet0", "bus": "usb0.0"}));
-            // A viewer that asks for the screen alone does not disconnect the others.
-            let mut server = format!("unix:{},share=ignore", escape(&text(vnc)));
-            if spec.extras.sound {
-                server.push_str(&format!(",audiodev={SOUND_OUTPUT}"));
-            }
-            args.pair("-vnc", server);
-            if let Some(layout) = &spec.extras.keyboard_layout {
-                args.pair("-k", layout.clone());
-            }
-        }
-    }
-}
-
-/// A sound card that plays into nothing on the host, from where viewers of the screen get it.
-fn sound(nic_ports: u8, args: &mut Arguments) {
-    args.pair("-audiodev", format!("none,id={SOUND_OUTPUT}"));
-    let last = format!("{SLOT_SOUND:#x}.{}", FUNCTIONS - 1);
-    let addr = if nic_ports > FUNCTIONS { last } else { slot(SLOT_SOUND) };
-    args.device(json!({"driver": "ich9-intel-hda", "id": "sound0", "bus": "pcie.0", "addr": addr}));
-    args.device(
-        json!({"driver": "hda-duplex", "id": "sound-codec0", "bus": "sound0.0", "audiodev": SOUND_OUTPUT}),
-    );
-}
-
 /// A vsock device, whose packets the host's kernel moves. QEMU cannot open the kernel's device file, and gets it open.
 fn vsock(cid: u32, descriptor: Option<i32>, args: &mut Arguments) {
     let mut device = json!({"driver": "vhost-vsock-pci", "id": "vsock0", "bus": "pcie.0", "addr": slot(SLOT_VSOCK),
@@ -482,10 +456,10 @@ fn vsock(cid: u32, descriptor: Option<i32>, args: &mut Arguments) {
     args.device(device);
 }
 
-fn tpm(socket: &Path, args: &mut Arguments) {
+fn tpm(architecture: Architecture, socket: &Path, args: &mut Arguments) {
     args.pair("-chardev", format!("socket,id={TPM_CHANNEL},path={}", escape(&text(socket))));
     args.pair("-tpmdev", format!("emulator,id=tpm0,chardev={TPM_CHANNEL}"));
-    args.device(json!({"driver": "tpm-crb", "tpmdev": "tpm0"}));
+    args.device(json!({"driver": architecture.tpm(), "tpmdev": "tpm0"}));
 }
 
 /// The controller of all USB devices. It has four ports of each speed, and with devices of the host as many as there can be: those, the

@@ -1,3 +1,4 @@
+mod aarch64;
 mod devices;
 mod disks;
 mod screen;

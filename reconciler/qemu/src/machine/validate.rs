@@ -100,6 +100,7 @@ impl MachineSpec {
             let grows = self.max_memory_bytes.is_some();
             check("maximum memory", "huge pages", !grows, "memory in huge pages cannot grow")?;
         }
+        self.validate_architecture()?;
         self.validate_numa_nodes()?;
         let versioned = self.machine_type.rsplit('-').next().is_some_and(|v| v.contains('.'));
         check(
@@ -341,7 +342,7 @@ impl NicSpec {
     }
 }
 
-fn check(field: &'static str, value: &str, ok: bool, why: &'static str) -> Result<(), SpecError> {
+pub(super) fn check(field: &'static str, value: &str, ok: bool, why: &'static str) -> Result<(), SpecError> {
     if ok { Ok(()) } else { Err(SpecError::Invalid { field, value: value.to_owned(), why }) }
 }
 

@@ -26,7 +26,7 @@ use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
 use crate::hypervisor::{CpuTime, FoundQemu, Hypervisor, LendError, Limits, ProcessState, StateFile};
 use crate::installation::find_binary;
-use crate::machine::{Accelerator, LaunchSpec, MachinePaths, NicSpec, Tap, command_line};
+use crate::machine::{Accelerator, Architecture, LaunchSpec, MachinePaths, NicSpec, Tap, command_line};
 use crate::nics::{LentTap, tap_files, vhost_files};
 use crate::qmp::{Events, Qmp, QmpError};
 use crate::saved_state::STATE_FILE;
@@ -90,7 +90,7 @@ impl RunAs {
 impl LocalHypervisor {
     /// Uses the installed QEMU, an unprivileged user and the available cgroups.
     pub fn discover() -> Result<Self, LaunchError> {
-        Ok(Self::at(find_binary()?))
+        Ok(Self::at(find_binary(Architecture::of_host())?))
     }
 
     /// Does the same as [`LocalHypervisor::discover`] for a QEMU elsewhere.
@@ -124,6 +124,16 @@ impl LocalHypervisor {
 
     pub fn run_as(&self) -> Option<&RunAs> {
         self.run_as.as_ref()
+    }
+
+    /// Returns the QEMU for a machine: the one of this hypervisor, or that for guests of another architecture.
+    fn binary_for(&self, spec: &LaunchSpec) -> Result<PathBuf, LaunchError> {
+        let architecture = spec.machine.architecture();
+        if architecture == Architecture::of_host() {
+            Ok(self.binary.clone())
+        } else {
+            find_binary(architecture)
+        }
     }
 
     fn user_of(&self, spec: &LaunchSpec) -> Option<RunAs> {
@@ -269,7 +279,8 @@ impl Hypervisor for LocalHypervisor {
                 |error| LaunchError::Prepare { path: directory.clone(), source: io::Error::other(error) };
             virtiofsd::end(directory).await.map_err(failed)?;
         }
-        let (this, owned) = (self.clone(), spec.clone());
+        let this = Self { binary: self.binary_for(spec)?, ..self.clone() };
+        let owned = spec.clone();
         let spawned = tokio::task::spawn_blocking(move || this.spawn(&owned, limits)).await;
         let Spawned { qemu: mut child, helpers, keys } =
             spawned.map_err(|e| LaunchError::Spawn { binary: self.binary.clone(), source: e.into() })??;

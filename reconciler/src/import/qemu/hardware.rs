@@ -215,7 +215,7 @@ pub(super) fn is_screen(driver: &str) -> bool {
 fn identity(guest: &Guest<'_>, notes: &mut Vec<String>) -> Result<(), CommandLineError> {
     if guest.arch() != std::env::consts::ARCH {
         let arch = short(guest.arch());
-        notes.push(format!("its architecture is {arch}, and berth runs guests of the host's own"));
+        notes.push(format!("its architecture is {arch}: set architecture of its VM, if berth has it"));
     }
     let model = guest.last("cpu").and_then(|cpu| cpu.value.split(',').next());
     if let Some(model) = model.filter(|model| !matches!(*model, "host" | "max" | "")) {

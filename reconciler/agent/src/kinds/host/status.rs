@@ -6,8 +6,9 @@ use berth_api::backup_repository::MOST_BACKUP_FOLDERS;
 use berth_api::condition;
 use berth_api::hardware::is_machine_type;
 use berth_api::host::{
-    AddressConflict, HostDedicatedCpus, HostHugePages, Inventory, KvmStatus, MAX_DETAIL, MOST_CPUS, MTU,
-    Orphan, OrphanOwner, Resources, RetainedVolume, TargetHealth, TrashedSource, TrashedVolume,
+    AddressConflict, HostArchitecture, HostDedicatedCpus, HostHugePages, Inventory, KvmStatus, MAX_DETAIL,
+    MOST_CPUS, MTU, Orphan, OrphanOwner, Resources, RetainedVolume, TargetHealth, TrashedSource,
+    TrashedVolume,
 };
 use berth_api::shares::MOST_HOST_SHARES;
 use berth_api::wireguard::{address_of, is_key};
@@ -16,8 +17,8 @@ use berth_api::{
     HugePages, Quantity, Readiness, Reason, in_use,
 };
 use berth_host::{
-    BackupFolderFacts, DeclaredSource, DedicatedFacts, ForeignKind, HugePagesFacts, ShareFacts, VolumeFacts,
-    WireguardFacts, cpu_list,
+    BackupFolderFacts, DeclaredSource, DedicatedFacts, ForeignKind, HostFacts, HugePagesFacts, ShareFacts,
+    VolumeFacts, WireguardFacts, cpu_list,
 };
 use berth_qemu::machine::Accelerator;
 use ipnet::{IpNet, Ipv4Net};
@@ -131,10 +132,14 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     let version = facts.qemu.as_ref().ok().map(|qemu| condition::cut(&qemu.version, MAX_VERSION).to_owned());
     status.qemu_version = version;
     let qemu = facts.qemu.as_ref().ok();
-    let models = qemu.into_iter().flat_map(|qemu| &qemu.cpu_models).filter(|model| model.len() <= MAX_MODEL);
+    // For guests of any architecture.
+    let emulated = facts.emulated.as_ref().and_then(|emulated| emulated.qemu.as_ref().ok());
+    let all = || qemu.into_iter().chain(emulated);
+    let models = all().flat_map(|qemu| &qemu.cpu_models).filter(|model| model.len() <= MAX_MODEL);
     status.cpu_models = models.take(MAX_MODELS).cloned().collect();
-    let types = qemu.into_iter().flat_map(|qemu| &qemu.machine_types).filter(|name| is_machine_type(name));
+    let types = all().flat_map(|qemu| &qemu.machine_types).filter(|name| is_machine_type(name));
     status.machine_types = types.take(MAX_MODELS).cloned().collect();
+    status.architectures = architectures(facts);
     status.disk_io = qemu.map(|qemu| if qemu.io_uring { "io_uring" } else { "native" }.to_owned());
     status.disk_encryption = Some(true);
     status.vsock = Some(facts.qemu.as_ref().is_ok_and(|qemu| qemu.vsock));
@@ -201,6 +206,23 @@ fn write_outlived(conditions: &mut Conditions, observed: &Observed, generation: 
 fn roles(config: &AgentConfig) -> Vec<String> {
     let control_plane = config.beside_control_plane.then(|| "ControlPlane".to_owned());
     std::iter::once("VMs".to_owned()).chain(control_plane).collect()
+}
+
+/// Returns the architectures of VMs here: that of the processors, and the one that is emulated.
+fn architectures(facts: &HostFacts) -> Vec<HostArchitecture> {
+    let name = |accelerator| if matches!(accelerator, Accelerator::Kvm) { "kvm" } else { "tcg" };
+    let own = HostArchitecture {
+        name: facts.architecture.as_str().to_owned(),
+        accelerator: name(facts.accelerator).to_owned(),
+        // Without its QEMU the host is not ready.
+        problem: None,
+    };
+    let emulated = facts.emulated.as_ref().map(|emulated| HostArchitecture {
+        name: emulated.architecture.as_str().to_owned(),
+        accelerator: name(emulated.accelerator).to_owned(),
+        problem: emulated.qemu.as_ref().err().map(|text| condition::cut(text, MAX_DETAIL).to_owned()),
+    });
+    std::iter::once(own).chain(emulated).collect()
 }
 
 fn host_share(share: &ShareFacts) -> HostShare {

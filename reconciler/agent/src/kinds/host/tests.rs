@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use berth_api::Host;
 use berth_host::{
-    DeclaredSource, ForeignKind, ForeignObject, Forwarding, HostFacts, KvmFacts, PoolFolderFacts, QemuFacts,
-    TrashedVolume, VolumeFacts, VolumeOwner,
+    DeclaredSource, EmulatedFacts, ForeignKind, ForeignObject, Forwarding, HostFacts, KvmFacts,
+    PoolFolderFacts, QemuFacts, TrashedVolume, VolumeFacts, VolumeOwner,
 };
-use berth_qemu::machine::{Accelerator, Format};
+use berth_qemu::machine::{Accelerator, Architecture, Format};
 use jiff::Timestamp;
 
 use super::super::observe::{OrphanInstance, Usage};
@@ -67,6 +67,8 @@ fn observed() -> Observed {
             memory_bytes: 8 << 30,
             storage_total_bytes: 100 << 30,
             storage_free_bytes: (50 << 30) + 12345,
+            architecture: Architecture::X86_64,
+            emulated: None,
             qemu: Ok(qemu),
             kvm: KvmFacts { usable: false, reason: "emulates every instruction".into(), mips: Some(1.234) },
             accelerator: Accelerator::Tcg { tb_size_mib: 32 },
@@ -128,6 +130,36 @@ fn lost(instance: &str, deleting: bool) -> OrphanInstance {
         deleting,
         restarts_offline: false,
     }
+}
+
+#[test]
+fn the_host_reports_its_architecture_and_the_one_that_it_emulates() {
+    let of = |observed: &Observed| {
+        let status = status(&Host::new("h", Default::default()), observed, &AgentConfig::new("h"), at(0));
+        let of = status.architectures.into_iter().map(|of| (of.name, of.accelerator, of.problem));
+        (of.collect::<Vec<_>>(), status.machine_types, status.cpu_models)
+    };
+    let own = ("x86_64".to_owned(), "tcg".to_owned(), None);
+    let mut observed = observed();
+    let (_, types, models) = of(&observed);
+    assert_eq!(of(&observed).0, [own.clone()]);
+    let mut qemu = observed.facts.qemu.clone().expect("installed");
+    qemu.machine_types = vec!["virt-7.2".to_owned()];
+    qemu.cpu_models = vec!["cortex-a72".to_owned()];
+    let emulated = |qemu| EmulatedFacts {
+        architecture: Architecture::Aarch64,
+        qemu,
+        accelerator: Accelerator::Tcg { tb_size_mib: 32 },
+        overhead_bytes: 90 << 20,
+    };
+    observed.facts.emulated = Some(emulated(Ok(qemu)));
+    let (architectures, with_types, with_models) = of(&observed);
+    assert_eq!(architectures, [own.clone(), ("aarch64".to_owned(), "tcg".to_owned(), None)]);
+    assert_eq!(with_types, [types, vec!["virt-7.2".to_owned()]].concat());
+    assert_eq!(with_models, [models, vec!["cortex-a72".to_owned()]].concat());
+    observed.facts.emulated = Some(emulated(Err("not installed".to_owned())));
+    let problem = Some("not installed".to_owned());
+    assert_eq!(of(&observed).0, [own, ("aarch64".to_owned(), "tcg".to_owned(), problem)]);
 }
 
 #[test]

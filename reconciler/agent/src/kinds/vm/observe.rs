@@ -29,6 +29,7 @@ use crate::context::Context;
 use crate::disk_use::VmBytes;
 use crate::error::Error;
 use crate::group_turn::GroupTurn;
+use crate::hardware::architecture_of;
 use crate::hooks::DueHook;
 use crate::host_shutdown::AtShutdown;
 use crate::index::{Tables, instance_of};
@@ -311,6 +312,7 @@ async fn observe_absent(
             Some(facts) => facts,
             None => ctx.facts().await?,
         };
+        let host = host.for_guests_of(architecture_of(observed.profile.architecture));
         let offered = offered(ctx, &host);
         let taken = taken_memory(&ctx.index.read(), vm, host.overhead_bytes);
         observed.free_memory = Some(offered.1.saturating_sub(taken));

@@ -232,7 +232,7 @@ async fn launch(ctx: &Context, found: &Found, restart: &OfflineRestart) -> Resul
     for disk in &machine.disks {
         ctx.machines.reserve(&found.instance, &found.journal.uid, &disk.id)?;
     }
-    let host = ctx.facts().await?;
+    let host = ctx.facts().await?.for_guests_of(machine.architecture());
     let most = machine.max_memory_bytes.unwrap_or(machine.memory_bytes);
     let journal = launched(&found.journal, machine.clone());
     let request = LaunchRequest {

@@ -1,5 +1,6 @@
 //! Plan for a VM. Pure: decided from the object, the journal and the observation.
 
+mod architecture;
 mod cards;
 mod devices;
 mod due;

@@ -6,7 +6,8 @@ use std::{
 };
 
 use berth_api::{
-    Binding, Disk, MOST_DISK_READERS, Network, PlacementGroup, PublicIP, ResourceName, VM, VMStatus,
+    Architecture, Binding, Disk, MOST_DISK_READERS, Network, PlacementGroup, PublicIP, ResourceName, VM,
+    VMStatus,
     placement_group::TopologyClaim,
     vm::{InterfaceStatus, NetworkInterface, disk_obstacle},
 };
@@ -15,6 +16,7 @@ use kube::ResourceExt;
 
 use crate::{
     cache::affinity::Beside,
+    cache::architecture::OtherArchitecture,
     cache::capacity::Demand,
     cache::claims::Claim,
     cache::{Cache, shared_images::ForeignOriginal, users},
@@ -36,6 +38,10 @@ pub(super) const REFUSAL_COUNTS: SignedDuration = SignedDuration::from_secs(30);
 /// The inputs of a VM's decision.
 #[derive(Debug)]
 pub(super) struct Observed {
+    /// The architecture that it declares.
+    pub(super) architecture: Architecture,
+    /// The image of its boot disk, if that is of another one.
+    pub(super) other_architecture: Option<OtherArchitecture>,
     /// The CPU model that it declares.
     pub(super) cpu_model: Option<String>,
     /// Its demand; `None`: its class does not exist, or it has neither a class nor CPUs.
@@ -169,6 +175,8 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
     if let Some(binding) = binding {
         let deleting = cache.first_deleted(of_disks);
         return Observed {
+            architecture: Architecture::default(),
+            other_architecture: None,
             cpu_model: None,
             size: None,
             invalid_size: None,
@@ -214,9 +222,11 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
     let deleting = cache.first_deleted(users::of_vm(vm).into_iter().chain(of_disks));
     Observed {
         deleting,
+        architecture: cache.architecture(vm),
+        other_architecture: other_architecture(cache, vm, &disks),
         cpu_model: cache.cpu_model(vm),
         size: cache.demand(vm),
-        invalid_size: cache.invalid_size(vm),
+        invalid_size: cache.invalid_size(vm).or_else(|| cache.unsupported_part(vm)),
         tpm: cache.declares_tpm(vm),
         new_disks: unmade,
         choices,
@@ -267,6 +277,13 @@ pub(super) fn destination(vm: &VM, observed: &Observed) -> Option<String> {
 fn left_volume(disk: &DiskSeen) -> Option<String> {
     let status = disk.object.as_ref()?.status.as_ref()?;
     status.former_host.as_ref().and(status.volume_id.clone())
+}
+
+/// Returns the image of the VM's boot disk, if that is of another architecture than the VM.
+fn other_architecture(cache: &Cache, vm: &VM, disks: &[DiskSeen]) -> Option<OtherArchitecture> {
+    let boot = vm.spec.disks.iter().find(|disk| disk.boot)?;
+    let seen = disks.iter().find(|seen| &*seen.key.name == boot.name.as_str())?;
+    cache.other_architecture(vm, seen.object.as_deref()?)
 }
 
 /// Returns the first inserted medium with the content of an Image of another namespace that is not shared (any more).

@@ -11,6 +11,7 @@ use berth_api::{
 use kube::ResourceExt;
 
 use crate::{
+    cache::architecture::OtherArchitecture,
     cache::capacity::HostCapacity,
     cache::claims::Claim,
     key::{Key, ObjectKind},
@@ -138,6 +139,10 @@ pub(super) fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Bloc
     for disk in &observed.disks {
         check_disk(disk)?;
     }
+    if let Some(OtherArchitecture { image, text }) = &observed.other_architecture {
+        let readiness = Readiness::Stalled(Reason::InvalidSpec, text.clone());
+        return Err((VMState::Pending, readiness, shared(ObjectKind::Image, image)));
+    }
     if let Some((image, original)) = &observed.unshared_medium {
         let text = format!("Image {image}: {}", original.refusal.as_deref().unwrap_or_default());
         let mut dependencies = shared(ObjectKind::Image, image);
@@ -216,6 +221,7 @@ pub(super) fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Bloc
         huge_memory: demand.huge_memory,
         dedicated_cpus: demand.dedicated_cpus,
         reserved: demand.reserved,
+        architecture: observed.architecture,
         cpu_model: observed.cpu_model.clone(),
         machine_type: machine_type(vm),
         tpm: observed.tpm,

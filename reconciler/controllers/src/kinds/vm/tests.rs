@@ -77,6 +77,8 @@ fn capacity() -> HostCapacity {
 
 fn observed(disk: Option<Arc<Disk>>) -> Observed {
     Observed {
+        architecture: Default::default(),
+        other_architecture: None,
         cpu_model: None,
         size: Some(Demand { cpus: 1, memory: 1 << 29, ..Demand::default() }),
         invalid_size: None,

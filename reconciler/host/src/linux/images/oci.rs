@@ -1,7 +1,7 @@
 //! Images in an OCI registry: `oci://REGISTRY/REPOSITORY[:TAG|@DIGEST]`, as in the OCI Distribution Specification.
 //!
 //! ```text
-//!  index ──this architecture──▶ manifest ──its only layer──▶ digest, media type     (once, for status.checksum)
+//!  index ──the architecture──▶ manifest ──its only layer──▶ digest, media type     (once, for status.checksum)
 //!  digest ──────────────────────────────────────────────▶ blob                      (on each host)
 //! ```
 //!
@@ -10,6 +10,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use berth_qemu::machine::Architecture;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::{StatusCode, Url};
 use serde::Deserialize;
@@ -261,12 +262,12 @@ impl<'a> Registry<'a> {
         SystemError::ImageRefused { url: self.shown.to_owned(), detail: detail.into() }
     }
 
-    async fn resolve(&self) -> Result<ResolvedImage> {
+    async fn resolve(&self, architecture: Architecture) -> Result<ResolvedImage> {
         let authorization = self.authorization().await?;
         let mut manifest = self.manifest(&self.reference.reference, authorization.as_ref()).await?;
         if !manifest.manifests.is_empty() {
-            let chosen = of_this_architecture(&manifest.manifests)
-                .ok_or_else(|| self.refused("it has no image for this architecture"))?;
+            let chosen = of_architecture(&manifest.manifests, architecture)
+                .ok_or_else(|| self.refused(format!("it has no image for {}", architecture.as_str())))?;
             if digest_of(&chosen.digest).is_none() {
                 return Err(self.refused("its index has a digest that is not SHA-256 or SHA-512"));
             }
@@ -288,12 +289,11 @@ impl<'a> Registry<'a> {
     }
 }
 
-/// Returns the image for this machine; without platforms, the only one.
-fn of_this_architecture(all: &[Described]) -> Option<&Described> {
-    let name = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
+/// Returns the image for an architecture; without platforms, the only one.
+fn of_architecture(all: &[Described], architecture: Architecture) -> Option<&Described> {
+    let name = match architecture {
+        Architecture::X86_64 => "amd64",
+        Architecture::Aarch64 => "arm64",
     };
     let fits = |described: &&Described| {
         described.platform.as_ref().is_some_and(|p| p.architecture == name && matches!(&*p.os, "" | "linux"))
@@ -326,7 +326,8 @@ fn field<'a>(challenge: &'a str, name: &str) -> Option<&'a str> {
 /// Finds the layer of an image in a registry.
 pub(super) async fn resolve(client: &Client, source: &ChecksumSource) -> Result<ResolvedImage> {
     let registry = Registry::of(client, &source.url, &source.shown)?;
-    tokio::time::timeout(LIMIT, registry.resolve())
+    let architecture = source.architecture.unwrap_or_else(Architecture::of_host);
+    tokio::time::timeout(LIMIT, registry.resolve(architecture))
         .await
         .map_err(|_| registry.failed(format!("no answer within {} seconds", LIMIT.as_secs())))?
 }
@@ -409,12 +410,19 @@ mod tests {
     }
 
     #[test]
-    fn an_index_is_searched_for_this_architecture() {
+    fn an_index_is_searched_for_an_architecture() {
         let all = |text: &str| serde_json::from_str::<Manifest>(text).expect("an index").manifests;
         let none =
             all(r#"{"manifests": [{"digest": "a", "platform": {"architecture": "s390x", "os": "linux"}}]}"#);
-        assert!(of_this_architecture(&none).is_none());
+        let of = |all| of_architecture(all, Architecture::X86_64).map(|found| found.digest.as_str());
+        assert_eq!(of(&none), None);
         let only = all(r#"{"manifests": [{"digest": "a"}]}"#);
-        assert_eq!(of_this_architecture(&only).map(|found| found.digest.as_str()), Some("a"));
+        assert_eq!(of(&only), Some("a"));
+        let both =
+            all(r#"{"manifests": [{"digest": "a", "platform": {"architecture": "amd64", "os": "linux"}},
+                {"digest": "b", "platform": {"architecture": "arm64", "os": "linux"}}]}"#);
+        assert_eq!(of(&both), Some("a"));
+        let of_arm = of_architecture(&both, Architecture::Aarch64).map(|found| found.digest.as_str());
+        assert_eq!(of_arm, Some("b"));
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use berth_qemu::efi_variables::{self, SecureBootKeys};
 use berth_qemu::installation::{Installation, UefiFirmware};
-use berth_qemu::machine::Firmware;
+use berth_qemu::machine::{Architecture, Firmware};
 use berth_qemu::process::RunAs;
 
 use super::super::files::{self, failed};
@@ -56,7 +56,14 @@ fn uefi(qemu: &Installation) -> Result<&UefiFirmware> {
     let firmware = qemu.uefi.iter().find(|f| !f.secure_boot).or(qemu.uefi.first());
     firmware.ok_or(SystemError::ProgramMissing {
         program: "UEFI firmware",
-        advice: "VMs with firmware UEFI need it (Debian, Ubuntu: apt install ovmf; Fedora: dnf install edk2-ovmf)",
+        advice: match qemu.architecture {
+            Architecture::X86_64 => {
+                "VMs with firmware UEFI need it (Debian, Ubuntu: apt install ovmf; Fedora: dnf install edk2-ovmf)"
+            }
+            Architecture::Aarch64 => {
+                "VMs of aarch64 need it (Debian, Ubuntu: apt install qemu-efi-aarch64; Fedora: dnf install edk2-aarch64)"
+            }
+        },
     })
 }
 

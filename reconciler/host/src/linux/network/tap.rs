@@ -26,7 +26,8 @@ pub(super) fn create(name: &str, multi_queue: bool) -> Result<(), SystemError> {
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // One byte less than the array: the name is NUL-terminated.
     for (to, from) in request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
-        *to = from.cast_signed();
+        // Signed on x86-64 only.
+        *to = from as libc::c_char;
     }
     let several = if multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
     let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | several;

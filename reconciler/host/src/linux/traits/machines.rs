@@ -25,7 +25,7 @@ use crate::{
 impl Machines for LinuxSystem {
     async fn launch(&self, request: &LaunchRequest) -> Result<ProcessFacts> {
         self.rbd.ensure_own(&request.machine.disks).await?;
-        let installation = self.host.installation().await?;
+        let installation = self.host.installation_of(request.machine.architecture()).await?;
         let (mut request, disks) = (request.clone(), request.machine.disks.clone());
         // Files of snapshots may have been merged since the request was made: a suspended machine has one from before.
         let pools = disks.iter().filter_map(|disk| self.layout.pool_of(&disk.file)).collect();

@@ -8,7 +8,7 @@ use berth_api::vm::Hardware;
 use berth_api::{Profile, VM};
 use berth_host::{HostFacts, QemuFacts};
 use berth_qemu::cpu_models;
-use berth_qemu::machine::{Accelerator, Bus, DiskSpec, MAX_NICS, NIC_PORTS};
+use berth_qemu::machine::{Accelerator, Architecture, Bus, DiskSpec, MAX_NICS, NIC_PORTS};
 
 use super::super::declared_disks::DeclaredDisk;
 use super::Observed;
@@ -46,7 +46,8 @@ fn pins_of(hardware: &Hardware) -> Option<PinnedHardware> {
     if !is_machine_type(machine_type) || !cpu_models::is_name(cpu_model) {
         return None;
     }
-    let (cpu_model, cpu_level) = value_and_level(cpu_model);
+    let architecture = Architecture::of_machine_type(machine_type);
+    let (cpu_model, cpu_level) = value_and_level(architecture, cpu_model);
     Some(PinnedHardware {
         machine_type: machine_type.clone(),
         cpu_model,
@@ -58,11 +59,11 @@ fn pins_of(hardware: &Hardware) -> Option<PinnedHardware> {
 }
 
 /// Returns QEMU's value for a CPU model, and the model if it is a level.
-fn value_and_level(model: &str) -> (String, Option<String>) {
+fn value_and_level(architecture: Architecture, model: &str) -> (String, Option<String>) {
     match model {
         "host" | "max" => (model.to_owned(), None),
         _ => (
-            cpu_models::argument(model),
+            cpu_models::argument(architecture, model),
             Some(model).filter(|model| cpu_models::is_level(model)).map(str::to_owned),
         ),
     }
@@ -102,7 +103,9 @@ fn default_model(vm: &VM, host: &HostFacts, qemu: &QemuFacts) -> (String, Option
             .filter(|level| cpu_models::is_level(level) && has(level))
             .or_else(|| cpu_models::highest_level(has)),
     };
-    level.map_or_else(|| (qemu.cpu_model.clone(), None), value_and_level)
+    // Levels are of x86-64 only.
+    let of_level = |level| value_and_level(Architecture::X86_64, level);
+    level.map_or_else(|| (qemu.cpu_model.clone(), None), of_level)
 }
 
 /// Returns what this host lacks for the pinned hardware, with a remedy.

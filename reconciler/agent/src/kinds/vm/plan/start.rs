@@ -12,7 +12,8 @@ use berth_host::{HostFacts, LaunchRequest, QemuFacts, ShareFacts, TapConfig};
 use berth_qemu::cpu_models;
 use berth_qemu::hypervisor::{CpuTime, Limits};
 use berth_qemu::machine::{
-    self, CdromSpec, Extras, MachineSpec, NIC_PORTS, NicModel, NicSpec, Tap, Topology, USUAL_NIC_PORTS,
+    self, Architecture, CdromSpec, Extras, MachineSpec, NIC_PORTS, NicModel, NicSpec, Tap, Topology,
+    USUAL_NIC_PORTS,
 };
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -22,6 +23,7 @@ use super::super::declared_disks::{DeclaredDisk, User};
 use super::super::media;
 use super::super::pending_leases;
 use super::super::vsock;
+use super::architecture;
 use super::cards::{is_unaccelerated, links_down, model_of, nic_id, queues_of, recorded_name};
 use super::devices::{self, HeldDevices};
 use super::due::ended;
@@ -30,7 +32,7 @@ use super::lan_addresses;
 use super::seeding;
 use super::{Observed, Step, obstacle, pins, write_journal};
 use crate::converge::Plan;
-use crate::hardware::class_name;
+use crate::hardware::{architecture_of, class_name};
 use crate::huge_pages;
 use crate::journal::{Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of};
 use crate::networking::tap_of;
@@ -111,6 +113,7 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
     let Some(host) = &observed.host else {
         return Err(waits(Reason::Starting, "the host is being looked at".to_owned()).requeue_after(LOOK_FOR));
     };
+    architecture::check(vm, observed, &size, host)?;
     let qemu = qemu(vm, &size, host)?;
     let (journal, pins) = pins(vm, observed, host, qemu)?;
     if let Some(text) = too_large(vm, &size, observed) {
@@ -230,7 +233,9 @@ fn qemu<'a>(vm: &VM, size: &Size, host: &'a HostFacts) -> Result<&'a QemuFacts, 
         |reason, text: String| Plan::without_steps(Readiness::Stalled(reason, text)).requeue_after(ASK_HOST);
     let qemu = host.qemu.as_ref().map_err(|missing| stalled(Reason::QemuMissing, missing.clone()))?;
     let (missing, package) = match size.firmware {
-        Firmware::UEFI if !qemu.uefi => ("UEFI firmware", "ovmf"),
+        Firmware::UEFI if !qemu.uefi => {
+            ("UEFI firmware", Architecture::of_machine_type(&qemu.machine_type).firmware_package())
+        }
         Firmware::UEFISecureBoot if !qemu.secure_boot => ("UEFI firmware with Secure Boot", "ovmf"),
         _ if size.tpm && !qemu.tpm => ("swtpm, which emulates a TPM,", "swtpm"),
         firmware if needs_boot_rom(vm, firmware) && !qemu.boot_roms => {
@@ -334,7 +339,8 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         keeps_bootstrap: seed.is_none(),
         ended: None,
     });
-    let cpu_model = profile.cpu_model.as_deref().map_or(pins.cpu_model, cpu_models::argument);
+    let argument = |model: &str| cpu_models::argument(architecture_of(observed.profile.architecture), model);
+    let cpu_model = profile.cpu_model.as_deref().map_or(pins.cpu_model, argument);
     let taps = taps(vm, observed, &journal);
     let taken = devices.specs();
     let machine = MachineSpec {

@@ -4,7 +4,7 @@ use berth_api::{CpuControls, CpuTopology, Graphics, Profile, Size, SizeError, VM
 use berth_host::{HostFacts, KvmFacts, ProcessFacts, QemuFacts, VolumeFacts, VolumeOwner};
 use berth_qemu::block::ObservedDisk;
 use berth_qemu::hypervisor::{CpuTime, ProcessIdentity};
-use berth_qemu::machine::{Accelerator, Format};
+use berth_qemu::machine::{Accelerator, Architecture, Format};
 use berth_qemu::memory::Growth;
 use berth_qemu::nics::ObservedNic;
 use berth_qemu::power::RunState;
@@ -29,6 +29,7 @@ use crate::probes::ProbeResults;
 use crate::restores::VmRestore;
 
 mod always;
+mod architecture;
 mod devices;
 mod ended;
 mod enrolling;
@@ -137,6 +138,8 @@ fn host() -> HostFacts {
         memory_bytes: 8 << 30,
         storage_total_bytes: 1 << 40,
         storage_free_bytes: 1 << 40,
+        architecture: Architecture::X86_64,
+        emulated: None,
         qemu: Ok(qemu),
         kvm: KvmFacts { usable: false, reason: String::new(), mips: None },
         accelerator: Accelerator::Tcg { tb_size_mib: 32 },

@@ -10,6 +10,7 @@ fn unknown(url: &str) -> ChecksumSource {
         image_url: url.to_owned(),
         secret: None,
         is_computed: true,
+        architecture: None,
         limits: DownloadLimits::default(),
         token: None,
     }

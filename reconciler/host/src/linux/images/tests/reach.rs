@@ -96,6 +96,7 @@ async fn a_refused_address_says_the_same_whether_or_not_something_answers() {
                 image_url: "http://a/b".to_owned(),
                 secret: None,
                 is_computed: false,
+                architecture: None,
                 limits: DownloadLimits::default(),
                 token: None,
             };
@@ -243,6 +244,7 @@ async fn a_file_of_checksums_is_read_and_bounded() {
             image_url,
             secret: None,
             is_computed: false,
+            architecture: None,
             limits,
             token: None,
         };

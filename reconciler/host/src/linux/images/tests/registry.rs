@@ -79,6 +79,7 @@ impl Registry {
             url,
             secret: None,
             is_computed: false,
+            architecture: None,
             limits: DownloadLimits::default(),
             token: None,
         }

@@ -1,0 +1,135 @@
+//! The architecture of a VM's processors, and the parts that its machines do not have. Pure.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::vm::DiskBus;
+use crate::{Firmware, GuestOS, Profile, Size, VMSpec};
+
+/// The architecture of a VM's processors, by the names of `uname -m`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+pub enum Architecture {
+    #[default]
+    #[serde(rename = "x86_64")]
+    X86_64,
+    #[serde(rename = "aarch64")]
+    Aarch64,
+}
+
+impl Architecture {
+    /// The value of the attribute.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86_64",
+            Self::Aarch64 => "aarch64",
+        }
+    }
+
+    /// The architecture that a text of an Image stands for, also by the names of Debian and Kubernetes. None: one that berth does not know.
+    #[must_use]
+    pub fn of_text(text: &str) -> Option<Self> {
+        match text.to_ascii_lowercase().as_str() {
+            "x86_64" | "x86-64" | "amd64" | "x64" => Some(Self::X86_64),
+            "aarch64" | "arm64" => Some(Self::Aarch64),
+            _ => None,
+        }
+    }
+
+    /// Whether a machine type, with its version, is of this architecture.
+    #[must_use]
+    pub fn has_machine_type(self, machine_type: &str) -> bool {
+        machine_type.starts_with("virt-") == (self == Self::Aarch64)
+    }
+}
+
+impl VMSpec {
+    /// Returns the part of the VM, with the values of its class, that machines of its architecture do not have, and a remedy.
+    #[must_use]
+    pub fn unsupported_part(&self, size: &Size, profile: &Profile) -> Option<String> {
+        let architecture = profile.architecture;
+        if let Some(declared) = self.machine_type.as_ref().filter(|name| !architecture.has_machine_type(name))
+        {
+            let name = architecture.as_str();
+            return Some(format!(
+                "machineType {declared} is of another architecture than {name}: set a machineType of {name}, or none"
+            ));
+        }
+        if architecture == Architecture::X86_64 {
+            return None;
+        }
+        let sata = self.disks.iter().find(|disk| disk.bus == DiskBus::Sata);
+        let text = if size.firmware != Firmware::UEFI {
+            format!("firmware {}: machines of aarch64 have firmware UEFI only", size.firmware.as_str())
+        } else if profile.guest_os == GuestOS::Windows {
+            "guestOS Windows: Windows guests have architecture x86_64 only".to_owned()
+        } else if size.max_cpus.is_some_and(|most| most > size.cpus) {
+            "maxCpus: machines of aarch64 have no places for more CPUs; set cpus alone".to_owned()
+        } else if self.serial_ports.is_some_and(|ports| ports > 1) {
+            "serialPorts: machines of aarch64 have one serial port".to_owned()
+        } else {
+            let disk = &sata?.name;
+            format!("disk {disk} has bus sata, which machines of aarch64 do not have: use virtio-scsi")
+        };
+        Some(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn images_name_an_architecture_as_distributions_do() {
+        for text in ["x86_64", "amd64", "AMD64", "x86-64", "x64"] {
+            assert_eq!(Architecture::of_text(text), Some(Architecture::X86_64), "{text}");
+        }
+        for text in ["aarch64", "arm64", "ARM64"] {
+            assert_eq!(Architecture::of_text(text), Some(Architecture::Aarch64), "{text}");
+        }
+        for text in ["", "riscv64", "arm", "i686"] {
+            assert_eq!(Architecture::of_text(text), None, "{text}");
+        }
+    }
+
+    fn unsupported(more: Value) -> Option<String> {
+        let mut spec = json!({"disks": [], "cpus": 1, "memory": "1Gi", "architecture": "aarch64"});
+        spec.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        let spec: VMSpec = serde_json::from_value(spec).expect("a spec");
+        spec.unsupported_part(&spec.size(None).expect("a size"), &spec.profile(None))
+    }
+
+    #[test]
+    fn a_machine_of_aarch64_has_no_parts_of_a_pc() {
+        assert_eq!(unsupported(json!({})), None);
+        assert_eq!(unsupported(json!({"machineType": "virt-7.2", "tpm": true})), None);
+        for (more, part) in [
+            (json!({"firmware": "BIOS"}), "firmware BIOS"),
+            (json!({"firmware": "UEFISecureBoot"}), "firmware UEFISecureBoot"),
+            (json!({"guestOS": "Windows"}), "guestOS Windows"),
+            (json!({"maxCpus": 4}), "maxCpus"),
+            (json!({"serialPorts": 2}), "serialPorts"),
+            (json!({"disks": [{"name": "d", "bus": "sata"}]}), "disk d has bus sata"),
+            (json!({"machineType": "pc-q35-7.2"}), "machineType pc-q35-7.2"),
+        ] {
+            let text = unsupported(more.clone()).unwrap_or_default();
+            assert!(text.starts_with(part), "{more}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_machine_of_x86_64_has_all_but_the_machine_type_of_the_other() {
+        let x86 = |mut more: Value| {
+            more["architecture"] = json!("x86_64");
+            unsupported(more)
+        };
+        assert_eq!(x86(json!({"firmware": "BIOS", "maxCpus": 4, "serialPorts": 2})), None);
+        assert!(
+            x86(json!({"machineType": "virt-7.2"})).is_some_and(|text| text.contains("another architecture"))
+        );
+    }
+}
