@@ -8,6 +8,7 @@
 mod backups;
 mod calls;
 mod faults;
+mod fetches;
 mod files;
 mod images;
 mod info;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,8 +10,9 @@ use berth_qemu::machine::{Backing, Cache, DiskKey, Format};
 
 use crate::volumes::check_encryption;
 use crate::{
-    Merged, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, Progress, Result, SealedKey, SharedPool,
-    SnapshotFacts, SystemError, Taken, TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
+    Arrival, Merged, NewFetch, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, Progress, RemoteVolume,
+    Result, SealedKey, SharedPool, SnapshotFacts, SystemError, Taken, TrashedVolume, VolumeFacts,
+    VolumeOwner, VolumeReader, Volumes,
 };
 
 use super::FakeSystem;
@@ -346,6 +348,38 @@ impl Volumes for FakeSystem {
 
     async fn take_volume(&self, volume: &NewTake) -> Result<VolumeFacts> {
         self.call("take_volume", async { self.volume_taken(volume) }).await
+    }
+
+    async fn arrival(&self, _pool: &str, id: &str) -> Result<Option<Arrival>> {
+        self.call("arrival", async { Ok(self.arrival_of(id)) }).await
+    }
+
+    async fn fetch_volume(
+        &self,
+        volume: &NewFetch,
+        from: Arc<dyn RemoteVolume>,
+        progress: Progress<'_>,
+    ) -> Result<VolumeFacts> {
+        self.call("fetch_volume", self.fetched(volume, from, progress)).await
+    }
+
+    async fn open_left_volume(
+        &self,
+        pool: &str,
+        id: &str,
+        offset: u64,
+    ) -> Result<Option<Box<dyn VolumeReader>>> {
+        self.call("open_left_volume", async { self.left_file(pool, id, offset) }).await
+    }
+
+    async fn remove_left_volume(
+        &self,
+        pool: &str,
+        id: &str,
+        uid: Option<&str>,
+        kept: Option<&Arrival>,
+    ) -> Result<()> {
+        self.call("remove_left_volume", async { self.remove_left(pool, id, uid, kept) }).await
     }
 
     async fn grow_volume(&self, _: &str, id: &str, size: u64) -> Result<VolumeFacts> {
