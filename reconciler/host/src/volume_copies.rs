@@ -20,6 +20,13 @@ pub struct Arrival {
     pub epoch: i64,
 }
 
+impl Arrival {
+    /// Whether it is this stay, or a later one of the same VM.
+    pub fn is_since(&self, stay: &Self) -> bool {
+        self.vm == stay.vm && self.epoch >= stay.epoch
+    }
+}
+
 /// A volume to copy from the host that its VM has left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewFetch {

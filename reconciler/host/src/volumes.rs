@@ -83,16 +83,11 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     ) -> Result<Option<Box<dyn VolumeReader>>>;
 
     /// Removes the file of a volume of this Disk, by its uid, for good: the caller knows that another host has its data. One that was copied
-    /// here for the stay `kept` remains. Succeeds if there is none.
+    /// here for the stay `kept`, or for a later one, remains. Succeeds if there is none.
     ///
     /// *Errors*: [`SystemError::VolumeBusy`] while a QEMU has it open; [`SystemError::VolumeDamaged`] if it is of another Disk.
-    async fn remove_left_volume(
-        &self,
-        pool: &str,
-        id: &str,
-        uid: Option<&str>,
-        kept: Option<&Arrival>,
-    ) -> Result<()>;
+    async fn remove_left_volume(&self, pool: &str, id: &str, uid: Option<&str>, kept: &Arrival)
+    -> Result<()>;
 
     /// Grows a volume that no QEMU has open (a volume in use grows by QMP). Does nothing if it already has this size;
     /// refuses a smaller one.

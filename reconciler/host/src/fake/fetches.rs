@@ -81,20 +81,14 @@ impl FakeSystem {
         Ok(Some(Box::new(FakeReader { about, part })))
     }
 
-    pub(super) fn remove_left(
-        &self,
-        pool: &str,
-        id: &str,
-        uid: Option<&str>,
-        kept: Option<&Arrival>,
-    ) -> Result<()> {
+    pub(super) fn remove_left(&self, pool: &str, id: &str, uid: Option<&str>, kept: &Arrival) -> Result<()> {
         let found = {
             let state = self.state();
             state.ensure_there(pool)?;
             state.volumes.get(id).map(|volume| (volume.facts.clone(), state.arrivals.get(id).cloned()))
         };
         let Some((facts, arrival)) = found else { return Ok(()) };
-        if kept.is_some() && arrival.as_ref() == kept {
+        if arrival.is_some_and(|arrival| arrival.is_since(kept)) {
             return Ok(());
         }
         let is_open = self.is_open(&facts.path);

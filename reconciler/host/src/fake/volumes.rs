@@ -377,7 +377,7 @@ impl Volumes for FakeSystem {
         pool: &str,
         id: &str,
         uid: Option<&str>,
-        kept: Option<&Arrival>,
+        kept: &Arrival,
     ) -> Result<()> {
         self.call("remove_left_volume", async { self.remove_left(pool, id, uid, kept) }).await
     }

@@ -150,12 +150,12 @@ impl Volumes for LinuxSystem {
         pool: &str,
         id: &str,
         uid: Option<&str>,
-        kept: Option<&Arrival>,
+        kept: &Arrival,
     ) -> Result<()> {
         self.rbd.refuse(pool, COPIED)?;
         let (of_pool, id) = (pool.to_owned(), id.to_owned());
-        let (uid, kept) = (uid.map(str::to_owned), kept.cloned());
-        self.on_pool(pool, move |v| v.remove_left(&of_pool, &id, uid.as_deref(), kept.as_ref())).await
+        let (uid, kept) = (uid.map(str::to_owned), kept.clone());
+        self.on_pool(pool, move |v| v.remove_left(&of_pool, &id, uid.as_deref(), &kept)).await
     }
 
     async fn grow_volume(&self, pool: &str, id: &str, size: u64) -> Result<VolumeFacts> {

@@ -60,13 +60,13 @@ impl LinuxVolumes {
         pool: &str,
         id: &str,
         uid: Option<&str>,
-        kept: Option<&Arrival>,
+        kept: &Arrival,
     ) -> Result<()> {
         let _chains = self.lock(&[pool])?;
         let place = self.place(pool, id)?;
         let Some(note) = Note::read(&place.note)? else { return Ok(()) };
         let note = note.map_err(|detail| place.damaged(&detail))?;
-        if kept.is_some() && note.arrived.as_ref() == kept {
+        if note.arrived.as_ref().is_some_and(|arrived| arrived.is_since(kept)) {
             return Ok(());
         }
         if note.volume_id != id || note.owner.uid.as_deref() != uid {
