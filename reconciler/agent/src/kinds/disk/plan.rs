@@ -131,6 +131,9 @@ fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         let readiness = Readiness::Reconciling(Reason::Deleting, "its move is being ended".to_owned());
         return Plan::steps(vec![Step::CancelMove(volume.to_owned())], readiness);
     }
+    if observed.fetch.as_ref().is_some_and(|fetch| !fetch.has_arrived) {
+        return deleted_elsewhere(disk);
+    }
     let mut steps = Vec::new();
     let is_its_own = |facts: &VolumeFacts| !matches!(owner(disk, facts), Owner::Other(_));
     if observed.volume.as_ref().is_some_and(is_its_own) {
@@ -144,6 +147,14 @@ fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     }
     steps.push(Step::Release);
     Plan::steps(steps, Readiness::Reconciling(Reason::Deleting, "being deleted".into()))
+}
+
+/// Returns the plan for a deleted disk whose data was not copied here: the controllers bind it to the host that has it, and that one decides
+/// what becomes of its file.
+fn deleted_elsewhere(disk: &Disk) -> Plan<Step> {
+    let from = disk.status.as_ref().and_then(|status| status.former_host.as_deref()).unwrap_or_default();
+    let text = format!("deleted: host {from} has its data still, and removes it");
+    Plan::without_steps(Readiness::Reconciling(Reason::Deleting, text))
 }
 
 /// Returns the plan for a disk that has a file.
