@@ -17,15 +17,18 @@
 //! most one host may run the VM.
 //!
 //! Each step is one write with the resource version that was read, and is decided from the objects alone, so a crash between two of them loses
-//! nothing. `formerHost` names the host that has the data of a disk until the next host has reported that it has all of it; a VM that leaves
-//! that next host before keeps the mark, so that the disk is copied from where its data is, or is used there again. Where something has changed since OLD gave the VM up, such as a snapshot of a disk, the VM is bound to OLD again, where its disks
+//! nothing. Where something has changed since OLD gave the VM up, such as a snapshot of a disk, the VM is bound to OLD again, where its disks
 //! are, under a greater epoch.
+//!
+//! `formerHost` names the host that has the data of a disk until the next host has reported that it has all of it. The disk of a VM that
+//! leaves that next host before keeps the mark, so that it is copied from where its data is, or is used there again.
 
 use std::sync::Arc;
 
 use berth_api::{
     Binding, ConditionType, ConditionUpdate, Disk, DiskState, DiskStatus, Power, RESTORE_ANNOTATION,
-    Readiness, Reason, StoragePoolType, VM, VMState, VMStatus, condition,
+    Readiness, Reason, SYSTEM_NAMESPACE, StoragePoolType, VM, VMState, VMStatus, condition,
+    console::COPY_ACCOUNT,
     vm::{HostRefusal, VMOperation, VMOperationName},
 };
 use k8s_openapi::jiff::Timestamp;
@@ -36,6 +39,7 @@ use crate::{
     cache::Cache,
     config::Config,
     key::{Key, ObjectKind},
+    kinds::ticket_accounts,
     plan::Outcome,
 };
 
@@ -76,6 +80,9 @@ pub(crate) fn vm(cache: &Cache, config: &Config, vm: &VM, batch: &mut WriteBatch
             return Some(Outcome::Settled);
         }
     };
+    if disks.iter().any(|disk| !is_shared(cache, disk)) {
+        ticket_accounts::ensure(cache, SYSTEM_NAMESPACE, &[COPY_ACCOUNT], batch);
+    }
     let unmarked: Vec<&Arc<Disk>> = disks.iter().filter(|disk| data_host(disk).is_none()).collect();
     if !unmarked.is_empty() {
         // The Disks enqueue the VM when they have the mark.
