@@ -103,21 +103,24 @@ impl VolumeCopy {
         {
             sent += 1;
             if sent.is_multiple_of(CHECKED_AFTER) {
-                self.check_left().await?;
+                check_left(&self.ctx, &self.name, &self.host, &self.volume).await?;
             }
             let length = u32::try_from(bytes.len()).map_err(|_| "a part is too long".to_owned())?;
             let sha256 = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
             write(to_host, &VolumeMessage::Part(VolumePart { offset, length, sha256 }), &bytes).await?;
         }
         // The file is the same as it was: so the data is whole if nothing was started on it meanwhile.
-        self.check_left().await?;
+        check_left(&self.ctx, &self.name, &self.host, &self.volume).await?;
         write(to_host, &VolumeMessage::End, &[]).await
     }
+}
 
-    async fn check_left(&self) -> Result<(), String> {
-        let disk = read(&self.ctx, &self.name).await.map_err(|error| error.to_string())?;
-        let is_left = disk.is_some_and(|disk| is_left(&disk, self.ctx.host(), &self.host, &self.volume));
-        is_left.then_some(()).ok_or_else(|| "the Disk does not go to that host any more".to_owned())
+/// The error is for people.
+async fn check_left(ctx: &Context, name: &ObjectName, host: &str, volume: &str) -> Result<(), String> {
+    let disk = read(ctx, name).await.map_err(|error| error.to_string())?;
+    match disk.is_some_and(|disk| is_left(&disk, ctx.host(), host, volume)) {
+        true => Ok(()),
+        false => Err("the Disk does not go to that host any more".to_owned()),
     }
 }
 

@@ -21,13 +21,10 @@ pub fn name_below(mut file: &File) -> Result<Option<String>, InspectError> {
 /// `InvalidInput` when the file has none below, or the name does not fit.
 pub fn rename_below(file: &File, name: &str) -> io::Result<()> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
-    let mut fields = [0; 24];
+    let mut fields = [0_u8; 24];
     file.read_exact_at(&mut fields, 0)?;
-    let number = |at: usize| {
-        let bytes = fields[at..].first_chunk::<4>();
-        bytes.map_or(0, |bytes| u32::from_be_bytes(*bytes))
-    };
-    let (offset, bits) = (u64::from(number(8)) << 32 | u64::from(number(12)), number(20));
+    let offset = u64::from_be_bytes(fields[8..16].try_into().map_err(|_| invalid())?);
+    let bits = u32::from_be_bytes(fields[20..24].try_into().map_err(|_| invalid())?);
     let length = u32::try_from(name.len()).map_err(|_| invalid())?;
     let cluster = 1_u64.checked_shl(bits).unwrap_or_default();
     let fits = offset.checked_add(u64::from(length)).is_some_and(|end| end <= cluster);

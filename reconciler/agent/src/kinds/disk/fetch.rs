@@ -20,7 +20,7 @@ use crate::typed_api::TypedApi;
 
 /// The copy of a disk from the host that has its data.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Fetch {
+pub(crate) struct DiskCopy {
     /// Whether the file that is here is the whole copy, for the present stay of the VM.
     pub(crate) has_arrived: bool,
     /// None: its VM is not admitted here.
@@ -44,7 +44,7 @@ pub(super) async fn observe(
     ctx: &Context,
     disk: &Disk,
     volume: Option<&VolumeFacts>,
-) -> Result<Option<Fetch>, Error> {
+) -> Result<Option<DiskCopy>, Error> {
     let wanted = {
         let tables = ctx.index.read();
         if left_on(disk, ctx.host()).is_none() || !is_in_local_pool(&tables, disk) {
@@ -57,7 +57,7 @@ pub(super) async fn observe(
         None => false,
     };
     let pull = wanted.as_ref().and_then(|wanted| ctx.pulls.state(wanted, &Key::of(disk)));
-    Ok(Some(Fetch { has_arrived, wanted: wanted.map(Box::new), pull }))
+    Ok(Some(DiskCopy { has_arrived, wanted: wanted.map(Box::new), pull }))
 }
 
 /// Returns how much of the copy of a Disk is here, in percent.

@@ -10,7 +10,7 @@ use kube::{Resource, ResourceExt};
 
 use super::backup::{self, LocalBackup};
 use super::claims::{self, UseRequest};
-use super::fetch::{self, Fetch};
+use super::fetch::{self, DiskCopy};
 use super::source::{self, LocalSource};
 use crate::context::Context;
 use crate::error::Error;
@@ -45,7 +45,7 @@ pub(crate) struct Observed {
     /// The backup that a disk without a file is made from. None: it is made from none, or it has a file.
     pub(crate) backup: Option<LocalBackup>,
     /// Its copy from the host that has its data. None: this host has it, or its pool is one that hosts share.
-    pub(crate) fetch: Option<Fetch>,
+    pub(crate) fetch: Option<DiskCopy>,
     /// Whether it is being made from a backup. Only observed of a disk that is deleted.
     pub(crate) is_restoring: bool,
     /// The snapshot of its volume that is begun and not finished.

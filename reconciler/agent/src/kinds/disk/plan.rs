@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use super::Step;
 use super::backup;
 use super::encryption;
-use super::fetch::{self, Fetch};
+use super::fetch::{self, DiskCopy};
 use super::observe::Observed;
 use super::source;
 use crate::converge::Plan;
@@ -394,7 +394,7 @@ fn take(disk: &Disk, volume: &str, from: String, observed: &Observed) -> Plan<St
 }
 
 /// Returns the plan for a disk whose data is on its former host, which has the pool for itself: nothing else is ever made for it.
-fn copy(disk: &Disk, from: &str, fetch: &Fetch, observed: &Observed) -> Plan<Step> {
+fn copy(disk: &Disk, from: &str, fetch: &DiskCopy, observed: &Observed) -> Plan<Step> {
     let base = match base(disk, Some(u64::MAX), observed.image.as_ref()) {
         Ok(base) => base,
         Err(plan) => return plan,

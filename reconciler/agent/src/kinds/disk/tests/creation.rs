@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use super::super::*;
 use crate::details::Details;
 use crate::kinds::disk::backup::LocalBackup;
-use crate::kinds::disk::fetch::Fetch;
+use crate::kinds::disk::fetch::DiskCopy;
 use crate::kinds::disk::source::LocalSource;
 use crate::kinds::disk::status::status;
 use crate::pulls::{Arriving, Pull, Wanted};
 
-use super::{GIB, cached, deleted, disk, reason, restored, source, taken, volume};
+use super::{GIB, cached, deleted, disk, new_owner, reason, restored, source, taken, volume};
 
 #[test]
 fn a_disk_of_a_lost_host_is_taken_from_its_folder_with_its_image_there_and_never_made_anew() {
@@ -38,7 +38,7 @@ fn a_disk_of_a_lost_host_is_taken_from_its_folder_with_its_image_there_and_never
 }
 
 /// The copy of a volume from host h0.
-fn fetch(pull: Option<Pull>) -> Fetch {
+fn fetch(pull: Option<Pull>) -> DiskCopy {
     let arrival = berth_host::Arrival { vm: "u".to_owned(), epoch: 5 };
     let new = berth_host::NewFetch {
         pool: "default".to_owned(),
@@ -59,7 +59,7 @@ fn fetch(pull: Option<Pull>) -> Fetch {
         arrival,
     };
     let wanted = Wanted::Fetch(arriving, Details(Box::new(new)));
-    Fetch { has_arrived: false, wanted: Some(Box::new(wanted)), pull }
+    DiskCopy { has_arrived: false, wanted: Some(Box::new(wanted)), pull }
 }
 
 #[test]
@@ -78,12 +78,9 @@ fn a_disk_that_another_host_has_is_copied_from_there_and_its_mark_stays_until_th
     let goes_on = plan(&blank, &running);
     assert_eq!(goes_on.steps, [Step::FollowMove(wanted())]);
     assert!(goes_on.readiness.message().contains("from host h0 (50 %)"), "{goes_on:?}");
-    let why = crate::converge::Plan::<Step>::without_steps(berth_api::Readiness::Reconciling(
-        Reason::Retrying,
-        "no route".to_owned(),
-    ));
+    let no_route = Readiness::Reconciling(Reason::Retrying, "no route".to_owned());
     let again = Some(std::time::Duration::from_secs(4));
-    let failed = see(Some(Pull::Failed { readiness: why.readiness, again }));
+    let failed = see(Some(Pull::Failed { readiness: no_route, again }));
     let waits = plan(&blank, &failed);
     assert_eq!((waits.steps.len(), waits.readiness.reason()), (0, Reason::Retrying));
     assert!(waits.readiness.message().contains("no route. Its VM can move on"), "{waits:?}");
@@ -99,7 +96,7 @@ fn a_disk_that_another_host_has_is_copied_from_there_and_its_mark_stays_until_th
     let [Step::Fetch(Wanted::Fetch(_, Details(new)))] = &of_image.steps[..] else { panic!("{of_image:?}") };
     assert_eq!(new.base.as_deref(), Some("ab"));
     // The agent that has copied it stops before it reports that.
-    let arrived = Observed { fetch: Some(Fetch { has_arrived: true, ..fetch(None) }), ..volume(GIB) };
+    let arrived = Observed { fetch: Some(DiskCopy { has_arrived: true, ..fetch(None) }), ..volume(GIB) };
     assert!(plan(&blank, &arrived).steps.is_empty());
     assert_eq!(mark(&arrived), None, "this host has the data");
     let gone = plan(&deleted(blank.clone()), &see(None));
