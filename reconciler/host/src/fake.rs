@@ -14,6 +14,7 @@ mod images;
 mod info;
 mod kept_states;
 mod machines;
+mod made_volumes;
 mod moves;
 mod networks;
 mod state;
