@@ -303,14 +303,14 @@ fn refusal(cache: &Cache, vm: &VM, disk: &Disk, host: &str) -> Option<&'static s
         Some(of) => of == host && (data_host(disk).is_none_or(|former| former == host) || is_on_the_way),
         None => data_host(disk).is_some_and(|former| former == host) || is_on_the_way,
     };
-    let has_data = data_host(disk).map_or(host, String::as_str);
+    let holder = data_host(disk).map_or(host, String::as_str);
     let refusals = [
         (
-            !is_shared && !lives(cache, has_data),
+            !is_shared && !lives(cache, holder),
             "is in no pool of type Shared or RBD, and its data is on a host that is gone for good",
         ),
         (
-            !is_shared && !is_served(cache, has_data),
+            !is_shared && !is_served(cache, holder),
             "is in no pool of type Shared or RBD, and the host that has its data reports no server that other hosts copy it from",
         ),
         (disk.metadata.deletion_timestamp.is_some(), "is being deleted"),

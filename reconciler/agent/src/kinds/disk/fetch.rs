@@ -53,7 +53,7 @@ pub(super) async fn observe(
         wanted_by(&tables, disk, ctx.host())
     };
     let has_arrived = match volume {
-        Some(volume) => has_arrived(ctx, disk, volume).await?,
+        Some(volume) => present_arrival(ctx, disk, volume).await?,
         None => false,
     };
     let pull = wanted.as_ref().and_then(|wanted| ctx.pulls.state(wanted, &Key::of(disk)));
@@ -81,7 +81,7 @@ pub(super) fn with_base(wanted: Wanted, base: Option<String>) -> Wanted {
 
 /// Whether the file that is here was copied for the present stay of the VM. The VM is read from the control plane: this host may not know yet
 /// that it has been elsewhere meanwhile.
-async fn has_arrived(ctx: &Context, disk: &Disk, volume: &VolumeFacts) -> Result<bool, Error> {
+async fn present_arrival(ctx: &Context, disk: &Disk, volume: &VolumeFacts) -> Result<bool, Error> {
     let Some(arrival) = ctx.system.arrival(&volume.pool, &volume.id).await? else { return Ok(false) };
     let users = disk.status.as_ref().map(|status| status.used_by.as_slice()).unwrap_or_default();
     let Some(user) = users.iter().find(|user| user.vm_uid == arrival.vm) else { return Ok(false) };
