@@ -36,6 +36,8 @@ mod installed;
 mod namespaces;
 #[path = "shared/setup.rs"]
 mod setup;
+#[path = "two_hosts/volume_copies.rs"]
+mod volume_copies;
 use installed::Copy;
 
 const LIMIT: Duration = Duration::from_secs(600);

@@ -3,6 +3,7 @@
 
 pub mod access;
 pub mod affinity;
+pub mod copied_disk;
 pub mod copied_image;
 pub mod faults;
 pub mod host_labels;
@@ -99,6 +100,7 @@ fn chapters(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Resul
     copied_image::run(report, fleet);
     shared_pool::run(report, fleet);
     moved_vm::run(report, fleet);
+    copied_disk::run(report, fleet);
     lost_host::run(report, fleet);
     faults::run(report, fleet, &group);
     overhead::run(report, fleet);

@@ -1,4 +1,4 @@
-//! The consoles of the machines on this host, the other ways into a guest, uploads and downloads of images, copies of images to other
+//! The consoles of the machines on this host, the other ways into a guest, uploads and downloads of images, copies of images and volumes to other
 //! hosts, and reads of backups and snapshots, served over HTTPS to clients with a ticket.
 //!
 //! ```text
@@ -9,6 +9,7 @@
 //!                          client  ◀───────────────▶ guest agent (one exchange at a time), or a port of the guest
 //!                          client  ────────────────▶ the partial file of an image
 //!                          client, or host  ◀─────── the file of an image
+//!                          host             ◀─────── the file of a volume
 //!                          client  ◀───────────────▶ parts of the data of a backup or a snapshot
 //!                          client  ◀──────────────── the way of a packet through the host's rules
 //! ```
@@ -34,6 +35,7 @@ mod session;
 mod ticket;
 mod upload;
 mod use_of_vm;
+mod volume_copy;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -45,6 +47,7 @@ use berth_api::console::{
     upload_audience,
 };
 use berth_api::disk_read::DiskOrigin;
+use berth_api::volume_copy::of_path;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::Full;
@@ -76,6 +79,7 @@ use session::SerialSession;
 use ticket::{Claim, Tickets};
 use upload::UploadSession;
 use use_of_vm::UsageSession;
+use volume_copy::VolumeCopy;
 
 /// The limit of connections, with and without a ticket.
 const CONNECTIONS: usize = 256;
@@ -108,6 +112,9 @@ const DOWNLOADS_OF_IMAGE: usize = 2;
 /// The number of copies of images to other hosts, and to one of them.
 const COPIES: usize = 16;
 const COPIES_OF_HOST: usize = 4;
+/// The number of copies of volumes to other hosts, and to one of them: each reads as fast as the network allows.
+const VOLUME_COPIES: usize = 4;
+const VOLUME_COPIES_OF_HOST: usize = 2;
 /// The number of clients that read backups and snapshots of this host, and those of a namespace: each takes up to 16 MiB of memory, or
 /// a process.
 const DISK_READS: usize = 8;
@@ -136,6 +143,8 @@ struct Consoles {
     downloads_by_namespace: Places<String>,
     /// By the host that copies.
     copies: Places<String>,
+    /// By the host that copies.
+    volume_copies: Places<String>,
     /// By namespace.
     disk_reads: Places<String>,
     traces: Places<String>,
@@ -152,6 +161,7 @@ enum Session {
     Upload(Box<UploadSession>),
     Download(Box<DownloadSession>),
     Copy(Box<FileCopy>),
+    VolumeCopy(Box<VolumeCopy>),
     DiskRead(Box<DiskReadSession>),
 }
 
@@ -167,6 +177,7 @@ impl Session {
             Self::Upload(session) => session.run(stream).await,
             Self::Download(session) => session.run(stream).await,
             Self::Copy(session) => session.run(stream).await,
+            Self::VolumeCopy(session) => session.run(stream).await,
             Self::DiskRead(session) => session.run(stream).await,
         }
     }
@@ -186,6 +197,7 @@ pub(crate) async fn serve(ctx: &Arc<Context>) {
         downloads: Places::new(DOWNLOADS, DOWNLOADS_OF_IMAGE),
         downloads_by_namespace: Places::new(DOWNLOADS, DOWNLOADS_OF_NAMESPACE),
         copies: Places::new(COPIES, COPIES_OF_HOST),
+        volume_copies: Places::new(VOLUME_COPIES, VOLUME_COPIES_OF_HOST),
         disk_reads: Places::new(DISK_READS, DISK_READS_OF_NAMESPACE),
         traces: Places::among_namespaces(TRACES, TRACES_OF_VM),
     });
@@ -275,7 +287,8 @@ async fn open(
     let path = request.uri().path();
     let is_of_image =
         [of_upload_path(path), of_download_path(path), of_copy_path(path)].iter().any(Option::is_some);
-    let is_of_data = is_of_image || DiskOrigin::of_path(path).is_some();
+    let is_of_disk = DiskOrigin::of_path(path).is_some() || of_path(path).is_some();
+    let is_of_data = is_of_image || is_of_disk;
     let of_vm = ConsoleUse::of_path(path);
     if !is_of_data && of_vm.is_none() {
         return Err(ConsoleRefusal::NoSuchPath);
@@ -379,6 +392,11 @@ async fn open_of_data(
         let name = ObjectName::new(namespace, name);
         let session = DiskReadSession::open(ctx, consoles, origin, name, ticket).await?;
         return Ok(Session::DiskRead(Box::new(session)));
+    }
+    if let Some((namespace, name, volume)) = of_path(path) {
+        let disk = (ObjectName::new(namespace, name), volume);
+        let session = VolumeCopy::open(ctx, consoles, disk, query, ticket).await?;
+        return Ok(Session::VolumeCopy(Box::new(session)));
     }
     if let Some((namespace, name)) = of_upload_path(path) {
         return open_upload(ctx, consoles, ObjectName::new(namespace, name), ticket, peer).await;

@@ -1,10 +1,12 @@
-//! The files of images on other hosts: the client's side of a copy, see [`berth_api::image_copy`].
+//! The files of images, and of volumes, on other hosts: the client's side of a copy, see [`berth_api::image_copy`].
 //!
 //! ```text
 //!  ticket of this host's account ─▶ the other host's server, by its certificate ─▶ the size of the file ─▶ its bytes
 //! ```
 //!
 //! A ticket opens one connection: each attempt has its own.
+
+mod volumes;
 
 use std::fmt;
 use std::time::Duration;
@@ -23,6 +25,8 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::time::timeout;
+
+pub(crate) use volumes::VolumeAt;
 
 /// The shortest lifetime in seconds that Kubernetes gives a token. Hosts accept a ticket for one minute only.
 const TICKET_SECONDS: i64 = 600;

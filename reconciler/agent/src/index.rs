@@ -141,6 +141,12 @@ pub(crate) fn volume_of(disk: &Disk) -> Option<&str> {
     disk.status.as_ref()?.volume_id.as_deref()
 }
 
+/// Returns the host that has the data of a disk, if that is another one than this.
+pub(crate) fn left_on<'a>(disk: &'a Disk, own: &str) -> Option<&'a str> {
+    let status = disk.status.as_ref()?;
+    status.former_host.as_deref().filter(|former| *former != own)
+}
+
 /// Returns the class that a VM names.
 pub(crate) fn class_of(tables: &Tables, name: &ObjectName, vm: &VM) -> Option<Arc<VMClass>> {
     vm.spec.class.as_ref().and_then(|class| tables.classes.find(&name.namespace, class.as_str()))

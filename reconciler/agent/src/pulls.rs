@@ -1,10 +1,13 @@
 //! Downloads in the background, and other long work: images that are made here, copied from another host or verified after an upload,
-//! backups, their verifications and restores, and moves of volumes between pools. At most one per source, shared by all objects waiting for it.
+//! backups, their verifications and restores, moves of volumes between pools, and copies of volumes from other hosts. At most one
+//! per source, shared by all objects waiting for it.
 //!
 //! Sources are per namespace: a declaration in one namespace neither delays nor cancels a download that another one
 //! waits for. Each namespace has a limited number of concurrent downloads; further ones wait for those.
 //!
 //! Knows nothing of Images and Disks: callers pass the keys to wake and the sources that are still wanted.
+
+mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,22 +15,23 @@ use std::time::Duration;
 
 use berth_api::{Readiness, Reason};
 use berth_host::{
-    BackupFacts, BackupId, BackupToVerify, ChecksumSource, Credentials, DownloadLimits, ImageSource,
-    NewBackup, NewImage, NewMove, NewVolume, ResolvedImage, Retry, SourceHost, System, SystemError,
-    VerifiedBackup,
+    BackupFacts, Credentials, DownloadLimits, ImageSource, NewFetch, NewMove, ResolvedImage, Retry,
+    SourceHost, System, SystemError, VerifiedBackup,
 };
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
 use crate::awaited::Awaited;
-use crate::copies::Copies;
+use crate::copies::{Copies, VolumeAt};
 use crate::credentials::{Repository, Secrets};
 use crate::details::Details;
 use crate::error::{RETRY_SPACE_EVERY, is_stalled, reason_of};
 use crate::key::Key;
 use crate::usage::Verifications;
 use berth_engine::Queue;
+
+pub(crate) use wanted::{Arriving, SlotGroup, Wanted};
 
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
@@ -39,106 +43,6 @@ const REPORT_EVERY: Duration = Duration::from_secs(2);
 /// How often, and how many times, a cancelled download is checked for having ended.
 const CHECK_END_EVERY: Duration = Duration::from_millis(10);
 const END_CHECKS: u32 = 500;
-
-/// Maximum number of concurrent downloads per namespace, and of backups beside them.
-const MAX_CONCURRENT: usize = 4;
-/// Maximum number of concurrent verifications per namespace: their rate is a limit for all of them.
-const MAX_VERIFICATIONS: usize = 1;
-/// Maximum number of concurrent moves per namespace: each reads and writes as fast as the drives allow.
-const MAX_MOVES: usize = 2;
-
-/// A download, or other work.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Wanted {
-    Image(ImageSource),
-    /// The checksum of an image, which is needed before the image.
-    Checksum(ChecksumSource),
-    /// An image that is made from a snapshot of this host. Its checksum is the result.
-    Made(NewImage),
-    /// A backup of a snapshot of this host.
-    Backup(Repository, BackupId, Details<NewBackup>),
-    /// The facts of a backup that is in the repository already.
-    Existing(Repository, BackupId),
-    /// A volume, by its identity, that is made from a backup.
-    Restore(Repository, BackupId, String, Details<Box<NewVolume>>),
-    /// The deletion of a backup.
-    Deletion(Repository, BackupId),
-    /// The verification of a complete backup, and when it was requested: another request is other work.
-    Verification(Repository, BackupId, String, Details<BackupToVerify>),
-    /// The move of a volume of a Disk of this namespace to another pool.
-    Move(String, NewMove),
-}
-
-impl Wanted {
-    /// Whether it makes this volume from a backup.
-    fn makes(&self, volume: &str) -> bool {
-        matches!(self, Self::Restore(_, _, id, _) if id == volume)
-    }
-
-    /// Whether it moves this volume.
-    fn moves(&self, volume: &str) -> bool {
-        matches!(self, Self::Move(_, new) if new.id == volume)
-    }
-
-    fn namespace(&self) -> &str {
-        match self {
-            Self::Image(source) => &source.namespace,
-            Self::Checksum(source) => &source.namespace,
-            Self::Made(new) => &new.namespace,
-            Self::Move(namespace, _) => namespace,
-            Self::Backup(repository, ..)
-            | Self::Existing(repository, _)
-            | Self::Restore(repository, ..)
-            | Self::Deletion(repository, _)
-            | Self::Verification(repository, ..) => &repository.namespace,
-        }
-    }
-
-    /// Returns the limits of its attempts, and its URL for messages.
-    fn limits(&self) -> (DownloadLimits, &str) {
-        match self {
-            Self::Image(source) => (source.limits, source.shown.as_str()),
-            Self::Checksum(source) => (source.limits, source.shown.as_str()),
-            _ => (DownloadLimits::default(), ""),
-        }
-    }
-
-    /// Returns what limits it. Backups, verifications and moves take long, and hold up no image that a VM waits for.
-    pub(crate) fn slot_group(&self) -> SlotGroup {
-        let work = match self {
-            Self::Backup(..) => LimitedWork::Backups,
-            Self::Verification(..) => LimitedWork::Verifications,
-            Self::Move(..) => LimitedWork::Moves,
-            _ => LimitedWork::Others,
-        };
-        SlotGroup { namespace: self.namespace().to_owned(), work }
-    }
-}
-
-/// The work that shares a number of slots.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct SlotGroup {
-    namespace: String,
-    work: LimitedWork,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum LimitedWork {
-    Backups,
-    Verifications,
-    Moves,
-    Others,
-}
-
-impl SlotGroup {
-    fn slots(&self) -> usize {
-        match self.work {
-            LimitedWork::Verifications => MAX_VERIFICATIONS,
-            LimitedWork::Moves => MAX_MOVES,
-            LimitedWork::Backups | LimitedWork::Others => MAX_CONCURRENT,
-        }
-    }
-}
 
 /// State of a download.
 #[derive(Clone, Debug, PartialEq)]
@@ -424,6 +328,7 @@ impl Shared {
             | Wanted::Verification(repository, ..) => self.with_repository(wanted, repository).await,
             Wanted::Image(_) | Wanted::Checksum(_) | Wanted::Made(_) => self.image(wanted).await,
             Wanted::Move(_, new) => self.relocate(wanted, new).await,
+            Wanted::Fetch(arriving, Details(new)) => self.fetch(wanted, arriving, new).await,
         }
     }
 
@@ -453,7 +358,11 @@ impl Shared {
                 self.verifications.count(verified.as_ref().ok());
                 verified.map(|found| Some(Outcome::Verified(found)))
             }
-            Wanted::Image(_) | Wanted::Checksum(_) | Wanted::Made(_) | Wanted::Move(..) => Ok(None),
+            Wanted::Image(_)
+            | Wanted::Checksum(_)
+            | Wanted::Made(_)
+            | Wanted::Move(..)
+            | Wanted::Fetch(..) => Ok(None),
         };
         outcome.map_err(|error| {
             tracing::info!(?wanted, error = %error.chain(), "work on a repository failed");
@@ -465,6 +374,26 @@ impl Shared {
         let progress = |done, total| self.progress(wanted, done, total);
         self.system.move_volume(new, &progress).await.map(|_| None).map_err(|error| {
             tracing::info!(?wanted, error = %error.chain(), "a move failed");
+            Failure::Download(error, true)
+        })
+    }
+
+    async fn fetch(
+        &self,
+        wanted: &Wanted,
+        arriving: &Arriving,
+        new: &NewFetch,
+    ) -> Result<Option<Outcome>, Failure> {
+        let progress = |done, total| self.progress(wanted, done, total);
+        let at = VolumeAt {
+            host: arriving.from.clone(),
+            namespace: arriving.namespace.clone(),
+            disk: arriving.disk.clone(),
+            volume: arriving.volume.clone(),
+        };
+        let copied = self.system.fetch_volume(new, Arc::new(self.copies.volume(&at)), &progress).await;
+        copied.map(|_| None).map_err(|error| {
+            tracing::info!(?wanted, error = %error.chain(), "a copy of a volume failed");
             Failure::Download(error, true)
         })
     }

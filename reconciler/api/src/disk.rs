@@ -463,7 +463,8 @@ pub struct DiskStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored_from: Option<Box<DiskRestored>>,
     /// The lost host, or the host that the VM of the disk has left, while the file is still there (in a `Shared` pool: in the folder of
-    /// that host). The next host takes it over.
+    /// that host). The next host takes it over, or copies it if the pool is `Local`. As long as it is named, that host has the data of the
+    /// disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub former_host: Option<String>,

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Architecture, Conditions, HugePages, ObjectUser, Quantity,
     backup_repository::HostBackupFolder,
+    console::ConsoleAddress,
     hardware::CPU_LEVELS,
     passthrough::{HostPciDevices, HostUsbDevices},
     shares::HostShare,
@@ -174,6 +175,10 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1280, max = 9216))]
     pub mtu: Option<i64>,
+    /// The server that other hosts copy disks from, which move with their VMs. Absent if other hosts do not reach it, and in the report of an
+    /// older agent: VMs with disks in `Local` pools do not move from or to such a host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<ConsoleAddress>,
     /// IPv4 ranges that the host itself uses: of its interfaces, its routes but the default one, its name servers and the
     /// control plane. No Network is given a range that overlaps one of them. At most 64 are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

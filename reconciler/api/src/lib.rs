@@ -19,7 +19,7 @@
 //!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   join (of a host)   user_data (cloud-init syntax)
 //!                          password, sysprep (of a guest)   wireguard (of a host and a Network)
 //!                          console, guest_access (ways into a guest), packet_trace, image_upload
-//!                          image_download ─▶ image_copy      disk_read ─▶ console
+//!                          image_download ─▶ image_copy      disk_read, volume_copy ─▶ console
 //!                          unparsed (objects of any kind as text) ─▶ json_kind (the JSON of each kind, compiled once)
 //!                          exact (lists without spare room)
 //! ```
@@ -96,6 +96,7 @@ pub mod vm;
 pub mod vm_class;
 pub mod vm_group;
 pub mod vm_snapshot;
+pub mod volume_copy;
 pub mod wireguard;
 
 pub use architecture::Architecture;

@@ -8,11 +8,13 @@
 mod backups;
 mod calls;
 mod faults;
+mod fetches;
 mod files;
 mod images;
 mod info;
 mod kept_states;
 mod machines;
+mod made_volumes;
 mod moves;
 mod networks;
 mod state;

@@ -42,6 +42,7 @@ mod trace;
 mod usage;
 mod vaults;
 mod vgpus;
+mod volume_copies;
 mod volumes;
 mod wireguard;
 
@@ -89,6 +90,10 @@ pub use trace::{
 pub use usage::{HostUse, InterfaceUse, MachineUse};
 pub use vaults::{VaultAccess, VaultLogin, Vaults};
 pub use vgpus::{VgpuFacts, VgpuMapping, VgpuSelector};
+pub use volume_copies::{
+    Arrival, COPY_BLOCK, CopiedFile, CopiedPart, NewFetch, RemoteParts, RemoteVolume, RemoteVolumeFile,
+    VolumeReader,
+};
 pub use volumes::{
     DeclaredRestore, DeclaredSource, MOST_RESTORES, MOST_SNAPSHOTS, Merged, NewMove, NewRestore, NewSnapshot,
     NewTake, NewVolume, Restored, SnapshotFacts, Taken, TrashedVolume, VolumeFacts, VolumeOwner, Volumes,

@@ -21,6 +21,7 @@ mod backups;
 mod device_records;
 mod direct_io;
 mod doctor;
+mod fetching;
 mod files;
 mod guests;
 mod host;

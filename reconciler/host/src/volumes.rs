@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,7 +11,9 @@ use berth_qemu::machine::{Backing, Cache, DiskKey, Format};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Progress, Result, SealedKey, SharedPool, SystemError};
+use crate::{
+    Arrival, NewFetch, Progress, RemoteVolume, Result, SealedKey, SharedPool, SystemError, VolumeReader,
+};
 
 /// The volumes of a host.
 #[async_trait]
@@ -51,6 +54,40 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// *Errors*: [`SystemError::VolumeLost`] if the other host's folder does not have it; [`SystemError::VolumeBusy`] while a QEMU has it
     /// open; [`SystemError::VolumeDamaged`] if it is none that can be taken, with the file where it was; [`SystemError::ImageNotCached`].
     async fn take_volume(&self, volume: &NewTake) -> Result<VolumeFacts>;
+
+    /// Returns the stay that a volume was copied here for, if it is whole. None: it was not, or there is none.
+    async fn arrival(&self, pool: &str, id: &str) -> Result<Option<Arrival>>;
+
+    /// Copies a volume from the host that its VM has left, in the place of one that has been here before. Does nothing if it was copied for
+    /// this stay. Nothing is changed but by a whole copy, which is durable, read back and compared.
+    ///
+    /// *Errors*: [`SystemError::Download`] if the other host does not answer, refuses, or has something else than a volume with this base;
+    /// [`SystemError::NoSpace`], with no partial file left behind; [`SystemError::ImageNotCached`]; [`SystemError::VolumeBusy`] while a QEMU
+    /// has the former one open; [`SystemError::VolumeDamaged`] if a file that is here is none that it can replace.
+    async fn fetch_volume(
+        &self,
+        volume: &NewFetch,
+        from: Arc<dyn RemoteVolume>,
+        progress: Progress<'_>,
+    ) -> Result<VolumeFacts>;
+
+    /// Opens the file of a volume for a copy on another host, from this offset on. The caller knows that nothing writes to it any more. None:
+    /// there is none.
+    ///
+    /// *Errors*: [`SystemError::VolumeBusy`] while a QEMU has it open; [`SystemError::VolumeDamaged`] if it is none that can be copied.
+    async fn open_left_volume(
+        &self,
+        pool: &str,
+        id: &str,
+        offset: u64,
+    ) -> Result<Option<Box<dyn VolumeReader>>>;
+
+    /// Removes the file of a volume of this Disk, by its uid, for good: the caller knows that another host has its data. One that was copied
+    /// here for the stay `kept`, or for a later one, remains. Succeeds if there is none.
+    ///
+    /// *Errors*: [`SystemError::VolumeBusy`] while a QEMU has it open; [`SystemError::VolumeDamaged`] if it is of another Disk.
+    async fn remove_left_volume(&self, pool: &str, id: &str, uid: Option<&str>, kept: &Arrival)
+    -> Result<()>;
 
     /// Grows a volume that no QEMU has open (a volume in use grows by QMP). Does nothing if it already has this size;
     /// refuses a smaller one.

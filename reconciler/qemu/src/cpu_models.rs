@@ -108,11 +108,11 @@ mod tests {
 
     #[test]
     fn a_level_is_a_plain_model_with_features_and_another_model_is_itself() {
-        let argument = |model| super::argument(Architecture::X86_64, model);
-        insta::assert_snapshot!(argument("x86-64-v2-AES"), @"qemu64,+cx16,+lahf-lm,+popcnt,+pni,+sse4.1,+sse4.2,+ssse3,+aes,enforce");
-        insta::assert_snapshot!(argument("Skylake-Server"), @"Skylake-Server,enforce");
+        let argument_of = |model| argument(Architecture::X86_64, model);
+        insta::assert_snapshot!(argument_of("x86-64-v2-AES"), @"qemu64,+cx16,+lahf-lm,+popcnt,+pni,+sse4.1,+sse4.2,+ssse3,+aes,enforce");
+        insta::assert_snapshot!(argument_of("Skylake-Server"), @"Skylake-Server,enforce");
         for (level, above) in LEVELS.iter().zip(&LEVELS[1..]) {
-            assert!(argument(above).len() > argument(level).len(), "{above}");
+            assert!(argument_of(above).len() > argument_of(level).len(), "{above}");
         }
     }
 

@@ -5,6 +5,7 @@
 //! never probed: a guest could write a qcow2 header into a raw disk and have the next boot open any file of the host.
 //! Source: QEMU's `docs/interop/qcow2.txt`.
 
+mod below;
 mod create;
 mod grow;
 mod header;
@@ -16,9 +17,12 @@ mod tests;
 use std::path::PathBuf;
 
 use crate::machine::Format;
+pub use below::{name_below, rename_below};
 pub use create::{create, create_overlay, rename_new};
 pub use grow::{grow, grow_below};
-pub use inspect::{cluster_size, has_internal_snapshots, inspect, is_unwritten, virtual_size};
+pub use inspect::{
+    cluster_size, has_internal_snapshots, inspect, inspect_volume, is_unwritten, virtual_size,
+};
 pub use lock::ImageLock;
 
 /// The maximum accepted virtual size: a larger one is a mistake or an attack.

@@ -156,6 +156,19 @@ async fn bound<K: JsonKind>(client: &Client, host: &str) -> anyhow::Result<Vec<K
     Ok(listed.with_context(|| format!("listing each {} of host {host}", K::kind(&())))?.items)
 }
 
+/// Returns the Disks whose data is on this host still, while they are bound to another one.
+async fn left_on(client: &Client, host: &str) -> anyhow::Result<Vec<Disk>> {
+    let api: TypedApi<Disk> = TypedApi::all(client.clone());
+    let listed = api.list(&ListParams::default()).await;
+    let mut disks = listed.with_context(|| format!("listing the Disks that left host {host}"))?.items;
+    disks.retain(|disk| {
+        let status = disk.status.as_ref();
+        let is_bound = status.and_then(|status| status.binding.as_ref()).is_some_and(|to| to.host == host);
+        !is_bound && status.is_some_and(|status| status.former_host.as_deref() == Some(host))
+    });
+    Ok(disks)
+}
+
 fn named<K: Resource<DynamicType = ()>>(objects: &[K]) -> impl Iterator<Item = String> {
     objects.iter().map(|object| {
         format!("{} {}/{}", K::kind(&()), object.namespace().unwrap_or_default(), object.name_any())
@@ -208,9 +221,10 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
     let mut left: Vec<String> = named(&bound::<VM>(client, host).await?).collect();
     left.extend(named(&bound::<Disk>(client, host).await?));
     left.extend(named(&bound::<HotswapDiskAttachment>(client, host).await?));
+    left.extend(named(&left_on(client, host).await?));
     if !lost && !left.is_empty() {
         bail!(
-            "{} objects are bound to host {host}: {}. Delete them first, or use --lost if the machine is gone for \
+            "{} objects are bound to host {host}, or have their data there: {}. Delete them first, or use --lost if the machine is gone for \
              good with everything on it",
             left.len(),
             some(&left)

@@ -16,7 +16,7 @@ fn hex_sha256(bytes: &[u8]) -> String {
 }
 
 /// A server with a certificate of its own.
-async fn server() -> Arc<ConsoleServer> {
+pub(crate) async fn server() -> Arc<ConsoleServer> {
     let made = rcgen::generate_simple_self_signed(["berth-console".to_owned()]).expect("a certificate");
     let certificate = made.cert.der().clone();
     let certificate_sha256 = hex_sha256(&certificate);

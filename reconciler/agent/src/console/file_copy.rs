@@ -172,7 +172,9 @@ async fn is_needed(ctx: &Context, host: &str, image: &ObjectName) -> Result<bool
         name == image.name && found.is_some_and(|found| ObjectName::of(found.as_ref()) == *image)
     };
     let lacks_file = |disk: &&Disk| {
-        let has_none = disk.status.as_ref().is_some_and(|status| status.size.is_none());
+        // A disk whose data is on the host that its VM has left has no file there yet.
+        let has_none =
+            disk.status.as_ref().is_some_and(|status| status.size.is_none() || status.former_host.is_some());
         has_none && disk.metadata.deletion_timestamp.is_none()
     };
     let mut without_file = disks.iter().filter(lacks_file);

@@ -60,7 +60,7 @@ pub(super) enum ConsoleRefusal {
     )]
     TooManyUploads { most_of_host: usize },
     #[error(
-        "host {host} copies {most_of_host} images from this one, or all hosts together {most}: one ends first"
+        "host {host} copies {most_of_host} images, or disks, from this one, or all hosts together {most}: one ends first"
     )]
     TooManyCopies { host: String, most: usize, most_of_host: usize },
     #[error(
@@ -86,7 +86,11 @@ pub(super) enum ConsoleRefusal {
         "host {host} needs no copy of this image: no Disk without a file and no VM that is bound to it names the image"
     )]
     NotNeeded { host: String },
-    #[error("the control plane cannot be asked now whether the host needs the image: {detail}")]
+    #[error(
+        "host {host} gets no copy of this volume: a Disk that is bound to it, and whose data is on this host (status.formerHost), names none"
+    )]
+    NotLeft { host: String },
+    #[error("the control plane cannot be asked now whether the host needs it: {detail}")]
     CannotReadNeeds { detail: String },
     #[error("the image is not on this host any more, or not complete")]
     NoImage,
@@ -161,7 +165,8 @@ impl ConsoleRefusal {
             | Self::Used
             | Self::Expired { .. }
             | Self::BeforeStart
-            | Self::NotNeeded { .. } => StatusCode::FORBIDDEN,
+            | Self::NotNeeded { .. }
+            | Self::NotLeft { .. } => StatusCode::FORBIDDEN,
             Self::TooManyTickets
             | Self::TooManyViewers { .. }
             | Self::TooManyScreens { .. }

@@ -4,6 +4,7 @@
 //!  (image cached) ─Create─▶ file ─GrowOnline / GrowOffline─▶ file …   deleted, unused: ─Trash─▶ trash ─Release─▶ (gone)
 //!  restore annotation: trash ─Restore─▶ file                          Retain: file stays, recorded ─Release─▶ (gone)
 //!  restore, no machine has it open: file ─RestoreSnapshot─▶ file with the data of the snapshot, and the former one in the trash
+//!  its VM has left another host: (image cached) ─Take (shared pool) / Fetch─▶ file
 //!  another pool, no machine has it open: file ─StartMove─▶ file in that pool
 //! ```
 //!
@@ -15,6 +16,7 @@ mod claims;
 mod encryption;
 #[cfg(test)]
 mod encryption_tests;
+mod fetch;
 mod observe;
 mod plan;
 mod source;
@@ -41,6 +43,7 @@ use crate::pulls::Wanted;
 use observe::Observed;
 
 pub(crate) use backup::wanted;
+pub(crate) use fetch::{copied_percent, is_in_local_pool, wanted_copies};
 
 /// A step of a disk's plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +55,8 @@ pub(crate) enum Step {
     Create(NewVolume),
     /// Moves its file from the folder of its former host in a shared pool.
     Take(NewTake),
+    /// Starts to copy its file from its former host, in a pool of single hosts, which continues in the background.
+    Fetch(Wanted),
     /// Starts to make its file from a backup, which continues in the background.
     StartRestore(Wanted),
     /// Has the disk enqueued on the progress of that.
@@ -168,12 +173,12 @@ impl Indexed for Disk {
         keys
     }
 
-    /// Its own reconcile reads from the status what uses it, the pool of its file, and the class that its key gets next.
+    /// Its own reconcile reads from the status what uses it, the pool of its file, the host that had its data, and the class that its key gets next.
     fn reads_own_write(old: &Self, new: &Self) -> bool {
         let read = |disk: &Self| {
             let status = disk.status.as_ref()?;
             let next = status.encryption.as_ref().and_then(|found| found.next.clone());
-            Some((status.used_by.clone(), status.pool.clone(), next))
+            Some((status.used_by.clone(), status.pool.clone(), status.former_host.clone(), next))
         };
         read(old) != read(new)
     }

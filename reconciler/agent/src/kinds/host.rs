@@ -28,6 +28,7 @@ use kube::api::PostParams;
 
 use apply::wake_disks;
 use cache::Excess;
+use left::CopiedVolume;
 use observe::Observed;
 
 use crate::config::AgentConfig;
@@ -69,6 +70,8 @@ pub(crate) enum Step {
     ForgetReader { digest: String, namespace: String },
     /// Permanently deletes what has been in a pool's trash for longer than this.
     PurgeTrash { pool: String, older_than: Duration },
+    /// Removes the file of a volume that another host has copied.
+    RemoveCopied(CopiedVolume),
     /// Stops an instance without a VM and removes what is left of it.
     FinishInstance(String),
     /// Removes the record of how the guest of an instance without a VM is restarted without the control plane.

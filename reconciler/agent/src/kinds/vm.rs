@@ -35,11 +35,13 @@ mod secrets;
 mod secure_boot_keys;
 mod seed;
 mod shutdown;
+mod stale;
 mod status;
 mod stop_mode;
 mod stop_snapshots;
 mod vsock;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use async_trait::async_trait;
@@ -92,6 +94,8 @@ pub(crate) enum Step {
     RunHook(Box<HookCall>),
     /// Writes the journal, so that even after a crash later steps can be distinguished from earlier ones.
     WriteJournal(Box<Journal>),
+    /// Removes the files of these volumes that are left of an earlier stay here: another host has their data.
+    RemoveStale(BTreeSet<String>),
     /// Applies the bridges and leases that this VM needs.
     EnsureNetworks,
     /// Asks the bridged networks whether other machines have these addresses.

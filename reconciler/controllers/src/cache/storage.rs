@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use berth_api::{Disk, Host, HostPool, HostStatus, Provisioning, StoragePool};
+use berth_api::{Disk, Host, HostPool, HostStatus, Provisioning, Quantity, StoragePool};
 
 use super::quotas::count;
 use super::{Cache, Tables};
@@ -33,7 +33,8 @@ pub(crate) struct PoolSpace {
 pub(crate) struct DiskDemand {
     /// Their sizes together.
     pub(crate) size: u64,
-    /// The sizes of those that are thick and have no file yet: the free space includes theirs.
+    /// The sizes of those that are thick and have no file yet, and the space of those that are still to be copied from another host: the free
+    /// space includes theirs.
     pub(crate) unmade_thick: u64,
 }
 
@@ -90,7 +91,13 @@ impl DiskDemand {
         let size = count::size(tables, disk).unwrap_or_default();
         let is_made = disk.status.as_ref().is_some_and(|status| status.size.is_some());
         let is_thick = disk.spec.provisioning == Provisioning::Thick;
-        Self { size, unmade_thick: if is_thick && !is_made { size } else { 0 } }
+        let is_coming = is_to_be_copied(tables, disk);
+        let unmade_thick = match is_thick {
+            true if !is_made || is_coming => size,
+            false if is_coming => used(disk),
+            _ => 0,
+        };
+        Self { size, unmade_thick }
     }
 
     pub(crate) fn plus(self, other: Self) -> Self {
@@ -106,6 +113,21 @@ impl DiskDemand {
             unmade_thick: self.unmade_thick.saturating_sub(other.unmade_thick),
         }
     }
+}
+
+/// Whether the host that a disk is bound to, or will be, has yet to copy it from another one.
+fn is_to_be_copied(tables: &Tables, disk: &Disk) -> bool {
+    let Some(status) = &disk.status else { return false };
+    let bound = status.binding.as_ref().map(|binding| &binding.host);
+    let pool = tables.storage_pools.cluster(disk.pool().as_str());
+    let is_shared = pool.is_some_and(|pool| pool.spec.pool_type.is_shared());
+    !is_shared && status.former_host.as_ref().is_some_and(|former| Some(former) != bound)
+}
+
+/// The space that the file of a disk was measured to take.
+fn used(disk: &Disk) -> u64 {
+    let used = disk.status.as_ref().and_then(|status| status.used.clone());
+    used.and_then(|used| Quantity(used).bytes().ok()).unwrap_or_default()
 }
 
 /// A Disk that is bound to a host.

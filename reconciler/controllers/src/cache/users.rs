@@ -76,7 +76,8 @@ pub(crate) fn of_vm_group(group: &VMGroup) -> BTreeSet<Key> {
     parent.map(|name| Key::namespaced(ObjectKind::VMGroup, &namespace, name.as_str())).into_iter().collect()
 }
 
-/// Returns the objects a Disk uses. One that is being deleted needs its host, its pool for the trash, and the class of its key.
+/// Returns the objects a Disk uses, also the host that has its data until the next one has it. One that is being deleted needs its host, its
+/// pool for the trash, and the class of its key.
 pub(crate) fn of_disk(disk: &Disk) -> BTreeSet<Key> {
     let namespace = disk.namespace().unwrap_or_default();
     let host = disk.status.as_ref().and_then(|s| s.binding.as_ref());
@@ -89,10 +90,12 @@ pub(crate) fn of_disk(disk: &Disk) -> BTreeSet<Key> {
     let pools = [disk.target_pool(), disk.pool()].into_iter().filter(|_| uses_pool).map(pool);
     let image = image.map(|image| Key::namespaced(ObjectKind::Image, &namespace, image.as_str()));
     let host = host.map(|b| Key::cluster(ObjectKind::Host, &b.host));
+    let former = disk.status.as_ref().and_then(|status| status.former_host.as_ref());
+    let former = former.map(|former| Key::cluster(ObjectKind::Host, former));
     let declared = disk.spec.encryption.as_ref().filter(|_| stays || host.is_some());
     let declared = declared.map(|e| Key::namespaced(ObjectKind::KeyClass, &namespace, e.key_class.as_str()));
     let has = classes_of(disk.status.as_ref().and_then(|s| s.encryption.as_deref()));
-    [image, host, declared].into_iter().flatten().chain(pools).chain(has).collect()
+    [image, host, former, declared].into_iter().flatten().chain(pools).chain(has).collect()
 }
 
 /// Returns the KeyClasses that protect the key of an encrypted Disk or DiskSnapshot: the one that it has, and the one that is about to do so.

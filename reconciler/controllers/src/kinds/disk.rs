@@ -47,7 +47,8 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         batch.steps(cache, config.clock.now(), &bind_disk(key, &host, None, &volume, status.used_by));
         return Outcome::Settled;
     }
-    if let Some(status) = rebind::without_mark(cache, &disk) {
+    let without = rebind::without_mark(cache, &disk).or_else(|| rebind::without_lost_data(cache, &disk));
+    if let Some(status) = without {
         batch.status(disk.as_ref(), status);
         return Outcome::Settled;
     }

@@ -1,4 +1,5 @@
-//! A VM with all disks in shared pools leaves its host, which is fenced or has given it up: it goes to another host, with its disks.
+//! A VM leaves its host, which is fenced or has given it up: it goes to another host, with its disks. Those in shared pools are taken there.
+//! Those in pools of single hosts are copied from the host that has given the VM up, and stay lost with one that is fenced.
 //!
 //! ```text
 //!    bound to OLD, which  each Disk:             each Disk:       the VM: not bound,       placed as a new VM is,     the host's
@@ -18,12 +19,16 @@
 //! Each step is one write with the resource version that was read, and is decided from the objects alone, so a crash between two of them loses
 //! nothing. Where something has changed since OLD gave the VM up, such as a snapshot of a disk, the VM is bound to OLD again, where its disks
 //! are, under a greater epoch.
+//!
+//! `formerHost` names the host that has the data of a disk until the next host has reported that it has all of it. The disk of a VM that
+//! leaves that next host before keeps the mark, so that it is copied from where its data is, or is used there again.
 
 use std::sync::Arc;
 
 use berth_api::{
     Binding, ConditionType, ConditionUpdate, Disk, DiskState, DiskStatus, Power, RESTORE_ANNOTATION,
-    Readiness, Reason, StoragePoolType, VM, VMState, VMStatus, condition,
+    Readiness, Reason, SYSTEM_NAMESPACE, StoragePoolType, VM, VMState, VMStatus, condition,
+    console::COPY_ACCOUNT,
     vm::{HostRefusal, VMOperation, VMOperationName},
 };
 use k8s_openapi::jiff::Timestamp;
@@ -34,6 +39,7 @@ use crate::{
     cache::Cache,
     config::Config,
     key::{Key, ObjectKind},
+    kinds::ticket_accounts,
     plan::Outcome,
 };
 
@@ -74,7 +80,10 @@ pub(crate) fn vm(cache: &Cache, config: &Config, vm: &VM, batch: &mut WriteBatch
             return Some(Outcome::Settled);
         }
     };
-    let unmarked: Vec<&Arc<Disk>> = disks.iter().filter(|disk| !is_left_on(disk, host)).collect();
+    if disks.iter().any(|disk| !is_shared(cache, disk)) {
+        ticket_accounts::ensure(cache, SYSTEM_NAMESPACE, &[COPY_ACCOUNT], batch);
+    }
+    let unmarked: Vec<&Arc<Disk>> = disks.iter().filter(|disk| data_host(disk).is_none()).collect();
     if !unmarked.is_empty() {
         // The Disks enqueue the VM when they have the mark.
         for disk in unmarked {
@@ -152,6 +161,11 @@ pub(super) fn is_left_on(disk: &Disk, host: &str) -> bool {
     disk.status.as_ref().is_some_and(|status| status.former_host.as_deref() == Some(host))
 }
 
+/// Returns the host that has the data of a disk, if it is marked.
+fn data_host(disk: &Disk) -> Option<&String> {
+    disk.status.as_ref()?.former_host.as_ref()
+}
+
 /// Enqueues the VMs of a disk that is marked as left on its host: the next step is theirs. For a disk without a host that is deleted,
 /// enqueues the one that has its file, which may be removed now.
 pub(super) fn after_marking(cache: &Cache, disk: &Disk, batch: &mut WriteBatch) {
@@ -196,12 +210,29 @@ pub(super) fn without_mark(cache: &Cache, disk: &Disk) -> Option<DiskStatus> {
     Some(DiskStatus { former_host: None, ..disk.status.clone().unwrap_or_default() })
 }
 
-/// Returns the host that deletes the file of a disk which no host has: the one in whose folder it is, unless that is gone for good.
+/// Returns the host that deletes the file of a disk which no host has, or which the next one has not copied: the one that has its data, unless
+/// that is gone for good.
 pub(super) fn deletes_left(cache: &Cache, disk: &Disk) -> Option<String> {
-    let status = disk.status.as_ref().filter(|status| status.binding.is_none())?;
-    let host = status.former_host.as_ref().filter(|_| disk.metadata.deletion_timestamp.is_some())?;
-    let lives = cache.tables.hosts.cluster(host).is_some() && !cache.is_fenced(host);
-    lives.then(|| host.clone())
+    let status = disk.status.as_ref()?;
+    let host = data_host(disk).filter(|_| disk.metadata.deletion_timestamp.is_some())?;
+    let is_free = match host_of(disk) {
+        None => true,
+        // It was to be copied there.
+        Some(of) => of != host && !is_shared(cache, disk) && status.used_by.is_empty(),
+    };
+    (is_free && lives(cache, host)).then(|| host.clone())
+}
+
+/// Returns the status of a deleted disk whose data was lost with its former host before the next one had copied it: that one waits for nothing.
+pub(super) fn without_lost_data(cache: &Cache, disk: &Disk) -> Option<DiskStatus> {
+    let former = data_host(disk).filter(|_| disk.metadata.deletion_timestamp.is_some())?;
+    let was_coming = host_of(disk).is_some_and(|of| of != former) && !is_shared(cache, disk);
+    (was_coming && !lives(cache, former))
+        .then(|| DiskStatus { former_host: None, ..disk.status.clone().unwrap_or_default() })
+}
+
+fn lives(cache: &Cache, host: &str) -> bool {
+    cache.tables.hosts.cluster(host).is_some() && !cache.is_fenced(host)
 }
 
 /// Enqueues the fenced hosts once a disk of a shared pool is not in their folders (any more): one of them may be removed now.
@@ -265,12 +296,23 @@ fn disks(cache: &Cache, vm: &VM, host: &str) -> Result<Vec<Arc<Disk>>, String> {
 fn refusal(cache: &Cache, vm: &VM, disk: &Disk, host: &str) -> Option<&'static str> {
     let status = disk.status.clone().unwrap_or_default();
     let uid = vm.uid().unwrap_or_default();
+    let is_shared = is_shared(cache, disk);
+    // The VM leaves the next host again, before that has copied the disk.
+    let is_on_the_way = !is_shared && data_host(disk).is_some_and(|former| former != host);
     let is_whole = match host_of(disk) {
-        Some(of) => of == host && status.former_host.as_deref().is_none_or(|former| former == host),
-        None => status.former_host.as_deref() == Some(host),
+        Some(of) => of == host && (data_host(disk).is_none_or(|former| former == host) || is_on_the_way),
+        None => data_host(disk).is_some_and(|former| former == host) || is_on_the_way,
     };
+    let holder = data_host(disk).map_or(host, String::as_str);
     let refusals = [
-        (!is_shared(cache, disk), "is in no pool of type Shared or RBD"),
+        (
+            !is_shared && !lives(cache, holder),
+            "is in no pool of type Shared or RBD, and its data is on a host that is gone for good",
+        ),
+        (
+            !is_shared && !is_served(cache, holder),
+            "is in no pool of type Shared or RBD, and the host that has its data reports no server that other hosts copy it from",
+        ),
         (disk.metadata.deletion_timestamp.is_some(), "is being deleted"),
         (disk.target_pool() != disk.pool(), "was to be moved to another pool"),
         (!is_whole || status.volume_id.is_none(), "has its file on another host, or in the folder of one"),
@@ -303,6 +345,12 @@ fn refusal(cache: &Cache, vm: &VM, disk: &Disk, host: &str) -> Option<&'static s
         ),
     ];
     refusals.into_iter().find_map(|(refuses, why)| refuses.then_some(why))
+}
+
+/// Whether other hosts can copy disks from this one.
+fn is_served(cache: &Cache, host: &str) -> bool {
+    let host = cache.tables.hosts.cluster(host);
+    host.and_then(|host| host.status.as_ref()).is_some_and(|status| status.server.is_some())
 }
 
 fn has_image_of_one_host(cache: &Cache, disk: &Disk) -> bool {
@@ -362,9 +410,11 @@ fn is_to_be_image(cache: &Cache, disk: &Disk) -> bool {
     })
 }
 
-/// The status of a disk with the mark of the host that has its file.
+/// The status of a disk with the mark of the host that has its file: one that has another mark was not copied here.
 fn marked(disk: &Disk, host: &str) -> DiskStatus {
-    DiskStatus { former_host: Some(host.to_owned()), ..disk.status.clone().unwrap_or_default() }
+    let mut status = disk.status.clone().unwrap_or_default();
+    status.former_host.get_or_insert_with(|| host.to_owned());
+    status
 }
 
 /// The status of a disk whose file stays in the folder of its host until the next one takes it.
@@ -375,7 +425,10 @@ fn left(disk: &Disk, host: &str, cause: Cause, now: Timestamp) -> DiskStatus {
         Cause::Lost => format!("host {host} is gone for good"),
         Cause::Released => format!("its VM moves from host {host}"),
     };
-    let text = format!("{why}: the next host of its VM takes its file from the shared pool");
+    let from = data_host(disk).map_or(host, String::as_str);
+    let text = format!(
+        "{why}: the next host of its VM takes its file from the shared pool, or copies it from host {from}"
+    );
     Readiness::Reconciling(cause.reason(), text).write(&mut status.conditions, generation, now);
     status.binding = None;
     status.state = Some(DiskState::Pending);
@@ -392,7 +445,7 @@ fn unbound(vm: &VM, cause: Cause, now: Timestamp) -> VMStatus {
         Cause::Lost => format!("host {host} is gone for good"),
         Cause::Released => format!("host {host} has given it up"),
     };
-    let text = format!("{why}, its disks are in shared pools: it is placed on another host");
+    let text = format!("{why}: it is placed on another host, with its disks");
     if let Some(Binding { host, epoch }) = status.binding.take() {
         // Every later binding has a greater epoch.
         let refusal = HostRefusal { host, epoch, message: text.clone(), time: Some(now) };

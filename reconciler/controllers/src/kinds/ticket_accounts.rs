@@ -1,7 +1,7 @@
 //! The ServiceAccounts of a namespace whose tokens are tickets: `berth-console` and others in one with VMs, for consoles and
 //! guests, `berth-image-upload` in one with images that are uploaded, `berth-image-download` in one with images that are made or
 //! uploaded, and `berth-disk-read` in one with snapshots or complete backups. And `berth-image-copy` in `berth-system`, once an image is
-//! made or uploaded.
+//! made or uploaded, or a disk is to be copied to another host.
 //!
 //! The accounts are not watched: each is written once for each start of the controllers, and again after each new list of
 //! accounts. So one that was deleted comes back with a later decision about a VM, an image, a snapshot or a backup of its namespace.

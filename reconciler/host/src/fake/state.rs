@@ -11,7 +11,7 @@ use super::vaults::FakeVault;
 use super::{FakeRepositories, FakeSource};
 use crate::keyring::Keyring;
 use crate::{
-    BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, ExternalLease, Firewall, HostFacts,
+    Arrival, BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, ExternalLease, Firewall, HostFacts,
     HostLinks, ImageFacts, KvmFacts, NetworkConfig, QemuFacts, Result, SnapshotFacts, SystemError, TapConfig,
     Uplink, VolumeFacts, WireguardConfig,
 };
@@ -36,6 +36,8 @@ pub(super) struct State {
     pub(super) uploads: BTreeMap<String, Vec<u8>>,
     pub(super) pulls: u64,
     pub(super) volumes: BTreeMap<String, Volume>,
+    /// The stays that volumes were copied here for, by id.
+    pub(super) arrivals: BTreeMap<String, Arrival>,
     pub(super) trash: BTreeMap<String, (Volume, u64, Timestamp)>,
     pub(super) snapshots: BTreeMap<String, Snapshot>,
     /// The keys of encrypted volumes, which the real host forgets with its agent.
@@ -112,6 +114,7 @@ impl Default for State {
             uploads: BTreeMap::new(),
             pulls: 0,
             volumes: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
             trash: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             keys: Keyring::default(),

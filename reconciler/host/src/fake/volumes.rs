@@ -2,87 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_qemu::machine::{Backing, Cache, DiskKey, Format};
+use berth_qemu::machine::{Backing, DiskKey};
 
-use crate::volumes::check_encryption;
 use crate::{
-    Merged, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, Progress, Result, SealedKey, SharedPool,
-    SnapshotFacts, SystemError, Taken, TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
+    Arrival, Merged, NewFetch, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, Progress, RemoteVolume,
+    Result, SealedKey, SharedPool, SnapshotFacts, SystemError, Taken, TrashedVolume, VolumeFacts,
+    VolumeOwner, VolumeReader, Volumes,
 };
 
 use super::FakeSystem;
 use super::calls::failed;
 use super::state::{Snapshot, State, Volume, volume_path};
-
-impl FakeSystem {
-    pub(super) fn facts_of(&self, volume: &Volume) -> VolumeFacts {
-        let size = self.files.size_of(&volume.facts.path).unwrap_or(0);
-        VolumeFacts { size, ..volume.facts.clone() }
-    }
-
-    pub(super) fn make_volume(&self, new: &NewVolume) -> Result<VolumeFacts> {
-        let path = volume_path(&new.pool, &new.id);
-        let mut state = self.state();
-        state.ensure_there(&new.pool)?;
-        if let Some(volume) = state.volumes.get(&new.id) {
-            return Ok(self.facts_of(volume));
-        }
-        let (backing, least) = match (&new.snapshot, &new.base) {
-            (Some(id), _) => {
-                let snapshot = state.snapshots.get(id).filter(|s| s.facts.taken.is_some());
-                let snapshot = snapshot.ok_or_else(|| SystemError::SnapshotLost { id: id.clone() })?;
-                check_encryption(new, snapshot.facts.encryption.as_deref())?;
-                (Some(snapshot.backing.clone()), snapshot.facts.size)
-            }
-            (None, None) => match &new.file {
-                Some(file) => {
-                    check_encryption(new, None)?;
-                    let awaited =
-                        || SystemError::FileAwaited { path: file.clone(), why: "there is no such file" };
-                    (None, self.files.size_of(file).ok_or_else(awaited)?)
-                }
-                None => (None, 0),
-            },
-            (None, Some(digest)) => {
-                let image = state.images.get(digest);
-                let image = image.ok_or_else(|| SystemError::ImageNotCached { digest: digest.clone() })?;
-                let backing = Backing { file: image.path.clone(), format: image.format, backing: None };
-                (Some(backing), image.virtual_size)
-            }
-        };
-        let size = new.size.unwrap_or(least);
-        if size < least {
-            return Err(SystemError::SmallerThanImage { size, image: least });
-        }
-        state.keys.key_of(&new.id, new.encryption.as_deref())?;
-        self.files.put(&path, size);
-        if let Some(file) = &new.file {
-            self.files.remove(file);
-        }
-        let facts = VolumeFacts {
-            encryption: new.encryption.clone(),
-            retained: false,
-            reserved: new.thick.then_some(size),
-            pool: new.pool.clone(),
-            id: new.id.clone(),
-            size,
-            base: new.base.clone(),
-            owner: new.owner.clone(),
-            path,
-            format: if new.encryption.is_some() { Format::EncryptedQcow2 } else { Format::Qcow2 },
-            cache: Cache::DirectIoUring,
-            pending_snapshot: None,
-            restores: Vec::new(),
-            restoring: false,
-            backing,
-        };
-        state.volumes.insert(new.id.clone(), Volume { facts: facts.clone() });
-        Ok(facts)
-    }
-}
 
 impl FakeSystem {
     fn begin_all(&self, all: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {
@@ -346,6 +280,38 @@ impl Volumes for FakeSystem {
 
     async fn take_volume(&self, volume: &NewTake) -> Result<VolumeFacts> {
         self.call("take_volume", async { self.volume_taken(volume) }).await
+    }
+
+    async fn arrival(&self, _pool: &str, id: &str) -> Result<Option<Arrival>> {
+        self.call("arrival", async { Ok(self.arrival_of(id)) }).await
+    }
+
+    async fn fetch_volume(
+        &self,
+        volume: &NewFetch,
+        from: Arc<dyn RemoteVolume>,
+        progress: Progress<'_>,
+    ) -> Result<VolumeFacts> {
+        self.call("fetch_volume", self.fetched(volume, from, progress)).await
+    }
+
+    async fn open_left_volume(
+        &self,
+        pool: &str,
+        id: &str,
+        offset: u64,
+    ) -> Result<Option<Box<dyn VolumeReader>>> {
+        self.call("open_left_volume", async { self.left_file(pool, id, offset) }).await
+    }
+
+    async fn remove_left_volume(
+        &self,
+        pool: &str,
+        id: &str,
+        uid: Option<&str>,
+        kept: &Arrival,
+    ) -> Result<()> {
+        self.call("remove_left_volume", async { self.remove_left(pool, id, uid, kept) }).await
     }
 
     async fn grow_volume(&self, _: &str, id: &str, size: u64) -> Result<VolumeFacts> {

@@ -13,12 +13,14 @@
 //!
 //! The first file of a volume is named by its id; after each snapshot it continues in another one, see `snapshots`. Below it are
 //! the files of snapshots; those of deleted ones become fewer, see `merges`. A volume goes to another pool by `moves`,
-//! and from the folder of a lost host to that of this one by `taken`.
+//! from the folder of a lost host to that of this one by `taken`, and from another host by `left` there and `fetched` here.
 
 mod adopt;
 mod chains;
 mod clock;
 mod encryption;
+mod fetched;
+mod left;
 mod merges;
 mod moves;
 mod note;
@@ -48,6 +50,8 @@ use crate::{ForeignKind, ForeignObject, ImageFacts, NewVolume, SystemError, Volu
 
 use chains::{Chains, ChainsLock};
 use encryption::{NewFile, format_of};
+pub(super) use fetched::Fetch;
+pub(super) use left::LeftFile;
 use moves::Copying;
 use note::{Base, Note};
 pub(super) use restored::{BACKUPS, Begun};

@@ -90,6 +90,28 @@ fn inspect_qcow2<R: Read + Seek>(reader: &mut R, file_size: u64) -> Result<u64, 
     if let Some(name) = header.backing {
         return Err(InspectError::BackingFile { name });
     }
+    check(reader, &header, file_size)
+}
+
+/// Inspects a qcow2 file that another host has sent as the one of a volume: it refers to this file below it, or to none, by this very name.
+/// Returns the virtual size.
+///
+/// *Guarantees*: Ok means that it refers to no other file, has no snapshots within itself, and that its size and tables are sane.
+pub fn inspect_volume<R: Read + Seek>(reader: &mut R, backing: Option<&str>) -> Result<u64, InspectError> {
+    let file_size = reader.seek(SeekFrom::End(0))?;
+    let header = Header::read(reader)?;
+    if header.backing.as_deref() != backing {
+        let name = header.backing.unwrap_or_default();
+        return Err(InspectError::BackingFile { name });
+    }
+    if header.snapshots > 0 {
+        return Err(InspectError::Malformed { detail: "snapshots within the file" });
+    }
+    check(reader, &header, file_size)
+}
+
+/// Checks everything of a header but the file below.
+fn check<R: Read + Seek>(reader: &mut R, header: &Header, file_size: u64) -> Result<u64, InspectError> {
     if header.external_data {
         return Err(InspectError::ExternalData);
     }
@@ -110,7 +132,7 @@ fn inspect_qcow2<R: Read + Seek>(reader: &mut R, file_size: u64) -> Result<u64, 
         return Err(InspectError::Malformed { detail: "virtual size" });
     }
     header.check_tables(file_size)?;
-    check_l1(reader, &header, file_size)?;
+    check_l1(reader, header, file_size)?;
     Ok(header.size)
 }
 

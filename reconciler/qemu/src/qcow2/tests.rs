@@ -122,6 +122,30 @@ fn an_overlay_names_its_base_and_may_be_larger() {
 }
 
 #[test]
+fn the_file_of_a_volume_from_another_host_names_one_file_below_it_or_none() {
+    let directory = directory();
+    let (base, file) = (directory.path().join("base"), directory.path().join("disk"));
+    create(&base, 64 * MIB).expect("created");
+    let backing = Backing { file: "base".into(), format: Format::Qcow2, backing: None };
+    create_overlay(&file, 64 * MIB, &backing).expect("created");
+    let open = || std::fs::OpenOptions::new().read(true).write(true).open(&file).expect("opened");
+    let inspected = |name: Option<&str>| inspect_volume(&mut open(), name).map_err(|error| error.to_string());
+    assert_eq!(inspected(Some("base")), Ok(64 * MIB));
+    for wrong in [None, Some("other"), Some("/etc/shadow")] {
+        assert!(inspected(wrong).is_err_and(|why| why.contains("\"base\"")), "{wrong:?}");
+    }
+    assert_eq!(name_below(&open()).expect("read").as_deref(), Some("base"));
+    rename_below(&open(), "/images/base").expect("renamed");
+    assert_eq!(inspected(Some("/images/base")), Ok(64 * MIB));
+    rename_below(&open(), "base").expect("renamed back");
+    assert_sound(&file, 64 * MIB);
+    assert!(rename_below(&open(), &"x".repeat(1024)).is_err(), "too long");
+    let blank = std::fs::OpenOptions::new().read(true).write(true).open(&base).expect("opened");
+    assert!(rename_below(&blank, "base").is_err(), "nothing is below it");
+    assert_eq!(inspect_volume(&mut &blank, None).expect("inspected"), 64 * MIB);
+}
+
+#[test]
 fn an_overlay_shows_its_bases_data() {
     let directory = directory();
     let (base, top, out) =

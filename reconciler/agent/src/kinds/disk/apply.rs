@@ -22,7 +22,7 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
     match step {
         Step::Pull(source) => ctx.pulls.start(&Wanted::Image(source.clone()), key()),
         Step::FollowPull(source) => ctx.pulls.follow(&Wanted::Image(source.clone()), key()),
-        Step::StartRestore(wanted) => ctx.pulls.start(wanted, key()),
+        Step::StartRestore(wanted) | Step::Fetch(wanted) => ctx.pulls.start(wanted, key()),
         Step::FollowRestore(wanted) => ctx.pulls.follow(wanted, key()),
         Step::CancelRestore(volume) => ctx.pulls.cancel_restore(volume).await,
         Step::StartMove(wanted) => start_move(ctx, disk, wanted)?,

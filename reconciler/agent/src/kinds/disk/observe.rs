@@ -10,6 +10,7 @@ use kube::{Resource, ResourceExt};
 
 use super::backup::{self, LocalBackup};
 use super::claims::{self, UseRequest};
+use super::fetch::{self, DiskCopy};
 use super::source::{self, LocalSource};
 use crate::context::Context;
 use crate::error::Error;
@@ -43,6 +44,8 @@ pub(crate) struct Observed {
     pub(crate) source: Option<LocalSource>,
     /// The backup that a disk without a file is made from. None: it is made from none, or it has a file.
     pub(crate) backup: Option<LocalBackup>,
+    /// Its copy from the host that has its data. None: this host has it, or its pool is one that hosts share.
+    pub(crate) fetch: Option<DiskCopy>,
     /// Whether it is being made from a backup. Only observed of a disk that is deleted.
     pub(crate) is_restoring: bool,
     /// The snapshot of its volume that is begun and not finished.
@@ -76,6 +79,9 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
     if away.is_some() {
         return Ok(Observed { away, users: users(ctx, disk, &id, true), ..Observed::default() });
     }
+    let fetch = fetch::observe(ctx, disk, volume.as_ref()).await?;
+    // A file that is here does not count before it is the copy of that one.
+    let volume = volume.filter(|_| fetch.as_ref().is_none_or(|fetch| fetch.has_arrived));
     let restores = disk.annotations().contains_key(berth_api::RESTORE_ANNOTATION);
     let in_trash = volume.is_none()
         && restores
@@ -123,6 +129,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         image,
         source,
         backup,
+        fetch,
         is_restoring: leaves(disk) && ctx.pulls.is_restoring(&id),
         pending_with_others: pending_snapshot.as_ref().is_some_and(|facts| is_taken_with_others(ctx, facts)),
         pending_snapshot,

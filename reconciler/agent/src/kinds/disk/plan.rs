@@ -11,6 +11,7 @@ use kube::ResourceExt;
 use super::Step;
 use super::backup;
 use super::encryption;
+use super::fetch::{self, DiskCopy};
 use super::observe::Observed;
 use super::source;
 use crate::converge::Plan;
@@ -130,6 +131,9 @@ fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         let readiness = Readiness::Reconciling(Reason::Deleting, "its move is being ended".to_owned());
         return Plan::steps(vec![Step::CancelMove(volume.to_owned())], readiness);
     }
+    if observed.fetch.as_ref().is_some_and(|fetch| !fetch.has_arrived) {
+        return deleted_elsewhere(disk);
+    }
     let mut steps = Vec::new();
     let is_its_own = |facts: &VolumeFacts| !matches!(owner(disk, facts), Owner::Other(_));
     if observed.volume.as_ref().is_some_and(is_its_own) {
@@ -143,6 +147,14 @@ fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     }
     steps.push(Step::Release);
     Plan::steps(steps, Readiness::Reconciling(Reason::Deleting, "being deleted".into()))
+}
+
+/// Returns the plan for a deleted disk whose data was not copied here: the controllers bind it to the host that has it, and that one decides
+/// what becomes of its file.
+fn deleted_elsewhere(disk: &Disk) -> Plan<Step> {
+    let from = disk.status.as_ref().and_then(|status| status.former_host.as_deref()).unwrap_or_default();
+    let text = format!("deleted: host {from} has its data still, and removes it");
+    Plan::without_steps(Readiness::Reconciling(Reason::Deleting, text))
 }
 
 /// Returns the plan for a disk that has a file.
@@ -305,7 +317,10 @@ fn wanted_size(disk: &Disk) -> Result<Option<u64>, Plan<Step>> {
 fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     let pool = disk.target_pool().to_string();
     if let Some(from) = disk.status.as_ref().and_then(|status| status.former_host.clone()) {
-        return take(disk, volume, from, observed);
+        return match &observed.fetch {
+            Some(fetch) => copy(disk, &from, fetch, observed),
+            None => take(disk, volume, from, observed),
+        };
     }
     if disk.status.as_ref().is_some_and(|status| status.size.is_some()) {
         let text = format!(
@@ -376,6 +391,46 @@ fn take(disk: &Disk, volume: &str, from: String, observed: &Observed) -> Plan<St
     let text = format!("its file is being taken from the folder of host {from}");
     let new = NewTake { pool: disk.pool().to_string(), id: volume.to_owned(), from, uid: disk.uid(), base };
     Plan::steps(vec![Step::Take(new)], Readiness::Reconciling(Reason::Moving, text))
+}
+
+/// Returns the plan for a disk whose data is on its former host, which has the pool for itself: nothing else is ever made for it.
+fn copy(disk: &Disk, from: &str, fetch: &DiskCopy, observed: &Observed) -> Plan<Step> {
+    let base = match base(disk, Some(u64::MAX), observed.image.as_ref()) {
+        Ok(base) => base,
+        Err(plan) => return plan,
+    };
+    let Some(wanted) = fetch.wanted.as_deref().filter(|_| !observed.user_waits) else {
+        return user_waits(disk);
+    };
+    let copying = |percent: Option<i64>| {
+        let done = percent.map(|percent| format!(" ({percent} %)")).unwrap_or_default();
+        Readiness::Reconciling(Reason::Moving, format!("being copied from host {from}{done}"))
+    };
+    match &fetch.pull {
+        None => Plan::steps(vec![Step::Fetch(fetch::with_base(wanted.clone(), base))], copying(None)),
+        Some(Pull::Running { done, total, followed, .. }) => {
+            let follow = (!followed).then(|| Step::FollowMove(wanted.clone()));
+            Plan::steps(follow.into_iter().collect(), copying(percent(*done, *total)))
+        }
+        Some(Pull::Failed { readiness, again }) => {
+            let why = readiness.message();
+            let text = format!(
+                "it is not copied from host {from} yet, which has its data: {why}. Its VM can move on, also back to host {from} (berth move)"
+            );
+            let readiness = match readiness {
+                Readiness::Stalled(reason, _) => Readiness::Stalled(*reason, text),
+                other => Readiness::Reconciling(other.reason(), text),
+            };
+            let plan = Plan::without_steps(readiness);
+            match again {
+                Some(again) => plan.requeue_after((*again).max(Duration::from_millis(1))),
+                None => plan,
+            }
+        }
+        Some(Pull::Found(_) | Pull::Stored(_) | Pull::Deleted | Pull::Verified(_)) => {
+            Plan::without_steps(copying(None))
+        }
+    }
 }
 
 /// Returns the plan while the VM is not admitted. As the controllers reported it: that this host has not admitted the VM yet, or refuses

@@ -8,7 +8,7 @@ use super::Step;
 use crate::context::Context;
 use crate::converge::Plan;
 use crate::error::Error;
-use crate::index::volume_of;
+use crate::index::{left_on, volume_of};
 use crate::key::ObjectName;
 use crate::snapshots::identity_for_copy;
 use crate::unlocking::Held;
@@ -54,7 +54,9 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Option<LocalSo
     let pool = disk.target_pool().as_str();
     let other = ctx.index.read().disks.get(&name(other.as_str()));
     let other = other.filter(|other| other.is_shared_with(&own));
-    let volume = match other.as_deref().and_then(|other| Some((other, volume_of(other)?))) {
+    // A file that is here is an earlier one while another host has the data of the disk.
+    let here = other.as_deref().filter(|other| left_on(other, ctx.host()).is_none());
+    let volume = match here.and_then(|other| Some((other, volume_of(other)?))) {
         Some((other, volume)) => ctx.system.volume(other.pool().as_str(), volume).await?,
         None => None,
     };

@@ -9,6 +9,8 @@ use berth_host::{SnapshotFacts, SystemError};
 use super::parts::{self, Parts};
 use crate::context::Context;
 use crate::error::Error;
+use crate::index::left_on;
+use crate::key::ObjectName;
 use crate::restores;
 use crate::unlocking;
 
@@ -47,7 +49,8 @@ pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Ob
     // Backups need it, also once the disk is gone.
     let sealed = found.as_ref().and_then(|found| found.encryption.as_deref());
     let look_again = unlocking::unlock_snapshot(ctx, id, sealed).await;
-    let has_volume = !is_taken && ctx.system.volume(pool.as_str(), volume).await?.is_some();
+    let has_volume =
+        !is_taken && has_data(ctx, snapshot) && ctx.system.volume(pool.as_str(), volume).await?.is_some();
     let moved_to = match found.is_none() && !has_volume {
         true => ctx.system.pool_of_volume(volume).await?.map(ResourceName),
         false => None,
@@ -59,4 +62,11 @@ pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Ob
     };
     let server = ctx.config.console.as_ref().filter(|_| is_taken).map(|own| own.published());
     Ok(Observed { snapshot: found, away: None, has_volume, moved_to, parts, held_by, look_again, server })
+}
+
+/// Whether this host has the data of the disk: a file that is here may be an earlier one while another host has it.
+fn has_data(ctx: &Context, snapshot: &DiskSnapshot) -> bool {
+    let name = ObjectName::of(snapshot).beside(snapshot.spec.disk.as_str());
+    let disk = ctx.index.read().disks.get(&name);
+    disk.is_none_or(|disk| left_on(&disk, ctx.host()).is_none())
 }

@@ -24,6 +24,7 @@ pub(super) async fn prune_downloads(ctx: &Context) -> Result<(), Error> {
         let images = tables.images.all().filter_map(|(_, image)| wanted_on(ctx.host(), image));
         let backups = backup::wanted(&tables, ctx.host());
         let of_disks = disk::wanted(&tables).chain(moves::wanted(&tables));
+        let of_disks = of_disks.chain(disk::wanted_copies(&tables, ctx.host()));
         images.chain(backups).chain(of_disks).collect::<BTreeSet<Wanted>>()
     };
     let bridged = ctx.networks.bridged();

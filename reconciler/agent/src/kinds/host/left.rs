@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use berth_api::VM;
-use berth_host::{InstanceFacts, SystemError, VolumeFacts};
+use berth_api::{Disk, VM};
+use berth_host::{Arrival, InstanceFacts, SystemError, VolumeFacts};
 
 use crate::context::Context;
 use crate::error::Error;
+use crate::index::volume_of;
 use crate::journal::{Journal, Released};
+use crate::kinds::disk::is_in_local_pool;
 use crate::typed_api::TypedApi;
 
 /// Instances and files that are no orphans, although nothing that is bound here owns them.
@@ -18,6 +20,18 @@ pub(super) struct Left {
     pub(super) volumes: BTreeSet<String>,
     /// Instances of VMs that other hosts have with all disks, or that are gone.
     pub(super) finished: Vec<String>,
+    /// The files of single hosts' pools whose data other hosts have by now.
+    pub(super) copied: Vec<CopiedVolume>,
+}
+
+/// A volume of this Disk, by its uid, that another host has copied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CopiedVolume {
+    pub(crate) pool: String,
+    pub(crate) id: String,
+    pub(crate) uid: Option<String>,
+    /// The first stay of its VM after this host gave it up: a file that came here since then is not the former one.
+    pub(crate) later: Arrival,
 }
 
 /// Looks for the remains of VMs that were given up. `owned`: the instances of VMs that are bound here. `kept`: the volumes of
@@ -49,6 +63,9 @@ pub(super) async fn observe(
             // Read each time: a table has the VMs that are bound here only.
             let vms: TypedApi<VM> = TypedApi::namespaced(ctx.client.clone(), &journal.namespace);
             let vm = vms.get_opt(&journal.name).await.map_err(Error::api("read a VM that was given up"))?;
+            if vm.as_ref().is_some_and(|vm| is_elsewhere(vm, &journal.uid, released, ctx.host())) {
+                left.copied.extend(copied(ctx, &journal, vm.as_ref(), released, volumes).await?);
+            }
             if sees_all && is_finished(vm.as_ref(), &journal.uid, released, ctx.host(), &to_be_taken) {
                 left.finished.push(found.instance.clone());
                 continue;
@@ -74,9 +91,55 @@ fn is_finished(
     volumes: &BTreeSet<&str>,
 ) -> bool {
     let Some(vm) = vm.filter(|vm| vm.metadata.uid.as_deref() == Some(uid)) else { return true };
+    is_elsewhere(vm, uid, released, host)
+        && !released.volumes.iter().any(|volume| volumes.contains(volume.as_str()))
+}
+
+/// Whether a VM has gone on to another host since this one gave it up.
+fn is_elsewhere(vm: &VM, uid: &str, released: &Released, host: &str) -> bool {
     let binding = vm.status.as_ref().and_then(|status| status.binding.as_ref());
-    let is_elsewhere = binding.is_some_and(|binding| binding.epoch > released.epoch && binding.host != host);
-    is_elsewhere && !released.volumes.iter().any(|volume| volumes.contains(volume.as_str()))
+    vm.metadata.uid.as_deref() == Some(uid)
+        && binding.is_some_and(|binding| binding.epoch > released.epoch && binding.host != host)
+}
+
+/// Returns those of the volumes of a VM that has gone on whose data other hosts have. Each Disk is read: a table has those that are bound
+/// here only.
+///
+/// *Errors*: the control plane does not answer.
+async fn copied(
+    ctx: &Context,
+    journal: &Journal,
+    vm: Option<&VM>,
+    released: &Released,
+    volumes: &[VolumeFacts],
+) -> Result<Vec<CopiedVolume>, Error> {
+    let declared = vm.iter().flat_map(|vm| &vm.spec.disks).map(|disk| disk.name.to_string());
+    let here = volumes.iter().filter(|volume| released.volumes.contains(&volume.id));
+    let here = here.filter(|volume| volume.owner.namespace == journal.namespace);
+    let names: BTreeSet<String> = declared.chain(here.map(|volume| volume.owner.name.clone())).collect();
+    let disks: TypedApi<Disk> = TypedApi::namespaced(ctx.client.clone(), &journal.namespace);
+    let mut copied = Vec::new();
+    for name in names {
+        let disk = disks.get_opt(&name).await.map_err(Error::api("read a disk of a VM that was given up"))?;
+        let Some(disk) = disk.filter(|disk| has_gone(disk, ctx.host())) else { continue };
+        let id = volume_of(&disk).filter(|id| released.volumes.contains(*id));
+        if let Some(id) = id.filter(|_| is_in_local_pool(&ctx.index.read(), &disk)) {
+            let (pool, id) = (disk.pool().to_string(), id.to_owned());
+            let later = Arrival { vm: journal.uid.clone(), epoch: released.epoch.saturating_add(1) };
+            copied.push(CopiedVolume { pool, id, uid: disk.metadata.uid.clone(), later });
+        }
+    }
+    Ok(copied)
+}
+
+/// Whether the data of a disk is on another host: that one has reported its copy, after which no host takes it from here.
+fn has_gone(disk: &Disk, host: &str) -> bool {
+    let Some(status) = &disk.status else { return false };
+    let bound = status.binding.as_ref().map(|binding| binding.host.as_str());
+    match status.former_host.as_deref() {
+        Some(former) => former != host && bound != Some(host),
+        None => bound.is_some_and(|bound| bound != host),
+    }
 }
 
 #[cfg(test)]
@@ -111,6 +174,32 @@ mod tests {
             "to be taken"
         );
         assert!(is_finished(Some(&elsewhere), "u1", &released, "a", &BTreeSet::from(["v-2"])));
+    }
+
+    #[test]
+    fn a_volume_is_removed_only_once_another_host_has_reported_its_copy() {
+        let gone = |status: Value| {
+            let object = json!({"metadata": {"name": "root"}, "spec": {"size": "1Gi"}, "status": status});
+            has_gone(&serde_json::from_value(object).expect("a Disk"), "a")
+        };
+        let on = |host: &str| json!({"host": host, "epoch": 1});
+        for (status, expected, why) in [
+            (json!(null), false, "its status is lost"),
+            (json!({"binding": on("a")}), false, "it is here"),
+            (json!({"binding": on("a"), "formerHost": "a"}), false, "it is about to leave"),
+            (json!({"formerHost": "a"}), false, "it has no host yet"),
+            (json!({"binding": on("b"), "formerHost": "a"}), false, "it is not copied yet"),
+            (json!({"binding": on("b")}), true, "the copy is reported"),
+            (json!({"formerHost": "b"}), true, "it has left the next host too"),
+            (
+                json!({"binding": on("c"), "formerHost": "b"}),
+                true,
+                "a third host copies it from the next one",
+            ),
+            (json!({"binding": on("a"), "formerHost": "b"}), false, "it comes back: the copy replaces it"),
+        ] {
+            assert_eq!(gone(status), expected, "{why}");
+        }
     }
 
     #[test]

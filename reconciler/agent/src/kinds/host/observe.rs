@@ -13,7 +13,7 @@ use berth_host::{
 use kube::{ResourceExt, api::ListParams};
 
 use super::cache::{self, Excess};
-use super::left::{self, Left};
+use super::left::{self, CopiedVolume, Left};
 use super::memory;
 use crate::context::Context;
 use crate::converge::Reconciler;
@@ -76,6 +76,8 @@ pub(crate) struct Observed {
     pub(super) orphan_instances: Vec<OrphanInstance>,
     /// Instances of VMs that have moved from here to other hosts.
     pub(super) left_instances: Vec<String>,
+    /// The former files of disks that other hosts have copied.
+    pub(super) copied_volumes: Vec<CopiedVolume>,
     /// `namespace/name` of the VM of each instance that has PCI or USB devices or vGPUs of the host.
     pub(super) device_users: BTreeMap<String, String>,
     /// Orphans that an administrator has released.
@@ -211,6 +213,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         device_users: device_users(&instances),
         orphan_instances: orphan_instances(&owned, &left, instances),
         left_instances: left.finished,
+        copied_volumes: left.copied,
         usage: usage(&tables),
         users: users(&tables, ctx.host()),
         trash,

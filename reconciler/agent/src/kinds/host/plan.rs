@@ -12,6 +12,8 @@ pub(super) fn plan(observed: &Observed) -> Vec<Step> {
     let finished =
         observed.orphan_instances.iter().filter(|lost| lost.deleting || is_released(&lost.instance));
     steps.extend(finished.map(|lost| Step::FinishInstance(lost.instance.clone())));
+    // Before the instance, whose journal names them.
+    steps.extend(observed.copied_volumes.iter().cloned().map(Step::RemoveCopied));
     steps.extend(observed.left_instances.iter().cloned().map(Step::FinishInstance));
     let recorded = observed
         .orphan_instances

@@ -123,6 +123,8 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.roles = roles(config);
     status.address = facts.address.map(|address| address.to_string());
     status.mtu = facts.mtu.and_then(believable_mtu);
+    let own = config.console.as_ref().filter(|own| own.is_for_hosts);
+    status.server = own.map(|own| own.published());
     status.ranges = ranges(observed, config);
     let ipv6 = facts.ipv6_addresses.iter().map(ToString::to_string);
     status.ipv6_addresses = ipv6.take(MAX_RANGES).collect();

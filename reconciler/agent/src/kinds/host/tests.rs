@@ -111,6 +111,7 @@ fn observed() -> Observed {
         retained: Vec::new(),
         orphan_instances: Vec::new(),
         left_instances: Vec::new(),
+        copied_volumes: Vec::new(),
         device_users: Default::default(),
         released: Default::default(),
         open_volumes: Default::default(),

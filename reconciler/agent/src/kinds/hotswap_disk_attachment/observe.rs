@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use crate::context::Context;
 use crate::error::Error;
 use crate::group_turn;
-use crate::index::{instance_of, volume_of};
+use crate::index::{instance_of, left_on, volume_of};
 use crate::key::ObjectName;
 use crate::machine::{GuestFacts, MachineState};
 use crate::moves;
@@ -62,7 +62,9 @@ pub(super) async fn observe(ctx: &Context, attachment: &HotswapDiskAttachment) -
         && let Some(volume) = volume_of(&disk)
     {
         let seen = pools::look(ctx, disk.pool().as_str(), volume).await?;
-        (observed.volume, observed.away) = (seen.facts, seen.away);
+        // A file that is here is an earlier one while another host has the data of the disk.
+        let has_data = left_on(&disk, ctx.host()).is_none();
+        (observed.volume, observed.away) = (seen.facts.filter(|_| has_data), seen.away);
         if let Some(volume) = &observed.volume {
             observed.restores_first = restores::observe(ctx, &disk, volume).await?.is_due();
             observed.moves_first = moves::observe(ctx, &disk, volume).await?.is_due();

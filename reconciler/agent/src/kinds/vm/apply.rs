@@ -10,7 +10,7 @@ use berth_qemu::machine::MachineSpec;
 use kube::{Resource as _, ResourceExt};
 
 use super::declared_disks::{self, User};
-use super::{LanAddress, MediumChange, Step};
+use super::{LanAddress, MediumChange, Step, stale};
 use crate::balloons;
 use crate::context::Context;
 use crate::converge::release;
@@ -65,6 +65,7 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             let given = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
             ctx.networks.ports.record(instance, journal, given);
         }
+        Step::RemoveStale(volumes) => stale::remove(ctx, vm, volumes).await?,
         Step::EnsureNetworks => {
             network::ensure(ctx).await?;
             // Checked after the networks were observed: a tap never joins another network's bridge.

@@ -12,8 +12,9 @@ use kube::ResourceExt;
 use crate::context::Context;
 use crate::error::Error;
 use crate::hardware::bus_of;
-use crate::index::{Tables, volume_of};
+use crate::index::{Tables, left_on, volume_of};
 use crate::key::{Key, ObjectName};
+use crate::kinds::disk::{copied_percent, is_in_local_pool};
 use crate::kinds::image::local;
 use crate::moves;
 use crate::pools::{self, SeenVolume};
@@ -92,6 +93,9 @@ pub(super) async fn declared_disks(
             (Some(disk), Some(id)) => pools::look(ctx, disk.pool().as_str(), id).await?,
             _ => SeenVolume::default(),
         };
+        // A file that is here is an earlier one then, or not reported yet.
+        let left = disk.as_ref().and_then(|disk| left_on(disk, ctx.host()));
+        let volume = volume.filter(|_| left.is_none());
         let unusable = disk.as_ref().and_then(|disk| disk_obstacle(disk, vm));
         let user = match &disk {
             Some(disk) if unusable.is_none() => user_of(disk, vm),
@@ -109,7 +113,10 @@ pub(super) async fn declared_disks(
         let locked = volume.as_ref().and_then(|volume| locked(ctx, volume));
         let is_locked = locked.is_some();
         let away = away.map(|text| format!("{}: {text}", Reason::PoolAway));
-        let problem = unusable.or(away).or(not_ready).or(locked);
+        let is_copied =
+            left.is_some() && disk.as_ref().is_some_and(|disk| is_in_local_pool(&ctx.index.read(), disk));
+        let left = left.map(|host| format!("{}: host {host} has its data still", Reason::Moving));
+        let problem = unusable.or(away).or(not_ready).or(left).or(locked);
         let restores_first = match (&disk, &volume) {
             (Some(disk), Some(volume)) => restores::observe(ctx, disk, volume).await?.is_due(),
             _ => false,
@@ -121,7 +128,7 @@ pub(super) async fn declared_disks(
             _ => false,
         };
         let is_pulled = volume.is_none() && ready.is_some_and(|c| c.reason == Reason::Pulling.as_str());
-        let work = match (&disk, operation(restores_first, moves_first, is_pulled)) {
+        let work = match (&disk, operation(restores_first, moves_first || is_copied, is_pulled)) {
             (Some(disk), Some(operation)) => Some(work(ctx, disk, operation).await),
             _ => None,
         };
@@ -161,7 +168,7 @@ fn operation(restores_first: bool, moves_first: bool, is_pulled: bool) -> Option
 /// Returns the operation on a disk with its progress.
 async fn work(ctx: &Context, disk: &Disk, operation: VMOperationName) -> DiskWork {
     let percent = match (operation, &disk.spec.image) {
-        (VMOperationName::Move, _) => moves::progress(ctx, disk),
+        (VMOperationName::Move, _) => moves::progress(ctx, disk).or_else(|| copied_percent(ctx, disk)),
         (VMOperationName::Download, Some(name)) => {
             let namespace = disk.namespace().unwrap_or_default();
             // An error is reported by the Disk.

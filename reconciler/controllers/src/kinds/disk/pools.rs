@@ -96,8 +96,8 @@ fn new_disk(cache: &Cache, disk: &Disk, pool: &str) -> NewDisks {
     let spec = cache.tables.storage_pools.cluster(pool).map(|pool| &pool.spec);
     let is_shared = spec.is_some_and(|spec| spec.pool_type.is_shared());
     let percent = spec.and_then(|spec| u64::try_from(spec.overcommit_percent).ok());
-    // A file that another host of the pool has is in the pool already.
-    let is_there = disk.status.as_ref().is_some_and(|status| status.former_host.is_some());
+    // A file that another host of the pool has is in the pool already. In a pool of single hosts it is copied.
+    let is_there = is_shared && disk.status.as_ref().is_some_and(|status| status.former_host.is_some());
     NewDisks {
         demand: if is_there { DiskDemand::default() } else { DiskDemand::of(&cache.tables, disk) },
         shared: is_shared.then(|| cache.index.capacity.taken_everywhere(pool)),

@@ -42,7 +42,14 @@ fn disk_with(spec: Value, status: Value) -> Disk {
 fn cache(fenced: bool, disk: Disk) -> Cache {
     let now = tokio::time::Instant::now();
     let mut cache = Cache::new(std::time::Duration::from_secs(40));
-    cache.put(object::<Host>("Host", "h1", None, json!({"fenced": fenced}), json!(null)), now);
+    let server = json!({"address": "192.0.2.1:7444", "certificateSha256": "ab"});
+    for (name, is_fenced, status) in [
+        ("h1", fenced, json!({"server": server})),
+        ("h2", false, json!({"server": server})),
+        ("h3", false, json!({})),
+    ] {
+        cache.put(object::<Host>("Host", name, None, json!({"fenced": is_fenced}), status), now);
+    }
     for (name, kind) in [("site", "Shared"), ("ceph", "RBD"), ("fast", "Local")] {
         cache.put(object::<StoragePool>("StoragePool", name, None, json!({"type": kind}), json!(null)), now);
     }
@@ -92,6 +99,70 @@ fn only_plain_disks_in_shared_pools_go_to_another_host() {
         let found = why(&vm_with(spec), json!({}), json!({}));
         assert!(found.contains(text), "{found:?} does not say {text:?}");
     }
+}
+
+#[tokio::test]
+async fn a_disk_of_a_pool_of_single_hosts_leaves_a_host_that_lives_and_serves_copies() {
+    let why = |fenced, status: Value| {
+        let mut whole = json!({"pool": "fast"});
+        for (key, value) in status.as_object().cloned().unwrap_or_default() {
+            whole[key] = value;
+        }
+        let cache = cache(fenced, disk_with(json!({"pool": "fast"}), whole));
+        disks(&cache, &vm_with(json!({})), "h1").err().unwrap_or_default()
+    };
+    assert_eq!(why(false, json!({})), "");
+    assert_eq!(why(false, json!({"formerHost": "h1"})), "", "it is marked");
+    assert_eq!(why(false, json!({"binding": null, "formerHost": "h1"})), "", "it was left there");
+    assert_eq!(why(false, json!({"formerHost": "h2"})), "", "the VM goes on before the disk has come");
+    assert_eq!(why(false, json!({"binding": null, "formerHost": "h2"})), "", "and the disk has left too");
+    assert_eq!(why(true, json!({"formerHost": "h2"})), "", "its data is not on the lost host");
+    assert!(why(true, json!({})).contains("gone for good"), "its data is lost");
+    assert!(why(false, json!({"formerHost": "h3"})).contains("reports no server"));
+    assert!(why(false, json!({"formerHost": "h9"})).contains("gone for good"), "there is no such host");
+}
+
+#[test]
+fn the_mark_of_a_disk_names_the_host_with_its_data_at_each_step_of_a_move() {
+    let now = Timestamp::UNIX_EPOCH;
+    let at = |status: DiskStatus| {
+        let mut disk = disk_with(json!({"pool": "fast"}), json!({"pool": "fast"}));
+        disk.status = Some(status);
+        disk
+    };
+    let names = |disk: &Disk| {
+        let status = disk.status.clone().unwrap_or_default();
+        (status.binding.map(|binding| binding.host), status.former_host)
+    };
+    let some = |host: &str| Some(host.to_owned());
+    let on_h1 = disk_with(json!({"pool": "fast"}), json!({"pool": "fast"}));
+    let marked_on_h1 = at(marked(&on_h1, "h1"));
+    assert_eq!(names(&marked_on_h1), (some("h1"), some("h1")));
+    let left_h1 = at(left(&marked_on_h1, "h1", Cause::Released, now));
+    assert_eq!(names(&left_h1), (None, some("h1")));
+    // The VM was placed on h2, and leaves it before the copy is reported.
+    let mut status = left_h1.status.clone().expect("a status");
+    status.binding = Some(Binding { host: "h2".to_owned(), epoch: 1 });
+    let on_the_way = at(status);
+    let marked_on_h2 = at(marked(&on_the_way, "h2"));
+    assert_eq!(names(&marked_on_h2), (some("h2"), some("h1")), "h1 has the data still");
+    assert_eq!(names(&at(left(&marked_on_h2, "h2", Cause::Released, now))), (None, some("h1")));
+}
+
+#[test]
+fn a_deleted_disk_that_was_to_be_copied_is_deleted_where_its_data_is() {
+    let mut disk = disk_with(json!({"pool": "fast"}), json!({"pool": "fast", "formerHost": "h2"}));
+    disk.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+    let host = |disk: &Disk| deletes_left(&cache(false, disk.clone()), disk);
+    assert_eq!(host(&disk), None, "a VM has it");
+    disk.status.as_mut().expect("a status").used_by.clear();
+    assert_eq!(host(&disk).as_deref(), Some("h2"));
+    assert_eq!(without_lost_data(&cache(false, disk.clone()), &disk), None, "it has a host that deletes it");
+    disk.status.as_mut().expect("a status").former_host = Some("h9".to_owned());
+    assert_eq!(host(&disk), None);
+    let lost = without_lost_data(&cache(false, disk.clone()), &disk).expect("nothing is waited for");
+    assert_eq!(lost.former_host, None);
 }
 
 #[test]

@@ -120,7 +120,7 @@ fn a_vm_on_an_encrypted_network_goes_to_a_host_with_wireguard_and_waits_for_a_pe
     let encrypted = Request { wireguard: true, ..request(100) };
     let able = Candidate { wireguard: true, ..host("b", 1000) };
     let chosen = |hosts: &[Candidate]| {
-        choose(&encrypted, &Members::new(), hosts.iter(), PlacementPolicy::Balance).map(str::to_owned)
+        choose(&encrypted, &Beside::default(), hosts.iter(), PlacementPolicy::Balance).map(str::to_owned)
     };
     assert_eq!(chosen(&[host("a", 9000), able.clone()]), Ok("b".to_owned()));
     let Err(Unplaced::Never(Reason::NotSupported, text)) = chosen(&[host("a", 9000)]) else {

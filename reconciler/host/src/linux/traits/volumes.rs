@@ -1,17 +1,23 @@
 //! The volumes of all pools: [`Volumes`]. Those in Ceph have code of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_qemu::machine::DiskKey;
 
 use crate::linux::LinuxSystem;
+use crate::linux::fetching::LeftReader;
 use crate::linux::volumes::LinuxVolumes;
 use crate::{
-    Merged, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, Progress, Result, SealedKey, SharedPool,
-    SnapshotFacts, SystemError, Taken, TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
+    Arrival, Merged, NewFetch, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, Progress, RemoteVolume,
+    Result, SealedKey, SharedPool, SnapshotFacts, SystemError, Taken, TrashedVolume, VolumeFacts,
+    VolumeOwner, VolumeReader, Volumes,
 };
+
+/// Why a pool of type RBD has no copies of volumes on other hosts.
+const COPIED: &str = "hosts have the disks of a pool of type RBD in common: none is copied";
 
 /// The pools that a volume goes from and to.
 fn pools_of(volume: &NewMove) -> BTreeSet<String> {
@@ -107,6 +113,49 @@ impl Volumes for LinuxSystem {
         }
         let new = volume.clone();
         self.on_pool(&volume.pool, move |v| v.take_from_host(&new)).await
+    }
+
+    async fn arrival(&self, pool: &str, id: &str) -> Result<Option<Arrival>> {
+        if self.rbd.get(pool).is_some() {
+            return Ok(None);
+        }
+        let (of_pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_pool(pool, move |v| v.arrival(&of_pool, &id)).await
+    }
+
+    async fn fetch_volume(
+        &self,
+        volume: &NewFetch,
+        from: Arc<dyn RemoteVolume>,
+        progress: Progress<'_>,
+    ) -> Result<VolumeFacts> {
+        self.rbd.refuse(&volume.pool, COPIED)?;
+        self.fetch(volume, from, progress).await
+    }
+
+    async fn open_left_volume(
+        &self,
+        pool: &str,
+        id: &str,
+        offset: u64,
+    ) -> Result<Option<Box<dyn VolumeReader>>> {
+        self.rbd.refuse(pool, COPIED)?;
+        let (of_pool, id) = (pool.to_owned(), id.to_owned());
+        let opened = self.on_pool(pool, move |v| v.open_left(&of_pool, &id, offset)).await?;
+        Ok(opened.map(|file| Box::new(LeftReader::new(file)) as Box<dyn VolumeReader>))
+    }
+
+    async fn remove_left_volume(
+        &self,
+        pool: &str,
+        id: &str,
+        uid: Option<&str>,
+        kept: &Arrival,
+    ) -> Result<()> {
+        self.rbd.refuse(pool, COPIED)?;
+        let (of_pool, id) = (pool.to_owned(), id.to_owned());
+        let (uid, kept) = (uid.map(str::to_owned), kept.clone());
+        self.on_pool(pool, move |v| v.remove_left(&of_pool, &id, uid.as_deref(), &kept)).await
     }
 
     async fn grow_volume(&self, pool: &str, id: &str, size: u64) -> Result<VolumeFacts> {

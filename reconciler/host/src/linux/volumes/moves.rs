@@ -36,6 +36,8 @@ use crate::{MOST_SNAPSHOTS, NewMove, SystemError};
 
 /// The end of the names of files that are not whole.
 const PARTIAL: &str = ".moved.qcow2";
+/// The same of files that come from another host, see `fetched`.
+pub(super) const FETCHED: &str = ".fetched.qcow2";
 /// The bytes of one step, after which the work can be ended.
 const STEP: u64 = 64 << 20;
 const BUFFER: u64 = 1 << 20;
@@ -415,13 +417,14 @@ impl LinuxVolumes {
     pub(in super::super) fn forget_moves(&self) -> Result<()> {
         for pool in self.pools()? {
             self.remove_partial(&pool, PARTIAL)?;
+            self.remove_partial(&pool, FETCHED)?;
             self.settle_moves(&pool)?;
         }
         Ok(())
     }
 
     /// Removes the files that are not whole and have names with this end.
-    fn remove_partial(&self, pool: &str, end: &str) -> Result<()> {
+    pub(super) fn remove_partial(&self, pool: &str, end: &str) -> Result<()> {
         for folder in [self.layout.volumes(pool), self.layout.snapshots(pool)] {
             for name in files::names(&folder)? {
                 if name.starts_with(files::UNFINISHED) && name.ends_with(end) {
@@ -570,7 +573,7 @@ fn busy(new: &NewMove, detail: &'static str) -> SystemError {
 }
 
 /// Returns the next bytes of a file, from this one on, that are not a hole: the first one, and the one after the last.
-fn next_data(file: &File, from: u64) -> io::Result<Option<(u64, u64)>> {
+pub(super) fn next_data(file: &File, from: u64) -> io::Result<Option<(u64, u64)>> {
     let from = libc::off_t::try_from(from).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
     let start = match lseek(file, from, Whence::SeekData) {
         Ok(start) => start,

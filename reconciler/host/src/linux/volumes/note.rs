@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::files;
 use super::Result;
-use crate::{NewVolume, Restored, SealedKey, VolumeOwner};
+use crate::{Arrival, NewVolume, Restored, SealedKey, VolumeOwner};
 
 /// The field with the identity of the volume in the notes of an encrypted one, in the place of `volumeID`. An agent without encryption
 /// cannot read such a note, so it leaves the volume alone: it would make plain files for it, and drop its key with the next note.
@@ -57,6 +57,9 @@ pub(super) struct Note {
     /// The pool that it is moved from: it is here once the note there names this pool, or is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) moved_from: Option<String>,
+    /// The stay that it was copied here for from another host: written once the copy is whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) arrived: Option<Arrival>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -104,6 +107,7 @@ impl Note {
             encryption: new.encryption.as_deref().cloned(),
             moved_to: None,
             moved_from: None,
+            arrived: None,
         }
     }
 

@@ -5,12 +5,14 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::super::*;
+use crate::details::Details;
 use crate::kinds::disk::backup::LocalBackup;
+use crate::kinds::disk::fetch::DiskCopy;
 use crate::kinds::disk::source::LocalSource;
 use crate::kinds::disk::status::status;
-use crate::pulls::{Pull, Wanted};
+use crate::pulls::{Arriving, Pull, Wanted};
 
-use super::{GIB, cached, deleted, disk, reason, restored, source, taken, volume};
+use super::{GIB, cached, deleted, disk, new_owner, reason, restored, source, taken, volume};
 
 #[test]
 fn a_disk_of_a_lost_host_is_taken_from_its_folder_with_its_image_there_and_never_made_anew() {
@@ -33,6 +35,72 @@ fn a_disk_of_a_lost_host_is_taken_from_its_folder_with_its_image_there_and_never
     };
     assert_eq!(report(&Observed::default()).as_deref(), Some("h0"));
     assert_eq!(report(&volume(GIB)), None, "the file is here");
+}
+
+/// The copy of a volume from host h0.
+fn fetch(pull: Option<Pull>) -> DiskCopy {
+    let arrival = berth_host::Arrival { vm: "u".to_owned(), epoch: 5 };
+    let new = berth_host::NewFetch {
+        pool: "default".to_owned(),
+        id: "v-1".to_owned(),
+        from: "h0".to_owned(),
+        size: GIB,
+        base: None,
+        thick: false,
+        owner: new_owner(&disk(json!({"size": "1Gi"}), json!({}))),
+        arrival: arrival.clone(),
+    };
+    let arriving = Arriving {
+        namespace: "ns".to_owned(),
+        disk: "d".to_owned(),
+        pool: "default".to_owned(),
+        volume: "v-1".to_owned(),
+        from: "h0".to_owned(),
+        arrival,
+    };
+    let wanted = Wanted::Fetch(arriving, Details(Box::new(new)));
+    DiskCopy { has_arrived: false, wanted: Some(Box::new(wanted)), pull }
+}
+
+#[test]
+fn a_disk_that_another_host_has_is_copied_from_there_and_its_mark_stays_until_the_copy_is_whole() {
+    let left = |spec| disk(spec, json!({"size": "1Gi", "formerHost": "h0"}));
+    let blank = left(json!({"size": "1Gi"}));
+    let see = |pull| Observed { fetch: Some(fetch(pull)), ..Observed::default() };
+    let mark = |seen: &Observed| {
+        let readiness = plan(&blank, seen).readiness;
+        status(&blank, seen, &readiness, Timestamp::UNIX_EPOCH).former_host
+    };
+    let starts = plan(&blank, &see(None));
+    let wanted = || fetch(None).wanted.map(|wanted| *wanted).expect("set");
+    assert_eq!((starts.steps, starts.readiness.reason()), (vec![Step::Fetch(wanted())], Reason::Moving));
+    let running = see(Some(Pull::Running { done: GIB / 2, total: Some(GIB), rate: None, followed: false }));
+    let goes_on = plan(&blank, &running);
+    assert_eq!(goes_on.steps, [Step::FollowMove(wanted())]);
+    assert!(goes_on.readiness.message().contains("from host h0 (50 %)"), "{goes_on:?}");
+    let no_route = Readiness::Reconciling(Reason::Retrying, "no route".to_owned());
+    let again = Some(std::time::Duration::from_secs(4));
+    let failed = see(Some(Pull::Failed { readiness: no_route, again }));
+    let waits = plan(&blank, &failed);
+    assert_eq!((waits.steps.len(), waits.readiness.reason()), (0, Reason::Retrying));
+    assert!(waits.readiness.message().contains("no route. Its VM can move on"), "{waits:?}");
+    for seen in [see(None), running, failed] {
+        assert_eq!(mark(&seen).as_deref(), Some("h0"), "{seen:?}");
+    }
+    let unadmitted = Observed { user_waits: true, ..see(None) };
+    assert!(plan(&blank, &unadmitted).steps.is_empty(), "its VM may yet go elsewhere");
+    let of_image = plan(
+        &left(json!({"size": "1Gi", "image": "debian"})),
+        &Observed { fetch: see(None).fetch, ..cached(GIB) },
+    );
+    let [Step::Fetch(Wanted::Fetch(_, Details(new)))] = &of_image.steps[..] else { panic!("{of_image:?}") };
+    assert_eq!(new.base.as_deref(), Some("ab"));
+    // The agent that has copied it stops before it reports that.
+    let arrived = Observed { fetch: Some(DiskCopy { has_arrived: true, ..fetch(None) }), ..volume(GIB) };
+    assert!(plan(&blank, &arrived).steps.is_empty());
+    assert_eq!(mark(&arrived), None, "this host has the data");
+    let gone = plan(&deleted(blank.clone()), &see(None));
+    assert!(gone.steps.is_empty(), "its data is on h0, which removes it: {gone:?}");
 }
 
 #[test]

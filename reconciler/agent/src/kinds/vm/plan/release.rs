@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The journal is written, and durable, before the report. An agent that finds either of the two starts nothing. A VM that comes back has a
-//! greater epoch.
+//! greater epoch. Files that are left here of an earlier stay, whose data another host has by then, are removed before it is started.
 
 use berth_api::{Power, Readiness, Reason, VM, VMStatus};
 use berth_host::VolumeFacts;
@@ -24,14 +24,17 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
         let text = "this host has given it up: it moves to another one".to_owned();
         Readiness::Reconciling(Reason::Moving, text)
     };
-    let released = journal.released.as_ref().map(|released| released.epoch);
-    if released == Some(epoch) || status.is_released() {
+    let released = journal.released.as_ref();
+    if released.is_some_and(|released| released.epoch == epoch) || status.is_released() {
         return Some(stop::off(observed, moving()));
     }
-    if released.is_some() {
+    if let Some(released) = released {
         let updated = Journal { epoch, ..journal.clone() }.with_release(None);
         let text = "it is back on this host".to_owned();
-        return Some(Plan::steps(vec![write_journal(updated)], Readiness::Reconciling(Reason::Bound, text)));
+        // First: while the journal names them, nothing is started on them.
+        let stale = (!released.volumes.is_empty()).then(|| Step::RemoveStale(released.volumes.clone()));
+        let steps = stale.into_iter().chain([write_journal(updated)]).collect();
+        return Some(Plan::steps(steps, Readiness::Reconciling(Reason::Bound, text)));
     }
     if !is_due(vm, status, observed) {
         return None;

@@ -344,6 +344,7 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::KeepKeys(_) => "KeepKeys",
         Step::RunHook(_) => "RunHook",
         Step::WriteJournal(_) => "WriteJournal",
+        Step::RemoveStale(_) => "RemoveStale",
         Step::EnsureNetworks => "EnsureNetworks",
         Step::ProbeAddresses(_) => "ProbeAddresses",
         Step::MakeTap(_) => "MakeTap",

@@ -81,13 +81,15 @@ fn what_is_not_to_move_or_not_off_as_declared_is_not_given_up() {
 #[test]
 fn a_vm_that_comes_back_has_a_greater_epoch_and_is_started() {
     let (mut vm, mut observed) = moving(json!({}), json!({"releasedEpoch": 1}));
-    let released = Released { epoch: 1, volumes: BTreeSet::new() };
+    let volumes = BTreeSet::from(["v-root".to_owned()]);
+    let released = Released { epoch: 1, volumes };
     observed.journal = observed.journal.with_release(Some(released));
     let known = vm.status.as_mut().expect("a status");
     known.binding.as_mut().expect("bound").epoch = 2;
     assert!(!known.is_admitted(), "it is admitted anew");
     known.admitted_epoch = Some(2);
     let back = plan(&vm, &observed);
+    assert_eq!(names(&back), ["RemoveStale", "WriteJournal"], "nothing of an earlier stay is started on");
     let journal = written(&back).expect("a journal");
     assert_eq!((journal.released.is_none(), journal.epoch), (true, 2));
     observed.journal = journal;

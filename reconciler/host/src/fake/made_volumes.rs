@@ -1,0 +1,75 @@
+//! Volumes that are made on the fake host.
+
+use berth_qemu::machine::{Backing, Cache, Format};
+
+use super::FakeSystem;
+use super::state::{Volume, volume_path};
+use crate::volumes::check_encryption;
+use crate::{NewVolume, Result, SystemError, VolumeFacts};
+
+impl FakeSystem {
+    pub(super) fn facts_of(&self, volume: &Volume) -> VolumeFacts {
+        let size = self.files.size_of(&volume.facts.path).unwrap_or(0);
+        VolumeFacts { size, ..volume.facts.clone() }
+    }
+
+    pub(super) fn make_volume(&self, new: &NewVolume) -> Result<VolumeFacts> {
+        let path = volume_path(&new.pool, &new.id);
+        let mut state = self.state();
+        state.ensure_there(&new.pool)?;
+        if let Some(volume) = state.volumes.get(&new.id) {
+            return Ok(self.facts_of(volume));
+        }
+        let (backing, least) = match (&new.snapshot, &new.base) {
+            (Some(id), _) => {
+                let snapshot = state.snapshots.get(id).filter(|s| s.facts.taken.is_some());
+                let snapshot = snapshot.ok_or_else(|| SystemError::SnapshotLost { id: id.clone() })?;
+                check_encryption(new, snapshot.facts.encryption.as_deref())?;
+                (Some(snapshot.backing.clone()), snapshot.facts.size)
+            }
+            (None, None) => match &new.file {
+                Some(file) => {
+                    check_encryption(new, None)?;
+                    let awaited =
+                        || SystemError::FileAwaited { path: file.clone(), why: "there is no such file" };
+                    (None, self.files.size_of(file).ok_or_else(awaited)?)
+                }
+                None => (None, 0),
+            },
+            (None, Some(digest)) => {
+                let image = state.images.get(digest);
+                let image = image.ok_or_else(|| SystemError::ImageNotCached { digest: digest.clone() })?;
+                let backing = Backing { file: image.path.clone(), format: image.format, backing: None };
+                (Some(backing), image.virtual_size)
+            }
+        };
+        let size = new.size.unwrap_or(least);
+        if size < least {
+            return Err(SystemError::SmallerThanImage { size, image: least });
+        }
+        state.keys.key_of(&new.id, new.encryption.as_deref())?;
+        self.files.put(&path, size);
+        if let Some(file) = &new.file {
+            self.files.remove(file);
+        }
+        let facts = VolumeFacts {
+            encryption: new.encryption.clone(),
+            retained: false,
+            reserved: new.thick.then_some(size),
+            pool: new.pool.clone(),
+            id: new.id.clone(),
+            size,
+            base: new.base.clone(),
+            owner: new.owner.clone(),
+            path,
+            format: if new.encryption.is_some() { Format::EncryptedQcow2 } else { Format::Qcow2 },
+            cache: Cache::DirectIoUring,
+            pending_snapshot: None,
+            restores: Vec::new(),
+            restoring: false,
+            backing,
+        };
+        state.volumes.insert(new.id.clone(), Volume { facts: facts.clone() });
+        Ok(facts)
+    }
+}
