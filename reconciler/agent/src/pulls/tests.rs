@@ -2,6 +2,7 @@ use berth_api::Image;
 use berth_host::fake::FakeSystem;
 use berth_qemu::machine::Format;
 
+use super::wanted::MAX_CONCURRENT;
 use super::*;
 use crate::key::ObjectName;
 use berth_engine::RuntimeClock;

@@ -9,7 +9,7 @@ use crate::credentials::Repository;
 use crate::details::Details;
 
 /// Maximum number of concurrent downloads per namespace, and of backups beside them.
-const MAX_CONCURRENT: usize = 4;
+pub(super) const MAX_CONCURRENT: usize = 4;
 /// Maximum number of concurrent verifications per namespace: their rate is a limit for all of them.
 const MAX_VERIFICATIONS: usize = 1;
 /// Maximum number of concurrent moves per namespace: each reads and writes as fast as the drives allow.

@@ -75,7 +75,7 @@ pub(crate) struct Observed {
 pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Error> {
     let Some(id) = volume_of(disk).map(str::to_owned) else { return Ok(Observed::default()) };
     let SeenVolume { facts: volume, away } = pools::look_everywhere(ctx, disk, &id).await?;
-    let pool = volume.as_ref().map_or_else(|| disk.pool().as_str(), |volume| volume.pool.as_str());
+    let pool = volume.as_ref().map_or_else(|| disk.pool().to_string(), |volume| volume.pool.to_string());
     if away.is_some() {
         return Ok(Observed { away, users: users(ctx, disk, &id, true), ..Observed::default() });
     }
@@ -85,7 +85,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
     let restores = disk.annotations().contains_key(berth_api::RESTORE_ANNOTATION);
     let in_trash = volume.is_none()
         && restores
-        && ctx.system.trash().await?.iter().any(|t| t.volume.id == id && t.volume.pool == pool);
+        && ctx.system.trash().await?.iter().any(|t| t.volume.id == id && t.volume.pool == *pool);
     let open = opened(ctx, &id).await;
     let declared = io_limits(disk.spec.limits.as_deref());
     let mut limits = open.iter().map(|(disk, _)| disk.limits);
@@ -106,7 +106,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
     let key = unlocking::observe(ctx, disk, held).await;
     let pending = volume.as_ref().and_then(|volume| volume.pending_snapshot.as_deref());
     let pending_snapshot = match pending {
-        Some(snapshot) => ctx.system.snapshot(pool, snapshot).await?,
+        Some(snapshot) => ctx.system.snapshot(&pool, snapshot).await?,
         None => None,
     };
     let restore = match &volume {

@@ -79,7 +79,7 @@ fn a_disk_that_another_host_has_is_copied_from_there_and_its_mark_stays_until_th
     assert_eq!(goes_on.steps, [Step::FollowMove(wanted())]);
     assert!(goes_on.readiness.message().contains("from host h0 (50 %)"), "{goes_on:?}");
     let no_route = Readiness::Reconciling(Reason::Retrying, "no route".to_owned());
-    let again = Some(std::time::Duration::from_secs(4));
+    let again = Some(Duration::from_secs(4));
     let failed = see(Some(Pull::Failed { readiness: no_route, again }));
     let waits = plan(&blank, &failed);
     assert_eq!((waits.steps.len(), waits.readiness.reason()), (0, Reason::Retrying));
