@@ -143,7 +143,7 @@ fn the_host_reports_its_architecture_and_the_one_that_it_emulates() {
     let own = ("x86_64".to_owned(), "tcg".to_owned(), None);
     let mut observed = observed();
     let (_, types, models) = of(&observed);
-    assert_eq!(of(&observed).0, [own.clone()]);
+    assert_eq!(of(&observed).0, std::slice::from_ref(&own));
     let mut qemu = observed.facts.qemu.clone().expect("installed");
     qemu.machine_types = vec!["virt-7.2".to_owned()];
     qemu.cpu_models = vec!["cortex-a72".to_owned()];
