@@ -94,5 +94,9 @@ fn a_required_rule_of_another_vm_keeps_those_that_it_selects_away() {
     assert_eq!(chosen(ZONE, &["a"]), Ok("c".to_owned()));
     let Err(Unplaced::Now(text)) = chosen(ZONE, &["a", "c"]) else { panic!("each zone has one") };
     assert!(text.contains("with a VM whose affinity keeps it apart from VMs with app=db"), "{text}");
-    assert_eq!(chosen("rack", &["a"]), Ok("a".to_owned()), "the host of that VM is of no rack");
+    assert_eq!(
+        chosen("rack", &["a"]),
+        Ok("b".to_owned()),
+        "that VM's host is of no rack, and refuses it all the same"
+    );
 }
