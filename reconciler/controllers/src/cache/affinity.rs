@@ -48,7 +48,7 @@ struct Namespace {
     /// The VMs with labels or rules.
     vms: HashMap<Key, Arc<VM>>,
     by_label: HashMap<Label, KeySet>,
-    /// What is counted for each selector that a rule has.
+    /// The counts of each selector that a rule has.
     counts: HashMap<Labels, Counts>,
     /// The selectors by their first label.
     by_first_label: HashMap<Label, BTreeSet<Labels>>,
