@@ -23,8 +23,8 @@ use berth_api::{BridgeSpec, DeviceCounts, DeviceName, Enforcement, HugeMemory, S
 
 use crate::cache::affinity::{Beside, Repelling};
 use crate::cache::capacity::{Candidate, Members};
-pub(crate) use affinity::AffinityRule;
 use affinity::{Affinity, Broken};
+pub(crate) use affinity::{AffinityRule, NAMED_RULES};
 pub(crate) use baseline::cpu_baseline;
 pub(crate) use explain::{Unplaced, topology_values};
 pub(crate) use space::{NewDisks, PoolChoice, chosen_pools};
@@ -85,8 +85,10 @@ pub(crate) struct Request {
     pub(crate) group: Option<Group>,
     /// Its rules about other VMs.
     pub(crate) affinity: Vec<AffinityRule>,
-    /// The required rules of other VMs that keep these apart from it.
+    /// The required rules of other VMs that keep these apart from it, for messages: no more than [`NAMED_RULES`].
     pub(crate) repelling: BTreeSet<Repelling>,
+    /// Its labels, if there are more such rules: all follow from them.
+    pub(crate) labels: BTreeMap<String, String>,
 }
 
 /// A placement group as the scheduler sees it.

@@ -10,6 +10,9 @@ use crate::{
     scheduler::{Request, Unfit, counts_by_value},
 };
 
+/// The number of rules of other VMs that a request has: each VM that waits keeps its request, and a namespace may have thousands of rules.
+pub(crate) const NAMED_RULES: usize = 16;
+
 /// A rule of a VM about other VMs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct AffinityRule {
@@ -27,7 +30,7 @@ pub(super) enum Broken {
     Spread(usize),
     /// No selected VM is there.
     Pack(usize),
-    /// A VM is there whose rule selects this one.
+    /// A VM is there whose rule selects this one. The request has the first such rules only.
     Repelled(usize),
 }
 
@@ -66,7 +69,7 @@ impl<'r, 'a> Affinity<'r, 'a> {
             let at = counts_by_value(&rule.rule.topology_key, selected, candidates.clone());
             Own { rule, at, is_alone: selected.is_empty() }
         });
-        Self { own: own.collect(), repelled: Repelled::of(request, beside, candidates) }
+        Self { own: own.collect(), repelled: Repelled::of(beside, candidates) }
     }
 
     /// Whether the required rules allow the VM on this host.
@@ -88,7 +91,8 @@ impl<'r, 'a> Affinity<'r, 'a> {
             }
         }
         match self.repelled.at(candidate) {
-            Some(number) => Err(Unfit::Affinity(Broken::Repelled(number))),
+            // Those without a name count together.
+            Some(number) => Err(Unfit::Affinity(Broken::Repelled(number.min(NAMED_RULES)))),
             None => Ok(()),
         }
     }
@@ -110,15 +114,15 @@ impl<'r, 'a> Affinity<'r, 'a> {
 }
 
 impl<'r, 'a> Repelled<'r, 'a> {
-    fn of(request: &'r Request, beside: &'r Beside, candidates: impl Iterator<Item = &'a Candidate>) -> Self {
+    fn of(beside: &'r Beside, candidates: impl Iterator<Item = &'a Candidate>) -> Self {
         let mut repelled = Self::default();
-        if request.repelling.is_empty() {
+        if beside.repelling.is_empty() {
             return repelled;
         }
         let by_name: BTreeMap<&str, &'a Candidate> =
             candidates.map(|candidate| (candidate.name.as_str(), candidate)).collect();
-        for (number, rule) in request.repelling.iter().enumerate() {
-            for host in beside.repelling.get(rule).into_iter().flat_map(Members::keys) {
+        for (number, (rule, members)) in beside.repelling.iter().enumerate() {
+            for host in members.keys() {
                 // On one host they never are, whatever the topology key: the host itself would refuse that.
                 repelled.hosts.entry(host.as_str()).or_insert(number);
                 let candidate = by_name.get(host.as_str());
@@ -163,9 +167,10 @@ impl Broken {
                 format!("{at}without a VM with {labels}, with which affinity {name} keeps it together")
             }
             Self::Repelled(number) => {
-                let Repelling { selector, topology_key } =
-                    request.repelling.iter().nth(number).cloned().unwrap_or_default();
-                let (at, labels) = (place(&topology_key), labels(&selector));
+                let Some(Repelling { selector, topology_key }) = request.repelling.iter().nth(number) else {
+                    return "beside a VM whose affinity keeps it apart".to_owned();
+                };
+                let (at, labels) = (place(topology_key), labels(selector));
                 format!("{at}with a VM whose affinity keeps it apart from VMs with {labels}")
             }
         }

@@ -100,3 +100,24 @@ fn a_required_rule_of_another_vm_keeps_those_that_it_selects_away() {
         "that VM's host is of no rack, and refuses it all the same"
     );
 }
+
+#[test]
+fn a_vm_that_thousands_of_rules_keep_away_is_refused_by_the_last_of_them_too() {
+    let rule = |number: usize| Repelling {
+        selector: [("app".to_owned(), "db".to_owned()), (format!("label-{number:04}"), "x".to_owned())]
+            .into(),
+        topology_key: HOSTNAME_LABEL.to_owned(),
+    };
+    let at = |number: usize| members(if number == 4999 { &["b"] } else { &["a"] });
+    let repelling: std::collections::BTreeMap<_, _> =
+        (0..5000).map(|number| (rule(number), at(number))).collect();
+    let wanted = Request { repelling: repelling.keys().take(NAMED_RULES).cloned().collect(), ..request(100) };
+    let beside = Beside { repelling, ..Beside::default() };
+    let chosen = |hosts: &[Candidate]| {
+        choose(&wanted, &beside, hosts.iter(), PlacementPolicy::Balance).map(str::to_owned)
+    };
+    assert_eq!(chosen(&hosts()), Ok("c".to_owned()));
+    let Err(Unplaced::Now(text)) = chosen(&hosts()[..2]) else { panic!("each host has one") };
+    assert!(text.contains("1 beside a VM whose affinity keeps it apart"), "{text}");
+    assert!(text.contains("1 with a VM whose affinity keeps it apart from VMs with app=db"), "{text}");
+}
