@@ -21,7 +21,7 @@ use std::{
 
 use berth_api::{BridgeSpec, DeviceCounts, DeviceName, Enforcement, HugeMemory, Strategy};
 
-use crate::cache::affinity::{Beside, Repelling};
+use crate::cache::affinity::{PlacedVms, Repelling};
 use crate::cache::capacity::{Candidate, Members};
 use affinity::{Affinity, Broken};
 pub(crate) use affinity::{AffinityRule, NAMED_RULES};
@@ -166,7 +166,7 @@ struct Spread<'r, 'a> {
 /// of its own or of another VM; the same input gives the same host, whatever the order of the candidates.
 pub(crate) fn choose<'a>(
     request: &Request,
-    beside: &Beside,
+    beside: &PlacedVms,
     candidates: impl Iterator<Item = &'a Candidate> + Clone,
     policy: PlacementPolicy,
 ) -> Result<&'a str, Unplaced> {
@@ -187,7 +187,7 @@ pub(crate) fn allows_value(strategy: Strategy, taken: &BTreeSet<String>, value: 
 impl<'r, 'a> Rules<'r, 'a> {
     fn of(
         request: &'r Request,
-        beside: &'r Beside,
+        beside: &'r PlacedVms,
         candidates: impl Iterator<Item = &'a Candidate> + Clone,
     ) -> Self {
         let members = &beside.members;

@@ -21,7 +21,7 @@ type Label = (String, String);
 
 /// The VMs with a host that count for the placement of a VM, without that VM itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Beside {
+pub(crate) struct PlacedVms {
     /// The members of its group.
     pub(crate) members: Members,
     /// Those that each of its rules selects, in the order of the rules.

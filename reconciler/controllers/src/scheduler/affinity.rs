@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use berth_api::{Enforcement, Strategy, placement_group::HOSTNAME_LABEL, vm::VMAffinity};
 
 use crate::{
-    cache::affinity::{Beside, Repelling},
+    cache::affinity::{PlacedVms, Repelling},
     cache::capacity::{Candidate, Members},
     scheduler::{Request, Unfit, counts_by_value},
 };
@@ -60,7 +60,7 @@ struct Repelled<'r, 'a> {
 impl<'r, 'a> Affinity<'r, 'a> {
     pub(super) fn of(
         request: &'r Request,
-        beside: &'r Beside,
+        beside: &'r PlacedVms,
         candidates: impl Iterator<Item = &'a Candidate> + Clone,
     ) -> Self {
         let none = Members::new();
@@ -114,7 +114,7 @@ impl<'r, 'a> Affinity<'r, 'a> {
 }
 
 impl<'r, 'a> Repelled<'r, 'a> {
-    fn of(beside: &'r Beside, candidates: impl Iterator<Item = &'a Candidate>) -> Self {
+    fn of(beside: &'r PlacedVms, candidates: impl Iterator<Item = &'a Candidate>) -> Self {
         let mut repelled = Self::default();
         if beside.repelling.is_empty() {
             return repelled;

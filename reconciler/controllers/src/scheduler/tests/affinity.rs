@@ -21,7 +21,7 @@ fn with(rule: &AffinityRule) -> Request {
 
 /// The host that is chosen while VMs that the rule selects are on these hosts, or the reason why there is none.
 fn chosen_beside(wanted: &Request, selected: &[&str], hosts: &[Candidate]) -> Result<String, String> {
-    let beside = Beside { selected: vec![members(selected)], ..Beside::default() };
+    let beside = PlacedVms { selected: vec![members(selected)], ..PlacedVms::default() };
     match choose(wanted, &beside, hosts.iter(), PlacementPolicy::Balance) {
         Ok(host) => Ok(host.to_owned()),
         Err(Unplaced::Now(text)) => Err(text),
@@ -87,7 +87,7 @@ fn a_required_rule_of_another_vm_keeps_those_that_it_selects_away() {
     let chosen = |topology_key: &str, at: &[&str]| {
         let wanted = Request { repelling: [against(topology_key)].into(), ..request(100) };
         let repelling = [(against(topology_key), members(at))].into();
-        let beside = Beside { repelling, ..Beside::default() };
+        let beside = PlacedVms { repelling, ..PlacedVms::default() };
         choose(&wanted, &beside, hosts().iter(), PlacementPolicy::Balance).map(str::to_owned)
     };
     assert_eq!(chosen(HOSTNAME_LABEL, &["a"]), Ok("b".to_owned()));
@@ -112,7 +112,7 @@ fn a_vm_that_thousands_of_rules_keep_away_is_refused_by_the_last_of_them_too() {
     let repelling: std::collections::BTreeMap<_, _> =
         (0..5000).map(|number| (rule(number), at(number))).collect();
     let wanted = Request { repelling: repelling.keys().take(NAMED_RULES).cloned().collect(), ..request(100) };
-    let beside = Beside { repelling, ..Beside::default() };
+    let beside = PlacedVms { repelling, ..PlacedVms::default() };
     let chosen = |hosts: &[Candidate]| {
         choose(&wanted, &beside, hosts.iter(), PlacementPolicy::Balance).map(str::to_owned)
     };
