@@ -22,10 +22,10 @@ use std::{
 
 use berth_api::{Architecture, BridgeSpec, DeviceCounts, DeviceName, Enforcement, HugeMemory, Strategy};
 
-use crate::cache::affinity::{Beside, Repelling};
+use crate::cache::affinity::{PlacedVms, Repelling};
 use crate::cache::capacity::{Candidate, Members};
-pub(crate) use affinity::AffinityRule;
 use affinity::{Affinity, Broken};
+pub(crate) use affinity::{AffinityRule, NAMED_RULES};
 pub(crate) use baseline::cpu_baseline;
 pub(crate) use explain::{Unplaced, topology_values};
 pub(crate) use space::{NewDisks, PoolChoice, chosen_pools};
@@ -90,8 +90,10 @@ pub(crate) struct Request {
     pub(crate) group: Option<Group>,
     /// Its rules about other VMs.
     pub(crate) affinity: Vec<AffinityRule>,
-    /// The required rules of other VMs that keep these apart from it.
+    /// The required rules of other VMs that keep these apart from it, for messages: no more than [`NAMED_RULES`].
     pub(crate) repelling: BTreeSet<Repelling>,
+    /// Its labels, if there are more such rules: all follow from them.
+    pub(crate) labels: BTreeMap<String, String>,
 }
 
 /// A placement group as the scheduler sees it.
@@ -171,7 +173,7 @@ struct Spread<'r, 'a> {
 /// of its own or of another VM; the same input gives the same host, whatever the order of the candidates.
 pub(crate) fn choose<'a>(
     request: &Request,
-    beside: &Beside,
+    beside: &PlacedVms,
     candidates: impl Iterator<Item = &'a Candidate> + Clone,
     policy: PlacementPolicy,
 ) -> Result<&'a str, Unplaced> {
@@ -192,7 +194,7 @@ pub(crate) fn allows_value(strategy: Strategy, taken: &BTreeSet<String>, value: 
 impl<'r, 'a> Rules<'r, 'a> {
     fn of(
         request: &'r Request,
-        beside: &'r Beside,
+        beside: &'r PlacedVms,
         candidates: impl Iterator<Item = &'a Candidate> + Clone,
     ) -> Self {
         let members = &beside.members;

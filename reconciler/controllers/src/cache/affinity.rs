@@ -21,7 +21,7 @@ type Label = (String, String);
 
 /// The VMs with a host that count for the placement of a VM, without that VM itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Beside {
+pub(crate) struct PlacedVms {
     /// The members of its group.
     pub(crate) members: Members,
     /// Those that each of its rules selects, in the order of the rules.
@@ -48,7 +48,7 @@ struct Namespace {
     /// The VMs with labels or rules.
     vms: HashMap<Key, Arc<VM>>,
     by_label: HashMap<Label, KeySet>,
-    /// What is counted for each selector that a rule has.
+    /// The counts of each selector that a rule has.
     counts: HashMap<Labels, Counts>,
     /// The selectors by their first label.
     by_first_label: HashMap<Label, BTreeSet<Labels>>,

@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use berth_api::{Enforcement, Strategy, placement_group::HOSTNAME_LABEL, vm::VMAffinity};
 
 use crate::{
-    cache::affinity::{Beside, Repelling},
+    cache::affinity::{PlacedVms, Repelling},
     cache::capacity::{Candidate, Members},
     scheduler::{Request, Unfit, counts_by_value},
 };
+
+/// The number of rules of other VMs that a request has: each VM that waits keeps its request, and a namespace may have thousands of rules.
+pub(crate) const NAMED_RULES: usize = 16;
 
 /// A rule of a VM about other VMs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,14 +30,14 @@ pub(super) enum Broken {
     Spread(usize),
     /// No selected VM is there.
     Pack(usize),
-    /// A VM is there whose rule selects this one.
+    /// A VM is there whose rule selects this one. The request has the first such rules only.
     Repelled(usize),
 }
 
 /// The rules that count for a VM, and where the VMs are that they are about.
 pub(super) struct Affinity<'r, 'a> {
     own: Vec<Own<'r, 'a>>,
-    repelling: Vec<(&'r Repelling, BTreeMap<&'a str, usize>)>,
+    repelled: Repelled<'r, 'a>,
 }
 
 struct Own<'r, 'a> {
@@ -45,10 +48,19 @@ struct Own<'r, 'a> {
     is_alone: bool,
 }
 
+/// The places with VMs whose rules keep them apart from the VM, each with the position of its first such rule. A namespace may have
+/// thousands of rules: a host is looked up here, and compared with none of them.
+#[derive(Default)]
+struct Repelled<'r, 'a> {
+    hosts: BTreeMap<&'r str, usize>,
+    /// By topology key, then by its value.
+    values: BTreeMap<&'r str, BTreeMap<&'a str, usize>>,
+}
+
 impl<'r, 'a> Affinity<'r, 'a> {
     pub(super) fn of(
         request: &'r Request,
-        beside: &Beside,
+        beside: &'r PlacedVms,
         candidates: impl Iterator<Item = &'a Candidate> + Clone,
     ) -> Self {
         let none = Members::new();
@@ -57,12 +69,7 @@ impl<'r, 'a> Affinity<'r, 'a> {
             let at = counts_by_value(&rule.rule.topology_key, selected, candidates.clone());
             Own { rule, at, is_alone: selected.is_empty() }
         });
-        let own = own.collect();
-        let repelling = request.repelling.iter().map(|rule| {
-            let members = beside.repelling.get(rule).unwrap_or(&none);
-            (rule, counts_by_value(&rule.topology_key, members, candidates.clone()))
-        });
-        Self { own, repelling: repelling.collect() }
+        Self { own: own.collect(), repelled: Repelled::of(beside, candidates) }
     }
 
     /// Whether the required rules allow the VM on this host.
@@ -83,11 +90,9 @@ impl<'r, 'a> Affinity<'r, 'a> {
                 (Strategy::Spread, false) | (Strategy::Pack, true) => {}
             }
         }
-        let is_there = |(rule, at): &(&Repelling, BTreeMap<&str, usize>)| {
-            candidate.labels.get(&rule.topology_key).is_some_and(|value| at.contains_key(value.as_str()))
-        };
-        match self.repelling.iter().position(is_there) {
-            Some(number) => Err(Unfit::Affinity(Broken::Repelled(number))),
+        match self.repelled.at(candidate) {
+            // Those without a name count together.
+            Some(number) => Err(Unfit::Affinity(Broken::Repelled(number.min(NAMED_RULES)))),
             None => Ok(()),
         }
     }
@@ -105,6 +110,39 @@ impl<'r, 'a> Affinity<'r, 'a> {
             }
         });
         distance.fold(0, i64::saturating_add)
+    }
+}
+
+impl<'r, 'a> Repelled<'r, 'a> {
+    fn of(beside: &'r PlacedVms, candidates: impl Iterator<Item = &'a Candidate>) -> Self {
+        let mut repelled = Self::default();
+        if beside.repelling.is_empty() {
+            return repelled;
+        }
+        let by_name: BTreeMap<&str, &'a Candidate> =
+            candidates.map(|candidate| (candidate.name.as_str(), candidate)).collect();
+        for (number, (rule, members)) in beside.repelling.iter().enumerate() {
+            for host in members.keys() {
+                // On one host they never are, whatever the topology key: the host itself would refuse that.
+                repelled.hosts.entry(host.as_str()).or_insert(number);
+                let candidate = by_name.get(host.as_str());
+                if let Some(value) = candidate.and_then(|host| host.labels.get(&rule.topology_key)) {
+                    let values = repelled.values.entry(rule.topology_key.as_str()).or_default();
+                    values.entry(value.as_str()).or_insert(number);
+                }
+            }
+        }
+        repelled
+    }
+
+    /// The first of the rules that keep the VM away from this host.
+    fn at(&self, candidate: &Candidate) -> Option<usize> {
+        let here = self.hosts.get(candidate.name.as_str());
+        let beside = self.values.iter().filter_map(|(topology_key, values)| {
+            let value = candidate.labels.get(*topology_key)?;
+            values.get(value.as_str())
+        });
+        here.into_iter().chain(beside).min().copied()
     }
 }
 
@@ -129,9 +167,10 @@ impl Broken {
                 format!("{at}without a VM with {labels}, with which affinity {name} keeps it together")
             }
             Self::Repelled(number) => {
-                let Repelling { selector, topology_key } =
-                    request.repelling.iter().nth(number).cloned().unwrap_or_default();
-                let (at, labels) = (place(&topology_key), labels(&selector));
+                let Some(Repelling { selector, topology_key }) = request.repelling.iter().nth(number) else {
+                    return "beside a VM whose affinity keeps it apart".to_owned();
+                };
+                let (at, labels) = (place(topology_key), labels(selector));
                 format!("{at}with a VM whose affinity keeps it apart from VMs with {labels}")
             }
         }

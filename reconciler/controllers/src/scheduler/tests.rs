@@ -68,8 +68,8 @@ fn members(hosts: &[&str]) -> Members {
     members
 }
 
-fn group_of(members: Members) -> Beside {
-    Beside { members, ..Beside::default() }
+fn group_of(members: Members) -> PlacedVms {
+    PlacedVms { members, ..PlacedVms::default() }
 }
 
 fn chosen<'a>(wanted: &Request, with: &[&str], hosts: &'a [Candidate]) -> Result<&'a str, Unplaced> {
@@ -94,7 +94,7 @@ fn never(wanted: &Request, with: &[&str], hosts: &[Candidate]) -> (Reason, Strin
 fn the_host_with_the_largest_share_left_is_taken_or_with_packing_the_smallest() {
     let hosts = [host("a", 500), host("b", 900), host("c", 700)];
     assert_eq!(chosen(&request(100), &[], &hosts), Ok("b"));
-    let packed = choose(&request(100), &Beside::default(), hosts.iter(), PlacementPolicy::Pack);
+    let packed = choose(&request(100), &PlacedVms::default(), hosts.iter(), PlacementPolicy::Pack);
     assert_eq!(packed, Ok("a"));
 }
 
@@ -359,7 +359,7 @@ proptest! {
     ) {
         let key = if by_zone { ZONE } else { HOSTNAME_LABEL };
         let policy = if pack { PlacementPolicy::Pack } else { PlacementPolicy::Balance };
-        let mut beside = Beside::default();
+        let mut beside = PlacedVms::default();
         let mut taken = BTreeSet::new();
         for (cpus, memory) in preferences {
             let wanted = Request { cpus, memory: memory << 20, group: group(Enforcement::Required, key), ..Request::default() };

@@ -4,15 +4,14 @@ use std::collections::BTreeSet;
 
 use berth_api::VMStatus;
 
+use super::Step;
 use super::observe::Observed;
-use super::{Step, filters};
 use crate::context::Context;
 use crate::error::Error;
 
 /// Records which networks get which bridge, the addresses that guests may send from, and their leases, before any step is applied.
 pub(super) fn record(ctx: &Context, observed: &Observed) {
     ctx.networks.ports.keep_only(&observed.instances, &observed.read_ports);
-    ctx.index.read().filtering_groups = Some(filters::groups_in(&observed.wanted.firewall.filters));
     wake_leased(ctx, &ctx.networks.leases.record(&observed.leases));
     let mut applied = ctx.networks.applied();
     applied.bridges.clone_from(&observed.wanted.bridges);

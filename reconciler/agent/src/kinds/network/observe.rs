@@ -15,10 +15,10 @@ use berth_host::{
 use ipnet::IpNet;
 use kube::Client;
 
-use super::Step;
+use super::{Step, filters};
 use crate::context::Context;
 use crate::error::Error;
-use crate::index::{Tables, instance_of};
+use crate::index::{Index, Tables, instance_of};
 use crate::journal::{ForwardedAddress, Journal};
 use crate::key::ObjectName;
 use crate::networking::{
@@ -163,12 +163,12 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
         trusts_before_checks: !ctx.networks.checks.has_begun(),
     };
     // Read after the host, so that a VM that was bound meanwhile is included.
-    let mut wanted = wanted(&ctx.index.read(), &seen);
+    let mut wanted = wanted_now(&ctx.index, &seen);
     if wanted.bridges.values().any(|bridge| !bridges.contains(bridge)) {
         // Only a bridge that does not exist yet can conflict with the host's own ranges.
         facts = ctx.system.facts().await?;
         seen.ranges = &facts.ranges;
-        wanted = self::wanted(&ctx.index.read(), &seen);
+        wanted = wanted_now(&ctx.index, &seen);
     }
     let now = known_owners(&ctx.index.read());
     if !known.is_subset(&now) {
@@ -208,6 +208,15 @@ async fn has_wireguard(ctx: &Context) -> Result<bool, Error> {
     };
     let any_encrypted = || ctx.index.read().networks.all().any(|(_, network)| network.is_encrypted());
     Ok((may_have || any_encrypted()) && ctx.system.has_wireguard().await?)
+}
+
+/// Returns the desired state. The groups of its filters are recorded while the tables are locked: of a group that changes afterwards, it
+/// is known that it concerns this host.
+fn wanted_now(index: &Index, seen: &Actual<'_>) -> Desired {
+    let mut tables = index.read();
+    let wanted = wanted(&tables, seen);
+    tables.filtering_groups = Some(filters::groups_in(&wanted.firewall.filters));
+    wanted
 }
 
 /// The taps of guests, as recorded by this agent or by their journals.

@@ -15,7 +15,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::{
-    cache::affinity::Beside,
+    cache::affinity::PlacedVms,
     cache::architecture::OtherArchitecture,
     cache::capacity::Demand,
     cache::claims::Claim,
@@ -63,7 +63,7 @@ pub(super) struct Observed {
     /// The group it names, if that exists.
     pub(super) group: Option<Arc<PlacementGroup>>,
     /// The other VMs that count for its group and its rules.
-    pub(super) beside: Beside,
+    pub(super) beside: PlacedVms,
     /// The network of each interface, if it exists.
     pub(super) networks: Vec<Option<Arc<Network>>>,
     /// A security group that it names and that does not exist.
@@ -188,7 +188,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
             backup_folders: BTreeSet::new(),
             image_hosts: BTreeSet::new(),
             group: None,
-            beside: Beside::default(),
+            beside: PlacedVms::default(),
             networks,
             no_security_group: None,
             misnamed_address: None,
@@ -256,9 +256,9 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
 }
 
 /// Returns the other VMs that count for the placement of a VM without a host.
-fn beside(cache: &Cache, vm: &VM, group: Option<&PlacementGroup>) -> Beside {
+fn beside(cache: &Cache, vm: &VM, group: Option<&PlacementGroup>) -> PlacedVms {
     let (key, affinities) = (Key::of(vm), &cache.index.affinities);
-    Beside {
+    PlacedVms {
         // The VM itself has no host: every member counted is another VM.
         members: group.map(|group| cache.index.group_hosts(&Key::of(group))).unwrap_or_default(),
         selected: vm.affinity().iter().map(|rule| affinities.selected(&key, rule)).collect(),

@@ -24,7 +24,7 @@ use crate::{
     placement_hold::awaits_its_host,
     plan::{Dependency, Outcome, Plan, QueuePosition, Step, namesakes},
     scheduler,
-    scheduler::{AffinityRule, Group, Request},
+    scheduler::{AffinityRule, Group, NAMED_RULES, Request},
 };
 
 /// Chooses its host, or returns its needs.
@@ -243,8 +243,17 @@ pub(super) fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Bloc
         refused_by: observed.refused_by.as_ref().map(|(host, _)| host.clone()),
         group,
         affinity: affinity(vm),
-        repelling: observed.beside.repelling.keys().cloned().collect(),
+        repelling: observed.beside.repelling.keys().take(NAMED_RULES).cloned().collect(),
+        labels: labels_if_repelled_by_many(vm, observed),
     })
+}
+
+/// Returns its labels, if the request does not name all rules of other VMs that keep these apart from it.
+fn labels_if_repelled_by_many(vm: &VM, observed: &Observed) -> BTreeMap<String, String> {
+    match observed.beside.repelling.len() > NAMED_RULES {
+        true => vm.labels().clone(),
+        false => BTreeMap::new(),
+    }
 }
 
 /// Returns its rules about other VMs.

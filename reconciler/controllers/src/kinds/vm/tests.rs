@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::{
     batch::WriteBatch,
     cache::Cache,
-    cache::affinity::Beside,
+    cache::affinity::PlacedVms,
     cache::capacity::{Demand, HostCapacity},
     cache::claims::Claim,
     cache::shared_images::ForeignOriginal,
@@ -99,7 +99,7 @@ fn observed(disk: Option<Arc<Disk>>) -> Observed {
             obstacle: None,
         }],
         group: None,
-        beside: Beside::default(),
+        beside: PlacedVms::default(),
         networks: vec![Some(network())],
         no_security_group: None,
         policy: PlacementPolicy::Balance,

@@ -21,7 +21,7 @@ fn with(rule: &AffinityRule) -> Request {
 
 /// The host that is chosen while VMs that the rule selects are on these hosts, or the reason why there is none.
 fn chosen_beside(wanted: &Request, selected: &[&str], hosts: &[Candidate]) -> Result<String, String> {
-    let beside = Beside { selected: vec![members(selected)], ..Beside::default() };
+    let beside = PlacedVms { selected: vec![members(selected)], ..PlacedVms::default() };
     match choose(wanted, &beside, hosts.iter(), PlacementPolicy::Balance) {
         Ok(host) => Ok(host.to_owned()),
         Err(Unplaced::Now(text)) => Err(text),
@@ -87,12 +87,37 @@ fn a_required_rule_of_another_vm_keeps_those_that_it_selects_away() {
     let chosen = |topology_key: &str, at: &[&str]| {
         let wanted = Request { repelling: [against(topology_key)].into(), ..request(100) };
         let repelling = [(against(topology_key), members(at))].into();
-        let beside = Beside { repelling, ..Beside::default() };
+        let beside = PlacedVms { repelling, ..PlacedVms::default() };
         choose(&wanted, &beside, hosts().iter(), PlacementPolicy::Balance).map(str::to_owned)
     };
     assert_eq!(chosen(HOSTNAME_LABEL, &["a"]), Ok("b".to_owned()));
     assert_eq!(chosen(ZONE, &["a"]), Ok("c".to_owned()));
     let Err(Unplaced::Now(text)) = chosen(ZONE, &["a", "c"]) else { panic!("each zone has one") };
     assert!(text.contains("with a VM whose affinity keeps it apart from VMs with app=db"), "{text}");
-    assert_eq!(chosen("rack", &["a"]), Ok("a".to_owned()), "the host of that VM is of no rack");
+    assert_eq!(
+        chosen("rack", &["a"]),
+        Ok("b".to_owned()),
+        "that VM's host is of no rack, and refuses it all the same"
+    );
+}
+
+#[test]
+fn a_vm_that_thousands_of_rules_keep_away_is_refused_by_the_last_of_them_too() {
+    let rule = |number: usize| Repelling {
+        selector: [("app".to_owned(), "db".to_owned()), (format!("label-{number:04}"), "x".to_owned())]
+            .into(),
+        topology_key: HOSTNAME_LABEL.to_owned(),
+    };
+    let at = |number: usize| members(if number == 4999 { &["b"] } else { &["a"] });
+    let repelling: std::collections::BTreeMap<_, _> =
+        (0..5000).map(|number| (rule(number), at(number))).collect();
+    let wanted = Request { repelling: repelling.keys().take(NAMED_RULES).cloned().collect(), ..request(100) };
+    let beside = PlacedVms { repelling, ..PlacedVms::default() };
+    let chosen = |hosts: &[Candidate]| {
+        choose(&wanted, &beside, hosts.iter(), PlacementPolicy::Balance).map(str::to_owned)
+    };
+    assert_eq!(chosen(&hosts()), Ok("c".to_owned()));
+    let Err(Unplaced::Now(text)) = chosen(&hosts()[..2]) else { panic!("each host has one") };
+    assert!(text.contains("1 beside a VM whose affinity keeps it apart"), "{text}");
+    assert!(text.contains("1 with a VM whose affinity keeps it apart from VMs with app=db"), "{text}");
 }

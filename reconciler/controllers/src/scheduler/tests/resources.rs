@@ -75,7 +75,7 @@ fn a_vm_with_a_tpm_goes_to_a_host_that_can_emulate_one_and_waits_for_a_person_wi
     let tpm = Request { tpm: true, ..request(100) };
     let able = |name: &str| Candidate { tpm: true, ..host(name, 1000) };
     let chosen = |request: &Request, hosts: &[Candidate]| {
-        choose(request, &Beside::default(), hosts.iter(), PlacementPolicy::Balance).map(str::to_owned)
+        choose(request, &PlacedVms::default(), hosts.iter(), PlacementPolicy::Balance).map(str::to_owned)
     };
     assert_eq!(chosen(&tpm, &[host("a", 9000), able("b")]), Ok("b".to_owned()));
     assert_eq!(chosen(&request(100), &[host("a", 9000), able("b")]), Ok("a".to_owned()));
@@ -100,7 +100,7 @@ fn a_vm_with_a_vsock_device_goes_to_a_host_with_them_and_waits_for_a_person_with
     let vsock = Request { vsock: true, ..request(100) };
     let able = |name: &str| Candidate { vsock: true, ..host(name, 1000) };
     let chosen = |hosts: &[Candidate]| {
-        choose(&vsock, &Beside::default(), hosts.iter(), PlacementPolicy::Balance).map(str::to_owned)
+        choose(&vsock, &PlacedVms::default(), hosts.iter(), PlacementPolicy::Balance).map(str::to_owned)
     };
     assert_eq!(chosen(&[host("a", 9000), able("b")]), Ok("b".to_owned()));
     let Err(Unplaced::Never(Reason::NoHostWithVsock, text)) = chosen(&[host("a", 9000)]) else {
@@ -120,7 +120,7 @@ fn a_vm_on_an_encrypted_network_goes_to_a_host_with_wireguard_and_waits_for_a_pe
     let encrypted = Request { wireguard: true, ..request(100) };
     let able = Candidate { wireguard: true, ..host("b", 1000) };
     let chosen = |hosts: &[Candidate]| {
-        choose(&encrypted, &Beside::default(), hosts.iter(), PlacementPolicy::Balance).map(str::to_owned)
+        choose(&encrypted, &PlacedVms::default(), hosts.iter(), PlacementPolicy::Balance).map(str::to_owned)
     };
     assert_eq!(chosen(&[host("a", 9000), able.clone()]), Ok("b".to_owned()));
     let Err(Unplaced::Never(Reason::NotSupported, text)) = chosen(&[host("a", 9000)]) else {

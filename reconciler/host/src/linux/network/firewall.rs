@@ -123,10 +123,13 @@ impl Rules {
         let last = written.as_ref().filter(|last| last.is_of(before));
         let change = last.and_then(|last| last.change_members(firewall, ipv6_closed));
         let is_changed = match change {
-            Some(change) => submit(&change).await.is_ok(),
+            // A change that another program has made just before is undone by writing all rules.
+            Some(change) => {
+                submit(&change).await.is_ok() && generation::is_next(before, generation::current().await)
+            }
             None => false,
         };
-        // nftables refuses a range that overlaps one that the same transaction deletes.
+        // nftables may refuse a range that overlaps one that the same transaction deletes.
         if !is_changed {
             run(rules).await?;
         }
