@@ -63,8 +63,8 @@ use nix::unistd::{Uid, User};
 use tokio::sync::RwLock;
 
 use super::{
-    BackupFolderMapping, CephAccess, NewSnapshot, PciMapping, PoolFolderMapping, RbdPoolMapping, Result,
-    ShareMapping, SystemError, UsbMapping, VgpuMapping, VolumeFacts,
+    BackupFolderMapping, CephAccess, PciMapping, PoolFolderMapping, RbdPoolMapping, Result, ShareMapping,
+    SystemError, UsbMapping, VgpuMapping, VolumeFacts,
 };
 use backup_folders::BackupFolders;
 pub use backups::{EntryFacts, ObjectStore, RepositoryEntry, RepositoryReader};
@@ -81,7 +81,7 @@ use network::{LinuxNetworks, UplinkChoice};
 pub use network::{bridge_mac, relay_link};
 use passthrough::{HostKernel, Passthrough};
 use pool_folders::PoolFolders;
-use rbd::{RbdPool, RbdPools};
+use rbd::RbdPools;
 use shares::Shares;
 use usb_devices::UsbPassthrough;
 use users::Users;
@@ -290,23 +290,6 @@ impl LinuxSystem {
     async fn trash_clock(&self) -> Result<u64> {
         let volumes = self.volumes.clone();
         blocking(move || volumes.trash_clock()).await
-    }
-
-    /// Returns the pool of Ceph that all of these snapshots are in. None: none of them is in one.
-    ///
-    /// *Errors*: [`SystemError::Invalid`] if only some are: they could not be of one moment.
-    fn rbd_of(&self, snapshots: &[NewSnapshot]) -> Result<Option<&Arc<RbdPool>>> {
-        let Some(first) = snapshots.iter().find(|new| self.rbd.get(&new.pool).is_some()) else {
-            return Ok(None);
-        };
-        match snapshots.iter().all(|new| new.pool == first.pool) {
-            true => Ok(self.rbd.get(&first.pool)),
-            false => Err(SystemError::Invalid {
-                what: "storage pool",
-                value: first.pool.clone(),
-                why: "it is of type RBD: a VM has snapshots if all of its disks are in this pool, or none",
-            }),
-        }
     }
 
     /// Adds how QEMU opens the volume's file.

@@ -39,7 +39,9 @@ use super::files::{Space, blocking};
 use super::layout::Layout;
 use super::program::Output;
 use super::qemu_img::QEMU_IMG;
-use crate::{CephAccess, PoolFolderFacts, PoolFolderMapping, RbdPoolMapping, SharedPool, SystemError};
+use crate::{
+    CephAccess, NewSnapshot, PoolFolderFacts, PoolFolderMapping, RbdPoolMapping, SharedPool, SystemError,
+};
 pub(super) use client::lend;
 use client::{Client, PATIENCE, is_absent};
 
@@ -225,6 +227,21 @@ impl RbdPools {
         match self.get(pool) {
             Some(_) => Err(SystemError::Invalid { what: "storage pool", value: pool.to_owned(), why }),
             None => Ok(()),
+        }
+    }
+
+    /// Returns the pool of Ceph that all of these snapshots are in. None: none of them is in one.
+    ///
+    /// *Errors*: [`SystemError::Invalid`] if only some are: they could not be of one moment.
+    pub(super) fn of_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<Option<&Arc<RbdPool>>> {
+        let Some(first) = snapshots.iter().find(|new| self.get(&new.pool).is_some()) else { return Ok(None) };
+        match snapshots.iter().all(|new| new.pool == first.pool) {
+            true => Ok(self.get(&first.pool)),
+            false => Err(SystemError::Invalid {
+                what: "storage pool",
+                value: first.pool.clone(),
+                why: "it is of type RBD: a VM has snapshots if all of its disks are in this pool, or none",
+            }),
         }
     }
 

@@ -231,7 +231,7 @@ impl Volumes for LinuxSystem {
     }
 
     async fn begin_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {
-        if let Some(rbd) = self.rbd_of(snapshots)? {
+        if let Some(rbd) = self.rbd.of_snapshots(snapshots)? {
             return rbd.begin_snapshots(snapshots).await;
         }
         let (new, pools) = (snapshots.to_vec(), snapshots.iter().map(|new| new.pool.clone()).collect());
@@ -243,7 +243,7 @@ impl Volumes for LinuxSystem {
     }
 
     async fn take_closed(&self, snapshots: &[NewSnapshot]) -> Result<()> {
-        match self.rbd_of(snapshots)? {
+        match self.rbd.of_snapshots(snapshots)? {
             Some(rbd) => rbd.take_closed(snapshots).await,
             None => Ok(()),
         }
