@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::super::files::{self, blocking, failed};
 use super::super::layout::{check_name, is_name};
 use super::super::program::Output;
-use super::client::{Client, PATIENCE, is_absent};
+use super::client::{Client, is_absent};
 use super::volumes::damaged;
 use super::{RbdPool, Result, locked, replies};
 use crate::{MOST_SNAPSHOTS, NewSnapshot, SnapshotFacts, SystemError, Taken, VolumeFacts, VolumeOwner};
@@ -29,6 +29,8 @@ use crate::{MOST_SNAPSHOTS, NewSnapshot, SnapshotFacts, SystemError, Taken, Volu
 const COLLECT_EVERY: Duration = Duration::from_secs(60);
 /// How long the snapshot for a copy waits for the copy.
 const COPY_WITHIN: SignedDuration = SignedDuration::from_secs(600);
+/// How long a change of a snapshot may take: a client that was killed has the lock of the image for half a minute.
+pub(super) const LOCKED_FOR: Duration = Duration::from_secs(40);
 /// The beginning of the identity of a snapshot that is taken for a copy. The rest is the identity of the copy's volume.
 const FOR_COPY: &str = "c-";
 
@@ -112,7 +114,7 @@ impl RbdPool {
                 (true, true) | (false, false) => {}
                 (false, true) => {
                     let spec = self.snapshot_spec(&note.volume_id, &note.id);
-                    self.must(&["snap", "rm", "--no-progress", &spec], PATIENCE * 4).await?;
+                    self.must(&["snap", "rm", "--no-progress", &spec], LOCKED_FOR).await?;
                 }
             }
             self.write_snapshot_note(&SnapshotNote { begun: Timestamp::now(), ..note.clone() }).await?;
@@ -164,7 +166,7 @@ impl RbdPool {
         for new in all {
             if !self.snapshot_sizes(&new.volume).await?.contains_key(&new.id) {
                 let spec = self.snapshot_spec(&new.volume, &new.id);
-                self.must(&["snap", "create", "--no-progress", &spec], PATIENCE * 4).await?;
+                self.must(&["snap", "create", "--no-progress", &spec], LOCKED_FOR).await?;
             }
         }
         Ok(())
@@ -208,11 +210,11 @@ impl RbdPool {
         if self.snapshot_sizes(volume).await?.contains_key(id) {
             let spec = self.snapshot_spec(volume, id);
             // One that no disk was made from is not protected.
-            let unprotected = self.rbd_within(&["snap", "unprotect", &spec], PATIENCE * 4).await?;
+            let unprotected = self.rbd_within(&["snap", "unprotect", &spec], LOCKED_FOR).await?;
             if is_busy(&unprotected) {
                 return Ok(());
             }
-            let removed = self.rbd_within(&["snap", "rm", "--no-progress", &spec], PATIENCE * 4).await?;
+            let removed = self.rbd_within(&["snap", "rm", "--no-progress", &spec], LOCKED_FOR).await?;
             if is_busy(&removed) {
                 return Ok(());
             }

@@ -22,7 +22,8 @@ use super::super::volumes::wanted_size;
 use super::client::{Client, LONG, PATIENCE, is_absent};
 use super::images::{FEATURES, bytes};
 use super::note::Note;
-use super::{RbdPool, Result, locked, replies};
+use super::snapshots::LOCKED_FOR;
+use super::{CLIENTS, RbdPool, Result, locked, replies};
 use crate::{ImageFacts, NewVolume, SnapshotFacts, SystemError, TrashedVolume, VolumeFacts, VolumeOwner};
 
 /// How long the deletion of images waits after one that failed.
@@ -119,6 +120,10 @@ impl RbdPool {
             self.must(&["create", "--size", &wanted, "--image-feature", FEATURES, &spec], PATIENCE * 4)
                 .await?;
         }
+        // A clone has the metadata of the image that it is one of, and would be taken from the clients of that.
+        if self.entry(&image, CLIENTS).await?.is_some() {
+            self.must(&["image-meta", "remove", &spec, CLIENTS], PATIENCE).await?;
+        }
         self.set_meta(&image, &note.text()).await?;
         if self.size(&image).await?.is_some_and(|now| now < size) {
             self.must(&["resize", "--no-progress", "--size", &wanted, &spec], PATIENCE * 4).await?;
@@ -129,7 +134,7 @@ impl RbdPool {
     /// Protects a snapshot, as one of which volumes are clones has to be. Returns it as `rbd` names it.
     async fn protect(&self, snapshot: &SnapshotFacts) -> Result<String> {
         let spec = self.snapshot_spec(&snapshot.volume, &snapshot.id);
-        let done = self.rbd_within(&["snap", "protect", &spec], PATIENCE * 4).await?;
+        let done = self.rbd_within(&["snap", "protect", &spec], LOCKED_FOR).await?;
         match done.ok || done.stderr.contains("already protected") {
             true => Ok(spec),
             false => Err(Client::failed(&done)),
