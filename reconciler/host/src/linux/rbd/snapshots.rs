@@ -135,6 +135,10 @@ impl RbdPool {
         }
         let volume = self.volume(&new.volume).await?;
         let volume = volume.ok_or_else(|| SystemError::VolumeLost { id: new.volume.clone() })?;
+        if volume.restoring {
+            let detail = "it is being restored from a snapshot in Ceph";
+            return Err(SystemError::VolumeBusy { id: new.volume.clone(), detail });
+        }
         let note = match self.snapshot_note(&new.id).await? {
             Some(note) if note.volume_id != new.volume => {
                 return Err(damaged(&new.id, "it was begun of another volume"));
