@@ -272,8 +272,8 @@ pub struct ImageSnapshot {
 /// Has QEMU take snapshots of images of Ceph, all at one moment, in one transaction: it has the locks of the images. The guest waits
 /// meanwhile. Each disk goes on in its image.
 ///
-/// *Errors*: also if an image has a snapshot of this name. Those that were taken before the error may stay in Ceph: QEMU 7.2 does not remove
-/// them there.
+/// *Errors*: also if an image has a snapshot of this name. Those that were taken before the error may stay in
+/// Ceph.
 pub async fn snapshot_images(qmp: &Qmp, snapshots: &[ImageSnapshot]) -> Result<(), BlockError> {
     let present = disks(qmp).await?;
     let mut actions = Vec::new();

@@ -339,7 +339,7 @@ fn is_busy(output: &Output) -> bool {
 mod tests {
     use super::super::super::layout::Layout;
     use super::*;
-    use crate::CephAccess;
+    use crate::{CephAccess, RbdPoolMapping};
 
     fn note(id: &str) -> SnapshotNote {
         let begun = Timestamp::UNIX_EPOCH;
@@ -367,7 +367,7 @@ mod tests {
     #[tokio::test]
     async fn notes_of_snapshots_are_beside_those_of_volumes() {
         let folder = tempfile::tempdir().expect("a folder");
-        let mapping = "fast=vms/site".parse().expect("a mapping");
+        let mapping: RbdPoolMapping = "fast=vms/site".parse().expect("a mapping");
         let pool = RbdPool::new(&Layout::new(folder.path()), mapping, CephAccess::default(), None);
         assert_eq!(pool.snapshot_spec("v-1", "s-1"), "vms/site/berth-v-1@s-1");
         assert!(pool.with_snapshots().await.expect("listed").is_empty());
