@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::super::files::{self, blocking, failed};
 use super::super::layout::{check_name, is_name};
 use super::super::program::Output;
-use super::client::{Client, is_absent};
+use super::client::{Client, LOCKED_FOR, is_absent};
 use super::volumes::damaged;
 use super::{RbdPool, Result, locked, replies};
 use crate::{MOST_SNAPSHOTS, NewSnapshot, SnapshotFacts, SystemError, Taken, VolumeFacts, VolumeOwner};
@@ -29,8 +29,6 @@ use crate::{MOST_SNAPSHOTS, NewSnapshot, SnapshotFacts, SystemError, Taken, Volu
 const COLLECT_EVERY: Duration = Duration::from_secs(60);
 /// How long the snapshot for a copy waits for the copy.
 const COPY_WITHIN: SignedDuration = SignedDuration::from_secs(600);
-/// How long a change of a snapshot may take: a client that was killed has the lock of the image for half a minute.
-pub(super) const LOCKED_FOR: Duration = Duration::from_secs(40);
 /// The beginning of the identity of a snapshot that is taken for a copy. The rest is the identity of the copy's volume.
 const FOR_COPY: &str = "c-";
 

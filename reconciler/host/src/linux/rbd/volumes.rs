@@ -19,10 +19,9 @@ use jiff::Timestamp;
 use super::super::files::{self, blocking, failed};
 use super::super::layout::{check_name, is_name};
 use super::super::volumes::wanted_size;
-use super::client::{Client, LONG, PATIENCE, is_absent};
+use super::client::{Client, LOCKED_FOR, LONG, PATIENCE, is_absent};
 use super::images::{FEATURES, bytes};
 use super::note::Note;
-use super::snapshots::LOCKED_FOR;
 use super::{CLIENTS, RbdPool, Result, locked, replies};
 use crate::{ImageFacts, NewVolume, SnapshotFacts, SystemError, TrashedVolume, VolumeFacts, VolumeOwner};
 
