@@ -177,6 +177,14 @@ impl Ceph {
         serde_json::from_str(&text).with_context(|| format!("rbd info: {text}"))
     }
 
+    /// The snapshots of an image, by name.
+    pub fn snapshots(&self, image: &str) -> Result<Vec<String>> {
+        let text = self.site.rbd(&["snap", "ls", "--format", "json", &format!("{POOL}/{image}")])?;
+        let found: Value = serde_json::from_str(&text).with_context(|| format!("rbd snap ls: {text}"))?;
+        let found = found.as_array().cloned().unwrap_or_default();
+        Ok(found.iter().filter_map(|snapshot| snapshot["name"].as_str().map(str::to_owned)).collect())
+    }
+
     /// The clients that have an image open, by address.
     pub fn clients(&self, image: &str) -> Result<Vec<String>> {
         let text = self.site.rbd(&["status", "--format", "json", &format!("{POOL}/{image}")])?;

@@ -56,6 +56,11 @@ pub fn attachment(name: &str, vm: &str, disk: &str) -> Value {
     object("HotswapDiskAttachment", name, &json!({"vm": vm, "disk": disk}))
 }
 
+/// A VMSnapshot.
+pub fn vm_snapshot(name: &str, vm: &str) -> Value {
+    object("VMSnapshot", name, &json!({"vm": vm}))
+}
+
 /// A SnapshotSchedule of one VM that keeps the snapshots of a week.
 pub fn schedule(name: &str, schedule: &str, vm: &str) -> Value {
     object("SnapshotSchedule", name, &json!({"schedule": schedule, "vms": [vm], "keep": {"daily": 7}}))

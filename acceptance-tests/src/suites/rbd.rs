@@ -1,5 +1,7 @@
-//! A pool in a Ceph cluster with the small guest: its disks, their growth, a VM that moves, a monitor that is away, and a host that is lost
-//! while its QEMU runs on and still reaches Ceph.
+//! A pool in a Ceph cluster with the small guest: its disks, their growth, a VM that moves, a monitor that is away, a host that is lost
+//! while its QEMU runs on and still reaches Ceph, and snapshots.
+
+mod snapshots;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,6 +127,10 @@ fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestI
             held.and(ended)
         },
     );
+    report.case(
+        "a snapshot of its disks while it runs: a disk from it and a restore have its data, and it is deleted",
+        || snapshots::case(fleet, ceph, &guest),
+    );
     report.case("its deletion leaves neither of its disks in Ceph", || deleted(ceph, &guest));
     Ok(())
 }
@@ -228,7 +234,7 @@ fn grows(fleet: &Fleet, ceph: &Ceph, guest: &mut Guest) -> Result<()> {
     guest.project.write("terraform.tfvars.json", &guest.variables.to_string())?;
     guest.project.apply()?;
     wait::until("the guest to see the new size", SOON, || {
-        let line = line_of_data(fleet, LOST, &guest.address)?;
+        let line = line_of(fleet, LOST, &guest.address, DATA)?;
         ensure!(field(&line, "size")? == (128 << 20).to_string(), "{line}");
         Ok(())
     })?;
@@ -356,13 +362,23 @@ fn page(fleet: &Fleet, host: &str, address: &str, path: &str) -> Result<String> 
 
 /// Writes to the data disk while the guest is on the host that is lost later. Returns the checksum.
 fn write(fleet: &Fleet, guest: &Guest, seed: u8) -> Result<String> {
-    let path = format!("/cgi-bin/write?dev={}&seed={seed}", device(fleet, LOST, guest)?);
-    Ok(field(&page(fleet, LOST, &guest.address, &path)?, "sha256")?.to_owned())
+    write_on(fleet, LOST, guest, seed)
+}
+
+fn write_on(fleet: &Fleet, host: &str, guest: &Guest, seed: u8) -> Result<String> {
+    let path = format!("/cgi-bin/write?dev={}&seed={seed}", device(fleet, host, guest)?);
+    Ok(field(&page(fleet, host, &guest.address, &path)?, "sha256")?.to_owned())
 }
 
 /// The checksum of what the guest reads from its data disk.
 fn sum(fleet: &Fleet, host: &str, guest: &Guest) -> Result<String> {
-    let path = format!("/cgi-bin/sum?dev={}", device(fleet, host, guest)?);
+    sum_of(fleet, host, guest, DATA)
+}
+
+/// The checksum of what it reads from another disk.
+fn sum_of(fleet: &Fleet, host: &str, guest: &Guest, disk: &str) -> Result<String> {
+    let line = line_of(fleet, host, &guest.address, disk)?;
+    let path = format!("/cgi-bin/sum?dev={}", field(&line, "name")?);
     Ok(field(&page(fleet, host, &guest.address, &path)?, "sha256")?.to_owned())
 }
 
@@ -372,12 +388,12 @@ fn boot_of(fleet: &Fleet, host: &str, guest: &Guest) -> Result<String> {
 
 /// The name by which the guest knows its data disk. It may have another one after each boot.
 fn device(fleet: &Fleet, host: &str, guest: &Guest) -> Result<String> {
-    Ok(field(&line_of_data(fleet, host, &guest.address)?, "name")?.to_owned())
+    Ok(field(&line_of(fleet, host, &guest.address, DATA)?, "name")?.to_owned())
 }
 
-/// The guest's line on its data disk.
-fn line_of_data(fleet: &Fleet, host: &str, address: &str) -> Result<String> {
-    let disk = fleet.kubectl().object("disk", DATA)?;
+/// The guest's line on one of its disks.
+fn line_of(fleet: &Fleet, host: &str, address: &str, disk: &str) -> Result<String> {
+    let disk = fleet.kubectl().object("disk", disk)?;
     let serial = disk["status"]["serial"].as_str().context("the disk has no serial")?;
     let text = page(fleet, host, address, "/cgi-bin/disks")?;
     let line = text.lines().find(|line| field(line, "serial").is_ok_and(|found| found == serial));

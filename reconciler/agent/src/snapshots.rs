@@ -11,6 +11,8 @@
 //! switched to all overlays in one transaction, and without a machine no volume is written meanwhile. Volumes that were written
 //! after an interruption in between are refused: [`SystemError::NotOneMoment`], [`BlockError::NotOneMoment`].
 //!
+//! A volume in Ceph has no overlay: QEMU takes the snapshot of its image in the place of a switch, or `rbd` does while nothing writes to it.
+//!
 //! With the memory of the guest: see [`memory`].
 //!
 //! [`BlockError::NotOneMoment`]: berth_qemu::block::BlockError::NotOneMoment
@@ -20,7 +22,8 @@ mod paused;
 
 use berth_api::{Disk, DiskSnapshot};
 use berth_host::{NewSnapshot, SystemError, Taken, VolumeFacts};
-use berth_qemu::machine::DiskSpec;
+use berth_qemu::block::ImageSnapshot;
+use berth_qemu::machine::{DiskSpec, RbdImage};
 use berth_qemu::power::RunState;
 
 use crate::context::Context;
@@ -50,14 +53,16 @@ pub(crate) async fn take(ctx: &Context, all: &[NewSnapshot]) -> Result<(), Error
     if pending.is_empty() {
         return Ok(());
     }
+    let (open, closed): (Vec<&(&NewSnapshot, VolumeFacts)>, Vec<_>) = pending
+        .iter()
+        .copied()
+        .partition(|(_, volume)| writer.as_ref().is_some_and(|writer| writer.volumes.contains(&volume.id)));
     let frozen = match &writer {
-        Some(writer) => {
-            let volumes = pending.iter().map(|(_, volume)| volume);
-            let open: Vec<_> = volumes.filter(|volume| writer.volumes.contains(&volume.id)).collect();
-            writer.switch(ctx, &open).await?
-        }
+        // All of them are in Ceph before the first one is finished.
+        Some(writer) => writer.switch(ctx, &open, pending.len() < parts.len()).await?,
         None => false,
     };
+    take_closed(ctx, &closed).await?;
     let taken = match parts.iter().find(|part| !is_pending(part)) {
         // A crash came between the first and the last.
         Some((new, _)) => ctx.system.snapshot(&new.pool, &new.id).await?.and_then(|facts| facts.taken),
@@ -68,6 +73,16 @@ pub(crate) async fn take(ctx: &Context, all: &[NewSnapshot]) -> Result<(), Error
         ctx.system.finish_snapshot(&new.pool, &new.id, &taken).await?;
     }
     Ok(())
+}
+
+/// Takes snapshots of images in Ceph to which no machine writes.
+async fn take_closed(ctx: &Context, parts: &[&(&NewSnapshot, VolumeFacts)]) -> Result<(), Error> {
+    let in_ceph = parts.iter().filter(|(_, volume)| RbdImage::is_rbd(&volume.path));
+    let closed: Vec<NewSnapshot> = in_ceph.map(|(new, _)| (*new).clone()).collect();
+    match closed.is_empty() {
+        true => Ok(()),
+        false => Ok(ctx.system.take_closed(&closed).await?),
+    }
 }
 
 /// Has the files of deleted snapshots merged, except those that a copy, an image or a backup is still to be made from.
@@ -160,15 +175,31 @@ fn is_only_read(state: &MachineState, volume: &str) -> bool {
 }
 
 impl Writer {
-    /// Has the machine continue in the new files of its volumes. Returns whether the guest's file systems were frozen meanwhile.
-    async fn switch(&self, ctx: &Context, volumes: &[&VolumeFacts]) -> Result<bool, Error> {
-        let overlays = self.overlays(ctx, volumes).await?;
-        if overlays.is_empty() {
+    /// Has the machine continue in the new files of its volumes, or take the snapshots of those in Ceph, unless they are there. Returns
+    /// whether the guest's file systems were frozen meanwhile.
+    async fn switch(
+        &self,
+        ctx: &Context,
+        parts: &[&(&NewSnapshot, VolumeFacts)],
+        are_in_ceph: bool,
+    ) -> Result<bool, Error> {
+        let is_image = |volume: &VolumeFacts| RbdImage::is_rbd(&volume.path);
+        let files = parts.iter().map(|(_, volume)| volume).filter(|volume| !is_image(volume));
+        let overlays = self.overlays(ctx, &files.collect::<Vec<_>>()).await?;
+        let images = parts.iter().filter(|(_, volume)| is_image(volume) && !are_in_ceph);
+        let images: Vec<ImageSnapshot> = images
+            .map(|(new, volume)| ImageSnapshot { disk: volume.id.clone(), name: new.id.clone() })
+            .collect();
+        if overlays.is_empty() && images.is_empty() {
             return Ok(false);
         }
         let freezes = self.state.run_state == RunState::Running;
         let frozen = freezes && freeze(&self.machine).await;
-        let switched = self.machine.continue_in_overlays(overlays).await;
+        // The host has begun either kind only.
+        let switched = match images.is_empty() {
+            true => self.machine.continue_in_overlays(overlays).await,
+            false => self.machine.snapshot_images(images).await.map(|()| true),
+        };
         // Also after a failure to freeze, and after a crash in between: whether the guest is frozen is not known then.
         if freezes {
             thaw(&self.machine, frozen).await;

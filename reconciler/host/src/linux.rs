@@ -299,11 +299,6 @@ impl LinuxSystem {
         blocking(move || volumes.trash_clock()).await
     }
 
-    /// Refuses snapshots in pools of Ceph.
-    fn refuse_snapshots(&self, pool: &str) -> Result<()> {
-        self.rbd.refuse(pool, "a pool of type RBD has no snapshots of disks")
-    }
-
     /// Adds how QEMU opens the volume's file.
     async fn with_cache(&self, volume: VolumeFacts) -> Result<VolumeFacts> {
         let io_uring = self.host.installation().await.is_ok_and(|installation| installation.io_uring);

@@ -158,6 +158,10 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// *Errors*: those of [`Volumes::begin_snapshots`], as far as they are known before.
     async fn check_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<()>;
 
+    /// Takes those of these snapshots, which were begun, that QEMU has to take itself, of volumes that it does not write to now: those in
+    /// Ceph, in which the volume's image stays the same. Does nothing for others, and for those that are taken.
+    async fn take_closed(&self, snapshots: &[NewSnapshot]) -> Result<()>;
+
     /// Whether the volume continues in an overlay on this very snapshot, and nothing was written to it: it has the data of the snapshot.
     async fn is_as_in_snapshot(&self, pool: &str, volume: &str, snapshot: &str) -> Result<bool>;
 
@@ -183,13 +187,13 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     async fn merge_snapshots(&self, kept: &BTreeSet<String>) -> Result<Option<Merged>>;
 
     /// Gives a volume that no QEMU has open the data of a snapshot of it. The data that it had is a volume of its own in the
-    /// pool's trash. Does nothing for a restore that was done before.
+    /// pool's trash; in Ceph it is gone. Does nothing for a restore that was done before.
     ///
     /// *Errors*: [`SystemError::VolumeBusy`] while a QEMU writes to it or a snapshot of it is not finished;
     /// [`SystemError::SnapshotLost`]; [`SystemError::NoSpace`], with the volume as it was.
     async fn restore_snapshot(&self, restore: &NewRestore) -> Result<VolumeFacts>;
 
-    /// Moves the data from before an interrupted restore to the trash. Does nothing if none was interrupted.
+    /// Moves the data from before an interrupted restore to the trash; in Ceph, finishes the restore. Does nothing if none was interrupted.
     async fn finish_restore(&self, pool: &str, id: &str) -> Result<()>;
 }
 

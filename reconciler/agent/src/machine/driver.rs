@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_qemu::balloon::{self, Balloon};
-use berth_qemu::block::{self, Devices, DiskUse, IoLimits, Observation, Unplugged};
+use berth_qemu::block::{self, Devices, DiskUse, ImageSnapshot, IoLimits, Observation, Unplugged};
 use berth_qemu::cdrom::{self, Changed};
 use berth_qemu::machine::{DiskSpec, Medium, NicSpec};
 use berth_qemu::memory::Growth;
@@ -58,6 +58,7 @@ pub(super) enum Command {
     },
     /// Whether the disk has been switched just now.
     ContinueInOverlays(Vec<DiskSpec>, oneshot::Sender<Result<bool, MachineError>>),
+    SnapshotImages(Vec<ImageSnapshot>, Reply),
     ShortenChain(Box<DiskSpec>, Reply),
     SetLimits {
         id: String,
@@ -261,6 +262,9 @@ impl Driver {
             }
             Command::ContinueInOverlays(disks, reply) => {
                 let _ = reply.send(self.continue_in_overlays(&disks).await);
+            }
+            Command::SnapshotImages(snapshots, reply) => {
+                let _ = reply.send(self.snapshot_images(&snapshots).await);
             }
             Command::ShortenChain(disk, reply) => {
                 let _ = reply.send(self.shorten_chain(&disk).await);
@@ -555,6 +559,11 @@ impl Driver {
     async fn continue_in_overlays(&self, disks: &[DiskSpec]) -> Result<bool, MachineError> {
         self.allowed(Action::ContinueInOverlays).await?;
         Ok(block::continue_in_overlays(&self.qmp, disks).await?)
+    }
+
+    async fn snapshot_images(&self, snapshots: &[ImageSnapshot]) -> Result<(), MachineError> {
+        self.allowed(Action::ContinueInOverlays).await?;
+        Ok(block::snapshot_images(&self.qmp, snapshots).await?)
     }
 
     async fn shorten_chain(&self, disk: &DiskSpec) -> Result<(), MachineError> {

@@ -1,7 +1,7 @@
 //! The requests that a machine takes: of its driver, and of the task that talks with its guest.
 
 use berth_qemu::balloon::Balloon;
-use berth_qemu::block::{DiskUse, IoLimits, Unplugged};
+use berth_qemu::block::{DiskUse, ImageSnapshot, IoLimits, Unplugged};
 use berth_qemu::cdrom::Changed;
 use berth_qemu::machine::{DiskSpec, Medium, NicSpec};
 use tokio::sync::oneshot;
@@ -189,6 +189,11 @@ impl Machine {
     /// Has disks continue in these overlays on their present files, at one moment. Returns whether they were switched just now.
     pub(crate) async fn continue_in_overlays(&self, disks: Vec<DiskSpec>) -> Result<bool, MachineError> {
         self.ask(|reply| Command::ContinueInOverlays(disks, reply)).await
+    }
+
+    /// Has QEMU take snapshots of images of Ceph that it has open, at one moment.
+    pub(crate) async fn snapshot_images(&self, snapshots: Vec<ImageSnapshot>) -> Result<(), MachineError> {
+        self.ask(|reply| Command::SnapshotImages(snapshots, reply)).await
     }
 
     /// Has a disk read through the chain of files of this one, which is shorter than its present one.

@@ -381,12 +381,8 @@ fn has_snapshots(cache: &Cache, disk: &Disk) -> bool {
     })
 }
 
-/// Whether a Disk, also of a namespace that this one is shared with, is to be a copy of it. One that is never made holds up nothing: it gets no
-/// access, or the pool is in Ceph, which has no copies.
+/// Whether a Disk, also of a namespace that this one is shared with, is to be a copy of it. One that gets no access holds up nothing.
 fn is_to_be_copied(cache: &Cache, disk: &Disk) -> bool {
-    if is_in_ceph(cache, disk) {
-        return false;
-    }
     let (name, namespace) = (disk.name_any(), disk.namespace().unwrap_or_default());
     cache.tables.disks.all().any(|other| {
         let is_made = other.status.as_ref().is_some_and(|status| status.size.is_some());

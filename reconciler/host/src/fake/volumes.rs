@@ -497,6 +497,10 @@ impl Volumes for FakeSystem {
         self.call("check_snapshots", async { self.check(new) }).await
     }
 
+    async fn take_closed(&self, _: &[NewSnapshot]) -> Result<()> {
+        self.call("take_closed", async { Ok(()) }).await
+    }
+
     async fn is_as_in_snapshot(&self, _: &str, volume: &str, snapshot: &str) -> Result<bool> {
         let work = async {
             let state = self.state();

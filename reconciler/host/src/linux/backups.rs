@@ -69,6 +69,7 @@ impl LinuxSystem {
         if let Some(facts) = stored.facts().await? {
             return Ok(facts);
         }
+        self.rbd.refuse(&new.pool, "disks in a pool of type RBD are not backed up")?;
         let (pool, snapshot) = (new.pool.clone(), new.snapshot.clone());
         let (taken, chain, key) = self
             .on_pool(&new.pool, move |volumes| {
@@ -254,6 +255,7 @@ impl Backups for LinuxSystem {
     }
 
     async fn open_snapshot(&self, pool: &str, snapshot: &str) -> Result<Box<dyn DiskReader>> {
+        self.rbd.refuse(pool, "the data of snapshots in a pool of type RBD is not read")?;
         let (of_pool, id) = (pool.to_owned(), snapshot.to_owned());
         let opened = self
             .on_pool(pool, move |volumes| {

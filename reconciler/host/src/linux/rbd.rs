@@ -3,10 +3,12 @@
 //! ```text
 //!  <state>/rbd/<pool>/ceph.conf, keyring     copies of the administrator's files
 //!                     volumes/<id>.json      a note for each volume of this host
+//!                     snapshots/<id>.json    a note for each snapshot of these
 //!  <state>/rbd/.import-<pool>/socket         of the program that reads an Image which is imported
 //!  in the pool of Ceph:
 //!      berth-pool                            the marker, with the identity of the storage pool
 //!      berth-<id>                            the image of a volume, with a copy of its note in its metadata
+//!      berth-<id>@<snapshot>                 a snapshot of it
 //!      berth-image-<digest>@base             the content of an Image, of which volumes are clones
 //!      berth-import-<host>-<digest>          one that is being written
 //! ```
@@ -19,6 +21,8 @@ mod fence;
 mod images;
 mod note;
 mod replies;
+mod restores;
+mod snapshots;
 mod unfinished;
 mod volumes;
 
@@ -35,7 +39,9 @@ use super::files::{Space, blocking};
 use super::layout::Layout;
 use super::program::Output;
 use super::qemu_img::QEMU_IMG;
-use crate::{CephAccess, PoolFolderFacts, PoolFolderMapping, RbdPoolMapping, SharedPool, SystemError};
+use crate::{
+    CephAccess, NewSnapshot, PoolFolderFacts, PoolFolderMapping, RbdPoolMapping, SharedPool, SystemError,
+};
 pub(super) use client::lend;
 use client::{Client, PATIENCE, is_absent};
 
@@ -88,8 +94,10 @@ pub(super) struct RbdPool {
     making: Mutex<BTreeSet<String>>,
     /// Held while a volume goes to the trash, comes back or is marked as being deleted.
     trashing: tokio::sync::Mutex<()>,
-    /// Held while images of volumes are deleted.
+    /// Held while images of volumes, or snapshots of which volumes were clones, are deleted.
     removing: Arc<tokio::sync::Mutex<()>>,
+    /// When it was looked last whether such snapshots can be deleted.
+    collected: Mutex<Option<Instant>>,
 }
 
 impl RbdPools {
@@ -160,7 +168,7 @@ impl RbdPools {
     /// Checks that those of these disks that are in Ceph are this host's still, by the metadata of their images: another host may have taken
     /// them from this one, of which a machine would be a second writer.
     ///
-    /// *Errors*: [`SystemError::VolumeLost`], [`SystemError::PoolAway`].
+    /// *Errors*: [`SystemError::VolumeLost`], [`SystemError::PoolAway`]; [`SystemError::VolumeBusy`] while one is being restored.
     pub(super) async fn ensure_own(&self, disks: &[DiskSpec]) -> Result<()> {
         for disk in disks {
             if !RbdImage::is_rbd(&disk.file) {
@@ -168,6 +176,10 @@ impl RbdPools {
             }
             let mut is_own = false;
             for pool in self.all() {
+                if pool.restoring(&disk.id).await?.is_some() {
+                    let detail = "it is being restored from a snapshot in Ceph";
+                    return Err(SystemError::VolumeBusy { id: disk.id.clone(), detail });
+                }
                 is_own = is_own || pool.is_own(&disk.id).await?;
             }
             if !is_own {
@@ -218,6 +230,21 @@ impl RbdPools {
         }
     }
 
+    /// Returns the pool of Ceph that all of these snapshots are in. None: none of them is in one.
+    ///
+    /// *Errors*: [`SystemError::Invalid`] if only some are: they could not be of one moment.
+    pub(super) fn of_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<Option<&Arc<RbdPool>>> {
+        let Some(first) = snapshots.iter().find(|new| self.get(&new.pool).is_some()) else { return Ok(None) };
+        match snapshots.iter().all(|new| new.pool == first.pool) {
+            true => Ok(self.get(&first.pool)),
+            false => Err(SystemError::Invalid {
+                what: "storage pool",
+                value: first.pool.clone(),
+                why: "it is of type RBD: a VM has snapshots if all of its disks are in this pool, or none",
+            }),
+        }
+    }
+
     /// Returns the pools as they are now. They are looked at beside each other.
     pub(super) async fn facts(&self) -> Vec<PoolFolderFacts> {
         let pools: Vec<_> = self.all().cloned().collect();
@@ -227,6 +254,9 @@ impl RbdPools {
                 && let Err(error) = pool.sweep().await
             {
                 tracing::warn!(pool = facts.pool, error = error.chain(), "unfinished volumes not removed");
+            }
+            if facts.problem.is_none() {
+                pool.collect_later();
             }
             facts
         });
@@ -255,6 +285,7 @@ impl RbdPool {
             making: Mutex::default(),
             trashing: tokio::sync::Mutex::default(),
             removing: Arc::default(),
+            collected: Mutex::default(),
         }
     }
 

@@ -106,7 +106,7 @@ fn open(
         return Err(CommandError::generic(format!("Failed to get {lock} lock")));
     }
     let is_direct = args.get("cache").is_some_and(|cache| cache["direct"] == true);
-    Ok(Node { driver, file, below, on, size, read_only, is_direct })
+    Ok(Node { driver, file, below, on, size, read_only, is_direct, snapshots: Vec::new() })
 }
 
 /// Checks that the machine has the key of an encrypted file.
@@ -198,6 +198,7 @@ pub(super) fn transaction(machine: &mut Machine, args: &Map<String, Value>) -> R
         let data = action["data"].as_object().ok_or_else(|| CommandError::missing("data"))?;
         let done = match action["type"].as_str() {
             Some("blockdev-snapshot") => blockdev_snapshot(machine, data),
+            Some("blockdev-snapshot-internal-sync") => internal_snapshot(machine, data),
             other => Err(CommandError::generic(format!("this fake has no action {other:?}"))),
         };
         if let Err(error) = done {
@@ -205,6 +206,23 @@ pub(super) fn transaction(machine: &mut Machine, args: &Map<String, Value>) -> R
             return Err(error);
         }
     }
+    Ok(())
+}
+
+/// Takes a snapshot within the image of a node.
+fn internal_snapshot(machine: &mut Machine, args: &Map<String, Value>) -> Result<(), CommandError> {
+    let (device, name) = (text(args, "device")?, text(args, "name")?);
+    let missing = || CommandError::generic(format!("Cannot find device='{device}' nor node-name='{device}'"));
+    let node = machine.nodes.get_mut(device).ok_or_else(missing)?;
+    if node.read_only {
+        return Err(CommandError::generic(format!("Device '{device}' is read only")));
+    }
+    if node.snapshots.iter().any(|taken| taken == name) {
+        return Err(CommandError::generic(format!(
+            "Snapshot with name '{name}' already exists on device '{device}'"
+        )));
+    }
+    node.snapshots.push(name.to_owned());
     Ok(())
 }
 

@@ -83,6 +83,8 @@ pub(super) struct Node {
     pub(super) size: u64,
     pub(super) read_only: bool,
     pub(super) is_direct: bool,
+    /// The snapshots within its image, by name.
+    pub(super) snapshots: Vec<String>,
 }
 
 #[derive(Clone, Debug)]

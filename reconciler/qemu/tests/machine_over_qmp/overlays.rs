@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use berth_qemu::block::{self, BlockError, IoLimits, ObservedDisk, Unplugged};
+use berth_qemu::block::{self, BlockError, ImageSnapshot, IoLimits, ObservedDisk, Unplugged};
 use berth_qemu::hypervisor::StateFile;
 use berth_qemu::machine::{Backing, DiskSpec, Format};
 use berth_qemu::power::{self, RunState};
@@ -50,6 +50,27 @@ async fn disks_of_a_running_machine_continue_in_overlays_all_at_once_or_not_at_a
         let torn = block::continue_in_overlays(&qmp, &[overlays[0].clone(), second]).await;
         assert!(matches!(torn, Err(BlockError::NotOneMoment { .. })), "{torn:?}");
         assert_eq!(files().await, [0, 1].map(|n: usize| Some(overlays[n].file.clone())));
+        bench.end().await;
+    }
+}
+
+#[tokio::test]
+async fn snapshots_within_images_are_taken_of_all_disks_or_of_none() {
+    for bench in Bench::all() {
+        let (data, log) = (bench.new_disk("data"), bench.new_disk("log"));
+        let (qmp, _events) = bench.launch().await;
+        for disk in [&data, &log] {
+            bench.plug(&qmp, disk).await.expect("plugged");
+        }
+        let snapshot = |disk: &str, name: &str| ImageSnapshot { disk: disk.into(), name: name.into() };
+        let both = |name: &str| [snapshot("data", name), snapshot("log", name)];
+        block::snapshot_images(&qmp, &both("s-1")).await.expect("taken");
+        // The second one is refused, and the first one is removed again.
+        let refused = [snapshot("data", "s-2"), snapshot("log", "s-1")];
+        block::snapshot_images(&qmp, &refused).await.expect_err("it has this snapshot");
+        block::snapshot_images(&qmp, &both("s-2")).await.expect("neither had it");
+        let other = block::snapshot_images(&qmp, &[snapshot("none", "s-3")]).await;
+        assert!(matches!(other, Err(BlockError::NoSuchDisk { .. })), "{other:?}");
         bench.end().await;
     }
 }

@@ -161,7 +161,7 @@ fn deleted_elsewhere(disk: &Disk) -> Plan<Step> {
 fn keep(disk: &Disk, volume: &str, facts: &VolumeFacts, observed: &Observed) -> Plan<Step> {
     if facts.restoring {
         let step = Step::FinishRestore { pool: facts.pool.clone(), volume: facts.id.clone() };
-        let text = "the data from before its restore is being moved to the trash".to_owned();
+        let text = "its restore from a snapshot is being finished".to_owned();
         return Plan::steps(vec![step], Readiness::Reconciling(Reason::Provisioning, text));
     }
     if observed.has_stray_move {

@@ -286,7 +286,7 @@ async fn a_disk_stays_for_copies_and_images_in_namespaces_that_it_is_shared_with
     let mut of_ceph = cache(false, disk_with(json!({"pool": "ceph"}), json!({"pool": "ceph"})));
     let copy = json!({"size": "1Gi", "pool": "ceph", "source": {"disk": "root"}});
     of_ceph.put(object::<Disk>("Disk", "copy", Some("ns"), copy, json!(null)), now);
-    assert!(disks(&of_ceph, &vm_with(json!({})), "h1").is_ok(), "Ceph has no copies");
+    assert!(disks(&of_ceph, &vm_with(json!({})), "h1").is_err(), "the host that has it makes the clone");
     assert_eq!(
         why(json!([]), "ns", json!({"disk": "root", "diskNamespace": "other"})),
         "",

@@ -23,6 +23,8 @@ const CEPH: Program = Program {
 };
 /// How long a question to the cluster may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a change of a snapshot may take: a client that was killed has the lock of the image for half a minute.
+pub(super) const LOCKED_FOR: Duration = Duration::from_secs(40);
 /// How long the removal or the import of the data of an image may take.
 pub(super) const LONG: Duration = Duration::from_secs(3600);
 /// For how long Ceph refuses a client that was fenced, in seconds: ten years, longer than any machine runs. The default is one hour.

@@ -65,7 +65,10 @@ impl RbdPool {
     }
 
     /// Returns the locks of an image, and the addresses of the clients that have it open.
-    async fn lockers_and_watchers(&self, image: &str) -> Result<(Vec<replies::Locker>, Vec<String>)> {
+    pub(super) async fn lockers_and_watchers(
+        &self,
+        image: &str,
+    ) -> Result<(Vec<replies::Locker>, Vec<String>)> {
         let spec = self.spec(image);
         let reply = self.must(&["lock", "ls", "--format", "json", &spec], PATIENCE).await?;
         let lockers = replies::lockers(&reply.stdout).map_err(Self::not_understood)?;
@@ -160,6 +163,8 @@ mod tests {
             deleted_at: None,
             deleted_after: None,
             removing: false,
+            restores: Vec::new(),
+            restoring: None,
         };
         let new = NewTake {
             pool: "fast".to_owned(),

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{NewVolume, VolumeOwner};
+use crate::{NewVolume, Restored, VolumeOwner};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -30,6 +30,22 @@ pub(super) struct Note {
     /// Its image is being deleted for good.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) removing: bool,
+    /// Its restores, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) restores: Vec<Restored>,
+    /// The last of these, which has begun: its image may have a part of the data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) restoring: Option<Restoring>,
+}
+
+/// A restore that has begun.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Restoring {
+    /// The identity of the snapshot.
+    pub(super) snapshot: String,
+    /// The least size that the image has afterwards, in bytes.
+    pub(super) size: u64,
 }
 
 impl Note {
@@ -44,6 +60,8 @@ impl Note {
             deleted_at: None,
             deleted_after: None,
             removing: false,
+            restores: Vec::new(),
+            restoring: None,
         }
     }
 
@@ -57,7 +75,9 @@ impl Note {
         !self.complete && self.deleted_at.is_none()
     }
 
+    /// The copy for the metadata of the image. Restores are this host's: a disk with snapshots does not go to another one.
     pub(super) fn text(&self) -> String {
-        serde_json::to_string(self).expect("our own types are plain JSON")
+        let copy = Self { restores: Vec::new(), restoring: None, ..self.clone() };
+        serde_json::to_string(&copy).expect("our own types are plain JSON")
     }
 }

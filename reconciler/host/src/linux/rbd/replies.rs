@@ -49,6 +49,17 @@ pub(super) fn sizes(reply: &[u8]) -> Result<BTreeMap<String, u64>> {
     Ok(images.map(|of| (of.image, of.size)).collect())
 }
 
+/// Returns the snapshots of an image and their sizes, from `rbd snap ls`.
+pub(super) fn snapshot_sizes(reply: &[u8]) -> Result<BTreeMap<String, u64>> {
+    #[derive(Deserialize)]
+    struct Snapshot {
+        name: String,
+        size: u64,
+    }
+    let snapshots: Vec<Snapshot> = parse(reply)?;
+    Ok(snapshots.into_iter().map(|of| (of.name, of.size)).collect())
+}
+
 /// Whether an image has a protected snapshot of this name, from `rbd snap ls`.
 pub(super) fn is_protected(reply: &[u8], name: &str) -> Result<bool> {
     #[derive(Deserialize)]
@@ -139,6 +150,7 @@ mod tests {
         assert_eq!(sizes(listed), Ok(BTreeMap::from([("a".to_owned(), 5)])));
         let snapshots = br#"[{"id":4,"name":"base","size":1099511627776,"protected":"true","timestamp":"Sat Nov 28 18:21:30 2026"}]"#;
         assert_eq!(is_protected(snapshots, "base"), Ok(true));
+        assert_eq!(snapshot_sizes(snapshots), Ok(BTreeMap::from([("base".to_owned(), 1 << 40)])));
         assert_eq!(is_protected(snapshots, "other"), Ok(false));
         assert_eq!(is_protected(br#"[{"name":"base","protected":"false"}]"#, "base"), Ok(false));
         let locks = br#"[{"id":"auto 94107","locker":"client.4123","address":"10.0.0.1:0/3114482"}]"#;

@@ -3,6 +3,7 @@ use std::path::Path;
 use berth_qemu::machine::{Bus, Cache, Format};
 
 use super::*;
+use crate::VolumeOwner;
 
 fn mapping(pool: &str, place: &str) -> RbdPoolMapping {
     format!("{pool}={place}").parse().expect("a mapping")
@@ -10,6 +11,23 @@ fn mapping(pool: &str, place: &str) -> RbdPoolMapping {
 
 fn open(mappings: &[RbdPoolMapping], folders: &[PoolFolderMapping], access: &CephAccess) -> Result<RbdPools> {
     RbdPools::open(&Layout::new("/state"), mappings, folders, access, None)
+}
+
+fn disk(file: PathBuf) -> DiskSpec {
+    DiskSpec {
+        id: "v-1".to_owned(),
+        file,
+        format: Format::Raw,
+        backing: None,
+        serial: "v-1".to_owned(),
+        wwn: None,
+        boot: false,
+        read_only: false,
+        target: None,
+        cache: Cache::Writeback,
+        bus: Bus::VirtioScsi,
+        keeps_space: false,
+    }
 }
 
 #[test]
@@ -70,23 +88,51 @@ async fn a_cluster_that_does_not_answer_holds_up_one_look_and_not_all_that_ask()
 async fn a_machine_starts_on_no_image_that_is_not_this_hosts() {
     let pools = open(&[mapping("fast", "vms")], &[], &CephAccess::default()).expect("opened");
     let pool = pools.get("fast").expect("there");
-    let disk = |file: PathBuf| DiskSpec {
-        id: "v-1".to_owned(),
-        file,
-        format: Format::Raw,
-        backing: None,
-        serial: "v-1".to_owned(),
-        wwn: None,
-        boot: false,
-        read_only: false,
-        target: None,
-        cache: Cache::Writeback,
-        bus: Bus::VirtioScsi,
-        keeps_space: false,
-    };
     let in_ceph = pools.ensure_own(&[disk(pool.image("berth-v-1").file())]).await;
     assert!(matches!(in_ceph, Err(SystemError::VolumeLost { .. })), "{in_ceph:?}");
     assert!(pools.ensure_own(&[disk("/pool/v-1.raw".into())]).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_machine_starts_on_no_image_whose_restore_has_not_ended() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mappings, access) = ([mapping("fast", "vms")], CephAccess::default());
+    let pools = RbdPools::open(&Layout::new(folder.path()), &mappings, &[], &access, None).expect("opened");
+    let pool = pools.get("fast").expect("there");
+    let owner =
+        VolumeOwner { namespace: "n".to_owned(), name: "d".to_owned(), uid: None, image: None, source: None };
+    let note = note::Note {
+        volume_id: "v-1".to_owned(),
+        host: "a".to_owned(),
+        owner,
+        base: None,
+        complete: true,
+        retained: false,
+        deleted_at: None,
+        deleted_after: None,
+        removing: false,
+        restores: Vec::new(),
+        restoring: Some(note::Restoring { snapshot: "s-1".to_owned(), size: 1 << 20 }),
+    };
+    pool.write_note(&note).await.expect("written");
+    let started = pools.ensure_own(&[disk(pool.image("berth-v-1").file())]).await;
+    assert!(matches!(started, Err(SystemError::VolumeBusy { .. })), "{started:?}");
+    assert!(!note.text().contains("restoring"), "the next host has the disk only once it has no snapshots");
+}
+
+#[test]
+fn snapshots_of_one_moment_are_in_one_pool() {
+    let pools = open(&[mapping("fast", "vms")], &[], &CephAccess::default()).expect("opened");
+    let new = |pool: &str| NewSnapshot {
+        pool: pool.to_owned(),
+        id: "s-1".to_owned(),
+        volume: "v-1".to_owned(),
+        owner: None,
+    };
+    assert!(pools.of_snapshots(&[new("default"), new("slow")]).expect("of files").is_none());
+    assert!(pools.of_snapshots(&[new("fast"), new("fast")]).expect("in Ceph").is_some());
+    let mixed = pools.of_snapshots(&[new("default"), new("fast")]);
+    assert!(matches!(mixed, Err(SystemError::Invalid { .. })), "{mixed:?}");
 }
 
 #[test]

@@ -63,6 +63,8 @@ impl RbdPool {
         let meta = self.meta(&Self::name_of(&note.volume_id)).await?;
         Ok(match meta.map(|text| serde_json::from_str::<Note>(&text)) {
             None => true,
+            // A clone of another volume has that one's note until it gets its own.
+            Some(Ok(found)) if found.volume_id != note.volume_id => true,
             Some(Ok(found)) => found.owner.uid == note.owner.uid && found.host == note.host,
             Some(Err(_)) => false,
         })

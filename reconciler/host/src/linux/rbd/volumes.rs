@@ -7,7 +7,7 @@
 //!                                                                     └──────restore──────┘
 //! ```
 //!
-//! The image keeps its name in the trash: only its note has the date.
+//! The image keeps its name in the trash: only its note has the date. It stays there while it has snapshots.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use jiff::Timestamp;
 use super::super::files::{self, blocking, failed};
 use super::super::layout::{check_name, is_name};
 use super::super::volumes::wanted_size;
-use super::client::{Client, LONG, PATIENCE, is_absent};
+use super::client::{Client, LOCKED_FOR, LONG, PATIENCE, is_absent};
 use super::images::{FEATURES, bytes};
 use super::note::Note;
-use super::{RbdPool, Result, locked, replies};
-use crate::{ImageFacts, NewVolume, SystemError, TrashedVolume, VolumeFacts, VolumeOwner};
+use super::{CLIENTS, RbdPool, Result, locked, replies};
+use crate::{ImageFacts, NewVolume, SnapshotFacts, SystemError, TrashedVolume, VolumeFacts, VolumeOwner};
 
 /// How long the deletion of images waits after one that failed.
 const REMOVE_AGAIN: Duration = Duration::from_secs(30);
@@ -64,7 +64,12 @@ impl RbdPool {
         check_name("volume", &new.id)?;
         check_plain(new)?;
         self.ensure_there().await?;
-        let size = wanted_size(new, base.map(|base| base.virtual_size))?;
+        let source = match &new.snapshot {
+            Some(snapshot) => Some(self.finished(snapshot).await?),
+            None => None,
+        };
+        let least = source.as_ref().map(|source| source.size).or(base.map(|base| base.virtual_size));
+        let size = wanted_size(new, least)?;
         let lost = || SystemError::VolumeLost { id: new.id.clone() };
         let Some(_alone) = self.alone(&new.id) else {
             let detail = "it is being made, or what an earlier attempt has left is being removed";
@@ -80,9 +85,10 @@ impl RbdPool {
             }
             _ => {}
         }
-        let snapshot = match base {
-            Some(base) => Some(self.import(base, &new.id).await?),
-            None => None,
+        let snapshot = match (&source, base) {
+            (Some(source), _) => Some(self.protect(source).await?),
+            (None, Some(base)) => Some(self.import(base, &new.id).await?),
+            (None, None) => None,
         };
         let note = Note::new(new, self.host());
         self.write_note(&note).await?;
@@ -105,16 +111,33 @@ impl RbdPool {
                 ));
             }
         } else if let Some(snapshot) = snapshot {
-            self.must(&["clone", "--image-feature", FEATURES, snapshot, &spec], PATIENCE * 4).await?;
+            // A clone of the later format would not keep the snapshot protected.
+            let args =
+                ["--rbd_default_clone_format", "1", "clone", "--image-feature", FEATURES, snapshot, &spec];
+            self.must(&args, PATIENCE * 4).await?;
         } else {
             self.must(&["create", "--size", &wanted, "--image-feature", FEATURES, &spec], PATIENCE * 4)
                 .await?;
+        }
+        // A clone has the metadata of the image that it is one of, and would be taken from the clients of that.
+        if self.entry(&image, CLIENTS).await?.is_some() {
+            self.must(&["image-meta", "remove", &spec, CLIENTS], PATIENCE).await?;
         }
         self.set_meta(&image, &note.text()).await?;
         if self.size(&image).await?.is_some_and(|now| now < size) {
             self.must(&["resize", "--no-progress", "--size", &wanted, &spec], PATIENCE * 4).await?;
         }
         Ok(())
+    }
+
+    /// Protects a snapshot, as one of which volumes are clones has to be. Returns it as `rbd` names it.
+    async fn protect(&self, snapshot: &SnapshotFacts) -> Result<String> {
+        let spec = self.snapshot_spec(&snapshot.volume, &snapshot.id);
+        let done = self.rbd_within(&["snap", "protect", &spec], LOCKED_FOR).await?;
+        match done.ok || done.stderr.contains("already protected") {
+            true => Ok(spec),
+            false => Err(Client::failed(&done)),
+        }
     }
 
     pub(in super::super) async fn grow(&self, id: &str, size: u64) -> Result<VolumeFacts> {
@@ -200,9 +223,10 @@ impl RbdPool {
         self.ensure_there().await?;
         let mut due = Vec::new();
         let alone = self.trashing.lock().await;
+        let with_snapshots = self.with_snapshots().await?;
         for note in self.notes().await? {
             let is_due = note.removing || rested(&note, clock) >= older_than;
-            if note.deleted_at.is_none() || !is_due {
+            if note.deleted_at.is_none() || !is_due || with_snapshots.contains(&note.volume_id) {
                 continue;
             }
             if !self.owns_now(&note).await? {
@@ -231,6 +255,8 @@ impl RbdPool {
                         }
                     }
                 }
+                // They may have been the last clones of a snapshot.
+                pool.collect().await;
                 drop(alone);
             });
         }
@@ -336,7 +362,7 @@ impl RbdPool {
     }
 
     /// Returns the size of an image. None: there is none.
-    async fn size(&self, image: &str) -> Result<Option<u64>> {
+    pub(super) async fn size(&self, image: &str) -> Result<Option<u64>> {
         let reply = self.rbd(&["info", "--format", "json", &self.spec(image)]).await?;
         match reply.ok {
             true => replies::size(&reply.stdout).map(Some).map_err(Self::not_understood),
@@ -359,8 +385,8 @@ impl RbdPool {
             reserved: None,
             retained: note.retained,
             pending_snapshot: None,
-            restores: Vec::new(),
-            restoring: false,
+            restoring: note.restoring.is_some(),
+            restores: note.restores,
             encryption: None,
         }
     }
@@ -413,7 +439,6 @@ impl RbdPool {
 fn check_plain(new: &NewVolume) -> Result<()> {
     let refusals = [
         (new.encryption.is_some(), "a pool of type RBD has no encrypted disks: encrypt the OSDs of Ceph"),
-        (new.snapshot.is_some(), "a pool of type RBD has no copies of disks and of snapshots"),
         (new.file.is_some(), "a pool of type RBD takes over no files: make an Image of the file"),
         (new.thick, "a pool of type RBD has no thick disks"),
     ];
@@ -428,6 +453,6 @@ fn rested(note: &Note, clock: u64) -> Duration {
     Duration::from_secs(note.deleted_after.map_or(0, |after| clock.saturating_sub(after)))
 }
 
-fn damaged(id: &str, detail: &str) -> SystemError {
+pub(super) fn damaged(id: &str, detail: &str) -> SystemError {
     SystemError::VolumeDamaged { id: id.to_owned(), detail: detail.to_owned() }
 }

@@ -44,6 +44,7 @@ impl Images for LinuxSystem {
         if let Some(made) = self.images.made(new).await? {
             return Ok(made);
         }
+        self.rbd.refuse(&new.pool, "no images are made of disks in a pool of type RBD")?;
         let (pool, snapshot) = (new.pool.clone(), new.snapshot.clone());
         let chain = self.on_pool(&new.pool, move |v| v.chain_of_snapshot(&pool, &snapshot)).await?;
         self.images.make(new, chain).await

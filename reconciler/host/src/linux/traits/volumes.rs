@@ -259,27 +259,30 @@ impl Volumes for LinuxSystem {
     }
 
     async fn snapshot(&self, pool: &str, id: &str) -> Result<Option<SnapshotFacts>> {
-        if self.rbd.get(pool).is_some() {
-            return Ok(None);
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.snapshot(id).await;
         }
         let (of_pool, id) = (pool.to_owned(), id.to_owned());
         self.on_pool(pool, move |v| v.snapshot(&of_pool, &id)).await
     }
 
     async fn check_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<()> {
-        snapshots.iter().try_for_each(|new| self.refuse_snapshots(&new.pool))?;
+        let why = "a pool of type RBD has no snapshots with the memory of the guest";
+        snapshots.iter().try_for_each(|new| self.rbd.refuse(&new.pool, why))?;
         let (new, pools) = (snapshots.to_vec(), snapshots.iter().map(|new| new.pool.clone()).collect());
         self.on_pools(pools, move |v| v.check_snapshots(&new)).await
     }
 
     async fn is_as_in_snapshot(&self, pool: &str, volume: &str, snapshot: &str) -> Result<bool> {
-        self.refuse_snapshots(pool)?;
+        self.rbd.refuse(pool, "a pool of type RBD has no snapshots with the memory of the guest")?;
         let (of_pool, volume, snapshot) = (pool.to_owned(), volume.to_owned(), snapshot.to_owned());
         self.on_pool(pool, move |v| v.is_as_in_snapshot(&of_pool, &volume, &snapshot)).await
     }
 
     async fn begin_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {
-        snapshots.iter().try_for_each(|new| self.refuse_snapshots(&new.pool))?;
+        if let Some(rbd) = self.rbd.of_snapshots(snapshots)? {
+            return rbd.begin_snapshots(snapshots).await;
+        }
         let (new, pools) = (snapshots.to_vec(), snapshots.iter().map(|new| new.pool.clone()).collect());
         let mut begun = Vec::new();
         for volume in self.on_pools(pools, move |v| v.begin_snapshots(&new)).await? {
@@ -288,36 +291,49 @@ impl Volumes for LinuxSystem {
         Ok(begun)
     }
 
+    async fn take_closed(&self, snapshots: &[NewSnapshot]) -> Result<()> {
+        match self.rbd.of_snapshots(snapshots)? {
+            Some(rbd) => rbd.take_closed(snapshots).await,
+            None => Ok(()),
+        }
+    }
+
     async fn restore_snapshot(&self, restore: &NewRestore) -> Result<VolumeFacts> {
-        self.refuse_snapshots(&restore.pool)?;
+        if let Some(rbd) = self.rbd.get(&restore.pool) {
+            return rbd.restore_snapshot(restore).await;
+        }
         let new = restore.clone();
         let volume = self.on_pool(&restore.pool, move |v| v.restore_snapshot(&new)).await?;
         self.with_cache(volume).await
     }
 
     async fn finish_restore(&self, pool: &str, id: &str) -> Result<()> {
-        if self.rbd.get(pool).is_some() {
-            return Ok(());
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.finish_restore(id).await;
         }
         let (of_pool, id) = (pool.to_owned(), id.to_owned());
         self.on_pool(pool, move |v| v.finish_restore(&of_pool, &id)).await
     }
 
     async fn finish_snapshot(&self, pool: &str, id: &str, taken: &Taken) -> Result<SnapshotFacts> {
-        self.refuse_snapshots(pool)?;
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.finish_snapshot(id, taken).await;
+        }
         let (of_pool, id, taken) = (pool.to_owned(), id.to_owned(), taken.clone());
         self.on_pool(pool, move |v| v.finish_snapshot(&of_pool, &id, &taken)).await
     }
 
     async fn hand_over_snapshot(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<()> {
-        self.refuse_snapshots(pool)?;
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.hand_over_snapshot(id, owner).await;
+        }
         let (of_pool, id, owner) = (pool.to_owned(), id.to_owned(), owner.clone());
         self.on_pool(pool, move |v| v.hand_over_snapshot(&of_pool, &id, &owner)).await
     }
 
     async fn delete_snapshot(&self, pool: &str, id: &str) -> Result<()> {
-        if self.rbd.get(pool).is_some() {
-            return Ok(());
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.delete_snapshot(id).await;
         }
         let (of_pool, id) = (pool.to_owned(), id.to_owned());
         self.on_pool(pool, move |v| v.delete_snapshot(&of_pool, &id)).await

@@ -1,0 +1,113 @@
+//! Restores: the image of a volume gets the data of a snapshot of it again.
+//!
+//! ```text
+//!            note: restore done, begun      rbd snap rollback, resize      note: none begun
+//!   volume ────────────────────────▶ ○ ──────────────────────────▶ ○ ───────────────▶ volume
+//! ```
+//!
+//! A restore that has begun is finished before a machine opens the disk, also after a crash. The data from before it is gone: in Ceph it
+//! would be another image than that of the snapshots.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::client::{LONG, PATIENCE};
+use super::images::bytes;
+use super::note::{Note, Restoring};
+use super::volumes::damaged;
+use super::{RbdPool, Result};
+use crate::{NewRestore, SystemError, VolumeFacts};
+
+/// How long a call waits for a restore: of a large disk it takes minutes.
+const RESTORE_WAIT: Duration = Duration::from_secs(30);
+
+impl RbdPool {
+    pub(in super::super) async fn restore_snapshot(
+        self: &Arc<Self>,
+        new: &NewRestore,
+    ) -> Result<VolumeFacts> {
+        let lost = || SystemError::VolumeLost { id: new.volume.clone() };
+        self.finish_restore(&new.volume).await?;
+        let found = self.volume(&new.volume).await?.ok_or_else(lost)?;
+        if new.is_done(&found.restores) {
+            return Ok(found);
+        }
+        let snapshot = self.finished(&new.snapshot).await?;
+        if snapshot.volume != new.volume {
+            let detail = format!("snapshot {} is of volume {}", snapshot.id, snapshot.volume);
+            return Err(damaged(&new.volume, &detail));
+        }
+        self.ensure_closed(&new.volume).await?;
+        let note = self.note(&new.volume).await?.ok_or_else(lost)?;
+        let restoring = Restoring { snapshot: snapshot.id, size: new.size.max(snapshot.size) };
+        let restores = new.added_to(note.restores, Timestamp::now());
+        self.write_note(&Note { restores, restoring: Some(restoring), ..note }).await?;
+        self.finish_restore(&new.volume).await?;
+        self.volume(&new.volume).await?.ok_or_else(lost)
+    }
+
+    /// Finishes a restore that has begun. It goes on, also when nothing waits for it any more.
+    ///
+    /// *Errors*: [`SystemError::VolumeBusy`] while it goes on for longer.
+    pub(in super::super) async fn finish_restore(self: &Arc<Self>, id: &str) -> Result<()> {
+        if self.restoring(id).await?.is_none() {
+            return Ok(());
+        }
+        self.ensure_there().await?;
+        let (pool, volume) = (Arc::clone(self), id.to_owned());
+        let work = tokio::spawn(async move {
+            let Some(_alone) = pool.alone(&volume) else { return Err(busy(&volume)) };
+            let done = pool.roll_back(&volume).await;
+            if let Err(error) = &done {
+                tracing::warn!(volume, error = error.chain(), "volume in Ceph not restored");
+            }
+            done
+        });
+        match tokio::time::timeout(RESTORE_WAIT, work).await {
+            Ok(Ok(done)) => done,
+            Ok(Err(_)) | Err(_) => Err(busy(id)),
+        }
+    }
+
+    async fn roll_back(&self, id: &str) -> Result<()> {
+        let Some(Restoring { snapshot, size }) = self.restoring(id).await? else { return Ok(()) };
+        self.ensure_closed(id).await?;
+        let image = Self::name_of(id);
+        let from = self.snapshot_spec(id, &snapshot);
+        self.must(&["snap", "rollback", "--no-progress", &from], LONG).await?;
+        if self.size(&image).await?.is_some_and(|now| now < size) {
+            let spec = self.spec(&image);
+            self.must(&["resize", "--no-progress", "--size", &bytes(size), &spec], PATIENCE * 4).await?;
+        }
+        // It may have got another owner meanwhile.
+        if let Some(note) = self.note(id).await? {
+            self.write_note(&Note { restoring: None, ..note }).await?;
+        }
+        tracing::info!(volume = id, snapshot, "volume in Ceph restored from a snapshot");
+        Ok(())
+    }
+
+    /// Returns the restore that has begun and is not finished.
+    pub(super) async fn restoring(&self, id: &str) -> Result<Option<Restoring>> {
+        Ok(self.note(id).await?.filter(Note::is_there).and_then(|note| note.restoring))
+    }
+
+    /// Checks that no client has the image of a volume open.
+    async fn ensure_closed(&self, id: &str) -> Result<()> {
+        let (_, open) = self.lockers_and_watchers(&Self::name_of(id)).await?;
+        match open.is_empty() {
+            true => Ok(()),
+            // Ceph forgets a client that was killed after half a minute.
+            false => Err(SystemError::VolumeBusy {
+                id: id.to_owned(),
+                detail: "a client of Ceph has its image open, or was killed a moment ago",
+            }),
+        }
+    }
+}
+
+fn busy(id: &str) -> SystemError {
+    SystemError::VolumeBusy { id: id.to_owned(), detail: "it is being restored from a snapshot in Ceph" }
+}

@@ -1,0 +1,377 @@
+//! Snapshots of the volumes of this host in a pool of Ceph.
+//!
+//! ```text
+//!              note (begun)    by QEMU, or by `rbd` while no machine writes to the disk    note (taken)
+//!   nothing ───────────────▶ ○ ────────────────────────────────────────────────────▶ ○ ───────────────▶ snapshot
+//! ```
+//!
+//! The snapshot of the image has the identity of the snapshot as its name. One that was begun and not finished may be of another moment than
+//! the others of its VM: a later call removes it, and all are taken anew. One that was taken and is deleted stays, without an owner, while
+//! disks are clones of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::super::files::{self, blocking, failed};
+use super::super::layout::{check_name, is_name};
+use super::super::program::Output;
+use super::client::{Client, LOCKED_FOR, is_absent};
+use super::volumes::damaged;
+use super::{RbdPool, Result, locked, replies};
+use crate::{MOST_SNAPSHOTS, NewSnapshot, SnapshotFacts, SystemError, Taken, VolumeFacts, VolumeOwner};
+
+/// How often it is looked whether snapshots of which disks were clones can go.
+const COLLECT_EVERY: Duration = Duration::from_secs(60);
+/// How long the snapshot for a copy waits for the copy.
+const COPY_WITHIN: SignedDuration = SignedDuration::from_secs(600);
+/// The beginning of the identity of a snapshot that is taken for a copy. The rest is the identity of the copy's volume.
+const FOR_COPY: &str = "c-";
+
+/// The note of a snapshot: a file of the host that has the volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct SnapshotNote {
+    pub(super) id: String,
+    #[serde(rename = "volumeID")]
+    pub(super) volume_id: String,
+    /// None: no object names it (any more), and it goes with the last disk that is a clone of it.
+    pub(super) owner: Option<VolumeOwner>,
+    /// When a call has begun it last.
+    pub(super) begun: Timestamp,
+    /// None: it is not finished.
+    pub(super) taken: Option<Taken>,
+}
+
+impl SnapshotNote {
+    /// Whether a copy is still to be made from it. `is_made`: whether the copy is.
+    fn awaits_copy(&self, now: Timestamp, is_made: bool) -> bool {
+        self.id.starts_with(FOR_COPY) && !is_made && now.duration_since(self.begun) < COPY_WITHIN
+    }
+}
+
+/// A snapshot that is being begun with others.
+struct Part {
+    note: SnapshotNote,
+    volume: VolumeFacts,
+    is_in_ceph: bool,
+}
+
+impl RbdPool {
+    /// The snapshot of a volume's image, as `rbd` names it.
+    pub(super) fn snapshot_spec(&self, volume: &str, id: &str) -> String {
+        format!("{}@{id}", self.spec(&Self::name_of(volume)))
+    }
+
+    pub(in super::super) async fn snapshot(&self, id: &str) -> Result<Option<SnapshotFacts>> {
+        check_name("snapshot", id)?;
+        self.ensure_there().await?;
+        let Some(note) = self.snapshot_note(id).await? else { return Ok(None) };
+        let size = self.snapshot_sizes(&note.volume_id).await?.get(id).copied();
+        if size.is_none() && note.taken.is_some() {
+            return Err(SystemError::SnapshotLost { id: id.to_owned() });
+        }
+        Ok(Some(SnapshotFacts {
+            pool: self.mapping.pool.clone(),
+            id: note.id,
+            volume: note.volume_id,
+            size: size.unwrap_or_default(),
+            owner: note.owner,
+            taken: note.taken,
+            encryption: None,
+        }))
+    }
+
+    /// Returns a snapshot that a volume can be made from or restored from.
+    pub(super) async fn finished(&self, id: &str) -> Result<SnapshotFacts> {
+        let found = self.snapshot(id).await?.filter(|snapshot| snapshot.taken.is_some());
+        found.ok_or_else(|| SystemError::SnapshotLost { id: id.to_owned() })
+    }
+
+    /// Begins snapshots of one moment, or begins them anew. Nothing is in Ceph after that of those that are not taken.
+    pub(in super::super) async fn begin_snapshots(&self, all: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {
+        self.ensure_there().await?;
+        let mut parts = Vec::new();
+        for new in all {
+            parts.push(self.part(new).await?);
+        }
+        let is_any_taken = parts.iter().any(|part| part.note.taken.is_some());
+        let mut begun = Vec::new();
+        for Part { note, volume, is_in_ceph } in parts {
+            if note.taken.is_some() {
+                begun.push(volume);
+                continue;
+            }
+            match (is_any_taken, is_in_ceph) {
+                // All of them were in Ceph before the first one was finished.
+                (true, false) => return Err(SystemError::NotOneMoment { id: note.volume_id }),
+                (true, true) | (false, false) => {}
+                (false, true) => {
+                    let spec = self.snapshot_spec(&note.volume_id, &note.id);
+                    self.must(&["snap", "rm", "--no-progress", &spec], LOCKED_FOR).await?;
+                }
+            }
+            self.write_snapshot_note(&SnapshotNote { begun: Timestamp::now(), ..note.clone() }).await?;
+            begun.push(VolumeFacts { pending_snapshot: Some(note.id), ..volume });
+        }
+        Ok(begun)
+    }
+
+    /// Reads what there is of a snapshot, and checks that it can be begun or continued.
+    async fn part(&self, new: &NewSnapshot) -> Result<Part> {
+        check_name("snapshot", &new.id)?;
+        if new.owner.is_none() && !new.id.starts_with(FOR_COPY) {
+            return Err(SystemError::Invalid {
+                what: "storage pool",
+                value: new.pool.clone(),
+                why: "no images are made of disks in a pool of type RBD",
+            });
+        }
+        let volume = self.volume(&new.volume).await?;
+        let volume = volume.ok_or_else(|| SystemError::VolumeLost { id: new.volume.clone() })?;
+        if volume.restoring {
+            let detail = "it is being restored from a snapshot in Ceph";
+            return Err(SystemError::VolumeBusy { id: new.volume.clone(), detail });
+        }
+        let note = match self.snapshot_note(&new.id).await? {
+            Some(note) if note.volume_id != new.volume => {
+                return Err(damaged(&new.id, "it was begun of another volume"));
+            }
+            Some(note) => note,
+            None => {
+                let notes = self.snapshot_notes().await?;
+                if notes.iter().filter(|note| note.volume_id == new.volume).count() >= MOST_SNAPSHOTS {
+                    return Err(SystemError::TooManySnapshots {
+                        id: new.volume.clone(),
+                        most: MOST_SNAPSHOTS,
+                    });
+                }
+                SnapshotNote {
+                    id: new.id.clone(),
+                    volume_id: new.volume.clone(),
+                    owner: new.owner.clone(),
+                    begun: Timestamp::now(),
+                    taken: None,
+                }
+            }
+        };
+        let is_in_ceph = self.snapshot_sizes(&new.volume).await?.contains_key(&new.id);
+        Ok(Part { note, volume, is_in_ceph })
+    }
+
+    /// Takes those of these snapshots, which were begun, that QEMU has not taken: of volumes to which no machine writes.
+    pub(in super::super) async fn take_closed(&self, all: &[NewSnapshot]) -> Result<()> {
+        for new in all {
+            if !self.snapshot_sizes(&new.volume).await?.contains_key(&new.id) {
+                let spec = self.snapshot_spec(&new.volume, &new.id);
+                self.must(&["snap", "create", "--no-progress", &spec], LOCKED_FOR).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(in super::super) async fn finish_snapshot(&self, id: &str, taken: &Taken) -> Result<SnapshotFacts> {
+        self.ensure_there().await?;
+        let lost = || SystemError::SnapshotLost { id: id.to_owned() };
+        let note = self.snapshot_note(id).await?.ok_or_else(lost)?;
+        if note.taken.is_none() {
+            if !self.snapshot_sizes(&note.volume_id).await?.contains_key(id) {
+                return Err(damaged(id, "it was not taken"));
+            }
+            self.write_snapshot_note(&SnapshotNote { taken: Some(taken.clone()), ..note.clone() }).await?;
+            tracing::info!(snapshot = id, volume = note.volume_id, "snapshot taken in Ceph");
+        }
+        self.snapshot(id).await?.ok_or_else(lost)
+    }
+
+    pub(in super::super) async fn hand_over_snapshot(&self, id: &str, owner: &VolumeOwner) -> Result<()> {
+        let note = self.snapshot_note(id).await?;
+        let note = note.ok_or_else(|| SystemError::SnapshotLost { id: id.to_owned() })?;
+        self.write_snapshot_note(&SnapshotNote { owner: Some(owner.clone()), ..note }).await
+    }
+
+    pub(in super::super) async fn delete_snapshot(&self, id: &str) -> Result<()> {
+        self.ensure_there().await?;
+        let Some(note) = self.snapshot_note(id).await? else { return Ok(()) };
+        let note = SnapshotNote { owner: None, ..note };
+        self.write_snapshot_note(&note).await?;
+        self.remove_snapshot(&note).await
+    }
+
+    /// Removes a snapshot that no object names, unless disks are clones of it or one is being restored from it: then it stays until later.
+    async fn remove_snapshot(&self, note: &SnapshotNote) -> Result<()> {
+        let (id, volume) = (&note.id, &note.volume_id);
+        let of_volume = self.note(volume).await?;
+        if of_volume.and_then(|of| of.restoring).is_some_and(|restoring| restoring.snapshot == *id) {
+            return Ok(());
+        }
+        if self.snapshot_sizes(volume).await?.contains_key(id) {
+            let spec = self.snapshot_spec(volume, id);
+            // One that no disk was made from is not protected.
+            let unprotected = self.rbd_within(&["snap", "unprotect", &spec], LOCKED_FOR).await?;
+            if is_busy(&unprotected) {
+                return Ok(());
+            }
+            let removed = self.rbd_within(&["snap", "rm", "--no-progress", &spec], LOCKED_FOR).await?;
+            if is_busy(&removed) {
+                return Ok(());
+            }
+            if !removed.ok && !is_absent(&removed) {
+                return Err(Client::failed(&removed));
+            }
+        }
+        let path = self.snapshot_path(id);
+        blocking(move || files::remove_if_there(&path).map_err(failed("remove", &path))).await?;
+        tracing::info!(snapshot = id, "snapshot deleted from Ceph");
+        Ok(())
+    }
+
+    /// Removes the snapshots that no object names and of which no disk is a clone any more.
+    pub(super) async fn collect(&self) {
+        let notes = match self.snapshot_notes().await {
+            Ok(notes) => notes,
+            Err(error) => return tracing::warn!(error = error.chain(), "snapshots in Ceph not listed"),
+        };
+        for note in notes.iter().filter(|note| note.owner.is_none()) {
+            if let Err(error) = self.collect_one(note).await {
+                tracing::warn!(snapshot = note.id, error = error.chain(), "snapshot not deleted from Ceph");
+            }
+        }
+    }
+
+    async fn collect_one(&self, note: &SnapshotNote) -> Result<()> {
+        let copy = match note.id.strip_prefix(FOR_COPY).filter(|copy| is_name(copy)) {
+            Some(copy) => self.note(copy).await?,
+            None => None,
+        };
+        let is_made = copy.is_some_and(|copy| !copy.is_unfinished());
+        match note.awaits_copy(Timestamp::now(), is_made) {
+            true => Ok(()),
+            false => self.remove_snapshot(note).await,
+        }
+    }
+
+    /// Does the same in the background, once a minute.
+    pub(super) fn collect_later(self: &Arc<Self>) {
+        let mut last = locked(&self.collected);
+        if last.is_some_and(|at| at.elapsed() < COLLECT_EVERY) {
+            return;
+        }
+        *last = Some(Instant::now());
+        drop(last);
+        if let Ok(alone) = Arc::clone(&self.removing).try_lock_owned() {
+            let pool = Arc::clone(self);
+            tokio::spawn(async move {
+                pool.collect().await;
+                drop(alone);
+            });
+        }
+    }
+
+    /// The volumes that have snapshots.
+    pub(super) async fn with_snapshots(&self) -> Result<BTreeSet<String>> {
+        Ok(self.snapshot_notes().await?.into_iter().map(|note| note.volume_id).collect())
+    }
+
+    /// Returns the snapshots of a volume's image in Ceph, and their sizes; none if there is no image.
+    async fn snapshot_sizes(&self, volume: &str) -> Result<BTreeMap<String, u64>> {
+        let spec = self.spec(&Self::name_of(volume));
+        let reply = self.rbd(&["snap", "ls", "--format", "json", &spec]).await?;
+        match reply.ok {
+            true => replies::snapshot_sizes(&reply.stdout).map_err(Self::not_understood),
+            false if is_absent(&reply) => Ok(BTreeMap::new()),
+            false => Err(Client::failed(&reply)),
+        }
+    }
+
+    fn snapshot_folder(&self) -> PathBuf {
+        self.notes.with_file_name("snapshots")
+    }
+
+    fn snapshot_path(&self, id: &str) -> PathBuf {
+        self.snapshot_folder().join(format!("{id}.json"))
+    }
+
+    pub(super) async fn snapshot_note(&self, id: &str) -> Result<Option<SnapshotNote>> {
+        check_name("snapshot", id)?;
+        let (path, id) = (self.snapshot_path(id), id.to_owned());
+        blocking(move || files::read_json(&path)?.transpose().map_err(|detail| damaged(&id, &detail))).await
+    }
+
+    /// Lists the notes of snapshots that can be read.
+    async fn snapshot_notes(&self) -> Result<Vec<SnapshotNote>> {
+        let folder = self.snapshot_folder();
+        let list = move || {
+            let mut notes = Vec::new();
+            for name in files::names(&folder)? {
+                if name.strip_suffix(".json").is_some_and(is_name) {
+                    let found = files::read_json::<SnapshotNote>(&folder.join(&name))?;
+                    notes.extend(found.and_then(std::result::Result::ok));
+                }
+            }
+            Ok::<_, SystemError>(notes)
+        };
+        blocking(list).await
+    }
+
+    pub(super) async fn write_snapshot_note(&self, note: &SnapshotNote) -> Result<()> {
+        let (folder, path, note) = (self.snapshot_folder(), self.snapshot_path(&note.id), note.clone());
+        let write = move || {
+            files::ensure_folder(&folder)?;
+            files::write_json(&path, &note, 0o600)
+        };
+        blocking(write).await
+    }
+}
+
+/// Whether `rbd` has refused it since disks are clones of the snapshot.
+fn is_busy(output: &Output) -> bool {
+    !output.ok && (output.stderr.contains("(16)") || output.stderr.contains("is protected from removal"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::layout::Layout;
+    use super::*;
+    use crate::{CephAccess, RbdPoolMapping};
+
+    fn note(id: &str) -> SnapshotNote {
+        let begun = Timestamp::UNIX_EPOCH;
+        SnapshotNote { id: id.to_owned(), volume_id: "v-1".to_owned(), owner: None, begun, taken: None }
+    }
+
+    #[test]
+    fn the_snapshot_for_a_copy_waits_for_it_for_a_while() {
+        let after = |seconds| Timestamp::from_second(seconds).expect("a moment");
+        assert!(note("c-v-2").awaits_copy(after(599), false));
+        assert!(!note("c-v-2").awaits_copy(after(600), false));
+        assert!(!note("c-v-2").awaits_copy(after(1), true), "the copy is made");
+        assert!(!note("s-1").awaits_copy(after(1), false), "its object is deleted");
+    }
+
+    #[test]
+    fn a_snapshot_of_which_disks_are_clones_is_busy() {
+        let output = |ok, stderr: &str| Output { ok, stdout: Vec::new(), stderr: stderr.to_owned() };
+        let unprotect = "rbd: unprotecting snap failed: (16) Device or resource busy";
+        assert!(is_busy(&output(false, unprotect)) && !is_busy(&output(true, unprotect)));
+        assert!(is_busy(&output(false, "rbd: snapshot 'base' is protected from removal.")));
+        assert!(!is_busy(&output(false, "rbd: unprotecting snap failed: (22) Invalid argument")));
+    }
+
+    #[tokio::test]
+    async fn notes_of_snapshots_are_beside_those_of_volumes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mapping: RbdPoolMapping = "fast=vms/site".parse().expect("a mapping");
+        let pool = RbdPool::new(&Layout::new(folder.path()), mapping, CephAccess::default(), None);
+        assert_eq!(pool.snapshot_spec("v-1", "s-1"), "vms/site/berth-v-1@s-1");
+        assert!(pool.with_snapshots().await.expect("listed").is_empty());
+        pool.write_snapshot_note(&note("s-1")).await.expect("written");
+        assert_eq!(pool.snapshot_note("s-1").await.expect("read"), Some(note("s-1")));
+        assert!(pool.with_snapshots().await.expect("listed").contains("v-1"));
+        assert!(pool.notes().await.expect("listed").is_empty(), "they are no volumes");
+    }
+}
