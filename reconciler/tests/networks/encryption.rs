@@ -11,7 +11,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::{Site, in_simulated_time};
+use super::{LIMIT, Site, in_simulated_time};
 
 const KEYS: [&str; 2] =
     ["xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=", "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0="];
@@ -98,9 +98,11 @@ fn a_host_whose_interface_cannot_be_made_starts_vms_and_makes_it_later() {
             site.vm(name, host, network).await;
             site.runs(name).await;
         }
-        assert_eq!(site.peers("h2"), ["192.0.2.1:51847"]);
+        site.until("the other host has it as a peer", async || site.peers("h2") == ["192.0.2.1:51847"]).await;
         assert_eq!(site.peers("h1"), Vec::<String>::new());
         site.hosts["h1"].set_faults(Arc::new(NoFaults));
+        // The time between its attempts may have grown to this.
+        tokio::time::sleep(LIMIT).await;
         site.until("it is made", async || site.peers("h1") == ["192.0.2.2:51847"]).await;
         site.stop.cancel();
     });
