@@ -1,13 +1,17 @@
 //! Networks whose packets are encrypted between hosts.
 
+use std::sync::Arc;
+
+use async_trait::async_trait;
 use berth_api::wireguard::address_of;
 use berth_api::{Network, VM, condition};
+use berth_host::fake::{FaultAction, Faults, NoFaults, When};
 use berth_host::{WireguardFacts, WireguardImplementation};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::{Site, in_simulated_time};
+use super::{LIMIT, Site, in_simulated_time};
 
 const KEYS: [&str; 2] =
     ["xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=", "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0="];
@@ -65,6 +69,41 @@ fn the_hosts_of_an_encrypted_network_are_peers_and_its_tunnels_have_their_addres
             ["h1", "h2"].iter().all(|host| site.hosts[host].wireguard_now().is_none())
         })
         .await;
+        site.stop.cancel();
+    });
+}
+
+/// A host on which no interface of WireGuard can be made, as if `wireguard-go` ended at its start.
+#[derive(Debug)]
+struct NoInterface;
+
+#[async_trait]
+impl Faults for NoInterface {
+    async fn fault(&self, call: &'static str, _: When) -> FaultAction {
+        if call == "ensure_wireguard" { FaultAction::Error } else { FaultAction::Continue }
+    }
+}
+
+#[test]
+fn a_host_whose_interface_cannot_be_made_starts_vms_and_makes_it_later() {
+    in_simulated_time(async {
+        let mut site = Site::new().await;
+        site.join_with_key("h1", "192.0.2.1", KEYS[0]).await;
+        site.join_with_key("h2", "192.0.2.2", KEYS[1]).await;
+        site.hosts["h1"].set_faults(Arc::new(NoInterface));
+        site.apply("Network", "secret", json!({"cidr": "10.9.6.0/24", "encryption": "WireGuard"})).await;
+        site.apply("Network", "plain", json!({"cidr": "10.9.7.0/24"})).await;
+        let vms = [("one", "h1", "secret"), ("two", "h2", "secret"), ("three", "h1", "secret")];
+        for (name, host, network) in vms.into_iter().chain([("four", "h1", "plain")]) {
+            site.vm(name, host, network).await;
+            site.runs(name).await;
+        }
+        site.until("the other host has it as a peer", async || site.peers("h2") == ["192.0.2.1:51847"]).await;
+        assert_eq!(site.peers("h1"), Vec::<String>::new());
+        site.hosts["h1"].set_faults(Arc::new(NoFaults));
+        // The time between its attempts may have grown to this.
+        tokio::time::sleep(LIMIT).await;
+        site.until("it is made", async || site.peers("h1") == ["192.0.2.2:51847"]).await;
         site.stop.cancel();
     });
 }

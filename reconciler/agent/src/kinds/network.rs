@@ -127,19 +127,28 @@ async fn pass(ctx: &Context, ensure_all: bool) -> Result<Requeue, Error> {
     let due = ctx.networks.applied().ensured_at.is_none_or(|at| at.elapsed() >= ENSURE_EVERY);
     observed.ensure_all = ensure_all || due;
     apply::record(ctx, &observed);
+    let mut has_failed = false;
     for step in plan::plan(&observed) {
         if observed.is_in_effect(&step) {
             tracing::debug!(%step, "applying again");
         } else {
             tracing::info!(%step, "applying");
         }
-        apply::apply(ctx, &step).await?;
+        match apply::apply(ctx, &step).await {
+            // VMs that are about to start, and all networks without encryption, do not depend on it.
+            Err(error) if matches!(step, Step::EnsureWireguard(_)) => {
+                tracing::warn!(error = %error.chain(), "packets of encrypted networks do not pass between hosts");
+                has_failed = true;
+            }
+            applied => applied?,
+        }
     }
     ctx.networks.checks.ensure(&observed.wanted.checks, &observed.wanted.trusted);
     if observed.ensure_all {
         ctx.networks.applied().ensured_at = Some(Instant::now());
     }
-    Ok(Requeue::After(status::report(ctx, observed.wanted.refused)))
+    let again = Requeue::After(status::report(ctx, observed.wanted.refused));
+    Ok(if has_failed { Requeue::BackOff } else { again })
 }
 
 #[cfg(test)]

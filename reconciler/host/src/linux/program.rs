@@ -64,6 +64,9 @@ impl Program {
         let mut child = Command::new(self.find()?)
             .args(args)
             .env("LC_ALL", "C")
+            // With these, `wireguard-go` keeps the output open after its start, or does not go into the background.
+            .env_remove("LOG_LEVEL")
+            .env_remove("WG_PROCESS_FOREGROUND")
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

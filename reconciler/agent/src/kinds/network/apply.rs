@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use berth_api::VMStatus;
+use berth_host::WireguardConfig;
 
 use super::Step;
 use super::observe::Observed;
@@ -32,6 +33,9 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
             ctx.networks.applied().bridged.insert(network.bridge.clone(), network.clone());
         }
         Step::EnsureWireguard(config) => {
+            // After a failure there may be an interface that is not as it should be. None is wanted without peers.
+            let unfinished = WireguardConfig { peers: Vec::new(), ..config.clone() };
+            ctx.networks.applied().wireguard = Some(unfinished);
             ctx.system.ensure_wireguard(config).await?;
             ctx.networks.applied().wireguard = Some(config.clone());
         }

@@ -200,14 +200,13 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
     }))
 }
 
-/// Whether this host has an interface of WireGuard: looked for where there may be one.
+/// Whether this host has an interface of WireGuard: looked for where this agent, or one before it, may have made one.
 async fn has_wireguard(ctx: &Context) -> Result<bool, Error> {
     let may_have = {
         let applied = ctx.networks.applied();
         applied.wireguard.is_some() || applied.ensured_at.is_none()
     };
-    let any_encrypted = || ctx.index.read().networks.all().any(|(_, network)| network.is_encrypted());
-    Ok((may_have || any_encrypted()) && ctx.system.has_wireguard().await?)
+    Ok(may_have && ctx.system.has_wireguard().await?)
 }
 
 /// Returns the desired state. The groups of its filters are recorded while the tables are locked: of a group that changes afterwards, it

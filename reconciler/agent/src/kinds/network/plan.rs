@@ -29,9 +29,9 @@ pub(super) fn plan(observed: &Observed) -> Vec<Step> {
     make.push(Step::ApplyFirewall(observed.wanted.firewall.clone()));
     make.extend(tunnelled.into_iter().map(Step::EnsureNetwork));
     make.extend(observed.wanted.bridged.iter().cloned().map(Step::EnsureBridged));
-    // Last: a host that cannot encrypt has all its other networks.
-    make.extend(observed.wanted.wireguard.clone().map(Step::EnsureWireguard));
     make.extend(encrypted.into_iter().map(Step::EnsureNetwork));
+    // Last: a host whose interface cannot be made has all its networks, and the rules let no packet of encrypted ones leave without it.
+    make.extend(observed.wanted.wireguard.clone().map(Step::EnsureWireguard));
     if observed.wanted.wireguard.is_none() && observed.has_wireguard {
         make.push(Step::RemoveWireguard);
     }
@@ -43,7 +43,7 @@ pub(super) fn plan(observed: &Observed) -> Vec<Step> {
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
-    use std::net::{IpAddr, Ipv4Addr};
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
     use berth_api::Reason;
     use kube::runtime::watcher::Event;
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
     use crate::index::Index;
     use crate::networking::{Applied, GuestPort, Probe};
-    use berth_host::{HostRange, Port, TapFacts, Uplink};
+    use berth_host::{HostRange, Port, TapFacts, Tunnel, Uplink, WireguardConfig};
 
     const BRIDGE: &str = "bth-00004d";
 
@@ -423,6 +423,22 @@ mod tests {
         spread(&index, &[("h1", "192.0.2.1")]);
         let steps = plan(&seen(&index, Applied::default(), &[], &[]));
         assert!(matches!(&steps[..], [Step::EnsureNetwork(_), Step::ApplyFirewall(_)]), "{steps:?}");
+    }
+
+    #[test]
+    fn an_encrypted_network_is_guarded_first_and_waits_for_no_interface_of_wireguard() {
+        let mut observed = seen(&world(false, true), Applied::default(), &[], &[]);
+        let [local, peer] = [1, 2].map(|n| Ipv6Addr::new(0xfd62, 0x6572, 0x7468, 0, 0, 0, 0, n));
+        observed.wanted.networks[0].tunnel =
+            Some(Tunnel { vni: 77, local: local.into(), peers: vec![peer.into()] });
+        let config =
+            WireguardConfig { address: local, local: Ipv4Addr::new(192, 0, 2, 1), peers: Vec::new() };
+        observed.wanted.wireguard = Some(config);
+        let steps = plan(&observed);
+        assert!(
+            matches!(&steps[..], [Step::ApplyFirewall(_), Step::EnsureNetwork(_), Step::EnsureWireguard(_)]),
+            "{steps:?}"
+        );
     }
 
     fn announced(index: &Index) {

@@ -93,7 +93,7 @@ fn write_unencrypted(status: &mut NetworkStatus, hosts: &[String], generation: i
         more => format!(" and {more} more"),
     };
     let text = format!(
-        "its VMs on {}{more} do not reach those on other hosts, as these hosts cannot encrypt: see status.wireguard of the Hosts",
+        "its VMs on {}{more} do not reach those on other hosts, as these hosts cannot encrypt, or have the key of another host: see status.wireguard of the Hosts",
         named.join(", ")
     );
     let update = ConditionUpdate::from_bool(kind, false, Reason::NotSupported, &text);

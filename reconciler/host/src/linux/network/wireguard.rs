@@ -23,7 +23,7 @@ use super::super::files::{self, blocking, failed};
 use super::super::program::Program;
 use super::netlink::{self, Link, LinkKind, Netlink};
 use super::{Result, sysctl, sysctl_if_there};
-use crate::{SystemError, WireguardConfig, WireguardFacts, WireguardImplementation, WireguardPeer};
+use crate::{WireguardConfig, WireguardFacts, WireguardImplementation, WireguardPeer};
 
 pub(in crate::linux) const WG: Program = Program {
     name: "wg",
@@ -49,6 +49,8 @@ const LEAST_MTU: u32 = 1280;
 /// The MTU if the interface with the host's address is not found.
 const USUAL_MTU: u32 = 1500;
 const KEY_CHARACTERS: usize = 44;
+/// It exists while the kernel has WireGuard.
+const MODULE: &str = "/sys/module/wireguard";
 
 /// The key of this host. Its `Debug` does not show the private one.
 struct Key {
@@ -100,8 +102,11 @@ impl Wireguard {
     }
 
     async fn implementation(&self) -> Result<WireguardImplementation> {
-        let ask = async || Ok::<_, SystemError>(Netlink::open()?.has_kernel_wireguard().await);
-        if *self.kernel.get_or_try_init(ask).await? {
+        if *self.kernel.get_or_try_init(kernel_has_it).await? {
+            return Ok(WireguardImplementation::Kernel);
+        }
+        // Asked again only if the module was loaded since: each question makes the kernel look for its module.
+        if blocking(|| Path::new(MODULE).exists()).await && kernel_has_it().await? {
             return Ok(WireguardImplementation::Kernel);
         }
         WIREGUARD_GO.find()?;
@@ -181,6 +186,10 @@ impl Wireguard {
         self.is_made.store(false, Ordering::Relaxed);
         remove(&Netlink::open()?, None).await
     }
+}
+
+async fn kernel_has_it() -> Result<bool> {
+    Ok(Netlink::open()?.has_kernel_wireguard().await)
 }
 
 /// The prefix of all hosts' addresses within WireGuard: address and length.
