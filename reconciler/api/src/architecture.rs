@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::hardware::CPU_LEVELS;
 use crate::vm::DiskBus;
 use crate::{Firmware, GuestOS, Profile, Size, VMSpec};
 
@@ -65,6 +66,10 @@ impl VMSpec {
             format!("firmware {}: machines of aarch64 have firmware UEFI only", size.firmware.as_str())
         } else if profile.guest_os == GuestOS::Windows {
             "guestOS Windows: Windows guests have architecture x86_64 only".to_owned()
+        } else if let Some(level) =
+            profile.cpu_model.as_ref().filter(|model| CPU_LEVELS.contains(&model.as_str()))
+        {
+            format!("cpuModel {level}: it is a level of x86_64; set a model of aarch64, or none")
         } else if size.max_cpus.is_some_and(|most| most > size.cpus) {
             "maxCpus: machines of aarch64 have no places for more CPUs; set cpus alone".to_owned()
         } else if self.serial_ports.is_some_and(|ports| ports > 1) {
@@ -112,6 +117,7 @@ mod tests {
             (json!({"firmware": "UEFISecureBoot"}), "firmware UEFISecureBoot"),
             (json!({"guestOS": "Windows"}), "guestOS Windows"),
             (json!({"maxCpus": 4}), "maxCpus"),
+            (json!({"cpuModel": "x86-64-v3"}), "cpuModel x86-64-v3"),
             (json!({"serialPorts": 2}), "serialPorts"),
             (json!({"disks": [{"name": "d", "bus": "sata"}]}), "disk d has bus sata"),
             (json!({"machineType": "pc-q35-7.2"}), "machineType pc-q35-7.2"),
