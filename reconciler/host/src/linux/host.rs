@@ -75,7 +75,7 @@ impl LinuxInfo {
             && known.binary == binary
             && known.modified == modified
         {
-            return Ok(known.said.clone());
+            return Ok(known.said.clone().with_present_firmware());
         }
         let said = Installation::ask(&binary, architecture, kvm).await?;
         *installed = Some(Installed { binary, modified, said: said.clone() });
