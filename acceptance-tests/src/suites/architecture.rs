@@ -101,5 +101,12 @@ fn other_architecture(platform: &Platform) -> Result<()> {
     let patch = r#"{"spec":{"architecture":"aarch64"}}"#;
     let fixed = kubectl.refused(&["patch", "vm", "not-arm", "--type=merge", "-p", patch])?;
     contains_all(&fixed, &["architecture cannot change"])?;
-    kubectl.ok(&["delete", "vm", "not-arm", "--timeout=60s"]).map(drop)
+    kubectl.ok(&["delete", "vm", "not-arm", "--timeout=60s"])?;
+    let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "VMClass", "metadata": {"name": "arm-class"},
+        "spec": {"cpus": 1, "architecture": "aarch64"}});
+    kubectl.apply(&class.to_string())?;
+    let patch = r#"{"spec":{"architecture":"x86_64"}}"#;
+    let fixed = kubectl.refused(&["patch", "vmclass", "arm-class", "--type=merge", "-p", patch])?;
+    contains_all(&fixed, &["architecture cannot change"])?;
+    kubectl.ok(&["delete", "vmclass", "arm-class", "--timeout=60s"]).map(drop)
 }

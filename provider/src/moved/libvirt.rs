@@ -1,7 +1,7 @@
 //! `libvirt_domain` and `libvirt_volume` of dmacvicar/libvirt, in the form of the versions up to 0.8 and in that since 0.9, which
 //! follows libvirt's XML.
 
-use berth_api::{Firmware, Quantity, hardware::is_uuid};
+use berth_api::{Architecture, Firmware, Quantity, hardware::is_uuid};
 use serde_json::Value as Json;
 use tfplugin6::Value;
 
@@ -42,9 +42,16 @@ fn power(state: &Json) -> Option<(&'static str, Value)> {
     Some(("power", Value::from(if running { "Running" } else { "Stopped" })))
 }
 
+/// Names the attribute with the architecture, if that is another one than a VM has that declares none.
+fn other_architecture(state: &Json, pointer: &str, name: &str) -> Option<String> {
+    let arch = text(state, pointer)?;
+    (Architecture::of_text(arch) != Some(Architecture::X86_64)).then(|| name.to_owned())
+}
+
 fn domain_until_0_8(state: &Json) -> Source {
     let known = ["name", "vcpu", "memory", "firmware", "running", "disk", "network_interface", "graphics"];
     let mut left_out = others(state, "", &[&known[..], &SILENT].concat());
+    left_out.extend(other_architecture(state, "/arch", "arch"));
     let mut files = Vec::new();
     for (i, disk) in list(state, "/disk").iter().enumerate() {
         let file = ["/volume_id", "/file"].iter().find_map(|source| text(disk, source));
@@ -88,6 +95,7 @@ fn domain_since_0_9(state: &Json) -> Source {
             "nv_ram",
         ];
         left_out.extend(others(os, "os.", &known));
+        left_out.extend(other_architecture(os, "/type_arch", "os.type_arch"));
     }
     if let Some(devices) = state.get("devices") {
         left_out.extend(others(devices, "devices.", &["disks", "interfaces", "emulator", "graphics"]));
@@ -286,6 +294,14 @@ mod tests {
             (Some("data"), &[("size", Value::from("3Gi"))][..])
         );
         assert_eq!(new.left_out, ["pool"]);
+    }
+
+    #[test]
+    fn another_architecture_is_left_out() {
+        let left_out = |state: Json| domain(&state).left_out;
+        assert_eq!(left_out(json!({"name": "web", "arch": "aarch64"})), ["arch"]);
+        assert_eq!(left_out(json!({"name": "web", "os": {"type_arch": "aarch64"}})), ["os.type_arch"]);
+        assert!(left_out(json!({"name": "web", "os": {"type_arch": "x86_64"}})).is_empty());
     }
 
     #[test]

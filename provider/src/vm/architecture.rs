@@ -1,6 +1,6 @@
 //! The architecture of a VM or a class, and the attributes that exclude it.
 
-use berth_api::Architecture;
+use berth_api::{Architecture, hardware::CPU_LEVELS};
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
 /// The attributes that machines of the declared architecture do not have.
@@ -28,6 +28,10 @@ pub(crate) fn check(config: &Value) -> Vec<Diagnostic> {
     }
     if config.get("guest_os").as_str() == Some("Windows") {
         exclude(AttributePath::root("guest_os"), "Windows guests have architecture x86_64 only.");
+    }
+    if config.get("cpu_model").as_str().is_some_and(|model| CPU_LEVELS.contains(&model)) {
+        let why = "it is a level of x86_64: set a model of aarch64, or leave cpu_model out.";
+        exclude(AttributePath::root("cpu_model"), why);
     }
     let (most, cpus) = (config.get("max_cpus").as_i64(), config.get("cpus").as_i64());
     if most.zip(cpus).is_some_and(|(most, cpus)| most > cpus) {

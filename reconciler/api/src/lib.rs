@@ -90,6 +90,7 @@ pub mod storage_pool;
 pub mod sysprep;
 mod taken;
 mod unparsed;
+mod unsupported;
 pub mod user_data;
 pub mod vgpus;
 pub mod vm;

@@ -129,12 +129,15 @@ pub struct EmulatedFacts {
 }
 
 impl HostFacts {
-    /// Whether guests of this architecture may run on the host.
+    /// Returns why guests of this architecture may not run on the host, for people. None: they may.
     #[must_use]
-    pub fn allows(&self, architecture: Architecture) -> bool {
+    pub fn refusal(&self, architecture: Architecture) -> Option<String> {
         let is_emulated =
             self.emulated.as_ref().is_some_and(|emulated| emulated.architecture == architecture);
-        architecture == self.architecture || is_emulated
+        let name = architecture.as_str();
+        (architecture != self.architecture && !is_emulated).then(|| {
+            format!("this host runs no guests of {name}: its administrator allows it with --emulate {name}")
+        })
     }
 
     /// Returns the facts as they are for guests of this architecture.
@@ -149,11 +152,8 @@ impl HostFacts {
                 Self { qemu, accelerator, overhead_bytes, ..self }
             }
             None => {
-                let name = architecture.as_str();
-                let missing = format!(
-                    "this host runs no guests of {name}: its administrator allows it with --emulate {name}"
-                );
-                Self { qemu: Err(missing), ..self }
+                let refusal = self.refusal(architecture).unwrap_or_default();
+                Self { qemu: Err(refusal), ..self }
             }
         }
     }

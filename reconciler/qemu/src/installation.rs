@@ -82,6 +82,15 @@ impl Installation {
         Self::ask(&find_binary(architecture)?, architecture, false).await
     }
 
+    /// Looks for UEFI firmware if there was none: it is a package of its own, which may have been installed since.
+    #[must_use]
+    pub fn with_present_firmware(mut self) -> Self {
+        if self.uefi.is_empty() {
+            self.uefi = find_uefi(self.architecture);
+        }
+        self
+    }
+
     /// Queries a QEMU without a machine, which replies and ends within a few dozen milliseconds. `kvm`: whether its guests run on
     /// KVM.
     pub async fn ask(binary: &Path, architecture: Architecture, kvm: bool) -> Result<Self, LaunchError> {

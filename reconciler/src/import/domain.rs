@@ -6,7 +6,7 @@ use roxmltree::Node;
 
 use super::{
     ImportError,
-    guest::GuestSystem,
+    guest::{GuestSystem, architecture_note},
     origin::Origin,
     xml::{all, attribute, bytes, first, text},
 };
@@ -229,9 +229,7 @@ fn hardware(root: Node<'_, '_>, notes: &mut Vec<String>) {
         notes.push("its memory is reduced by a balloon; in berth it has all of it: memory_reservation lets its host take some back".to_owned());
     }
     let arch = attribute(root, &["os", "type"], "arch").unwrap_or(std::env::consts::ARCH);
-    if arch != std::env::consts::ARCH {
-        notes.push(format!("its architecture is {arch}: set architecture of its VM, if berth has it"));
-    }
+    notes.extend(architecture_note(arch));
     if let Some(model) = text(root, &["cpu", "model"]) {
         notes
             .push(format!("its CPU model is {model}; in berth the host chooses one unless cpu_model is set"));

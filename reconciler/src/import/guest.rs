@@ -1,5 +1,6 @@
 //! The system of a guest as its description names it, for the images of its disks.
 
+use berth_api::Architecture;
 use berth_hcl::Expression;
 
 /// The longest name and version in characters, as an Image has them.
@@ -18,6 +19,21 @@ pub struct GuestSystem {
     pub distribution: Option<String>,
     /// The version of the operating system.
     pub os_version: Option<String>,
+}
+
+/// Notes the architecture of a guest, if it is another one than a VM has that declares none.
+pub(super) fn architecture_note(arch: &str) -> Option<String> {
+    match Architecture::of_text(arch) {
+        Some(Architecture::X86_64) => None,
+        Some(other) => {
+            let name = other.as_str();
+            Some(format!(
+                "its architecture is {name}: set architecture = \"{name}\" of its VM before it is created"
+            ))
+        }
+        None => limited(arch, MAX_WORD)
+            .map(|arch| format!("its architecture is {arch}, which berth does not have")),
+    }
 }
 
 impl GuestSystem {
@@ -85,6 +101,14 @@ mod tests {
         let found = GuestSystem::of_libosinfo("http://microsoft.com/win/2k22");
         assert_eq!((found.distribution, found.os_version), (word("win"), word("2k22")));
         assert_eq!(GuestSystem::of_libosinfo("debian"), GuestSystem::default());
+    }
+
+    #[test]
+    fn an_architecture_is_noted_unless_vms_have_it_anyway() {
+        assert_eq!(architecture_note("x86_64"), None);
+        let note = architecture_note("aarch64").expect("another one");
+        assert!(note.contains("set architecture = \"aarch64\""), "{note}");
+        assert_eq!(architecture_note("s390x"), word("its architecture is s390x, which berth does not have"));
     }
 
     #[test]

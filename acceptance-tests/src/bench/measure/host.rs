@@ -39,6 +39,8 @@ impl Host {
             .named(NAME)
             .with_images_in(&site.images());
         let mut command = berth.host_command();
+        // As by default: the suites allow it.
+        command.env_remove("BERTH_EMULATE");
         command.args(["--cpu-overcommit", "64", "--kubeconfig"]).arg(site.kubeconfig());
         let daemon = Daemon::spawn("berth host", &mut command, log)?;
         let host = Self { daemon, namespace, state, _relay: relay };

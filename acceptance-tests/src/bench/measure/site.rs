@@ -81,6 +81,8 @@ impl Site {
     /// Starts `berth up` and waits until its API responds.
     fn launch(&mut self, options: &[&str]) -> Result<(Instant, Duration)> {
         let mut command = self.berth.up_command();
+        // As by default: the suites allow it.
+        command.env_remove("BERTH_EMULATE");
         command.args(options);
         let mut daemon = Daemon::spawn("berth up", &mut command, &self.log)?;
         // Opening it for writing blocks until the script reads.

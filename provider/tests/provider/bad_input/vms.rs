@@ -149,6 +149,11 @@ fn own_attributes() -> Vec<Bad> {
             "machine_type",
             "it is of another architecture",
         ),
+        here(
+            with(own("architecture", json!("aarch64")), "/cpu_model", json!("x86-64-v3")),
+            "cpu_model",
+            "it is a level of x86_64",
+        ),
         everywhere(own("guest_os", json!("windows")), "guest_os", "is not one of"),
         everywhere(
             own("readiness_probe", json!({"tcp_socket": {"port": 65536}})),

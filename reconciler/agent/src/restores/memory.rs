@@ -160,6 +160,9 @@ fn other_bootstrap(present: &[String], saved: &SavedMachine) -> Option<String> {
 
 /// Returns what this host lacks for a saved state.
 fn lacks(host: &HostFacts, saved: &SavedMachine) -> Option<String> {
+    if let Some(refusal) = host.refusal(saved.machine.architecture()) {
+        return Some(refusal);
+    }
     let is_kvm = |accelerator: &Accelerator| matches!(accelerator, Accelerator::Kvm);
     if is_kvm(&host.accelerator) != is_kvm(&saved.machine.accelerator) {
         return Some("its host runs guests with another accelerator than then".to_owned());

@@ -1,6 +1,5 @@
 //! The host's resources and capabilities.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -39,7 +38,8 @@ pub(super) struct LinuxInfo {
     kvm: OnceCell<KvmProbe>,
     /// The architecture of other guests than the processors', which QEMU emulates.
     emulated: Option<Architecture>,
-    installed: Mutex<BTreeMap<Architecture, Installed>>,
+    /// Of the QEMU for guests of the host's architecture, and of the one for the other architecture: neither waits for the other.
+    installed: [Mutex<Option<Installed>>; 2],
 }
 
 /// QEMU's answers, valid while its binary is the same file.
@@ -70,15 +70,15 @@ impl LinuxInfo {
         let kvm = is_own && self.kvm.get_or_init(probe::kvm).await.usable;
         let binary = find_binary(architecture)?;
         let modified = fs::metadata(&binary).and_then(|m| m.modified()).ok();
-        let mut installed = self.installed.lock().await;
-        if let Some(known) = installed.get(&architecture)
+        let mut installed = self.installed[usize::from(!is_own)].lock().await;
+        if let Some(known) = &*installed
             && known.binary == binary
             && known.modified == modified
         {
-            return Ok(known.said.clone());
+            return Ok(known.said.clone().with_present_firmware());
         }
         let said = Installation::ask(&binary, architecture, kvm).await?;
-        installed.insert(architecture, Installed { binary, modified, said: said.clone() });
+        *installed = Some(Installed { binary, modified, said: said.clone() });
         Ok(said)
     }
 
@@ -92,8 +92,8 @@ impl LinuxInfo {
     }
 
     pub(super) async fn facts(&self, state: &Path) -> Result<HostFacts> {
-        let (kvm, qemu) = tokio::join!(self.kvm.get_or_init(probe::kvm), self.installation());
-        let emulated = self.emulated_facts().await;
+        let (kvm, qemu, emulated) =
+            tokio::join!(self.kvm.get_or_init(probe::kvm), self.installation(), self.emulated_facts());
         let kvm = kvm.clone();
         let (accelerator, overhead_bytes) = match kvm.usable {
             true => (Accelerator::Kvm, OVERHEAD_KVM),

@@ -7,7 +7,7 @@ use berth_api::{Firmware, hardware::is_uuid};
 use super::options::short;
 use super::{Argument, CommandLineError, Guest, MAX_NAME, Properties};
 use crate::import::domain::Domain;
-use crate::import::guest::GuestSystem;
+use crate::import::guest::{GuestSystem, architecture_note};
 
 /// The memory of a guest that declares none.
 const DEFAULT_MEMORY: u64 = 128 << 20;
@@ -213,10 +213,7 @@ pub(super) fn is_screen(driver: &str) -> bool {
 
 /// Notes on the architecture, the processor, the clock and the SMBIOS tables.
 fn identity(guest: &Guest<'_>, notes: &mut Vec<String>) -> Result<(), CommandLineError> {
-    if guest.arch() != std::env::consts::ARCH {
-        let arch = short(guest.arch());
-        notes.push(format!("its architecture is {arch}: set architecture of its VM, if berth has it"));
-    }
+    notes.extend(architecture_note(&short(guest.arch())));
     let model = guest.last("cpu").and_then(|cpu| cpu.value.split(',').next());
     if let Some(model) = model.filter(|model| !matches!(*model, "host" | "max" | "")) {
         notes.push(format!(

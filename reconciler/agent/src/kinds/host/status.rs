@@ -17,10 +17,10 @@ use berth_api::{
     HugePages, Quantity, Readiness, Reason, in_use,
 };
 use berth_host::{
-    BackupFolderFacts, DeclaredSource, DedicatedFacts, ForeignKind, HostFacts, HugePagesFacts, ShareFacts,
-    VolumeFacts, WireguardFacts, cpu_list,
+    BackupFolderFacts, DeclaredSource, DedicatedFacts, ForeignKind, HostFacts, HugePagesFacts, QemuFacts,
+    ShareFacts, VolumeFacts, WireguardFacts, cpu_list,
 };
-use berth_qemu::machine::Accelerator;
+use berth_qemu::machine::{Accelerator, Architecture};
 use ipnet::{IpNet, Ipv4Net};
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -217,14 +217,24 @@ fn architectures(facts: &HostFacts) -> Vec<HostArchitecture> {
         name: facts.architecture.as_str().to_owned(),
         accelerator: name(facts.accelerator).to_owned(),
         // Without its QEMU the host is not ready.
-        problem: None,
+        problem: facts.qemu.as_ref().ok().and_then(|qemu| missing_firmware(facts.architecture, qemu)),
     };
     let emulated = facts.emulated.as_ref().map(|emulated| HostArchitecture {
         name: emulated.architecture.as_str().to_owned(),
         accelerator: name(emulated.accelerator).to_owned(),
-        problem: emulated.qemu.as_ref().err().map(|text| condition::cut(text, MAX_DETAIL).to_owned()),
+        problem: match &emulated.qemu {
+            Ok(qemu) => missing_firmware(emulated.architecture, qemu),
+            Err(text) => Some(condition::cut(text, MAX_DETAIL).to_owned()),
+        },
     });
     std::iter::once(own).chain(emulated).collect()
+}
+
+/// Returns that the firmware is missing without which no VM of an architecture starts.
+fn missing_firmware(architecture: Architecture, qemu: &QemuFacts) -> Option<String> {
+    let is_missing = architecture == Architecture::Aarch64 && !qemu.uefi;
+    let package = architecture.firmware_package();
+    is_missing.then(|| format!("UEFI firmware is not installed (Debian, Ubuntu: apt install {package})"))
 }
 
 fn host_share(share: &ShareFacts) -> HostShare {

@@ -158,6 +158,11 @@ fn the_host_reports_its_architecture_and_the_one_that_it_emulates() {
     assert_eq!(architectures, [own.clone(), ("aarch64".to_owned(), "tcg".to_owned(), None)]);
     assert_eq!(with_types, [types, vec!["virt-7.2".to_owned()]].concat());
     assert_eq!(with_models, [models, vec!["cortex-a72".to_owned()]].concat());
+    let mut without_firmware = observed.facts.qemu.clone().expect("installed");
+    without_firmware.uefi = false;
+    observed.facts.emulated = Some(emulated(Ok(without_firmware)));
+    let problem = of(&observed).0.pop().and_then(|(.., problem)| problem);
+    assert!(problem.is_some_and(|text| text.contains("apt install qemu-efi-aarch64")));
     observed.facts.emulated = Some(emulated(Err("not installed".to_owned())));
     let problem = Some("not installed".to_owned());
     assert_eq!(of(&observed).0, [own, ("aarch64".to_owned(), "tcg".to_owned(), problem)]);

@@ -228,11 +228,16 @@ async fn launch(ctx: &Context, found: &Found, restart: &OfflineRestart) -> Resul
         );
         return Ok(());
     };
+    let host = ctx.facts().await?;
+    if let Some(refusal) = host.refusal(machine.architecture()) {
+        tracing::info!(instance = found.instance, refusal, "its guest stays off");
+        return Ok(());
+    }
+    let host = host.for_guests_of(machine.architecture());
     let machine = vsock::chosen_again(ctx, machine).await?;
     for disk in &machine.disks {
         ctx.machines.reserve(&found.instance, &found.journal.uid, &disk.id)?;
     }
-    let host = ctx.facts().await?.for_guests_of(machine.architecture());
     let most = machine.max_memory_bytes.unwrap_or(machine.memory_bytes);
     let journal = launched(&found.journal, machine.clone());
     let request = LaunchRequest {

@@ -30,9 +30,7 @@ pub(super) fn check(vm: &VM, observed: &Observed, size: &Size, host: &HostFacts)
     if let Some(text) = vm.spec.unsupported_part(size, &observed.profile) {
         return Err(stalled(Reason::InvalidSpec, text));
     }
-    if !host.allows(wanted) {
-        // QEMU's place has the text.
-        let text = host.qemu.as_ref().err().cloned().unwrap_or_default();
+    if let Some(text) = host.refusal(wanted) {
         return Err(stalled(Reason::NotSupported, text).requeue_after(ASK_HOST));
     }
     Ok(())

@@ -332,6 +332,10 @@ fn launch(vm: &VM, observed: &Observed, suspension: &Suspension) -> Plan<Step> {
     if !observed.state_kept {
         return stalled("the file with the guest's memory is gone from its host");
     }
+    let architecture = suspension.machine.architecture();
+    if let Some(text) = observed.host.as_ref().and_then(|host| host.refusal(architecture)) {
+        return Plan::without_steps(Readiness::Stalled(Reason::NotSupported, text)).requeue_after(ASK_HOST);
+    }
     if suspension.attempts >= ATTEMPTS {
         let words = observed.last_words.as_deref().unwrap_or_default();
         return stalled(&format!("QEMU could not load the guest's memory ({words})"));

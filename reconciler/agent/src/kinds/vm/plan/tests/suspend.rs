@@ -53,6 +53,16 @@ fn off(phase: SuspensionPhase) -> Observed {
     with(observed, Some(phase))
 }
 
+#[test]
+fn a_guest_is_resumed_only_where_its_architecture_may_run() {
+    let mut observed = off(SuspensionPhase::Saved);
+    let suspension = observed.journal.suspension.as_mut().expect("it is suspended");
+    suspension.machine.machine_type = "virt-7.2".to_owned();
+    let refused = plan(&vm(json!({})), &observed);
+    assert_eq!(stands(&refused), (true, Reason::NotSupported));
+    assert!(refused.steps.is_empty() && refused.readiness.message().contains("--emulate aarch64"));
+}
+
 fn transfers(mut observed: Observed, transfer: Transfer) -> Observed {
     let machine = observed.machine.as_mut().expect("present");
     if let Transfer::Failed(why) = &transfer {
