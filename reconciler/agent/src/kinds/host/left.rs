@@ -1,6 +1,6 @@
 //! Instances and files of VMs that this host has given up, so that they move to others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::{Disk, VM};
 use berth_host::{Arrival, InstanceFacts, SystemError, VolumeFacts};
@@ -30,8 +30,8 @@ pub(crate) struct CopiedVolume {
     pub(crate) pool: String,
     pub(crate) id: String,
     pub(crate) uid: Option<String>,
-    /// The first stay of its VM after this host gave it up: a file that came here since then is not the former one.
-    pub(crate) later: Arrival,
+    /// The stay that the file was copied here for, as it was before the Disk was read: one that comes later is not the former one.
+    pub(crate) seen: Option<Arrival>,
 }
 
 /// Looks for the remains of VMs that were given up. `owned`: the instances of VMs that are bound here. `kept`: the volumes of
@@ -115,6 +115,13 @@ async fn copied(
 ) -> Result<Vec<CopiedVolume>, Error> {
     let declared = vm.iter().flat_map(|vm| &vm.spec.disks).map(|disk| disk.name.to_string());
     let here = volumes.iter().filter(|volume| released.volumes.contains(&volume.id));
+    // Before the Disks: a file that another stay brings after this is not the one that they say is elsewhere.
+    let mut seen: BTreeMap<&str, Arrival> = BTreeMap::new();
+    for volume in here.clone() {
+        if let Some(arrival) = ctx.system.arrival(&volume.pool, &volume.id).await? {
+            seen.insert(&volume.id, arrival);
+        }
+    }
     let here = here.filter(|volume| volume.owner.namespace == journal.namespace);
     let names: BTreeSet<String> = declared.chain(here.map(|volume| volume.owner.name.clone())).collect();
     let disks: TypedApi<Disk> = TypedApi::namespaced(ctx.client.clone(), &journal.namespace);
@@ -125,8 +132,8 @@ async fn copied(
         let id = volume_of(&disk).filter(|id| released.volumes.contains(*id));
         if let Some(id) = id.filter(|_| is_in_local_pool(&ctx.index.read(), &disk)) {
             let (pool, id) = (disk.pool().to_string(), id.to_owned());
-            let later = Arrival { vm: journal.uid.clone(), epoch: released.epoch.saturating_add(1) };
-            copied.push(CopiedVolume { pool, id, uid: disk.metadata.uid.clone(), later });
+            let seen = seen.get(id.as_str()).cloned();
+            copied.push(CopiedVolume { pool, id, uid: disk.metadata.uid.clone(), seen });
         }
     }
     Ok(copied)

@@ -130,10 +130,10 @@ fn a_volume_is_copied_with_its_holes_and_then_removed_where_it_was() {
     assert!(blocks(&b) < 2 * MIB, "{} bytes of holes are holes", blocks(&b));
     assert_eq!(b.volumes.arrival(POOL, ID).expect("read"), Some(stay(2)));
     assert!(b.volumes.begin_fetch(&wanted(2)).expect("looked").is_none(), "it has arrived");
-    let other = a.volumes.remove_left(POOL, ID, Some("other"), &stay(3));
+    let other = a.volumes.remove_left(POOL, ID, Some("other"), None);
     assert!(matches!(other, Err(SystemError::VolumeDamaged { .. })), "{other:?}");
-    a.volumes.remove_left(POOL, ID, Some("u"), &stay(3)).expect("removed");
-    a.volumes.remove_left(POOL, ID, Some("u"), &stay(3)).expect("once more");
+    a.volumes.remove_left(POOL, ID, Some("u"), None).expect("removed");
+    a.volumes.remove_left(POOL, ID, Some("u"), None).expect("once more");
     assert!(a.names().is_empty(), "{:?}", a.names());
     assert!(a.volumes.open_left(POOL, ID, 0).expect("looked").is_none());
 }
@@ -158,7 +158,7 @@ fn before_the_copy_is_whole_nothing_has_arrived_and_nothing_is_lost_wherever_an_
     assert_eq!(copied(&a, &b, 2), whole);
     // The former host stops between its file and its note.
     fs::remove_file(a.file()).expect("removed");
-    a.volumes.remove_left(POOL, ID, Some("u"), &stay(3)).expect("gone on");
+    a.volumes.remove_left(POOL, ID, Some("u"), None).expect("gone on");
     assert!(a.names().is_empty(), "{:?}", a.names());
 }
 
@@ -178,10 +178,13 @@ fn a_file_of_an_earlier_stay_is_not_what_has_arrived_and_is_replaced_by_a_whole_
     drop(fetch);
     assert_eq!(fs::read(b.file()).expect("read"), fs::read(a.file()).expect("read"));
     assert_eq!(b.volumes.arrival(POOL, ID).expect("read"), Some(stay(4)));
-    b.volumes.remove_left(POOL, ID, Some("u"), &stay(3)).expect("kept");
-    assert!(b.file().exists(), "it is the copy for a later stay");
-    b.volumes.remove_left(POOL, ID, Some("u"), &stay(6)).expect("removed");
-    assert!(!b.file().exists(), "it is of an earlier one");
+    let of_other_vm = Arrival { vm: "other".to_owned(), epoch: 4 };
+    for seen in [None, Some(stay(2)), Some(stay(5)), Some(of_other_vm)] {
+        b.volumes.remove_left(POOL, ID, Some("u"), seen.as_ref()).expect("kept");
+        assert!(b.file().exists(), "it has come since {seen:?} was seen");
+    }
+    b.volumes.remove_left(POOL, ID, Some("u"), Some(&stay(4))).expect("removed");
+    assert!(!b.file().exists(), "it is the one that was seen");
 }
 
 #[test]
