@@ -163,6 +163,21 @@ fn before_the_copy_is_whole_nothing_has_arrived_and_nothing_is_lost_wherever_an_
 }
 
 #[test]
+fn a_copy_that_was_given_up_and_ends_after_the_next_one_has_begun_puts_no_file_in_place() {
+    let (a, b) = (Host::new(), Host::new());
+    a.make(7);
+    let given_up = received(&a, &b, 2);
+    let next = received(&a, &b, 2);
+    let late = b.volumes.finish_fetch(&given_up, Some(&b.image()));
+    assert!(late.is_err_and(|error| error.chain().contains("begun since")));
+    drop(given_up);
+    assert_eq!(b.volumes.arrival(POOL, ID).expect("read"), None);
+    b.volumes.finish_fetch(&next, Some(&b.image())).expect("whole");
+    drop(next);
+    assert_eq!(fs::read(a.file()).expect("there"), fs::read(b.file()).expect("copied"));
+}
+
+#[test]
 fn a_file_of_an_earlier_stay_is_not_what_has_arrived_and_is_replaced_by_a_whole_copy_only() {
     let (a, b) = (Host::new(), Host::new());
     a.make(7);
