@@ -124,7 +124,6 @@ fn a_volume_is_copied_with_its_holes_and_then_removed_where_it_was() {
     assert_eq!((facts.size, facts.owner.clone()), (64 * MIB, owner()));
     assert_eq!(fs::read(a.file()).expect("there"), fs::read(b.file()).expect("copied"));
     let blocks = |host: &Host| {
-        use std::os::unix::fs::MetadataExt;
         fs::metadata(host.file()).expect("there").blocks() * 512
     };
     assert!(blocks(&b) < 2 * MIB, "{} bytes of holes are holes", blocks(&b));
