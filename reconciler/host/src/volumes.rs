@@ -82,12 +82,18 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
         offset: u64,
     ) -> Result<Option<Box<dyn VolumeReader>>>;
 
-    /// Removes the file of a volume of this Disk, by its uid, for good: the caller knows that another host has its data. One that was copied
-    /// here for the stay `kept`, or for a later one, remains. Succeeds if there is none.
+    /// Removes the file of a volume of this Disk, by its uid, for good: the caller knows that another host has its data. `seen`: the stay that
+    /// the file was copied here for, as it was before the caller looked for that host. A file that has come for another one since then remains.
+    /// Succeeds if there is none.
     ///
     /// *Errors*: [`SystemError::VolumeBusy`] while a QEMU has it open; [`SystemError::VolumeDamaged`] if it is of another Disk.
-    async fn remove_left_volume(&self, pool: &str, id: &str, uid: Option<&str>, kept: &Arrival)
-    -> Result<()>;
+    async fn remove_left_volume(
+        &self,
+        pool: &str,
+        id: &str,
+        uid: Option<&str>,
+        seen: Option<&Arrival>,
+    ) -> Result<()>;
 
     /// Grows a volume that no QEMU has open (a volume in use grows by QMP). Does nothing if it already has this size;
     /// refuses a smaller one.

@@ -66,7 +66,11 @@ impl VolumeCopy {
         consoles.tickets.redeem(&ctx.client, ctx.now(), ticket, &claim).await?;
         let not_left = || ConsoleRefusal::NotLeft { host: host.to_owned() };
         let disk = read(ctx, &name).await?.filter(|disk| is_left(disk, ctx.host(), host, volume));
-        let pool = disk.ok_or_else(not_left)?.pool().to_string();
+        let disk = disk.ok_or_else(not_left)?;
+        let pool = disk.pool().to_string();
+        // Its own record counts, whatever the status of the Disk names.
+        let found = ctx.system.volume(&pool, volume).await?;
+        found.filter(|found| found.owner.uid == disk.metadata.uid).ok_or_else(not_left)?;
         let place = consoles.volume_copies.take(host.to_owned());
         let place = place.ok_or_else(|| ConsoleRefusal::TooManyCopies {
             host: host.to_owned(),

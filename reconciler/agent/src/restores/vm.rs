@@ -21,7 +21,7 @@ use super::memory::{self, DueMemory};
 use super::{Restore, decide, done_before, facts_of};
 use crate::context::Context;
 use crate::error::Error;
-use crate::index::{Tables, instance_of, volume_of};
+use crate::index::{Tables, instance_of, left_on, volume_of};
 use crate::journal::Journal;
 use crate::key::ObjectName;
 
@@ -164,7 +164,9 @@ async fn look(
     };
     let mut volumes = BTreeMap::new();
     for disk in disks {
-        let Some(id) = volume_of(&disk) else { continue };
+        // A file that is here is an earlier one while another host has the data of the disk.
+        let here = volume_of(&disk).filter(|_| left_on(&disk, ctx.host()).is_none());
+        let Some(id) = here else { continue };
         if let Some(volume) = ctx.system.volume(disk.pool().as_str(), id).await? {
             volumes.insert(disk.name_any(), volume);
         }

@@ -353,6 +353,17 @@ fn is_served(cache: &Cache, host: &str) -> bool {
     host.and_then(|host| host.status.as_ref()).is_some_and(|status| status.server.is_some())
 }
 
+/// Returns why disks in pools of single hosts cannot go to this host: an older agent there would copy none.
+pub(super) fn copies_none(cache: &Cache, disks: &[Arc<Disk>], host: &str) -> Option<String> {
+    let has_local = disks.iter().any(|disk| !is_shared(cache, disk));
+    (has_local && !is_served(cache, host)).then(|| {
+        format!(
+            "it would go to host {host}, which reports no server (status.server): disks that are in no pool of type Shared or RBD are not \
+             copied there"
+        )
+    })
+}
+
 fn has_image_of_one_host(cache: &Cache, disk: &Disk) -> bool {
     let namespace = disk.namespace().unwrap_or_default();
     let name = disk.spec.image.as_ref();

@@ -81,14 +81,20 @@ impl FakeSystem {
         Ok(Some(Box::new(FakeReader { about, part })))
     }
 
-    pub(super) fn remove_left(&self, pool: &str, id: &str, uid: Option<&str>, kept: &Arrival) -> Result<()> {
+    pub(super) fn remove_left(
+        &self,
+        pool: &str,
+        id: &str,
+        uid: Option<&str>,
+        seen: Option<&Arrival>,
+    ) -> Result<()> {
         let found = {
             let state = self.state();
             state.ensure_there(pool)?;
             state.volumes.get(id).map(|volume| (volume.facts.clone(), state.arrivals.get(id).cloned()))
         };
         let Some((facts, arrival)) = found else { return Ok(()) };
-        if arrival.is_some_and(|arrival| arrival.is_since(kept)) {
+        if arrival.as_ref() != seen {
             return Ok(());
         }
         let is_open = self.is_open(&facts.path);

@@ -309,9 +309,9 @@ impl Volumes for FakeSystem {
         pool: &str,
         id: &str,
         uid: Option<&str>,
-        kept: &Arrival,
+        seen: Option<&Arrival>,
     ) -> Result<()> {
-        self.call("remove_left_volume", async { self.remove_left(pool, id, uid, kept) }).await
+        self.call("remove_left_volume", async { self.remove_left(pool, id, uid, seen) }).await
     }
 
     async fn grow_volume(&self, _: &str, id: &str, size: u64) -> Result<VolumeFacts> {

@@ -33,8 +33,8 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
         }
         Step::ForgetRestart(instance) => forget_restart(ctx, instance).await?,
         Step::RecordOverhead { most, known } => ctx.overhead.measured(*most, *known, ctx.now()),
-        Step::RemoveCopied(CopiedVolume { pool, id, uid, later }) => {
-            ctx.system.remove_left_volume(pool, id, uid.as_deref(), later).await?;
+        Step::RemoveCopied(CopiedVolume { pool, id, uid, seen }) => {
+            ctx.system.remove_left_volume(pool, id, uid.as_deref(), seen.as_ref()).await?;
         }
         Step::RemoveMemory(id) => ctx.system.remove_kept_state(id).await?,
         Step::TrashVolume { pool, volume } => ctx.system.trash_volume(pool, volume).await?,

@@ -1,6 +1,6 @@
 //! Instances and files of VMs that this host has given up, so that they move to others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::{Disk, VM};
 use berth_host::{Arrival, InstanceFacts, SystemError, VolumeFacts};
@@ -30,8 +30,8 @@ pub(crate) struct CopiedVolume {
     pub(crate) pool: String,
     pub(crate) id: String,
     pub(crate) uid: Option<String>,
-    /// The first stay of its VM after this host gave it up: a file that came here since then is not the former one.
-    pub(crate) later: Arrival,
+    /// The stay that the file was copied here for, as it was before the Disk was read: one that comes later is not the former one.
+    pub(crate) seen: Option<Arrival>,
 }
 
 /// Looks for the remains of VMs that were given up. `owned`: the instances of VMs that are bound here. `kept`: the volumes of
@@ -63,10 +63,18 @@ pub(super) async fn observe(
             // Read each time: a table has the VMs that are bound here only.
             let vms: TypedApi<VM> = TypedApi::namespaced(ctx.client.clone(), &journal.namespace);
             let vm = vms.get_opt(&journal.name).await.map_err(Error::api("read a VM that was given up"))?;
-            if vm.as_ref().is_some_and(|vm| is_elsewhere(vm, &journal.uid, released, ctx.host())) {
-                left.copied.extend(copied(ctx, &journal, vm.as_ref(), released, volumes).await?);
+            let vm = vm.filter(|vm| vm.metadata.uid.as_ref() == Some(&journal.uid));
+            let mut is_needed = false;
+            if vm.as_ref().is_none_or(|vm| is_elsewhere(vm, &journal.uid, released, ctx.host())) {
+                let (copied, has_data) = of_disks(ctx, &journal, vm.as_ref(), released, volumes).await?;
+                // Its Disks may outlive it: their only files are no orphans.
+                is_needed = vm.is_none() && (has_data || !copied.is_empty());
+                left.copied.extend(copied);
             }
-            if sees_all && is_finished(vm.as_ref(), &journal.uid, released, ctx.host(), &to_be_taken) {
+            if sees_all
+                && !is_needed
+                && is_finished(vm.as_ref(), &journal.uid, released, ctx.host(), &to_be_taken)
+            {
                 left.finished.push(found.instance.clone());
                 continue;
             }
@@ -102,34 +110,47 @@ fn is_elsewhere(vm: &VM, uid: &str, released: &Released, host: &str) -> bool {
         && binding.is_some_and(|binding| binding.epoch > released.epoch && binding.host != host)
 }
 
-/// Returns those of the volumes of a VM that has gone on whose data other hosts have. Each Disk is read: a table has those that are bound
-/// here only.
+/// Returns those of the volumes of a VM that has gone on, or is gone, whose data other hosts have, and whether this host has the data of
+/// others still. Each Disk is read: a table has those that are bound here only.
 ///
 /// *Errors*: the control plane does not answer.
-async fn copied(
+async fn of_disks(
     ctx: &Context,
     journal: &Journal,
     vm: Option<&VM>,
     released: &Released,
     volumes: &[VolumeFacts],
-) -> Result<Vec<CopiedVolume>, Error> {
+) -> Result<(Vec<CopiedVolume>, bool), Error> {
     let declared = vm.iter().flat_map(|vm| &vm.spec.disks).map(|disk| disk.name.to_string());
     let here = volumes.iter().filter(|volume| released.volumes.contains(&volume.id));
+    // Before the Disks: a file that another stay brings after this is not the one that they say is elsewhere.
+    let mut seen: BTreeMap<&str, Arrival> = BTreeMap::new();
+    for volume in here.clone() {
+        if let Some(arrival) = ctx.system.arrival(&volume.pool, &volume.id).await? {
+            seen.insert(&volume.id, arrival);
+        }
+    }
     let here = here.filter(|volume| volume.owner.namespace == journal.namespace);
     let names: BTreeSet<String> = declared.chain(here.map(|volume| volume.owner.name.clone())).collect();
     let disks: TypedApi<Disk> = TypedApi::namespaced(ctx.client.clone(), &journal.namespace);
-    let mut copied = Vec::new();
+    let (mut copied, mut has_data) = (Vec::new(), false);
     for name in names {
         let disk = disks.get_opt(&name).await.map_err(Error::api("read a disk of a VM that was given up"))?;
-        let Some(disk) = disk.filter(|disk| has_gone(disk, ctx.host())) else { continue };
-        let id = volume_of(&disk).filter(|id| released.volumes.contains(*id));
-        if let Some(id) = id.filter(|_| is_in_local_pool(&ctx.index.read(), &disk)) {
+        let Some(disk) = disk else { continue };
+        let Some(id) = volume_of(&disk).filter(|id| released.volumes.contains(*id)) else { continue };
+        has_data |= is_left_here(&disk, ctx.host());
+        if has_gone(&disk, ctx.host()) && is_in_local_pool(&ctx.index.read(), &disk) {
             let (pool, id) = (disk.pool().to_string(), id.to_owned());
-            let later = Arrival { vm: journal.uid.clone(), epoch: released.epoch.saturating_add(1) };
-            copied.push(CopiedVolume { pool, id, uid: disk.metadata.uid.clone(), later });
+            let seen = seen.get(id.as_str()).cloned();
+            copied.push(CopiedVolume { pool, id, uid: disk.metadata.uid.clone(), seen });
         }
     }
-    Ok(copied)
+    Ok((copied, has_data))
+}
+
+/// Whether this host has the data of a disk that goes to another one.
+fn is_left_here(disk: &Disk, host: &str) -> bool {
+    disk.status.as_ref().is_some_and(|status| status.former_host.as_deref() == Some(host))
 }
 
 /// Whether the data of a disk is on another host: that one has reported its copy, after which no host takes it from here.
@@ -207,5 +228,18 @@ mod tests {
         let away = SystemError::PoolAway { pool: "rbd".to_owned(), detail: "no answer".to_owned() };
         assert!(!is_taken(&Err(away)));
         assert!(is_taken(&Ok(None)) && is_taken(&Err(SystemError::VolumeLost { id: "v-1".to_owned() })));
+    }
+
+    #[test]
+    fn the_file_of_a_disk_is_needed_as_long_as_the_disk_names_this_host_whatever_became_of_its_vm() {
+        let needed = |status: Value| {
+            let object = json!({"metadata": {"name": "root"}, "spec": {"size": "1Gi"}, "status": status});
+            is_left_here(&serde_json::from_value(object).expect("a Disk"), "a")
+        };
+        let on_b = json!({"host": "b", "epoch": 1});
+        assert!(needed(json!({"formerHost": "a"})) && needed(json!({"binding": on_b, "formerHost": "a"})));
+        assert!(
+            !needed(json!(null)) && !needed(json!({"binding": on_b})) && !needed(json!({"formerHost": "b"}))
+        );
     }
 }

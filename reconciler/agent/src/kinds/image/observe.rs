@@ -9,6 +9,7 @@ use super::local::{self, LocalImage};
 use super::wanted_by;
 use crate::context::Context;
 use crate::error::{Error, is_stalled, reason_of};
+use crate::index::{left_on, volume_of};
 use crate::key::{Key, ObjectName};
 use crate::pulls::{Pull, Wanted};
 
@@ -83,7 +84,7 @@ pub(super) async fn observe(ctx: &Context, image: &Image) -> Result<Observed, Er
             let snapshot = ctx.system.snapshot(&new.pool, &new.snapshot).await?;
             let is_taken = snapshot.as_ref().is_some_and(|found| found.taken.is_some());
             let volume = image.status.as_ref().and_then(|status| status.volume_id.as_deref());
-            let volume = match volume.filter(|_| !is_taken) {
+            let volume = match volume.filter(|volume| !is_taken && has_data(ctx, volume)) {
                 Some(volume) => ctx.system.volume(&new.pool, volume).await?,
                 None => None,
             };
@@ -100,6 +101,13 @@ pub(super) async fn observe(ctx: &Context, image: &Image) -> Result<Observed, Er
         // Of no image.
         _ => Ok(Observed::default()),
     }
+}
+
+/// Whether this host has the data of the Disk with a volume: a file that is here may be an earlier one, or one that another host copies.
+fn has_data(ctx: &Context, volume: &str) -> bool {
+    let tables = ctx.index.read();
+    let mut disks = tables.disks.all().map(|(_, disk)| disk);
+    disks.any(|disk| volume_of(disk) == Some(volume) && left_on(disk, ctx.host()).is_none())
 }
 
 async fn observe_upload(ctx: &Context, source: &ImageSource, size: i64) -> Result<Upload, Error> {

@@ -24,8 +24,11 @@ pub(super) async fn remove(ctx: &Context, vm: &VM, volumes: &BTreeSet<String>) -
         let Some(id) = volume_of(&disk).filter(|id| volumes.contains(*id)) else { continue };
         let is_stale = left_on(&disk, ctx.host()).is_some() && is_in_local_pool(&ctx.index.read(), &disk);
         if is_stale {
-            let uid = disk.uid();
-            ctx.system.remove_left_volume(disk.pool().as_str(), id, uid.as_deref(), &kept).await?;
+            let (pool, uid) = (disk.pool().as_str(), disk.uid());
+            let seen = ctx.system.arrival(pool, id).await?;
+            if seen.as_ref().is_none_or(|seen| !seen.is_since(&kept)) {
+                ctx.system.remove_left_volume(pool, id, uid.as_deref(), seen.as_ref()).await?;
+            }
         }
     }
     Ok(())

@@ -354,15 +354,16 @@ fn disk_place(disk: Option<&Disk>, name: &str) -> Result<SourcePlace, String> {
         return Err(format!("Disk {name} is being deleted"));
     }
     let status = disk.status.clone().unwrap_or_default();
+    let host = status.binding.as_ref().map(|binding| &binding.host);
+    if status.former_host.as_ref().is_some_and(|former| host != Some(former)) {
+        return Err(format!("Disk {name} goes to another host with its VM"));
+    }
     match (status.binding, status.size) {
         (Some(binding), Some(size)) => Ok(SourcePlace {
             host: binding.host,
             pool: Some(disk.pool().to_string()),
             size: bytes(Some(size)),
         }),
-        (None, Some(_)) if status.former_host.is_some() => {
-            Err(format!("Disk {name} goes to another host with its VM"))
-        }
         _ => Err(format!("Disk {name} has no file yet: its first VM decides the host")),
     }
 }

@@ -70,6 +70,10 @@ fn of_disk(cache: &Cache, key: &Key, image: &Image) -> Result<Place, String> {
         return Err(format!("Disk {name} is being deleted"));
     }
     let status = disk.status.clone().unwrap_or_default();
+    let host = status.binding.as_ref().map(|binding| &binding.host);
+    if status.former_host.as_ref().is_some_and(|former| host != Some(former)) {
+        return Err(format!("Disk {name} goes to another host with its VM: the image is made there"));
+    }
     match (status.binding, status.volume_id, status.size, image.own_snapshot()) {
         (Some(binding), Some(volume_id), Some(_), Some(snapshot_id)) => Ok(Place {
             host: binding.host,
@@ -77,9 +81,6 @@ fn of_disk(cache: &Cache, key: &Key, image: &Image) -> Result<Place, String> {
             volume_id: Some(volume_id),
             pool: disk.pool().clone(),
         }),
-        (None, ..) if status.former_host.is_some() => {
-            Err(format!("Disk {name} goes to another host with its VM: the image is made there"))
-        }
         _ => Err(format!("Disk {name} has no file yet: the image is made once it has")),
     }
 }

@@ -123,6 +123,17 @@ async fn a_disk_of_a_pool_of_single_hosts_leaves_a_host_that_lives_and_serves_co
 }
 
 #[test]
+fn a_disk_of_a_pool_of_single_hosts_goes_to_no_host_whose_agent_cannot_copy_it() {
+    let why = |pool: &str, host: &str| {
+        let disk = disk_with(json!({"pool": pool}), json!({"pool": pool}));
+        copies_none(&cache(false, disk.clone()), &[Arc::new(disk)], host)
+    };
+    assert_eq!(why("fast", "h2"), None);
+    assert!(why("fast", "h3").is_some_and(|why| why.contains("host h3, which reports no server")));
+    assert_eq!(why("site", "h3"), None, "it is not copied");
+}
+
+#[test]
 fn the_mark_of_a_disk_names_the_host_with_its_data_at_each_step_of_a_move() {
     let now = Timestamp::UNIX_EPOCH;
     let at = |status: DiskStatus| {

@@ -164,7 +164,10 @@ fn why_not(cache: &Cache, config: &Config, vm: &VM, host: &str) -> Option<String
     };
     let hosts = cache.index.capacity.hosts();
     let chosen = scheduler::choose(&request, &observed.beside, hosts, observed.policy);
-    chosen.err().map(|why| why.readiness("").message().to_owned())
+    match chosen {
+        Ok(chosen) => rebind::copies_none(cache, &disks, chosen),
+        Err(why) => Some(why.readiness("").message().to_owned()),
+    }
 }
 
 #[cfg(test)]

@@ -150,12 +150,12 @@ impl Volumes for LinuxSystem {
         pool: &str,
         id: &str,
         uid: Option<&str>,
-        kept: &Arrival,
+        seen: Option<&Arrival>,
     ) -> Result<()> {
         self.rbd.refuse(pool, COPIED)?;
         let (of_pool, id) = (pool.to_owned(), id.to_owned());
-        let (uid, kept) = (uid.map(str::to_owned), kept.clone());
-        self.on_pool(pool, move |v| v.remove_left(&of_pool, &id, uid.as_deref(), &kept)).await
+        let (uid, seen) = (uid.map(str::to_owned), seen.cloned());
+        self.on_pool(pool, move |v| v.remove_left(&of_pool, &id, uid.as_deref(), seen.as_ref())).await
     }
 
     async fn grow_volume(&self, pool: &str, id: &str, size: u64) -> Result<VolumeFacts> {

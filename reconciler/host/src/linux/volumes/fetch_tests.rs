@@ -124,16 +124,15 @@ fn a_volume_is_copied_with_its_holes_and_then_removed_where_it_was() {
     assert_eq!((facts.size, facts.owner.clone()), (64 * MIB, owner()));
     assert_eq!(fs::read(a.file()).expect("there"), fs::read(b.file()).expect("copied"));
     let blocks = |host: &Host| {
-        use std::os::unix::fs::MetadataExt;
         fs::metadata(host.file()).expect("there").blocks() * 512
     };
     assert!(blocks(&b) < 2 * MIB, "{} bytes of holes are holes", blocks(&b));
     assert_eq!(b.volumes.arrival(POOL, ID).expect("read"), Some(stay(2)));
     assert!(b.volumes.begin_fetch(&wanted(2)).expect("looked").is_none(), "it has arrived");
-    let other = a.volumes.remove_left(POOL, ID, Some("other"), &stay(3));
+    let other = a.volumes.remove_left(POOL, ID, Some("other"), None);
     assert!(matches!(other, Err(SystemError::VolumeDamaged { .. })), "{other:?}");
-    a.volumes.remove_left(POOL, ID, Some("u"), &stay(3)).expect("removed");
-    a.volumes.remove_left(POOL, ID, Some("u"), &stay(3)).expect("once more");
+    a.volumes.remove_left(POOL, ID, Some("u"), None).expect("removed");
+    a.volumes.remove_left(POOL, ID, Some("u"), None).expect("once more");
     assert!(a.names().is_empty(), "{:?}", a.names());
     assert!(a.volumes.open_left(POOL, ID, 0).expect("looked").is_none());
 }
@@ -158,8 +157,23 @@ fn before_the_copy_is_whole_nothing_has_arrived_and_nothing_is_lost_wherever_an_
     assert_eq!(copied(&a, &b, 2), whole);
     // The former host stops between its file and its note.
     fs::remove_file(a.file()).expect("removed");
-    a.volumes.remove_left(POOL, ID, Some("u"), &stay(3)).expect("gone on");
+    a.volumes.remove_left(POOL, ID, Some("u"), None).expect("gone on");
     assert!(a.names().is_empty(), "{:?}", a.names());
+}
+
+#[test]
+fn a_copy_that_was_given_up_and_ends_after_the_next_one_has_begun_puts_no_file_in_place() {
+    let (a, b) = (Host::new(), Host::new());
+    a.make(7);
+    let given_up = received(&a, &b, 2);
+    let next = received(&a, &b, 2);
+    let late = b.volumes.finish_fetch(&given_up, Some(&b.image()));
+    assert!(late.is_err_and(|error| error.chain().contains("begun since")));
+    drop(given_up);
+    assert_eq!(b.volumes.arrival(POOL, ID).expect("read"), None);
+    b.volumes.finish_fetch(&next, Some(&b.image())).expect("whole");
+    drop(next);
+    assert_eq!(fs::read(a.file()).expect("there"), fs::read(b.file()).expect("copied"));
 }
 
 #[test]
@@ -178,10 +192,13 @@ fn a_file_of_an_earlier_stay_is_not_what_has_arrived_and_is_replaced_by_a_whole_
     drop(fetch);
     assert_eq!(fs::read(b.file()).expect("read"), fs::read(a.file()).expect("read"));
     assert_eq!(b.volumes.arrival(POOL, ID).expect("read"), Some(stay(4)));
-    b.volumes.remove_left(POOL, ID, Some("u"), &stay(3)).expect("kept");
-    assert!(b.file().exists(), "it is the copy for a later stay");
-    b.volumes.remove_left(POOL, ID, Some("u"), &stay(6)).expect("removed");
-    assert!(!b.file().exists(), "it is of an earlier one");
+    let of_other_vm = Arrival { vm: "other".to_owned(), epoch: 4 };
+    for seen in [None, Some(stay(2)), Some(stay(5)), Some(of_other_vm)] {
+        b.volumes.remove_left(POOL, ID, Some("u"), seen.as_ref()).expect("kept");
+        assert!(b.file().exists(), "it has come since {seen:?} was seen");
+    }
+    b.volumes.remove_left(POOL, ID, Some("u"), Some(&stay(4))).expect("removed");
+    assert!(!b.file().exists(), "it is the one that was seen");
 }
 
 #[test]

@@ -10,7 +10,8 @@
 //! host's: the file below is the one that the Disk's image is, whatever the header names.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use berth_qemu::qcow2::{self, InspectError};
@@ -56,7 +57,9 @@ struct Written {
 impl Drop for Fetch {
     fn drop(&mut self) {
         // Best effort: it has another name once it is the volume, and the next start of the agent removes it too.
-        let _ = fs::remove_file(&self.path);
+        if self.has_path().unwrap_or_default() {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -99,6 +102,9 @@ impl LinuxVolumes {
         let _chains = self.lock(&[&new.pool])?;
         let place = self.place(&new.pool, &new.id)?;
         check_replaceable(&place, new)?;
+        if !fetch.has_path().map_err(failed("look at", &fetch.path))? {
+            return Err(fetch.refused("another copy of it has begun since"));
+        }
         let below = base.map(|base| self.path_to_image(&new.pool, &base.digest));
         fetch.check_header(below.as_deref().and_then(|path| path.to_str()))?;
         fetch.file.sync_all().map_err(failed("write", &fetch.path))?;
@@ -137,6 +143,12 @@ impl LinuxVolumes {
 }
 
 impl Fetch {
+    /// Whether the file at its path is this one: a copy that was given up may end after the next one has begun, whose file has the same path.
+    fn has_path(&self) -> io::Result<bool> {
+        let (own, found) = (self.file.metadata()?, fs::symlink_metadata(&self.path)?);
+        Ok((own.dev(), own.ino()) == (found.dev(), found.ino()))
+    }
+
     /// Where the next part begins at the earliest.
     pub(in super::super) fn offset(&self) -> u64 {
         self.at

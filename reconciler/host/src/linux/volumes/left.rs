@@ -60,13 +60,14 @@ impl LinuxVolumes {
         pool: &str,
         id: &str,
         uid: Option<&str>,
-        kept: &Arrival,
+        seen: Option<&Arrival>,
     ) -> Result<()> {
         let _chains = self.lock(&[pool])?;
         let place = self.place(pool, id)?;
         let Some(note) = Note::read(&place.note)? else { return Ok(()) };
         let note = note.map_err(|detail| place.damaged(&detail))?;
-        if note.arrived.as_ref().is_some_and(|arrived| arrived.is_since(kept)) {
+        let is_there = exists(&place.file)?;
+        if is_there && note.arrived.as_ref() != seen {
             return Ok(());
         }
         if note.volume_id != id || note.owner.uid.as_deref() != uid {
@@ -75,7 +76,7 @@ impl LinuxVolumes {
         if let Some(why) = why_not(&note) {
             return Err(place.damaged(why));
         }
-        if exists(&place.file)? {
+        if is_there {
             check_closed(&place)?;
         }
         // The note last: a crash in between leaves one without a file, which the next call removes.
