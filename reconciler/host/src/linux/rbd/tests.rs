@@ -83,6 +83,7 @@ async fn a_machine_starts_on_no_image_that_is_not_this_hosts() {
         cache: Cache::Writeback,
         bus: Bus::VirtioScsi,
         keeps_space: false,
+        shared: false,
     };
     let in_ceph = pools.ensure_own(&[disk(pool.image("berth-v-1").file())]).await;
     assert!(matches!(in_ceph, Err(SystemError::VolumeLost { .. })), "{in_ceph:?}");
