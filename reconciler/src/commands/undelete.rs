@@ -146,6 +146,8 @@ mod tests {
         assert_eq!(encryption.key_class.as_str(), "strong");
         let thick = TrashedVolume { thick: true, ..volume("fast".into()) };
         assert_eq!(disk("h1", "data", &thick).spec.provisioning, Provisioning::Thick);
+        let shared = TrashedVolume { shared: true, ..volume("fast".into()) };
+        assert_eq!(disk("h1", "data", &shared).spec.access, DiskAccess::ReadWriteMany);
     }
 
     #[test]
