@@ -38,6 +38,7 @@ pub mod probes;
 pub mod quotas;
 pub mod rbd;
 pub mod read_only_disk;
+pub mod read_write_disk;
 pub mod restrictions;
 pub mod routes;
 pub mod rules;

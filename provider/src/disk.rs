@@ -166,7 +166,7 @@ impl ResourceKind for Disk {
             type_name: "berth_disk",
             kind: "Disk",
             plural: "disks",
-            description: "A persistent disk that outlives any VM: blank, made from an image, copied from another disk or a `berth_disk_snapshot`, made from a `berth_backup`, or a file of the host that is taken over. Its file is created on the host of the first VM that uses it, one with the labels of `placement`; a copy, on the host of its source. A VM lists it in `disks`, or a `berth_hotswap_disk_attachment` attaches it to a running VM. With `access = \"ReadOnlyMany\"` several VMs of its host list it, each with `read_only = true`.\n\nThe provider refuses to destroy a disk that a VM outside the plan uses. With `deletion_policy = \"Delete\"` the file stays in the pool's trash for 24 hours (`berth undelete`).",
+            description: "A persistent disk that outlives any VM: blank, made from an image, copied from another disk or a `berth_disk_snapshot`, made from a `berth_backup`, or a file of the host that is taken over. Its file is created on the host of the first VM that uses it, one with the labels of `placement`; a copy, on the host of its source. A VM lists it in `disks`, or a `berth_hotswap_disk_attachment` attaches it to a running VM. With `access = \"ReadOnlyMany\"` several VMs of its host list it, each with `read_only = true`. With `access = \"ReadWriteMany\"` several VMs of its host list a blank disk and write to it: only for guests with a cluster file system.\n\nThe provider refuses to destroy a disk that a VM outside the plan uses. With `deletion_policy = \"Delete\"` the file stays in the pool's trash for 24 hours (`berth undelete`).",
             example: include_str!("../../examples/resources/berth_disk/resource.tf"),
             shown: "status.used_by",
             timeouts: [600, 600, 600],
@@ -231,6 +231,12 @@ impl ResourceKind for Disk {
         let (was, is) = (change.prior.get("encryption"), change.planned.get("encryption"));
         if !change.is_create() && !is.is_unknown() && was.is_null() != is.is_null() {
             change.replace.push(AttributePath::root("encryption"));
+        }
+        let (was, is) = (change.prior.get("pool").as_str(), change.planned.get("pool").as_str());
+        let is_moved = !change.is_create() && is.is_some() && was != is;
+        if is_moved && change.planned.get("access").as_str() == Some("ReadWriteMany") {
+            // Its file stays in its pool.
+            change.replace.push(AttributePath::root("pool"));
         }
         if !change.replace.is_empty() {
             return;
@@ -332,11 +338,34 @@ fn is_absolute(path: &str) -> bool {
         && path.strip_prefix('/').is_some_and(|rest| !rest.is_empty() && !rest.contains(char::is_control))
 }
 
-/// Refuses a disk that several VMs read and that has no data, or that is written to by a restore.
+/// Refuses a disk that several VMs read and that has no data, or that is written to by a restore, and one that several VMs write to and that is
+/// more than a blank file.
 fn check_access(disk: &Value) -> Option<Diagnostic> {
-    if disk.get("access").as_str() != Some("ReadOnlyMany") {
-        return None;
+    match disk.get("access").as_str() {
+        Some("ReadOnlyMany") => check_read_only(disk),
+        Some("ReadWriteMany") => check_shared(disk),
+        _ => None,
     }
+}
+
+/// Refuses all that a disk cannot have which several VMs write to.
+fn check_shared(disk: &Value) -> Option<Diagnostic> {
+    let at = AttributePath::root("access");
+    let has = |name: &str| !disk.get(name).is_null() && !disk.get(name).is_unknown();
+    let refusals = [
+        ("image", "is blank at first: take `image` out, and write its data from a VM"),
+        ("source", "is blank at first: take `source` out, and write its data from a VM"),
+        ("restore", "has no snapshots, and is not restored"),
+        ("encryption", "cannot be encrypted"),
+        ("pools", "has its pool declared: set `pool`"),
+        ("pool_selector", "has its pool declared: set `pool`"),
+        ("shared_with", "is the source of no other disk and no image: take `shared_with` out"),
+    ];
+    let (_, why) = refusals.into_iter().find(|(name, _)| has(name))?;
+    Some(Diagnostic::error("Invalid access", format!("{at}: a ReadWriteMany disk {why}.")).at(at))
+}
+
+fn check_read_only(disk: &Value) -> Option<Diagnostic> {
     let at = AttributePath::root("access");
     let detail = if disk.get("image").is_null() && disk.get("source").is_null() {
         "it is never written to: set the image or the source of its data."

@@ -26,6 +26,7 @@ pub(crate) fn disk_spec(volume: &VolumeFacts, serial: &str, boot: bool, target: 
         cache: volume.cache,
         bus: Bus::VirtioScsi,
         keeps_space: volume.reserved.is_some(),
+        shared: volume.is_shared(),
     }
 }
 

@@ -115,6 +115,14 @@ pub(crate) fn as_it_is(
         let text = "it has an encrypted disk, and its memory, which has data of it, would be saved as it is";
         return Err(text.to_owned());
     }
+    let is_shared = |disk: &ObservedDisk| {
+        let is_launched_so = launched.disks.iter().any(|of| of.id == disk.id && of.shared);
+        is_launched_so || volumes.iter().any(|volume| volume.id == disk.id && volume.is_shared())
+    };
+    if machine.disks.iter().any(is_shared) {
+        let text = "it has a disk that other VMs write to (ReadWriteMany), whose data would not be that of its saved memory";
+        return Err(text.to_owned());
+    }
     if machine.cdroms.iter().any(|drive| drive.node.is_some()) {
         return Err("there is a medium in a CD-ROM drive: take it out first".to_owned());
     }

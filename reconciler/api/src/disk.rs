@@ -59,9 +59,15 @@ pub use import::DiskImport;
     validation = Rule::new("has(self.encryption) == has(oldSelf.encryption)").message("encryption cannot be added or removed: create another Disk").field_path(".encryption"),
     validation = Rule::new("!has(self.encryption) || !has(self.source) || !has(self.source.file)").message("a file that is taken over stays as it is: encryption is for new files").field_path(".encryption"),
     validation = Rule::new("(has(self.access) ? self.access : 'ReadWriteOnce') == (has(oldSelf.access) ? oldSelf.access : 'ReadWriteOnce')").message("access cannot change: create another Disk, with this one as its source").field_path(".access"),
-    validation = Rule::new("!has(self.access) || self.access == 'ReadWriteOnce' || has(self.image) || has(self.source)").message("a ReadOnlyMany disk is never written to: set the image or the source of its data").field_path(".access"),
-    validation = Rule::new("!has(self.access) || self.access == 'ReadWriteOnce' || !has(self.restore)").message("a ReadOnlyMany disk is not restored: create another Disk from the snapshot").field_path(".restore"),
-    validation = Rule::new("!has(self.access) || self.access == 'ReadWriteOnce' || !has(self.encryption)").message("a ReadOnlyMany disk cannot be encrypted").field_path(".encryption"),
+    validation = Rule::new("!has(self.access) || self.access != 'ReadOnlyMany' || has(self.image) || has(self.source)").message("a ReadOnlyMany disk is never written to: set the image or the source of its data").field_path(".access"),
+    validation = Rule::new("!has(self.access) || self.access != 'ReadOnlyMany' || !has(self.restore)").message("a ReadOnlyMany disk is not restored: create another Disk from the snapshot").field_path(".restore"),
+    validation = Rule::new("!has(self.access) || self.access != 'ReadOnlyMany' || !has(self.encryption)").message("a ReadOnlyMany disk cannot be encrypted").field_path(".encryption"),
+    validation = Rule::new("!has(self.access) || self.access != 'ReadWriteMany' || (!has(self.image) && !has(self.source))").message("a ReadWriteMany disk is blank at first: take the image and the source out, and write its data from a VM").field_path(".access"),
+    validation = Rule::new("!has(self.access) || self.access != 'ReadWriteMany' || !has(self.restore)").message("a ReadWriteMany disk has no snapshots, and is not restored").field_path(".restore"),
+    validation = Rule::new("!has(self.access) || self.access != 'ReadWriteMany' || !has(self.encryption)").message("a ReadWriteMany disk cannot be encrypted").field_path(".encryption"),
+    validation = Rule::new("!has(self.access) || self.access != 'ReadWriteMany' || (!has(self.pools) && !has(self.poolSelector))").message("the pool of a ReadWriteMany disk is declared: set pool, and take pools and poolSelector out").field_path(".pool"),
+    validation = Rule::new("!has(self.access) || self.access != 'ReadWriteMany' || (has(self.pool) ? self.pool : 'default') == (has(oldSelf.pool) ? oldSelf.pool : 'default')").message("a ReadWriteMany disk is not moved to another pool: create another Disk").field_path(".pool"),
+    validation = Rule::new("!has(self.access) || self.access != 'ReadWriteMany' || !has(self.sharedWith) || self.sharedWith.size() == 0").message("a ReadWriteMany disk is the source of no other Disk and no Image: take sharedWith out").field_path(".sharedWith"),
     validation = Rule::new("(has(self.provisioning) ? self.provisioning : 'Thin') == (has(oldSelf.provisioning) ? oldSelf.provisioning : 'Thin')").message("provisioning cannot change: create another Disk").field_path(".provisioning"),
     validation = Rule::new("!has(self.pools) || !has(self.poolSelector)").message("set either pools or poolSelector").field_path(".poolSelector"),
     validation = Rule::new("(!has(self.pools) && !has(self.poolSelector)) || !has(self.pool) || self.pool == 'default'").message("pools and poolSelector leave the choice of the pool to the scheduler: take pool out, or them").field_path(".pool"),
@@ -109,7 +115,8 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Box<DiskPlacement>>,
     /// How VMs use it: `ReadWriteOnce` (default), one VM at a time; `ReadOnlyMany`, up to 16 VMs at a time, all on its host, each with
-    /// `readOnly`. There is no disk that several VMs write to. Cannot change.
+    /// `readOnly`; `ReadWriteMany`, a blank disk that up to 16 VMs at a time, all on its host, read and write: only for guests with a
+    /// cluster file system (GFS2, OCFS2) or an application made for it. Cannot change.
     #[serde(default)]
     pub access: DiskAccess,
     /// When a larger `size` takes effect: `Online` (default) grows the disk of the running VM at once; `Offline` grows the
@@ -256,7 +263,7 @@ pub enum DeletionPolicy {
     Retain,
 }
 
-/// The number of VMs that can read a `ReadOnlyMany` disk at a time.
+/// The number of VMs that can use a `ReadOnlyMany` or `ReadWriteMany` disk at a time.
 pub const MOST_DISK_READERS: usize = 16;
 
 /// How VMs use a disk.
@@ -265,6 +272,7 @@ pub enum DiskAccess {
     #[default]
     ReadWriteOnce,
     ReadOnlyMany,
+    ReadWriteMany,
 }
 
 /// The kind of source that the data of a new disk has.
@@ -323,9 +331,19 @@ impl Disk {
         named.into_iter().find(|(is_named, _)| *is_named).map_or(DataOrigin::Blank, |(_, origin)| origin)
     }
 
+    /// Whether several VMs can use it at a time, all on its host.
+    pub fn is_for_many(&self) -> bool {
+        self.spec.access != DiskAccess::ReadWriteOnce
+    }
+
     /// Whether several VMs can use it at a time. They only read it.
     pub fn is_read_only_many(&self) -> bool {
         self.spec.access == DiskAccess::ReadOnlyMany
+    }
+
+    /// Whether several VMs can use it at a time, and write to it.
+    pub fn is_read_write_many(&self) -> bool {
+        self.spec.access == DiskAccess::ReadWriteMany
     }
 
     /// Returns the labels that the host of its file must have.

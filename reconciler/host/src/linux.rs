@@ -59,7 +59,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use berth_qemu::hypervisor::Hypervisor;
-use berth_qemu::machine::Architecture;
+use berth_qemu::machine::{Architecture, Cache};
 use berth_qemu::process::RunAs;
 use nix::unistd::{Uid, User};
 use tokio::sync::RwLock;
@@ -301,6 +301,11 @@ impl LinuxSystem {
 
     /// Adds how QEMU opens the volume's file.
     async fn with_cache(&self, volume: VolumeFacts) -> Result<VolumeFacts> {
+        if volume.is_shared() {
+            // All its machines are on this host and have its page cache in common. With O_DIRECT each QEMU would read a block of the file
+            // system, change the guest's sector in it and write the block back, which undoes another one's write beside it.
+            return Ok(VolumeFacts { cache: Cache::Writeback, ..volume });
+        }
         let io_uring = self.host.installation().await.is_ok_and(|installation| installation.io_uring);
         let (direct_io, pool) = (Arc::clone(&self.direct_io), volume.pool.clone());
         let tried = move |_: &LinuxVolumes| {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_qemu::machine::{Backing, Cache, DiskKey, Format};
+use berth_qemu::machine::{Backing, Cache, DiskKey, Format, RbdImage};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -350,6 +350,8 @@ pub struct NewVolume {
     pub file: Option<PathBuf>,
     /// Whether the space for its whole size is reserved.
     pub thick: bool,
+    /// Whether several machines write to it at a time: its file is raw, and blank at first.
+    pub shared: bool,
     pub owner: VolumeOwner,
     /// The key that its file is encrypted with, which has to be unlocked. It is that of the snapshot, if there is one. None: it is not
     /// encrypted.
@@ -435,6 +437,12 @@ pub struct VolumeFacts {
 }
 
 impl VolumeFacts {
+    /// Whether several machines can write to it at a time: those of its host, with its raw file. All other files of volumes are qcow2.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.format == Format::Raw && !RbdImage::is_rbd(&self.path)
+    }
+
     /// Whether its file is one that continues a snapshot of it, or did: after the first one, the name of the file has their number.
     #[must_use]
     pub fn continues_snapshots(&self) -> bool {

@@ -125,6 +125,7 @@ fn disk(directory: &Path, id: &str, boot: bool) -> DiskSpec {
         cache: Cache::Writeback,
         bus: Bus::VirtioScsi,
         keeps_space: false,
+        shared: false,
     }
 }
 

@@ -220,6 +220,7 @@ async fn a_machine_with_everything_starts_unprivileged_and_on_its_own() {
             cache: Cache::Writeback,
             bus: Bus::VirtioScsi,
             keeps_space: false,
+            shared: false,
         });
     }
     let start = Instant::now();
@@ -372,6 +373,7 @@ async fn a_guest_that_switched_itself_off_stays_to_be_asked_and_can_be_started_a
             cache: Cache::Writeback,
             bus: Bus::VirtioScsi,
             keeps_space: false,
+            shared: false,
         });
     }
     let process = bench.host.launch(&spec, Limits::default()).await.expect("launched");

@@ -4,7 +4,7 @@
 use anyhow::{Context, bail};
 use berth_agent::TypedApi;
 use berth_api::{
-    Disk, DiskEncryption, DiskSource, DiskSpec, Host, Provisioning, Quantity, RESTORE_ANNOTATION,
+    Disk, DiskAccess, DiskEncryption, DiskSource, DiskSpec, Host, Provisioning, Quantity, RESTORE_ANNOTATION,
     host::{RetainedVolume, TrashedVolume},
 };
 use kube::{
@@ -50,6 +50,7 @@ fn disk(host: &str, name: &str, volume: &TrashedVolume) -> Disk {
         }),
         pool: volume.pool.as_str().into(),
         provisioning: if volume.thick { Provisioning::Thick } else { Provisioning::Thin },
+        access: if volume.shared { DiskAccess::ReadWriteMany } else { DiskAccess::ReadWriteOnce },
         // The namespace follows from the name, as it did before.
         encryption: volume
             .key_class
@@ -83,6 +84,7 @@ fn as_trashed(volume: RetainedVolume) -> TrashedVolume {
         image: volume.image,
         source: volume.source,
         thick: volume.thick,
+        shared: volume.shared,
         key_class: volume.key_class,
         deleted_at: String::new(),
     }
@@ -144,6 +146,8 @@ mod tests {
         assert_eq!(encryption.key_class.as_str(), "strong");
         let thick = TrashedVolume { thick: true, ..volume("fast".into()) };
         assert_eq!(disk("h1", "data", &thick).spec.provisioning, Provisioning::Thick);
+        let shared = TrashedVolume { shared: true, ..volume("fast".into()) };
+        assert_eq!(disk("h1", "data", &shared).spec.access, DiskAccess::ReadWriteMany);
     }
 
     #[test]

@@ -173,7 +173,12 @@ pub(super) fn disks() -> Vec<Bad> {
         everywhere(with(disk(), "/deletion_policy", json!("Keep")), "deletion_policy", "is not one of"),
         everywhere(with(disk(), "/expand_policy", json!("Never")), "expand_policy", "is not one of"),
         everywhere(with(disk(), "/provisioning", json!("Eager")), "provisioning", "is not one of"),
-        everywhere(with(disk(), "/access", json!("ReadWriteMany")), "access", "is not one of"),
+        everywhere(with(disk(), "/access", json!("WriteMany")), "access", "is not one of"),
+        everywhere(
+            with(with(disk(), "/image", json!("i")), "/access", json!("ReadWriteMany")),
+            "access",
+            "is blank at first",
+        ),
         everywhere(with(disk(), "/access", json!("ReadOnlyMany")), "access", "set the image or the source"),
         here(with(disk(), "/source", json!({})), "source", "either"),
         everywhere(with(disk(), "/source", json!({"disk": "a", "snapshot": "b"})), "source", "either"),

@@ -139,6 +139,12 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_disk",
+            json!({"size": "1Gi", "access": "ReadWriteMany"}),
+            json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
+                "access": "ReadWriteMany", "expandPolicy": "Online", "provisioning": "Thin"}),
+        ),
+        (
+            "berth_disk",
             json!({"image": "i", "access": "ReadOnlyMany"}),
             json!({"image": "i", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
                 "access": "ReadOnlyMany", "expandPolicy": "Online", "provisioning": "Thin"}),

@@ -29,7 +29,7 @@ impl Machines {
         self.state().entries.values().any(|entry| entry.holds(volume))
     }
 
-    /// Returns the machines that have this volume open: several only if they read it.
+    /// Returns the machines that have this volume open: several only if they read it, or if it is shared.
     pub(crate) fn openers(&self, volume: &str) -> Vec<Machine> {
         let state = self.state();
         let seen = |m: &&Machine| m.driver.borrow().volumes.as_ref().is_some_and(|v| v.contains(volume));
@@ -41,10 +41,10 @@ impl Machines {
         self.openers(volume).into_iter().next()
     }
 
-    /// Waits until no other machine opens a disk that it only reads, if one of these is read only. The file of such a disk is readable by
-    /// the user of one QEMU at a time: that of another one which reads it too has to have it open before.
+    /// Waits until no other machine opens a disk that it has in common with others, if one of these is read only or shared. The file of such
+    /// a disk is accessible to the user of one QEMU at a time: that of another one has to have it open before.
     pub(crate) async fn open_alone(&self, disks: &[DiskSpec]) -> Option<tokio::sync::MutexGuard<'_, ()>> {
-        match disks.iter().any(|disk| disk.read_only) {
+        match disks.iter().any(|disk| disk.read_only || disk.shared) {
             true => Some(self.opening.lock().await),
             false => None,
         }

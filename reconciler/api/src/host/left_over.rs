@@ -40,6 +40,9 @@ pub struct TrashedVolume {
     /// Whether space is reserved for its whole size.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub thick: bool,
+    /// Whether several VMs can write to it at a time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
     /// The KeyClass that protects the key of its encrypted file, as `NAMESPACE/NAME`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 127))]
@@ -83,6 +86,9 @@ pub struct RetainedVolume {
     /// Whether space is reserved for its whole size.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub thick: bool,
+    /// Whether several VMs can write to it at a time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
     /// The KeyClass that protects the key of its encrypted file, as `NAMESPACE/NAME`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 127))]

@@ -79,6 +79,11 @@ fn plan(snapshot: &DiskSnapshot, disk: Option<&Arc<Disk>>, over_quota: Option<&E
     if disk.metadata.deletion_timestamp.is_some() {
         return wait(format!("Disk {name} is being deleted"));
     }
+    if disk.is_read_write_many() {
+        let text = format!("several VMs write to Disk {name} (ReadWriteMany): no snapshot is taken of it");
+        let readiness = Readiness::Stalled(Reason::NotSupported, text);
+        return Plan::blocked(Decision::Wait(readiness), vec![Dependency::Object(disk_key.clone())]);
+    }
     let status = disk.status.clone().unwrap_or_default();
     let (Some(binding), Some(volume_id), Some(_)) = (status.binding, status.volume_id, status.size) else {
         return wait(format!("Disk {name} has no file yet: the snapshot is taken once it has"));

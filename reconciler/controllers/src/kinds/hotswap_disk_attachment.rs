@@ -132,6 +132,13 @@ fn plan(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Decisio
     if disk.metadata.deletion_timestamp.is_some() {
         return wait(Reason::WaitingForDisk, format!("Disk {} is being deleted", disk_key.name));
     }
+    if disk.is_read_write_many() {
+        let text = format!(
+            "Disk {} is ReadWriteMany: list it in the disks of VM {}, also while that runs",
+            disk_key.name, vm_key.name
+        );
+        return Plan::blocked(Decision::Wait(Readiness::Stalled(Reason::InvalidSpec, text)), dependencies);
+    }
     if disk.is_read_only_many() {
         let text = format!(
             "Disk {} is ReadOnlyMany: list it in the disks of VM {} with readOnly (read_only in Terraform), also while that runs",

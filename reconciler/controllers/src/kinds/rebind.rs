@@ -318,7 +318,7 @@ fn refusal(cache: &Cache, vm: &VM, disk: &Disk, host: &str) -> Option<&'static s
         (!is_whole || status.volume_id.is_none(), "has its file on another host, or in the folder of one"),
         (status.size.is_none(), "has no file yet"),
         (disk.spec.encryption.is_some(), "is encrypted"),
-        (disk.is_read_only_many(), "is one that several VMs read"),
+        (disk.is_for_many(), "is one for several VMs (ReadOnlyMany or ReadWriteMany)"),
         (disk.spec.source.is_some(), "is made from a source"),
         (has_image_of_one_host(cache, disk), "is made from an image that other hosts cannot copy"),
         // Of a lost host it is tried: the content may be the same still.

@@ -58,6 +58,7 @@ impl FakeSystem {
             snapshot: None,
             file: None,
             thick: new.thick,
+            shared: false,
             owner: new.owner.clone(),
             encryption: None,
         })?;

@@ -39,6 +39,10 @@ impl FakeSystem {
         for new in all.iter().filter(is_new) {
             let lost = || SystemError::VolumeLost { id: new.volume.clone() };
             let volume = state.volumes.get(&new.volume).ok_or_else(lost)?;
+            if volume.facts.is_shared() {
+                let why = "several VMs write to it: it has no snapshots and no copies";
+                return Err(SystemError::Invalid { what: "volume", value: new.volume.clone(), why });
+            }
             if volume.facts.pending_snapshot.is_some() {
                 let detail = "another snapshot of it is being taken";
                 return Err(SystemError::VolumeBusy { id: new.volume.clone(), detail });

@@ -111,6 +111,7 @@ async fn what_berth_did_not_make_is_reported_and_left_alone() {
         snapshot: None,
         file: None,
         thick: false,
+        shared: false,
         owner,
     };
     let error = system.create_volume(&new).await.expect_err("somebody's file");
@@ -160,6 +161,7 @@ async fn an_image_stays_as_long_as_a_volume_needs_it() {
         snapshot: None,
         file: None,
         thick: false,
+        shared: false,
         owner,
     };
     let error = system.create_volume(&new).await.expect_err("not there yet");

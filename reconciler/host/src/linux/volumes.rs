@@ -1,4 +1,4 @@
-//! Volumes: one qcow2 file each, with a note beside it that records its owner.
+//! Volumes: one qcow2 file each, with a note beside it that records its owner. Those that several machines write to are raw, see `raw`.
 //!
 //! ```text
 //!               note (intent)     file            note (complete)
@@ -24,6 +24,7 @@ mod left;
 mod merges;
 mod moves;
 mod note;
+mod raw;
 mod restored;
 mod restores;
 mod snapshot_note;
@@ -49,7 +50,7 @@ use crate::volumes::check_encryption;
 use crate::{ForeignKind, ForeignObject, ImageFacts, NewVolume, SystemError, VolumeFacts, VolumeOwner};
 
 use chains::{Chains, ChainsLock};
-use encryption::{NewFile, format_of};
+use encryption::NewFile;
 pub(super) use fetched::Fetch;
 pub(super) use left::LeftFile;
 use moves::Copying;
@@ -59,6 +60,8 @@ pub(super) use restored::{BACKUPS, Begun};
 type Result<T> = std::result::Result<T, SystemError>;
 
 const SUFFIX: &str = ".qcow2";
+/// The suffix of a file that several machines write to.
+const RAW_SUFFIX: &str = ".raw";
 
 /// Every method blocks: callers run them off the async threads.
 #[derive(Clone, Debug)]
@@ -85,6 +88,8 @@ struct Place {
     note: PathBuf,
     trashed_file: PathBuf,
     trashed_note: PathBuf,
+    /// Whether its note has it as a raw file.
+    is_raw: bool,
 }
 
 impl LinuxVolumes {
@@ -130,15 +135,19 @@ impl LinuxVolumes {
             None => Note::read(&trashed_note)?,
             found => found,
         };
-        let generation = noted.and_then(std::result::Result::ok).map_or(0, |note| note.generation);
-        Ok(Place {
+        let noted = noted.and_then(std::result::Result::ok);
+        let is_raw = noted.as_ref().is_some_and(|note| note.raw);
+        let generation = noted.map_or(0, |note| note.generation);
+        let place = Place {
             pool: pool.to_owned(),
             id: id.to_owned(),
             file: volumes.join(file_name(id, generation)),
             note,
             trashed_file: trash.join(format!("{id}{SUFFIX}")),
             trashed_note,
-        })
+            is_raw: false,
+        };
+        Ok(if is_raw { place.of_raw() } else { place })
     }
 
     pub(super) fn volume(&self, pool: &str, id: &str) -> Result<Option<VolumeFacts>> {
@@ -169,11 +178,15 @@ impl LinuxVolumes {
     /// `base` is the cached image that `new` names.
     pub(super) fn create(&self, new: &NewVolume, base: Option<&ImageFacts>) -> Result<VolumeFacts> {
         let _chains = self.lock(&[&new.pool])?;
+        if new.shared {
+            raw::check(new)?;
+        }
         if let Some(file) = &new.file {
             check_encryption(new, None)?;
             return self.adopt(new, file);
         }
         let place = self.place(&new.pool, &new.id)?;
+        let place = if new.shared { place.of_raw() } else { place };
         let least = match &new.snapshot {
             None => base.map(|b| b.virtual_size),
             Some(snapshot) => {
@@ -214,6 +227,9 @@ impl LinuxVolumes {
 
     fn make(&self, place: &Place, note: &Note, size: u64) -> Result<()> {
         note.write(&place.note)?;
+        if note.raw {
+            return place.create_raw(size);
+        }
         let backing = match (&note.snapshot, &note.base) {
             (Some(snapshot), _) => Some(snapshots::relative(snapshot)),
             (None, None) => None,
@@ -246,7 +262,9 @@ impl LinuxVolumes {
         if size < found.size {
             return Err(SystemError::Shrink { id: id.to_owned(), from: found.size, to: size });
         }
-        if size > found.size {
+        if size > found.size && place.is_raw {
+            place.grow_raw(size)?;
+        } else if size > found.size {
             qcow2::grow(&place.file, size).map_err(|error| place.refused(error))?;
         }
         self.volume(pool, id)?.ok_or_else(lost)
@@ -333,7 +351,7 @@ impl LinuxVolumes {
         for pool in self.pools()? {
             let names = files::names(&self.layout.volumes(&pool))?;
             for name in names.iter().filter(|n| !n.starts_with(files::UNFINISHED)) {
-                let file = name.strip_suffix(SUFFIX).map(id_of_file);
+                let file = id_of_file(name);
                 let id = file.or_else(|| name.strip_suffix(".json"));
                 let note = id.filter(|id| is_name(id)).map(|id| self.place(&pool, id)).transpose()?;
                 let ours = match note {
@@ -379,7 +397,7 @@ impl LinuxVolumes {
             base,
             owner: note.owner.clone(),
             path: file.to_owned(),
-            format: format_of(note.encryption.as_ref()),
+            format: note.format(),
             cache: Cache::default(),
             reserved: note.reserved,
             retained: note.retained,
@@ -397,7 +415,7 @@ impl LinuxVolumes {
             let blank = Note { snapshot: None, ..note.clone() };
             let base = blank.base.as_ref().map(|b| b.digest.clone());
             VolumeFacts {
-                format: format_of(blank.encryption.as_ref()),
+                format: blank.format(),
                 encryption: blank.encryption.map(Box::new),
                 pool: place.pool.clone(),
                 id: place.id.clone(),
@@ -419,7 +437,12 @@ impl LinuxVolumes {
 
 impl Place {
     fn read_size(&self) -> Result<u64> {
-        size_of(&self.file).map_err(|detail| self.damaged(&detail))
+        self.size_of(&self.file).map_err(|detail| self.damaged(&detail))
+    }
+
+    /// Returns the size of the disk in this file of it.
+    fn size_of(&self, file: &Path) -> std::result::Result<u64, String> {
+        if self.is_raw { raw::size_of(file) } else { size_of(file) }
     }
 
     fn damaged(&self, detail: &str) -> SystemError {
@@ -473,10 +496,14 @@ fn file_name(id: &str, generation: u32) -> String {
     }
 }
 
-/// Returns the volume of a file's name without its suffix.
-fn id_of_file(name: &str) -> &str {
+/// Returns the volume, or the snapshot, that a file with this name is of. None: it has another suffix.
+fn id_of_file(name: &str) -> Option<&str> {
+    if let Some(id) = name.strip_suffix(RAW_SUFFIX) {
+        return Some(id);
+    }
+    let name = name.strip_suffix(SUFFIX)?;
     let is_generation = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    name.split_once('.').filter(|(_, generation)| is_generation(generation)).map_or(name, |(id, _)| id)
+    Some(name.split_once('.').filter(|(_, generation)| is_generation(generation)).map_or(name, |(id, _)| id))
 }
 
 /// The path from `pools/<pool>/volumes/` to the image. Relative, so that a state directory can be moved.

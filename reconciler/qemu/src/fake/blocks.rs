@@ -26,7 +26,7 @@ const NODE_KEYS: [&str; 11] = [
 ];
 const FILE_KEYS: [&str; 9] =
     ["driver", "filename", "read-only", "auto-read-only", "aio", "cache", "discard", "locking", "node-name"];
-const DISK_KEYS: [&str; 16] = [
+const DISK_KEYS: [&str; 17] = [
     "driver",
     "id",
     "bus",
@@ -43,6 +43,7 @@ const DISK_KEYS: [&str; 16] = [
     "addr",
     "multifunction",
     "iothread",
+    "share-rw",
 ];
 
 pub(super) fn blockdev_add(
@@ -101,7 +102,8 @@ fn open(
     if !world.granted.get(&file).is_some_and(|writable| read_only || *writable) {
         return Err(CommandError::generic(format!("Could not open '{shown}': Permission denied")));
     }
-    if world.is_locked(&file, read_only) {
+    // The device of a raw file decides whether it shares the file.
+    if driver != Format::Raw && world.is_locked(&file, read_only) {
         let lock = if read_only { "shared \"write\"" } else { "\"write\"" };
         return Err(CommandError::generic(format!("Failed to get {lock} lock")));
     }
@@ -311,6 +313,12 @@ pub(super) fn device_add(
     only(args, &DISK_KEYS).map_err(|r| CommandError::generic(r.desc.replace("Parameter", "Property")))?;
     let id = text(args, "id")?.to_owned();
     let bus = text(args, "bus")?;
+    let shares = args.contains_key("share-rw") && flag(args, "share-rw")?;
+    let opened = args.get("drive").and_then(Value::as_str).map(str::to_owned);
+    let opened = opened.and_then(|node| world.machine(pid).ok()?.nodes.get(&node).cloned());
+    if opened.is_some_and(|node| world.is_lock_refused(pid, &node, shares)) {
+        return Err(CommandError::generic("Failed to get \"write\" lock"));
+    }
     let machine = world.machine(pid)?;
     if machine.devices.contains_key(&id) {
         return Err(CommandError::generic(format!("Duplicate device ID '{id}'")));
@@ -349,7 +357,7 @@ pub(super) fn device_add(
         return Err(CommandError::generic("lun already used by another device"));
     }
     let serial = args.get("serial").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let disk = Disk { node: node.to_owned(), serial, bus: device_bus, target, limits: Map::new() };
+    let disk = Disk { node: node.to_owned(), serial, bus: device_bus, target, shares, limits: Map::new() };
     machine.devices.insert(id, Device { disk: Some(disk), ..Device::without_parts(device_bus.driver()) });
     Ok(())
 }

@@ -116,6 +116,8 @@ pub(super) struct Disk {
     pub(super) bus: Bus,
     /// Only on the virtio-scsi controller.
     pub(super) target: Option<u8>,
+    /// Whether other machines may write to its file too.
+    pub(super) shares: bool,
     /// The ceilings as they were requested.
     pub(super) limits: Map<String, Value>,
 }

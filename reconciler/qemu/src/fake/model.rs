@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::command_error::CommandError;
-use super::machine::Machine;
+use super::machine::{Machine, Node};
 use super::saved_states::SavedStates;
 use super::{Behaviour, ImageFiles};
 use crate::hypervisor::{FoundQemu, ProcessIdentity};
+use crate::machine::Format;
 
 /// All machines of one fake host, and their shared state.
 #[derive(Debug)]
@@ -65,5 +66,18 @@ impl MachineModel {
     pub(super) fn is_locked(&self, file: &Path, read_only: bool) -> bool {
         let mut nodes = self.machines.values().flat_map(|m| m.nodes.values());
         nodes.any(|n| n.file == file && !(read_only && n.read_only))
+    }
+
+    /// Whether the device of another machine keeps one of this machine off the raw file of its node: both have to share it, or only read it.
+    pub(super) fn is_lock_refused(&self, pid: i32, node: &Node, shares: bool) -> bool {
+        let others = self.machines.iter().filter(|(other, _)| **other != pid).map(|(_, machine)| machine);
+        let mut open = others.flat_map(|machine| {
+            machine.disks().filter_map(move |(_, disk)| Some((machine.nodes.get(&disk.node)?, disk.shares)))
+        });
+        node.driver == Format::Raw
+            && open.any(|(other, other_shares)| {
+                let is_only_read = node.read_only && other.read_only;
+                other.file == node.file && !is_only_read && !(shares && other_shares)
+            })
     }
 }

@@ -46,6 +46,7 @@ fn disk(id: &str) -> DiskSpec {
         cache: Cache::Writeback,
         bus: Bus::VirtioScsi,
         keeps_space: false,
+        shared: false,
     }
 }
 

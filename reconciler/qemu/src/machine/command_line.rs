@@ -503,6 +503,7 @@ pub(crate) fn seed_disk(file: &Path) -> DiskSpec {
         cache: Cache::Writeback,
         bus: Bus::VirtioScsi,
         keeps_space: false,
+        shared: false,
     }
 }
 

@@ -163,6 +163,10 @@ pub struct DiskSpec {
     /// Whether the file keeps the space of what the guest discards or overwrites with zeros.
     #[serde(default)]
     pub keeps_space: bool,
+    /// Whether other machines of the host that have it so may write to the raw file too. Any other program is kept out by the lock of the
+    /// file, as it always is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
 }
 
 /// A CD-ROM drive on the virtio-scsi controller.

@@ -153,6 +153,9 @@ pub(crate) fn disk_device(disk: &DiskSpec) -> Value {
         }
         Bus::Sata => {}
     }
+    if disk.shared {
+        device["share-rw"] = json!(true);
+    }
     if let Some(wwn) = disk.wwn {
         device["wwn"] = json!(wwn);
     }

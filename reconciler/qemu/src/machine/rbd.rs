@@ -175,6 +175,7 @@ mod tests {
             cache: Cache::Writeback,
             bus: Bus::VirtioScsi,
             keeps_space: false,
+            shared: false,
         };
         assert!(disk.validate().is_ok());
         assert!(DiskSpec { format: Format::Qcow2, ..disk.clone() }.validate().is_err());

@@ -70,6 +70,7 @@ fn root() -> DiskSpec {
         cache: Cache::Writeback,
         bus: Bus::VirtioScsi,
         keeps_space: false,
+        shared: false,
     }
 }
 

@@ -314,7 +314,9 @@ impl DiskSpec {
         let raw_on_backing = self.format == Format::Raw && self.backing.is_some();
         check("format", "raw", !raw_on_backing, "a raw disk cannot have a backing file")?;
         let fits = self.format == Format::Raw || !RbdImage::is_rbd(&self.file);
-        check("format", self.format.driver(), fits, "an image of Ceph is raw")
+        check("format", self.format.driver(), fits, "an image of Ceph is raw")?;
+        let is_raw_file = self.format == Format::Raw && !RbdImage::is_rbd(&self.file);
+        check("format", self.format.driver(), is_raw_file || !self.shared, "machines share raw files only")
     }
 }
 

@@ -79,6 +79,7 @@ fn wanted_by(tables: &Tables, disk: &Disk) -> Option<Result<(Wanted, u64), Strin
         snapshot: None,
         file: None,
         thick: disk.spec.provisioning == Provisioning::Thick,
+        shared: false,
         owner: new_owner(disk),
     };
     Some(Ok((Wanted::Restore(repository, id, volume.to_owned(), Details(Box::new(new))), size)))

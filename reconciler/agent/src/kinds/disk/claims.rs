@@ -43,11 +43,11 @@ pub(crate) fn users(
     waiting.first().map(|w| w.by.clone()).into_iter().collect()
 }
 
-/// Returns the users of a disk that VMs only read, as [`users`] does.
+/// Returns the users of a disk for several VMs, as [`users`] does.
 ///
 /// *Guarantees:* at most [`MOST_DISK_READERS`] VMs; a machine that has it open is among them, since only users open it; a user keeps the
 /// disk while it wants or holds it; of the others, those that have waited longest get it.
-pub(crate) fn readers(
+pub(crate) fn sharers(
     have: &[ObjectUse],
     requests: &[UseRequest],
     orphan: Option<&ObjectUse>,
@@ -160,15 +160,15 @@ mod tests {
     #[test]
     fn a_disk_that_vms_only_read_is_given_to_each_of_them() {
         let requests = [request(fixed("b"), 1), request(fixed("a"), 2), leaving(fixed("c"))];
-        let first = readers(&[], &requests, None, |_| false);
+        let first = sharers(&[], &requests, None, |_| false);
         assert_eq!(first, [fixed("b"), fixed("a")], "one that leaves gets nothing new");
         let holds = |user: &ObjectUse| user.vm == "c";
-        let with_holder = readers(&first, &requests, None, holds);
+        let with_holder = sharers(&first, &requests, None, holds);
         assert_eq!(with_holder, [fixed("c"), fixed("b"), fixed("a")]);
-        assert_eq!(readers(&with_holder, &requests, None, holds), with_holder, "it is stable");
-        assert_eq!(readers(&with_holder, &requests[..1], None, |_| false), [fixed("b")]);
+        assert_eq!(sharers(&with_holder, &requests, None, holds), with_holder, "it is stable");
+        assert_eq!(sharers(&with_holder, &requests[..1], None, |_| false), [fixed("b")]);
         let orphan = fixed("orphan");
-        assert_eq!(readers(&[], &requests[..1], Some(&orphan), |_| false), [orphan, fixed("b")]);
+        assert_eq!(sharers(&[], &requests[..1], Some(&orphan), |_| false), [orphan, fixed("b")]);
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
         let name = |n: usize| fixed(&format!("vm-{n:02}"));
         let requests: Vec<UseRequest> = (0..20).map(|n| request(name(n), 20 - n as i64)).collect();
         let have: Vec<ObjectUse> = (0..4).map(name).collect();
-        let users_now = readers(&have, &requests, None, |_| false);
+        let users_now = sharers(&have, &requests, None, |_| false);
         assert_eq!(users_now.len(), MOST_DISK_READERS);
         assert_eq!(users_now[..4], have, "those that have it keep it");
         assert_eq!(users_now[4], name(19), "the oldest comes next");

@@ -202,8 +202,8 @@ pub(super) fn users(ctx: &Context, disk: &Disk, volume: &str, is_there: bool) ->
         ctx.machines.holds(&user.vm_uid, volume)
             || former(user).is_some_and(|uid| ctx.machines.holds(&uid, volume))
     };
-    match disk.is_read_only_many() {
-        true => claims::readers(&have, &requests, orphan.as_ref(), holds),
+    match disk.is_for_many() {
+        true => claims::sharers(&have, &requests, orphan.as_ref(), holds),
         false => claims::users(&have, &requests, orphan.as_ref(), holds),
     }
 }
@@ -268,8 +268,8 @@ fn requests(tables: &Tables, object: &Disk) -> Vec<UseRequest> {
         }
     }
     for (name, attachment) in tables.attachments.all().filter(|(name, _)| here(name)) {
-        // An attachment has nothing that makes a disk read-only.
-        if attachment.spec.disk.as_str() != disk.name || object.is_read_only_many() {
+        // An attachment has nothing that makes a disk read-only, and is of a disk of one VM.
+        if attachment.spec.disk.as_str() != disk.name || object.is_for_many() {
             continue;
         }
         let vm_name = name.beside(attachment.spec.vm.as_str());

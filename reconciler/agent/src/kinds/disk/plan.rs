@@ -169,6 +169,12 @@ fn keep(disk: &Disk, volume: &str, facts: &VolumeFacts, observed: &Observed) -> 
         let readiness = Readiness::Reconciling(Reason::Moving, text);
         return Plan::steps(vec![Step::CancelMove(volume.to_owned())], readiness);
     }
+    if disk.is_read_write_many() && !facts.is_shared() {
+        let text = format!(
+            "the file of volume {volume} is for one VM at a time: declare access ReadWriteOnce, or create another Disk"
+        );
+        return Plan::without_steps(Readiness::Stalled(Reason::NotSupported, text));
+    }
     let declared = match wanted_size(disk) {
         Ok(declared) => declared,
         Err(plan) => return plan,
@@ -287,6 +293,13 @@ fn grow(disk: &Disk, facts: &VolumeFacts, observed: &Observed, wanted: u64) -> O
     };
     let is_offline = disk.spec.expand_policy == ExpandPolicy::Offline;
     match observed.open_size {
+        Some(size) if size < wanted && disk.is_read_write_many() => {
+            let text = format!(
+                "grows to {} while no VM has it open: stop all its VMs (power: Stopped), as each QEMU has the size of its start",
+                Quantity::from_bytes(wanted)
+            );
+            Some(Plan::without_steps(Readiness::Reconciling(Reason::PowerCycleNeeded, text)))
+        }
         Some(size) if size < wanted && (is_offline || observed.is_read_only) => {
             let why = if is_offline { "expandPolicy is Offline" } else { "its VM can only read it" };
             let text =
@@ -368,8 +381,9 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         return user_waits(disk);
     }
     let thick = disk.spec.provisioning == Provisioning::Thick;
-    let create =
-        NewVolume { encryption, pool, id: volume.to_owned(), size, base, snapshot, file, thick, owner };
+    let shared = disk.is_read_write_many();
+    let id = volume.to_owned();
+    let create = NewVolume { encryption, pool, id, size, base, snapshot, file, thick, shared, owner };
     Plan::steps(vec![Step::Create(create)], Readiness::Reconciling(Reason::Provisioning, "being made".into()))
 }
 

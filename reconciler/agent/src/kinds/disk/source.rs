@@ -97,6 +97,10 @@ pub(super) fn base(
             let text = format!("{name} does not exist on this host, or has no file yet");
             Err(Plan::without_steps(Readiness::Reconciling(Reason::WaitingForDisk, text)))
         }
+        LocalSource::Disk { volume: Some(other), .. } if other.is_shared() => {
+            let text = format!("several VMs write to {name} (ReadWriteMany): no copy is made of it");
+            Err(Plan::without_steps(Readiness::Stalled(Reason::NotSupported, text)))
+        }
         LocalSource::Disk { volume: Some(other), .. } => {
             fits(&name, pool, &other.pool, size, other.size)?;
             let new = NewSnapshot {

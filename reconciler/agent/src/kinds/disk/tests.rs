@@ -186,6 +186,7 @@ fn restored(pull: Option<Pull>) -> (Disk, Observed) {
         snapshot: None,
         file: None,
         thick: false,
+        shared: false,
         owner: new_owner(&disk),
     };
     let id = BackupId { disk: "v-0".into(), backup: "b-0".into() };

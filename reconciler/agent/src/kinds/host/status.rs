@@ -467,6 +467,7 @@ fn trash(observed: &Observed) -> Vec<TrashedVolume> {
             image: t.volume.owner.image.clone(),
             source: t.volume.owner.source.clone().map(declared_source),
             thick: t.volume.reserved.is_some(),
+            shared: t.volume.is_shared(),
             key_class: t.volume.encryption.as_ref().map(|key| key.wrapped_by.clone()),
             deleted_at: t.deleted_at.to_string(),
         })
@@ -487,6 +488,7 @@ fn retained(observed: &Observed) -> Vec<RetainedVolume> {
         image: volume.owner.image.clone(),
         source: volume.owner.source.clone().map(declared_source),
         thick: volume.reserved.is_some(),
+        shared: volume.is_shared(),
         key_class: volume.encryption.as_ref().map(|key| key.wrapped_by.clone()),
     });
     let mut volumes: Vec<RetainedVolume> = volumes.collect();

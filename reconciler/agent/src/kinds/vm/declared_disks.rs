@@ -73,7 +73,7 @@ pub(crate) fn user_of(disk: &Disk, vm: &VM) -> User {
         (Some(own), _) if own.attachment.is_none() => User::ThisVm,
         (Some(own), _) => User::Other(own.vm.clone()),
         // Its host adds this VM to the others.
-        (None, Some(_)) if disk.is_read_only_many() && users.len() < MOST_DISK_READERS => User::None,
+        (None, Some(_)) if disk.is_for_many() && users.len() < MOST_DISK_READERS => User::None,
         (None, Some(other)) => User::Other(other.vm.clone()),
         (None, None) => User::None,
     }
@@ -215,6 +215,6 @@ fn locked(ctx: &Context, volume: &VolumeFacts) -> Option<String> {
 fn grows_first(disk: &Disk, volume: &VolumeFacts) -> bool {
     let wanted = disk.spec.size.as_ref().and_then(|size| size.bytes().ok());
     // Another VM may have it open for as long as it runs.
-    let is_waited_for = disk.spec.expand_policy == ExpandPolicy::Offline && !disk.is_read_only_many();
+    let is_waited_for = disk.spec.expand_policy == ExpandPolicy::Offline && !disk.is_for_many();
     is_waited_for && wanted.is_some_and(|wanted| volume.size < wanted)
 }

@@ -133,6 +133,7 @@ fn a_guest_goes_on_with_its_memory_only_with_its_disks_as_they_were() {
         cache: Cache::default(),
         bus: Bus::VirtioScsi,
         keeps_space: false,
+        shared: false,
     }];
     let declared = |disk: Value| {
         let disk: VMDisk = serde_json::from_value(disk).expect("a disk");

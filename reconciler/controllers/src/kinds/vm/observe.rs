@@ -386,11 +386,11 @@ pub(super) fn host_of(cache: &Cache, key: &Key) -> Option<String> {
     cache.tables.vms.get(key)?.status.as_ref()?.binding.as_ref().map(|b| b.host.clone())
 }
 
-/// Returns the other user of the disk: one named in its status, a bound VM that lists it, or a bound attachment. Of a disk that VMs only
-/// read, one of them if it has no room for this one.
+/// Returns the other user of the disk: one named in its status, a bound VM that lists it, or a bound attachment. Of a disk for several
+/// VMs, one of them if it has no room for this one.
 pub(super) fn other_user(cache: &Cache, key: &Key, disk: Option<&Disk>, vm: &VM) -> Option<String> {
     let uid = vm.uid().unwrap_or_default();
-    if let Some(disk) = disk.filter(|disk| disk.is_read_only_many()) {
+    if let Some(disk) = disk.filter(|disk| disk.is_for_many()) {
         let users = disk.status.as_ref().map(|status| status.used_by.as_slice()).unwrap_or_default();
         let is_full = users.len() >= MOST_DISK_READERS && users.iter().all(|user| user.vm_uid != uid);
         return users.first().filter(|_| is_full).map(|user| user.vm.clone());

@@ -102,6 +102,13 @@ fn disks(snapshot: &VMSnapshot, observed: &Observed) -> Result<Vec<SnapshotOfDis
             Some(disk) if disk.metadata.deletion_timestamp.is_some() => {
                 return wait(Reason::WaitingForDisk, format!("Disk {disk_name} is being deleted"));
             }
+            Some(disk) if disk.is_read_write_many() => {
+                let text = format!(
+                    "several VMs write to Disk {disk_name} of VM {name} (ReadWriteMany): it is in no snapshot, and a snapshot of the VM is of \
+                     all disks that are written to. Take DiskSnapshots of its other disks"
+                );
+                return Err(Readiness::Stalled(Reason::NotSupported, text));
+            }
             Some(disk) => match host_of(disk) {
                 Some(host) => hosts.push((host, disk_name)),
                 None => {

@@ -106,6 +106,7 @@ fn new(volume: &str, size: Option<u64>) -> NewVolume {
         snapshot,
         file,
         thick: false,
+        shared: false,
         owner: owner(),
     }
 }

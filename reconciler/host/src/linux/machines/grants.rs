@@ -159,7 +159,8 @@ impl LinuxMachines {
     }
 }
 
-/// Makes a disk accessible to this user, and returns it with the paths that its QEMU has to open.
+/// Makes a disk accessible to this user, and returns it with the paths that its QEMU has to open. The user of one QEMU at a time owns a file
+/// that several write to: the others have it open already.
 fn disk(layout: &Layout, instance: &str, disk: &DiskSpec, user: Option<&RunAs>) -> Result<DiskSpec> {
     let Some(user) = user else { return Ok(disk.clone()) };
     if let Some(image) = RbdImage::of(&disk.file) {
@@ -258,7 +259,9 @@ fn folders(layout: &Layout, instance: &str, user: Option<&RunAs>, pools: &[Strin
 fn revoke(layout: &Layout, volume: &str, user: Option<&RunAs>, pool: &str) -> Result<()> {
     let Some(user) = user else { return Ok(()) };
     // After a snapshot a number follows the volume's id.
-    let is_its = |name: &str| name.ends_with(".qcow2") && name.split('.').next() == Some(volume);
+    let is_its = |name: &str| {
+        (name.ends_with(".qcow2") || name.ends_with(".raw")) && name.split('.').next() == Some(volume)
+    };
     take_back_where(layout, pool, |name, owner| is_its(name) && owner == user.uid)
 }
 

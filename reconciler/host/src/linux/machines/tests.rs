@@ -61,6 +61,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
         snapshot: None,
         file: None,
         thick: false,
+        shared: false,
         owner,
     };
     let volume = system.create_volume(&new).await.expect("made");
@@ -92,6 +93,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
             cache: Cache::Writeback,
             bus: Bus::VirtioScsi,
             keeps_space: false,
+            shared: false,
         }],
         cdroms: vec![],
         nics: Vec::new(),

@@ -74,6 +74,7 @@ fn new() -> NewVolume {
         snapshot: None,
         file: None,
         thick: false,
+        shared: false,
         owner,
     }
 }

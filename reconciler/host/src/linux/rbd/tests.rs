@@ -27,6 +27,7 @@ fn disk(file: PathBuf) -> DiskSpec {
         cache: Cache::Writeback,
         bus: Bus::VirtioScsi,
         keeps_space: false,
+        shared: false,
     }
 }
 

@@ -441,6 +441,7 @@ fn check_plain(new: &NewVolume) -> Result<()> {
         (new.encryption.is_some(), "a pool of type RBD has no encrypted disks: encrypt the OSDs of Ceph"),
         (new.file.is_some(), "a pool of type RBD takes over no files: make an Image of the file"),
         (new.thick, "a pool of type RBD has no thick disks"),
+        (new.shared, "a pool of type RBD has no disks that several VMs write to (ReadWriteMany)"),
     ];
     match refusals.into_iter().find(|(refuses, _)| *refuses) {
         Some((_, why)) => Err(SystemError::Invalid { what: "storage pool", value: new.pool.clone(), why }),

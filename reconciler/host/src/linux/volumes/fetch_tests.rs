@@ -55,6 +55,7 @@ impl Host {
             snapshot: None,
             file: None,
             thick: false,
+            shared: false,
             owner: owner(),
             encryption: None,
         };

@@ -118,6 +118,7 @@ impl LinuxVolumes {
             pending_snapshot: None,
             restores: Vec::new(),
             former: None,
+            raw: false,
             complete: false,
             deleted_at: None,
             deleted_after: None,

@@ -16,7 +16,7 @@ use nix::fcntl::OFlag;
 use super::super::files::{self, failed};
 use super::moves::next_data;
 use super::note::Note;
-use super::{LinuxVolumes, Place, Result, exists};
+use super::{LinuxVolumes, Place, Result, exists, raw};
 use crate::{Arrival, COPY_BLOCK, CopiedFile, CopiedPart, SystemError};
 
 /// The file of a volume that is read for another host.
@@ -126,6 +126,7 @@ impl LeftFile {
 fn why_not(note: &Note) -> Option<&'static str> {
     let refusals = [
         (note.encryption.is_some(), "it is encrypted: only plain volumes go to another host"),
+        (note.raw, raw::REFUSED),
         (
             note.generation > 0 || note.snapshots().next().is_some() || note.former.is_some(),
             "it is based on snapshots, or was restored: only volumes without them go to another host",

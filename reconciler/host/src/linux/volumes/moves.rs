@@ -241,7 +241,7 @@ impl LinuxVolumes {
     fn movable(&self, new: &NewMove) -> Result<Movable> {
         let (place, target) = (self.place(&new.from, &new.id)?, self.place(&new.to, &new.id)?);
         let lost = || SystemError::VolumeLost { id: new.id.clone() };
-        self.volume(&new.from, &new.id)?.ok_or_else(lost)?;
+        self.volume(&new.from, &new.id)?.ok_or_else(lost)?.ensure_qcow2()?;
         let note = Note::read(&place.note)?.ok_or_else(lost)?.map_err(|detail| place.damaged(&detail))?;
         if note.pending_snapshot.is_some() || self.is_being_taken(&new.from, &new.id)? {
             return Err(busy(new, SNAPSHOT_PENDING));

@@ -12,12 +12,15 @@ use crate::{Arrival, NewVolume, Restored, SealedKey, VolumeOwner};
 
 /// The field with the identity of the volume in the notes of an encrypted one, in the place of `volumeID`. An agent without encryption
 /// cannot read such a note, so it leaves the volume alone: it would make plain files for it, and drop its key with the next note.
-const ENCRYPTED_ID: &str = "encryptedVolumeID";
+pub(super) const ENCRYPTED_ID: &str = "encryptedVolumeID";
+
+/// The same in the notes of a raw one: an agent that knows only qcow2 would read the header that a guest has written to it.
+const RAW_ID: &str = "rawVolumeID";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Note {
-    #[serde(rename = "volumeID", alias = "encryptedVolumeID")]
+    #[serde(rename = "volumeID", alias = "encryptedVolumeID", alias = "rawVolumeID")]
     pub(super) volume_id: String,
     pub(super) owner: VolumeOwner,
     pub(super) base: Option<Base>,
@@ -51,6 +54,9 @@ pub(super) struct Note {
     /// The key of its files. None: they are not encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) encryption: Option<SealedKey>,
+    /// Whether its file is raw, as machines can share it so, and not qcow2. Never probed: the bytes are those of guests.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) raw: bool,
     /// The pool that it was moved to: this note and its file are left over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) moved_to: Option<String>,
@@ -105,6 +111,7 @@ impl Note {
             retained: false,
             reserved: new.thick.then_some(0),
             encryption: new.encryption.as_deref().cloned(),
+            raw: new.shared,
             moved_to: None,
             moved_from: None,
             arrived: None,
@@ -137,20 +144,21 @@ impl Note {
     }
 
     pub(super) fn write(&self, path: &Path) -> Result<()> {
-        write(path, self, self.encryption.is_some())
+        let id = if self.raw { Some(RAW_ID) } else { self.encryption.as_ref().map(|_| ENCRYPTED_ID) };
+        write(path, self, id)
     }
 }
 
-/// Writes the note of a volume or a snapshot.
-pub(super) fn write<T: Serialize>(path: &Path, note: &T, is_encrypted: bool) -> Result<()> {
-    if !is_encrypted {
+/// Writes the note of a volume or a snapshot, with this field in the place of `volumeID`.
+pub(super) fn write<T: Serialize>(path: &Path, note: &T, id_field: Option<&str>) -> Result<()> {
+    let Some(id_field) = id_field else {
         return files::write_json(path, note, 0o600);
-    }
+    };
     let mut note = serde_json::to_value(note).expect("our own types are plain JSON");
     if let Some(fields) = note.as_object_mut()
         && let Some(id) = fields.remove("volumeID")
     {
-        fields.insert(ENCRYPTED_ID.to_owned(), id);
+        fields.insert(id_field.to_owned(), id);
     }
     files::write_json(path, &note, 0o600)
 }

@@ -79,6 +79,7 @@ fn volume(id: &str) -> NewVolume {
         snapshot: None,
         file: None,
         thick: false,
+        shared: false,
         owner: owner(id),
     }
 }

@@ -121,6 +121,7 @@ mod tests {
             snapshot,
             file,
             thick: false,
+            shared: false,
             owner,
         }
     }

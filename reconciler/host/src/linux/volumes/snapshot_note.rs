@@ -68,6 +68,6 @@ impl SnapshotNote {
     }
 
     pub(super) fn write(&self, path: &Path) -> Result<()> {
-        note::write(path, self, self.encryption.is_some())
+        note::write(path, self, self.encryption.as_ref().map(|_| note::ENCRYPTED_ID))
     }
 }

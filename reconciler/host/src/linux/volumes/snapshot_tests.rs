@@ -73,6 +73,7 @@ pub(in super::super) fn volume(id: &str, size: Option<u64>, snapshot: Option<&st
         snapshot: snapshot.map(str::to_owned),
         file: None,
         thick: false,
+        shared: false,
         owner: owner(id),
     }
 }

@@ -213,7 +213,7 @@ impl LinuxVolumes {
         let snapshot = self.snapshot_place(&new.pool, &new.id)?;
         let lost = || SystemError::VolumeLost { id: new.volume.clone() };
         let place = self.place(&new.pool, &new.volume)?;
-        self.volume(&new.pool, &new.volume)?.ok_or_else(lost)?;
+        self.volume(&new.pool, &new.volume)?.ok_or_else(lost)?.ensure_qcow2()?;
         let volume = Note::read(&place.note)?.ok_or_else(lost)?.map_err(|detail| place.damaged(&detail))?;
         let note = match snapshot.read()? {
             Some(note) if note.merge.is_some() => {

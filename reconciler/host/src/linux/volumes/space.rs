@@ -14,7 +14,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use super::super::files::{self, failed};
 use super::super::layout::Layout;
 use super::note::Note;
-use super::{LinuxVolumes, Result, SUFFIX, id_of_file};
+use super::{LinuxVolumes, Result, id_of_file};
 use crate::SystemError;
 
 /// Room for the header, the tables' first clusters and QEMU's allocation ahead of writes.
@@ -31,7 +31,7 @@ impl LinuxVolumes {
         }
         let attempt = || failed("reserve space for", &place.file);
         let file = OpenOptions::new().write(true).open(&place.file).map_err(attempt())?;
-        let whole = with_tables(size);
+        let whole = if note.raw { size } else { with_tables(size) };
         // A reservation that fails midway would have taken the last space of the other guests.
         let has = file.metadata().map_err(attempt())?.blocks() * 512;
         files::check_space(&place.file, whole.saturating_sub(has))?;
@@ -62,7 +62,7 @@ impl LinuxVolumes {
         for pool in self.pools()? {
             let folder = folder_of(&self.layout, &pool);
             for name in files::names(&folder)?.iter().filter(|name| !name.starts_with(files::UNFINISHED)) {
-                let Some(id) = name.strip_suffix(SUFFIX).map(id_of_file) else { continue };
+                let Some(id) = id_of_file(name) else { continue };
                 // A file that was removed since takes none.
                 let Ok(about) = fs::symlink_metadata(folder.join(name)) else { continue };
                 let of_volume = used.entry(id.to_owned()).or_default();

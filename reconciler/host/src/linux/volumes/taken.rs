@@ -19,7 +19,7 @@ use nix::fcntl::OFlag;
 
 use super::super::files::{self, failed};
 use super::note::Note;
-use super::{LinuxVolumes, Place, Result, exists, file_name};
+use super::{LinuxVolumes, Place, Result, exists, file_name, raw};
 use crate::{NewTake, SystemError, VolumeFacts};
 
 impl LinuxVolumes {
@@ -75,6 +75,7 @@ fn why_not(note: &Note, new: &NewTake) -> Option<&'static str> {
         (note.volume_id != new.id, "its note is that of another volume"),
         (note.owner.uid != new.uid, "it is of another Disk"),
         (note.encryption.is_some(), "it is encrypted: only plain volumes are taken from another host"),
+        (note.raw, raw::REFUSED),
         (
             note.generation > 0 || note.snapshots().next().is_some() || note.former.is_some(),
             "it is based on snapshots, or was restored: only volumes without them are taken from another host",

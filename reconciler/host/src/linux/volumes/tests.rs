@@ -70,6 +70,7 @@ fn new(size: Option<u64>, base: Option<&ImageFacts>) -> NewVolume {
         snapshot: None,
         file: None,
         thick: false,
+        shared: false,
         owner: owner("web"),
     }
 }

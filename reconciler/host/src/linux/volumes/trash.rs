@@ -10,7 +10,7 @@ use super::super::files::{self, failed};
 use super::super::layout::{check_name, is_name};
 use super::clock::{self, Boot};
 use super::note::Note;
-use super::{LinuxVolumes, Place, Result, SUFFIX, exists, size_of};
+use super::{LinuxVolumes, Place, RAW_SUFFIX, Result, SUFFIX, exists};
 use crate::{SystemError, TrashedVolume, VolumeFacts, VolumeOwner};
 
 impl LinuxVolumes {
@@ -106,14 +106,15 @@ impl LinuxVolumes {
         let mut clock = None;
         for pool in self.pools()? {
             for name in files::names(&self.layout.trash(&pool))? {
-                let Some(id) = name.strip_suffix(SUFFIX).filter(|id| is_name(id)) else {
+                let id = name.strip_suffix(SUFFIX).or_else(|| name.strip_suffix(RAW_SUFFIX));
+                let Some(id) = id.filter(|id| is_name(id)) else {
                     continue;
                 };
                 let place = self.place(&pool, id)?;
                 let Some(Ok(note)) = Note::read(&place.trashed_note)? else {
                     continue;
                 };
-                let size = size_of(&place.trashed_file).unwrap_or(0);
+                let size = place.size_of(&place.trashed_file).unwrap_or(0);
                 let now = match clock {
                     Some(now) => now,
                     None => *clock.insert(self.trash_clock()?),

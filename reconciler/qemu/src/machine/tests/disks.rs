@@ -101,6 +101,25 @@ fn disks_on_other_buses_have_a_function_or_a_port_and_a_thick_one_keeps_its_spac
 }
 
 #[test]
+fn a_shared_raw_disk_lets_machines_write_that_share_it_and_no_other_program() {
+    let disk = |format| DiskSpec {
+        id: "data".to_owned(),
+        format,
+        backing: None,
+        boot: false,
+        shared: true,
+        ..root()
+    };
+    let shared = added(&spec(), &with(|s| s.machine.disks.push(disk(Format::Raw))));
+    assert!(shared.contains(r#""share-rw":true"#) && shared.contains(r#""locking":"on""#), "{shared}");
+    assert!(shared.contains(r#""driver":"raw""#), "{shared}");
+    assert!(disk(Format::Raw).validate().is_ok() && disk(Format::Qcow2).validate().is_err());
+    let exclusive =
+        added(&spec(), &with(|s| s.machine.disks.push(DiskSpec { shared: false, ..disk(Format::Raw) })));
+    assert!(!exclusive.contains("share-rw"), "{exclusive}");
+}
+
+#[test]
 fn a_disk_needs_a_place_on_its_bus() {
     let is_valid = |disk: DiskSpec| disk.validate().is_ok();
     let on = |bus, target| DiskSpec { bus, target, ..root() };

@@ -54,6 +54,26 @@ fn an_open_disk_that_is_to_grow_offline_waits_for_a_power_cycle_and_so_does_one_
 }
 
 #[test]
+fn a_disk_that_several_vms_write_to_grows_while_none_has_it_open() {
+    let shared = |open_size| {
+        let mut observed = Observed { open_size, ..volume(GIB) };
+        observed.volume.iter_mut().for_each(|facts| facts.format = Format::Raw);
+        observed
+    };
+    let declared = disk(json!({"size": "2Gi", "access": "ReadWriteMany"}), json!({"size": "1Gi"}));
+    let waits = plan(&declared, &shared(Some(GIB)));
+    assert_eq!((waits.steps.len(), reason(&waits)), (0, (false, Reason::PowerCycleNeeded)));
+    let closed = plan(&declared, &shared(None));
+    assert!(matches!(&closed.steps[..], [Step::GrowOffline { bytes, .. }] if *bytes == 2 * GIB));
+    let of_one = plan(&declared, &volume(GIB));
+    assert_eq!(
+        (of_one.steps.len(), reason(&of_one)),
+        (0, (true, Reason::NotSupported)),
+        "its file has one writer"
+    );
+}
+
+#[test]
 fn a_disk_is_restored_once_no_machine_has_it_open_and_with_its_declared_size() {
     let declared = |size| disk(json!({"size": size, "restore": {"snapshot": "a", "token": "1"}}), json!({}));
     let new = NewRestore {

@@ -119,6 +119,7 @@ fn a_blank_disk_is_made_at_once() {
                 snapshot: None,
                 file: None,
                 thick: false,
+                shared: false,
                 owner: VolumeOwner {
                     namespace: "ns",
                     name: "d",

@@ -117,7 +117,7 @@ pub(in crate::kinds::vm) fn permitted<'a>(
 }
 
 /// Returns the volumes that more than one of the instances has, had or would have, and that one of them writes to: the record of one of
-/// them is outdated. Several may read a volume.
+/// them is outdated. Several may read a volume, or write to a shared one.
 pub(in crate::kinds::vm) fn contested<'a>(journals: impl Iterator<Item = &'a Journal>) -> BTreeSet<String> {
     let (mut seen, mut contested) = (BTreeMap::new(), BTreeSet::new());
     for journal in journals {
@@ -127,7 +127,7 @@ pub(in crate::kinds::vm) fn contested<'a>(journals: impl Iterator<Item = &'a Jou
         let machines = launched.chain(suspended).chain(recorded);
         let mut own: BTreeMap<&String, bool> = BTreeMap::new();
         for disk in machines.flat_map(|machine| &machine.disks) {
-            *own.entry(&disk.id).or_default() |= !disk.read_only;
+            *own.entry(&disk.id).or_default() |= !disk.read_only && !disk.shared;
         }
         for (volume, writes) in own {
             if seen.insert(volume, writes).is_some_and(|another_writes| another_writes || writes) {

@@ -37,6 +37,7 @@ impl Disk {
             snapshot: None,
             file: None,
             thick: false,
+            shared: false,
             owner,
         };
         volumes.create(&new, Some(&base)).expect("made");

@@ -45,6 +45,7 @@ async fn disk(system: &LinuxSystem, id: &str, image: Option<&str>) -> DiskSpec {
         snapshot: None,
         file: None,
         thick: false,
+        shared: false,
         owner,
     };
     let volume = system.create_volume(&new).await.expect("made");
@@ -61,6 +62,7 @@ async fn disk(system: &LinuxSystem, id: &str, image: Option<&str>) -> DiskSpec {
         cache: Cache::Writeback,
         bus: Bus::VirtioScsi,
         keeps_space: false,
+        shared: false,
     }
 }
 
@@ -334,6 +336,7 @@ async fn a_disk_of_a_running_qemu_continues_after_a_snapshot_and_starts_on_it_ag
         snapshot: Some("s-1".to_owned()),
         file: None,
         thick: false,
+        shared: false,
         owner: VolumeOwner {
             namespace: "n".to_owned(),
             name: "b".to_owned(),
