@@ -70,6 +70,11 @@ impl Note {
         self.complete && self.deleted_at.is_none()
     }
 
+    /// Whether its restore has not ended, and no Disk waits for it.
+    pub(super) fn restores_without_disk(&self) -> bool {
+        self.restoring.is_some() && (self.retained || self.deleted_at.is_some())
+    }
+
     /// Whether a call has begun to make it, and none has finished.
     pub(super) fn is_unfinished(&self) -> bool {
         !self.complete && self.deleted_at.is_none()

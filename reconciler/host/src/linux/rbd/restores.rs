@@ -40,10 +40,12 @@ impl RbdPool {
             return Err(damaged(&new.volume, &detail));
         }
         self.ensure_closed(&new.volume).await?;
-        let note = self.note(&new.volume).await?.ok_or_else(lost)?;
+        let alone = self.trashing.lock().await;
+        let note = self.note(&new.volume).await?.filter(Note::is_there).ok_or_else(lost)?;
         let restoring = Restoring { snapshot: snapshot.id, size: new.size.max(snapshot.size) };
         let restores = new.added_to(note.restores, Timestamp::now());
         self.write_note(&Note { restores, restoring: Some(restoring), ..note }).await?;
+        drop(alone);
         self.finish_restore(&new.volume).await?;
         self.volume(&new.volume).await?.ok_or_else(lost)
     }
@@ -72,7 +74,12 @@ impl RbdPool {
     }
 
     async fn roll_back(&self, id: &str) -> Result<()> {
-        let Some(Restoring { snapshot, size }) = self.restoring(id).await? else { return Ok(()) };
+        let Some(note) = self.note(id).await? else { return Ok(()) };
+        let Some(Restoring { snapshot, size }) = note.restoring.clone() else { return Ok(()) };
+        // Another host may have taken it since the restore has begun.
+        if !self.owns_now(&note).await? {
+            return Err(SystemError::VolumeLost { id: id.to_owned() });
+        }
         self.ensure_closed(id).await?;
         let image = Self::name_of(id);
         let from = self.snapshot_spec(id, &snapshot);
@@ -81,7 +88,8 @@ impl RbdPool {
             let spec = self.spec(&image);
             self.must(&["resize", "--no-progress", "--size", &bytes(size), &spec], PATIENCE * 4).await?;
         }
-        // It may have got another owner meanwhile.
+        // It may have got another owner, or gone to the trash, meanwhile.
+        let _alone = self.trashing.lock().await;
         if let Some(note) = self.note(id).await? {
             self.write_note(&Note { restoring: None, ..note }).await?;
         }
@@ -89,9 +97,20 @@ impl RbdPool {
         Ok(())
     }
 
-    /// Returns the restore that has begun and is not finished.
+    /// Finishes the restore of a volume that no Disk has any more, and of which its snapshot would otherwise stay for good.
+    pub(super) async fn finish_without_disk(&self, id: &str) -> Result<()> {
+        if !self.note(id).await?.is_some_and(|note| note.restores_without_disk()) {
+            return Ok(());
+        }
+        match self.alone(id) {
+            Some(_alone) => self.roll_back(id).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the restore that has begun and is not finished, also of a volume in the trash.
     pub(super) async fn restoring(&self, id: &str) -> Result<Option<Restoring>> {
-        Ok(self.note(id).await?.filter(Note::is_there).and_then(|note| note.restoring))
+        Ok(self.note(id).await?.and_then(|note| note.restoring))
     }
 
     /// Checks that no client has the image of a volume open.

@@ -244,6 +244,7 @@ impl RbdPool {
     }
 
     async fn collect_one(&self, note: &SnapshotNote) -> Result<()> {
+        self.finish_without_disk(&note.volume_id).await?;
         let copy = match note.id.strip_prefix(FOR_COPY).filter(|copy| is_name(copy)) {
             Some(copy) => self.note(copy).await?,
             None => None,
@@ -267,6 +268,8 @@ impl RbdPool {
             let pool = Arc::clone(self);
             tokio::spawn(async move {
                 pool.collect().await;
+                // After one that takes long, purges come first.
+                *locked(&pool.collected) = Some(Instant::now());
                 drop(alone);
             });
         }
