@@ -22,6 +22,8 @@ use crate::{NewRestore, SystemError, VolumeFacts};
 
 /// How long a call waits for a restore: of a large disk it takes minutes.
 const RESTORE_WAIT: Duration = Duration::from_secs(30);
+/// How long a restore may take. One that is ended before begins at the first object again.
+const ROLLBACK: Duration = LONG.saturating_mul(24);
 
 impl RbdPool {
     pub(in super::super) async fn restore_snapshot(
@@ -83,7 +85,7 @@ impl RbdPool {
         self.ensure_closed(id).await?;
         let image = Self::name_of(id);
         let from = self.snapshot_spec(id, &snapshot);
-        self.must(&["snap", "rollback", "--no-progress", &from], LONG).await?;
+        self.must(&["snap", "rollback", "--no-progress", &from], ROLLBACK).await?;
         if self.size(&image).await?.is_some_and(|now| now < size) {
             let spec = self.spec(&image);
             self.must(&["resize", "--no-progress", "--size", &bytes(size), &spec], PATIENCE * 4).await?;
