@@ -70,9 +70,9 @@ impl Note {
         self.complete && self.deleted_at.is_none()
     }
 
-    /// Whether its restore has not ended, and no Disk waits for it.
-    pub(super) fn restores_without_disk(&self) -> bool {
-        self.restoring.is_some() && (self.retained || self.deleted_at.is_some())
+    /// Whether it is in the trash, and its restore has not ended.
+    pub(super) fn restores_in_trash(&self) -> bool {
+        self.restoring.is_some() && self.deleted_at.is_some()
     }
 
     /// Whether a call has begun to make it, and none has finished.

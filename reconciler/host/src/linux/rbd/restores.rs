@@ -99,9 +99,10 @@ impl RbdPool {
         Ok(())
     }
 
-    /// Finishes the restore of a volume that no Disk has any more, and of which its snapshot would otherwise stay for good.
-    pub(super) async fn finish_without_disk(&self, id: &str) -> Result<()> {
-        if !self.note(id).await?.is_some_and(|note| note.restores_without_disk()) {
+    /// Finishes the restore of a volume in the trash, whose snapshot, and so its image, would otherwise stay for good. One that is retained
+    /// without a Disk may have other data by now: its restore waits for a Disk.
+    pub(super) async fn finish_in_trash(&self, id: &str) -> Result<()> {
+        if !self.note(id).await?.is_some_and(|note| note.restores_in_trash()) {
             return Ok(());
         }
         match self.alone(id) {

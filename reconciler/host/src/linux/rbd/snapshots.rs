@@ -244,7 +244,7 @@ impl RbdPool {
     }
 
     async fn collect_one(&self, note: &SnapshotNote) -> Result<()> {
-        self.finish_without_disk(&note.volume_id).await?;
+        self.finish_in_trash(&note.volume_id).await?;
         let copy = match note.id.strip_prefix(FOR_COPY).filter(|copy| is_name(copy)) {
             Some(copy) => self.note(copy).await?,
             None => None,
