@@ -239,6 +239,10 @@ impl RbdPool {
         for note in notes.iter().filter(|note| note.owner.is_none()) {
             if let Err(error) = self.collect_one(note).await {
                 tracing::warn!(snapshot = note.id, error = error.chain(), "snapshot not deleted from Ceph");
+                // The others would wait for the cluster as long.
+                if matches!(error, SystemError::PoolAway { .. }) {
+                    return;
+                }
             }
         }
     }
