@@ -92,7 +92,7 @@ pub(super) struct RbdPool {
     importing: Arc<tokio::sync::Mutex<()>>,
     /// The volumes that a call is making, or removing unfinished.
     making: Mutex<BTreeSet<String>>,
-    /// Held while a volume goes to the trash, comes back or is marked as being deleted.
+    /// Held while the note of a volume that is there changes: it goes to the trash, comes back, gets an owner, is restored.
     trashing: tokio::sync::Mutex<()>,
     /// Held while images of volumes, or snapshots of which volumes were clones, are deleted.
     removing: Arc<tokio::sync::Mutex<()>>,

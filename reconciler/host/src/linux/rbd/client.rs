@@ -99,7 +99,7 @@ impl Client {
     ///
     /// *Errors*: [`SystemError::PoolAway`] if it does not end in time or does not reach the cluster.
     pub(super) async fn within(&self, program: &Program, args: &[&str], limit: Duration) -> Result<Output> {
-        match tokio::time::timeout(limit, program.run_within(args, Vec::new(), 2 * LONG)).await {
+        match tokio::time::timeout(limit, program.run_within(args, Vec::new(), limit + LONG)).await {
             // The program is killed: its future is dropped.
             Err(_) => Err(self.away(format!(
                 "Ceph does not answer for {} s: are its monitors and enough of its OSDs there?",

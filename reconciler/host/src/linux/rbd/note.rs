@@ -70,6 +70,11 @@ impl Note {
         self.complete && self.deleted_at.is_none()
     }
 
+    /// Whether it is in the trash, and its restore has not ended.
+    pub(super) fn restores_in_trash(&self) -> bool {
+        self.restoring.is_some() && self.deleted_at.is_some()
+    }
+
     /// Whether a call has begun to make it, and none has finished.
     pub(super) fn is_unfinished(&self) -> bool {
         !self.complete && self.deleted_at.is_none()

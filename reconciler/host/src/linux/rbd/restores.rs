@@ -22,6 +22,8 @@ use crate::{NewRestore, SystemError, VolumeFacts};
 
 /// How long a call waits for a restore: of a large disk it takes minutes.
 const RESTORE_WAIT: Duration = Duration::from_secs(30);
+/// How long a restore may take. One that is ended before begins at the first object again.
+const ROLLBACK: Duration = LONG.saturating_mul(24);
 
 impl RbdPool {
     pub(in super::super) async fn restore_snapshot(
@@ -40,10 +42,12 @@ impl RbdPool {
             return Err(damaged(&new.volume, &detail));
         }
         self.ensure_closed(&new.volume).await?;
-        let note = self.note(&new.volume).await?.ok_or_else(lost)?;
+        let alone = self.trashing.lock().await;
+        let note = self.note(&new.volume).await?.filter(Note::is_there).ok_or_else(lost)?;
         let restoring = Restoring { snapshot: snapshot.id, size: new.size.max(snapshot.size) };
         let restores = new.added_to(note.restores, Timestamp::now());
         self.write_note(&Note { restores, restoring: Some(restoring), ..note }).await?;
+        drop(alone);
         self.finish_restore(&new.volume).await?;
         self.volume(&new.volume).await?.ok_or_else(lost)
     }
@@ -72,16 +76,22 @@ impl RbdPool {
     }
 
     async fn roll_back(&self, id: &str) -> Result<()> {
-        let Some(Restoring { snapshot, size }) = self.restoring(id).await? else { return Ok(()) };
+        let Some(note) = self.note(id).await? else { return Ok(()) };
+        let Some(Restoring { snapshot, size }) = note.restoring.clone() else { return Ok(()) };
+        // Another host may have taken it since the restore has begun.
+        if !self.owns_now(&note).await? {
+            return Err(SystemError::VolumeLost { id: id.to_owned() });
+        }
         self.ensure_closed(id).await?;
         let image = Self::name_of(id);
         let from = self.snapshot_spec(id, &snapshot);
-        self.must(&["snap", "rollback", "--no-progress", &from], LONG).await?;
+        self.must(&["snap", "rollback", "--no-progress", &from], ROLLBACK).await?;
         if self.size(&image).await?.is_some_and(|now| now < size) {
             let spec = self.spec(&image);
             self.must(&["resize", "--no-progress", "--size", &bytes(size), &spec], PATIENCE * 4).await?;
         }
-        // It may have got another owner meanwhile.
+        // It may have got another owner, or gone to the trash, meanwhile.
+        let _alone = self.trashing.lock().await;
         if let Some(note) = self.note(id).await? {
             self.write_note(&Note { restoring: None, ..note }).await?;
         }
@@ -89,9 +99,21 @@ impl RbdPool {
         Ok(())
     }
 
-    /// Returns the restore that has begun and is not finished.
+    /// Finishes the restore of a volume in the trash, whose snapshot, and so its image, would otherwise stay for good. One that is retained
+    /// without a Disk may have other data by now: its restore waits for a Disk.
+    pub(super) async fn finish_in_trash(&self, id: &str) -> Result<()> {
+        if !self.note(id).await?.is_some_and(|note| note.restores_in_trash()) {
+            return Ok(());
+        }
+        match self.alone(id) {
+            Some(_alone) => self.roll_back(id).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the restore that has begun and is not finished, also of a volume in the trash.
     pub(super) async fn restoring(&self, id: &str) -> Result<Option<Restoring>> {
-        Ok(self.note(id).await?.filter(Note::is_there).and_then(|note| note.restoring))
+        Ok(self.note(id).await?.and_then(|note| note.restoring))
     }
 
     /// Checks that no client has the image of a volume open.

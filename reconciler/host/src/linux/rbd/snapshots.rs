@@ -239,11 +239,16 @@ impl RbdPool {
         for note in notes.iter().filter(|note| note.owner.is_none()) {
             if let Err(error) = self.collect_one(note).await {
                 tracing::warn!(snapshot = note.id, error = error.chain(), "snapshot not deleted from Ceph");
+                // The others would wait for the cluster as long.
+                if matches!(error, SystemError::PoolAway { .. }) {
+                    return;
+                }
             }
         }
     }
 
     async fn collect_one(&self, note: &SnapshotNote) -> Result<()> {
+        self.finish_in_trash(&note.volume_id).await?;
         let copy = match note.id.strip_prefix(FOR_COPY).filter(|copy| is_name(copy)) {
             Some(copy) => self.note(copy).await?,
             None => None,
@@ -267,6 +272,8 @@ impl RbdPool {
             let pool = Arc::clone(self);
             tokio::spawn(async move {
                 pool.collect().await;
+                // After one that takes long, purges come first.
+                *locked(&pool.collected) = Some(Instant::now());
                 drop(alone);
             });
         }

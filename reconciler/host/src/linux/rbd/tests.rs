@@ -118,6 +118,10 @@ async fn a_machine_starts_on_no_image_whose_restore_has_not_ended() {
     pool.write_note(&note).await.expect("written");
     let started = pools.ensure_own(&[disk(pool.image("berth-v-1").file())]).await;
     assert!(matches!(started, Err(SystemError::VolumeBusy { .. })), "{started:?}");
+    let trashed = note::Note { deleted_at: Some(jiff::Timestamp::UNIX_EPOCH), ..note.clone() };
+    assert!(trashed.restores_in_trash() && !note.restores_in_trash());
+    pool.write_note(&trashed).await.expect("written");
+    assert!(pool.restoring("v-1").await.expect("read").is_some(), "it goes on when the disk comes back");
     assert!(!note.text().contains("restoring"), "the next host has the disk only once it has no snapshots");
 }
 

@@ -156,6 +156,7 @@ impl RbdPool {
     pub(in super::super) async fn hand_over(&self, id: &str, owner: &VolumeOwner) -> Result<()> {
         self.ensure_there().await?;
         let lost = || SystemError::VolumeLost { id: id.to_owned() };
+        let _alone = self.trashing.lock().await;
         let note = self.note(id).await?.ok_or_else(lost)?;
         if note.owner == *owner && !note.retained {
             return Ok(());
@@ -171,6 +172,7 @@ impl RbdPool {
 
     pub(in super::super) async fn retain(&self, id: &str) -> Result<()> {
         self.ensure_there().await?;
+        let _alone = self.trashing.lock().await;
         match self.note(id).await? {
             Some(note) if !note.retained => self.write_note(&Note { retained: true, ..note }).await,
             _ => Ok(()),
@@ -348,7 +350,7 @@ impl RbdPool {
     }
 
     /// The same by its metadata now, and not as it was seen before.
-    async fn owns_now(&self, note: &Note) -> Result<bool> {
+    pub(super) async fn owns_now(&self, note: &Note) -> Result<bool> {
         locked(&self.own).remove(&note.volume_id);
         self.owns(note).await
     }

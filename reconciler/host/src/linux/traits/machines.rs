@@ -39,8 +39,8 @@ impl Machines for LinuxSystem {
         let started = self.machines.launch(&request, &installation, keys).await?;
         match self.rbd.note_clients(&request.machine.disks).await {
             Ok(()) => {}
-            // Another host has taken one of the disks just now. The guest does not run yet.
-            Err(error @ SystemError::VolumeLost { .. }) => {
+            // Another host has taken one of the disks just now, or its restore has begun. The guest does not run yet.
+            Err(error @ (SystemError::VolumeLost { .. } | SystemError::VolumeBusy { .. })) => {
                 self.machines.kill(&request.machine.instance, Duration::from_secs(5)).await?;
                 return Err(error);
             }
