@@ -43,6 +43,7 @@ mod usage;
 mod vaults;
 mod vgpus;
 mod volume_copies;
+mod volume_owner;
 mod volumes;
 mod wireguard;
 
@@ -94,9 +95,10 @@ pub use volume_copies::{
     Arrival, COPY_BLOCK, CopiedFile, CopiedPart, NewFetch, RemoteParts, RemoteVolume, RemoteVolumeFile,
     VolumeReader,
 };
+pub use volume_owner::{DeclaredSource, VolumeOwner};
 pub use volumes::{
-    DeclaredRestore, DeclaredSource, MOST_RESTORES, MOST_SNAPSHOTS, Merged, NewMove, NewRestore, NewSnapshot,
-    NewTake, NewVolume, Restored, SnapshotFacts, Taken, TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
+    DeclaredRestore, MOST_RESTORES, MOST_SNAPSHOTS, Merged, NewMove, NewRestore, NewSnapshot, NewTake,
+    NewVolume, Restored, SnapshotFacts, Taken, TrashedVolume, VolumeFacts, Volumes,
 };
 pub use wireguard::{WireguardConfig, WireguardFacts, WireguardImplementation, WireguardPeer};
 

@@ -109,8 +109,7 @@ fn a_vm_that_thousands_of_rules_keep_away_is_refused_by_the_last_of_them_too() {
         topology_key: HOSTNAME_LABEL.to_owned(),
     };
     let at = |number: usize| members(if number == 4999 { &["b"] } else { &["a"] });
-    let repelling: BTreeMap<_, _> =
-        (0..5000).map(|number| (rule(number), at(number))).collect();
+    let repelling: BTreeMap<_, _> = (0..5000).map(|number| (rule(number), at(number))).collect();
     let wanted = Request { repelling: repelling.keys().take(NAMED_RULES).cloned().collect(), ..request(100) };
     let beside = PlacedVms { repelling, ..PlacedVms::default() };
     let chosen = |hosts: &[Candidate]| {

@@ -124,9 +124,7 @@ fn a_volume_is_copied_with_its_holes_and_then_removed_where_it_was() {
     let facts = copied(&a, &b, 2);
     assert_eq!((facts.size, facts.owner.clone()), (64 * MIB, owner()));
     assert_eq!(fs::read(a.file()).expect("there"), fs::read(b.file()).expect("copied"));
-    let blocks = |host: &Host| {
-        fs::metadata(host.file()).expect("there").blocks() * 512
-    };
+    let blocks = |host: &Host| fs::metadata(host.file()).expect("there").blocks() * 512;
     assert!(blocks(&b) < 2 * MIB, "{} bytes of holes are holes", blocks(&b));
     assert_eq!(b.volumes.arrival(POOL, ID).expect("read"), Some(stay(2)));
     assert!(b.volumes.begin_fetch(&wanted(2)).expect("looked").is_none(), "it has arrived");
