@@ -4,6 +4,8 @@ failed=0
 mac= addresses= addresses4= addresses6= gateway4= gateway6= nameservers4= nameservers6= search=
 has() { command -v "$1" >/dev/null 2>&1; }
 host_name() {
+	# Without it sudo warns and "hostname -f" fails, where no module of the C library knows the own name.
+	grep -qwF -e "$1" "/etc/hosts" 2>/dev/null || echo "127.0.1.1 $1" >>"/etc/hosts"
 	[ "$(uname -n)" = "$1" ] && [ "$(cat "/etc/hostname" 2>/dev/null)" = "$1" ] && return
 	has hostnamectl && hostnamectl set-hostname "$1" && return
 	echo "$1" >"/etc/hostname" && hostname "$1"
@@ -11,7 +13,8 @@ host_name() {
 time_zone() {
 	has timedatectl && timedatectl set-timezone "$1" && return
 	[ -f "/usr/share/zoneinfo/$1" ] || return
-	ln -sf "/usr/share/zoneinfo/$1" "/etc/localtime"
+	ln -sf "/usr/share/zoneinfo/$1" "/etc/localtime" || return
+	[ ! -f "/etc/timezone" ] || echo "$1" >"/etc/timezone"
 }
 commas() { echo "$1" | tr ' ' ,; }
 method() { if [ -n "$1" ]; then echo manual; else echo "$2"; fi; }
@@ -31,10 +34,19 @@ lines() {
 	for one in $nameservers4 $nameservers6; do echo "DNS=$one"; done
 	[ -z "$search" ] || echo "Domains=$search"
 }
+resolver() {
+	[ -z "$nameservers4$nameservers6" ] || {
+		[ -z "$search" ] || echo "search $search"
+		for one in $nameservers4 $nameservers6; do echo "nameserver $one"; done
+	} >"/etc/resolv.conf"
+}
 by_networkd() {
 	file="/etc/systemd/network/05-$name.network"
-	[ "$(cat "$file" 2>/dev/null)" = "$(lines)" ] && return
-	mkdir -p "/etc/systemd/network" && lines >"$file" && networkctl reload && networkctl reconfigure "$device"
+	[ "$(cat "$file" 2>/dev/null)" = "$(lines)" ] || {
+		mkdir -p "/etc/systemd/network" && lines >"$file" && networkctl reload && networkctl reconfigure "$device"
+	} || return
+	# systemd-networkd passes name servers to systemd-resolved only.
+	systemctl is-active --quiet systemd-resolved || resolver
 }
 # Until the guest boots: it is done again after each start.
 by_hand() {
@@ -44,10 +56,7 @@ by_hand() {
 	done
 	[ -z "$gateway4" ] || ip route replace default via "$gateway4" dev "$device" || return
 	[ -z "$gateway6" ] || ip -6 route replace default via "$gateway6" dev "$device" || return
-	[ -z "$nameservers4$nameservers6" ] || {
-		[ -z "$search" ] || echo "search $search"
-		for one in $nameservers4 $nameservers6; do echo "nameserver $one"; done
-	} >"/etc/resolv.conf"
+	resolver
 }
 network() {
 	device=
