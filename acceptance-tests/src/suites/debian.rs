@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::console::administrator;
 use super::kubectl::contains_all;
 use super::{Kit, guest_access, guest_users, lifecycle};
 use crate::guests::debian::AGENT;
@@ -196,7 +197,52 @@ fn guest_cases(report: &mut Report, platform: &Platform, project: &Project, publ
         ensure!(!log.contains("hello from berth"), "user data in the log");
         Ok(())
     });
+    report.case("guest_customization sets host name, time zone and a static address, also twice", || {
+        customization(platform, project, public)
+    });
     Ok(())
+}
+
+/// Runs the command of the function in the guest, as the hook of a VM does, and looks at the guest.
+fn customization(platform: &Platform, project: &Project, public: &str) -> Result<()> {
+    let address = project.output("private_address")?;
+    let attributes = project.attributes("berth_vm.web")?;
+    let mac = attributes["network_interfaces"][0]["mac_address"].as_str().context("no MAC address")?;
+    let output = format!(
+        r#"output "customization" {{
+  value = jsonencode(provider::berth::guest_customization({{
+    hostname = "plain-1"
+    timezone = "Europe/Vienna"
+    interfaces = [{{
+      mac_address    = "{mac}"
+      addresses      = ["{address}/24"]
+      gateway        = "10.86.0.1"
+      nameservers    = ["10.86.0.1"]
+      search_domains = ["plain.example"]
+    }}]
+  }}))
+}}
+"#
+    );
+    project.write("customization.tf", &output)?;
+    project.apply()?;
+    let command: Vec<String> = serde_json::from_str(&project.output("customization")?)?;
+    let exec = ["exec", "--timeout", "60s", "web", "--"].into_iter();
+    let arguments: Vec<&str> = exec.chain(command.iter().map(String::as_str)).collect();
+    for _ in 0..2 {
+        administrator(platform).run(&arguments)?.success()?;
+    }
+    let script = "hostname; cat /etc/hostname /etc/hosts /etc/resolv.conf; readlink /etc/localtime; ip -4 -o addr show scope global";
+    wait::until("the settings in the guest", SOON, || {
+        let text = ssh(platform, project, public, script)?.success()?;
+        let inet = format!("inet {address}/24");
+        let search = "search plain.example";
+        let wanted = ["127.0.1.1 plain-1", "zoneinfo/Europe/Vienna", &inet, "nameserver 10.86.0.1", search];
+        contains_all(&text, &wanted)?;
+        ensure!(text.starts_with("plain-1\nplain-1\n"), "{text}");
+        ensure!(!text.contains("dynamic"), "the address is still one of DHCP: {text}");
+        Ok(())
+    })
 }
 
 /// Runs a script in the guest over ssh, from the neighbouring machine.
