@@ -85,14 +85,20 @@ impl RbdPool {
         let (lockers, open) = self.lockers_and_watchers(image).await?;
         let left: Vec<_> = lockers.iter().filter(|of| of.is_plain() && !open.contains(&of.address)).collect();
         for locker in &left {
-            // It refuses the client anew, for as long as the configuration says.
-            self.must(&["lock", "rm", &spec, &locker.id, &locker.client], PATIENCE * 4).await?;
+            self.remove_lock(&spec, locker).await?;
         }
         Ok(!left.is_empty())
     }
 
-    /// Has the cluster refuse every client that has the image open or has its lock, and those that were noted. The next writer breaks the
-    /// lock; removing it here would refuse the client anew, for a shorter time.
+    /// Removes a lock, which refuses its client anew: for as long as it is refused already.
+    async fn remove_lock(&self, spec: &str, locker: &replies::Locker) -> Result<()> {
+        let lasting = ["--rbd_blocklist_expire_seconds", REFUSED_FOR];
+        let args = ["lock", "rm", spec, &locker.id, &locker.client, lasting[0], lasting[1]];
+        self.must(&args, PATIENCE * 4).await.map(drop)
+    }
+
+    /// Has the cluster refuse every client that has the image open or has its lock, and those that were noted, and removes their locks: the
+    /// next writer would break them, and refuse the clients anew for an hour only.
     async fn fence(&self, image: &str, id: &str) -> Result<()> {
         let mut addresses = self.clients(image).await?;
         let noted = self.entry(image, CLIENTS).await?.unwrap_or_default();
@@ -106,6 +112,10 @@ impl RbdPool {
         }
         for address in &addresses {
             self.refuse_client(address).await?;
+        }
+        let (lockers, _) = self.lockers_and_watchers(image).await?;
+        for locker in lockers.iter().filter(|of| of.is_plain() && addresses.contains(&of.address)) {
+            self.remove_lock(&self.spec(image), locker).await?;
         }
         Ok(())
     }
