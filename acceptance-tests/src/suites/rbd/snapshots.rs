@@ -52,7 +52,9 @@ fn copied(fleet: &Fleet, ceph: &Ceph, guest: &Guest, (data, id): (&str, &str)) -
     let kubectl = fleet.kubectl();
     let copy = manifests::with(manifests::blank_disk(COPY, "128Mi"), "source", json!({"snapshot": PART}));
     let copy = manifests::with(copy, "pool", json!(POOL));
-    kubectl.apply(&manifests::all(&[copy, manifests::attachment(COPY, VM, COPY)]))?;
+    // The guest has no agent that knows its mounts.
+    let attachment = manifests::with(manifests::attachment(COPY, VM, COPY), "force", json!(true));
+    kubectl.apply(&manifests::all(&[copy, attachment]))?;
     kubectl.condition(&format!("hotswapdiskattachment/{COPY}"), "Ready=True", None, SOON)?;
     let image = ceph.image(&volume(fleet, COPY)?)?;
     let parent = (image["parent"]["image"].as_str(), image["parent"]["snapshot"].as_str());
