@@ -3,6 +3,7 @@
 //! The servers are unpacked from Debian's packages into the cache: an installed package would bring services, LVM and others along.
 //! The clients and QEMU's driver, which a host needs for such a pool, are installed.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -193,10 +194,13 @@ impl Ceph {
         Ok(watchers.iter().filter_map(|watcher| watcher["address"].as_str().map(str::to_owned)).collect())
     }
 
-    /// The clients that Ceph answers no more, by address.
-    pub fn blocked(&self) -> Result<Vec<String>> {
+    /// The clients that Ceph answers no more, by address, and until when.
+    pub fn blocked(&self) -> Result<BTreeMap<String, String>> {
         let map = self.site.json(&["osd", "dump"])?;
-        Ok(map["blocklist"].as_object().map(|all| all.keys().cloned().collect()).unwrap_or_default())
+        let until = |(client, until): (&String, &Value)| {
+            Ok((client.clone(), until.as_str().context("no date")?.to_owned()))
+        };
+        map["blocklist"].as_object().into_iter().flatten().map(until).collect()
     }
 
     /// Has the monitor stand still, as if its machine hung, or continue.

@@ -4,7 +4,7 @@
 mod snapshots;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
@@ -127,6 +127,7 @@ fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestI
             held.and(ended)
         },
     );
+    report.case("its QEMU is killed: it boots again, and writes to its disks", || killed(fleet, &guest));
     report.case(
         "a snapshot of its disks while it runs: a disk from it and a restore have its data, and it is deleted",
         || snapshots::case(fleet, ceph, &guest),
@@ -292,7 +293,10 @@ fn goes_on_elsewhere(fleet: &mut Fleet, ceph: &Ceph, guest: &Guest) -> Result<()
             && condition_of(vm, "Ready").is_some_and(|ready| ready["status"] == "True")
     })?;
     let blocked = ceph.blocked()?;
-    ensure!(former.iter().all(|client| blocked.contains(client)), "{blocked:?} are not all of {former:?}");
+    ensure!(
+        former.iter().all(|client| blocked.contains_key(client)),
+        "{blocked:?} are not all of {former:?}"
+    );
     for image in &images {
         let client = client(ceph, image)?;
         ensure!(!former.contains(&client), "{image} is open at {client}, before at {former:?}");
@@ -307,7 +311,33 @@ fn goes_on_elsewhere(fleet: &mut Fleet, ceph: &Ceph, guest: &Guest) -> Result<()
     );
     ensure!(boot_of(fleet, STAYS, guest)? != boot, "the former guest answered on the other host");
     ensure!(sum(fleet, STAYS, guest)? == written, "it reads other data than was written");
+    let written = write_on(fleet, STAYS, guest, 10)?;
+    ensure!(sum(fleet, STAYS, guest)? == written, "it does not write to its disk");
+    // A client that breaks a lock has the former owner refused anew, by default for an hour.
+    let blocked = ceph.blocked()?;
+    let years = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() / (365 * 24 * 3600);
+    for client in &former {
+        let until = blocked.get(client).context("a former client is not refused any more")?;
+        let year: u64 = until.get(..4).unwrap_or_default().parse().with_context(|| until.clone())?;
+        ensure!(year >= 1970 + years + 9, "{client} is refused until {until} only");
+    }
     guest.project.plan_is_empty()
+}
+
+/// A QEMU that is killed leaves the locks of its images, which the next one breaks.
+fn killed(fleet: &Fleet, guest: &Guest) -> Result<()> {
+    write_on(fleet, STAYS, guest, 11)?;
+    let boot = boot_of(fleet, STAYS, guest)?;
+    for pid in fleet.member(STAYS)?.qemu()? {
+        kill(Pid::from_raw(pid), Signal::SIGKILL).context("killing QEMU")?;
+    }
+    wait::until("another boot", ANSWER, || {
+        ensure!(boot_of(fleet, STAYS, guest)? != boot, "the guest has not booted again");
+        Ok(())
+    })?;
+    let written = write_on(fleet, STAYS, guest, 12)?;
+    ensure!(sum(fleet, STAYS, guest)? == written, "it does not write to its disk");
+    Ok(())
 }
 
 /// Drops all packets from and to the address of another machine.

@@ -33,7 +33,7 @@ pub(super) const REFUSED_FOR: &str = "315360000";
 const MOST_BYTES: u64 = 256 << 10;
 const CONF: &str = "ceph.conf";
 const KEYRING: &str = "keyring";
-/// Settings that the copy has in another form, as they are written without spaces.
+/// Settings that the copy has in another form or not at all, as they are written without spaces.
 const REPLACED: [&str; 6] = [
     "keyring",
     "log_file",
@@ -163,8 +163,10 @@ fn line_of_keyring(keyring: &Path) -> String {
 }
 
 /// Returns the configuration with this keyring for the user, and with limits for a cluster that does not answer: a QEMU that opens an image
-/// stands still until then. Clients write no log of their own. Not for how long a client is refused that loses the lock of an image: with it librbd of Ceph 16
-/// sends a command that the monitors refuse, and the next writer of the image fails.
+/// stands still until then. Clients write no log of their own.
+///
+/// It has no `rbd_blocklist_expire_seconds`, of the administrator neither: librbd of Ceph 16 sends that as a text, which the monitors refuse,
+/// so that no client could write to an image with the lock of a client that has ended.
 fn conf_of(conf: &str, user: &str, keyring: &Path) -> std::result::Result<String, String> {
     let key = |line: &str| line.split('=').next().unwrap_or_default().trim().replace([' ', '-'], "_");
     let Some(monitors) = conf.lines().find(|line| key(line) == "mon_host") else {

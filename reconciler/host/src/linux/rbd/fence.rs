@@ -78,8 +78,8 @@ impl RbdPool {
         Ok((lockers, watchers))
     }
 
-    /// Removes the locks of clients that do not have the image open any more. The lock of a client that the cluster refuses stays until
-    /// another one writes, and an image with such a lock cannot be removed. Returns whether there was one.
+    /// Removes the locks of clients that do not have the image open any more. The lock of a client that has ended stays until another one
+    /// writes, and an image with such a lock cannot be removed. Returns whether there was one.
     pub(super) async fn break_locks(&self, image: &str) -> Result<bool> {
         let spec = self.spec(image);
         let (lockers, open) = self.lockers_and_watchers(image).await?;
