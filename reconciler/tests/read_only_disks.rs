@@ -1,9 +1,10 @@
 //! Disks that several VMs read. A complete berth on the embedded control plane, with a host in memory, in one runtime with paused time.
 
-use berth_api::{Disk, VM, condition};
-use kube::{Api, api::DeleteParams};
+use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
+#[path = "shared/disk_of_several.rs"]
+mod disk_of_several;
 #[path = "shared/image.rs"]
 mod image;
 #[path = "shared/installed.rs"]
@@ -15,14 +16,6 @@ mod setup;
 use one_host::Site;
 
 impl Site {
-    fn vms(&self) -> Api<VM> {
-        Api::namespaced(self.client.clone(), "default")
-    }
-
-    fn disks(&self) -> Api<Disk> {
-        Api::namespaced(self.client.clone(), "default")
-    }
-
     /// Declares a VM with a boot disk of its own, and the disk `data`.
     async fn declare_vm(&self, name: &str, read_only: bool) {
         let root = format!("{name}-root");
@@ -32,29 +25,6 @@ impl Site {
         ]);
         let spec = json!({"cpus": 1, "memory": "256Mi", "firmware": "BIOS", "disks": disks, "stop": {"mode": "Hard"}});
         self.apply("VM", name, spec).await.expect("it applies");
-    }
-
-    async fn until_vm_is(&self, name: &str, ready: &str, reason: Option<&str>) {
-        let what = format!("VM {name} has Ready {ready} {reason:?}");
-        self.until(&what, async || {
-            let vm = self.vms().get(name).await.expect("it is there");
-            let generation = vm.metadata.generation;
-            vm.status.is_some_and(|status| {
-                let found = condition::find(&status.conditions, "Ready");
-                Some(status.observed_generation) == generation
-                    && found.is_some_and(|found| {
-                        found.status == ready && reason.is_none_or(|reason| found.reason == reason)
-                    })
-            })
-        })
-        .await;
-    }
-
-    async fn readers(&self) -> Vec<String> {
-        let status = self.disks().get("data").await.expect("it is there").status.unwrap_or_default();
-        let mut names: Vec<String> = status.used_by.into_iter().map(|user| user.vm).collect();
-        names.sort();
-        names
     }
 }
 
@@ -74,14 +44,14 @@ async fn several_vms_read_one_disk_at_a_time() {
         let status = site.vms().get(name).await.expect("it is there").status.expect("it runs");
         assert!(status.disks.len() == 2 && status.disks.iter().all(|disk| disk.attached), "{status:?}");
     }
-    site.until("both are listed", async || site.readers().await == ["a", "b"]).await;
+    site.until("both are listed", async || site.users().await == ["a", "b"]).await;
 
     site.declare_vm("c", false).await;
     site.until_vm_is("c", "False", Some("WaitingForDisk")).await;
     site.declare_vm("c", true).await;
     site.until_vm_is("c", "True", None).await;
     site.vms().delete("a", &DeleteParams::default()).await.expect("deleted");
-    site.until("the others keep it", async || site.readers().await == ["b", "c"]).await;
+    site.until("the others keep it", async || site.users().await == ["b", "c"]).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,12 +1,14 @@
 //! Disks that several VMs write to. A complete berth on the embedded control plane, with a host in memory, in one runtime with paused time.
 
-use berth_api::{Disk, DiskSnapshot, VM, condition};
+use berth_api::{DiskSnapshot, condition};
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
 
+#[path = "shared/disk_of_several.rs"]
+mod disk_of_several;
 #[path = "shared/image.rs"]
 mod image;
 #[path = "shared/installed.rs"]
@@ -18,14 +20,6 @@ mod setup;
 use one_host::Site;
 
 impl Site {
-    fn vms(&self) -> Api<VM> {
-        Api::namespaced(self.client.clone(), "default")
-    }
-
-    fn disks(&self) -> Api<Disk> {
-        Api::namespaced(self.client.clone(), "default")
-    }
-
     /// Declares a VM with a boot disk of its own, and the disk `data`.
     async fn declare_vm(&self, name: &str) {
         let root = format!("{name}-root");
@@ -34,22 +28,6 @@ impl Site {
             {"name": "data"},
         ]);
         self.apply("VM", name, vm(&disks)).await.expect("it applies");
-    }
-
-    async fn until_vm_is(&self, name: &str, ready: &str, reason: Option<&str>) {
-        let what = format!("VM {name} has Ready {ready} {reason:?}");
-        self.until(&what, async || {
-            let vm = self.vms().get(name).await.expect("it is there");
-            let generation = vm.metadata.generation;
-            vm.status.is_some_and(|status| {
-                let found = condition::find(&status.conditions, "Ready");
-                Some(status.observed_generation) == generation
-                    && found.is_some_and(|found| {
-                        found.status == ready && reason.is_none_or(|reason| found.reason == reason)
-                    })
-            })
-        })
-        .await;
     }
 
     /// Waits until the disk has this reason, and returns the message.
@@ -63,13 +41,6 @@ impl Site {
         })
         .await;
         message
-    }
-
-    async fn users(&self) -> Vec<String> {
-        let status = self.disks().get("data").await.expect("it is there").status.unwrap_or_default();
-        let mut names: Vec<String> = status.used_by.into_iter().map(|user| user.vm).collect();
-        names.sort();
-        names
     }
 }
 

@@ -11,6 +11,7 @@ pub mod joining;
 pub mod load_balancer;
 pub mod lost_host;
 pub mod moved_vm;
+pub mod mover;
 pub mod names;
 pub mod namespaces;
 pub mod overhead;
