@@ -97,6 +97,18 @@ fn not_openable(device: &Path) -> Option<String> {
     })
 }
 
+/// Opens the device, if it has the interface that is known here.
+fn opened() -> Result<kvm_ioctls::Kvm, KvmProbe> {
+    let kvm = kvm_ioctls::Kvm::new()
+        .map_err(|error| KvmProbe::unusable(format!("{DEVICE} cannot be opened: {error}")))?;
+    let version = kvm.get_api_version();
+    if version != API_VERSION {
+        let reason = format!("{DEVICE} speaks version {version} of its interface, not {API_VERSION}");
+        return Err(KvmProbe { api_version: Some(version), ..KvmProbe::unusable(reason) });
+    }
+    Ok(kvm)
+}
+
 #[cfg(target_arch = "x86_64")]
 fn measure() -> KvmProbe {
     kvm::measure()
@@ -105,15 +117,11 @@ fn measure() -> KvmProbe {
 /// Without the loop, which is code of x86-64: a machine with a processor can be made.
 #[cfg(not(target_arch = "x86_64"))]
 fn measure() -> KvmProbe {
-    let kvm = match kvm_ioctls::Kvm::new() {
+    let kvm = match opened() {
         Ok(kvm) => kvm,
-        Err(error) => return KvmProbe::unusable(format!("{DEVICE} cannot be opened: {error}")),
+        Err(unusable) => return unusable,
     };
-    let version = kvm.get_api_version();
-    if version != API_VERSION {
-        let reason = format!("{DEVICE} speaks version {version} of its interface, not {API_VERSION}");
-        return KvmProbe { api_version: Some(version), ..KvmProbe::unusable(reason) };
-    }
+    let version = API_VERSION;
     let made = kvm.create_vm().and_then(|machine| machine.create_vcpu(0).map(drop));
     match made {
         Ok(()) => KvmProbe {

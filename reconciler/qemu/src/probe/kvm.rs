@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kvm_bindings::kvm_userspace_memory_region;
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 
-use super::{API_VERSION, DEVICE, KvmProbe};
+use super::{API_VERSION, DEVICE, KvmProbe, opened};
 
 const PAGE: usize = 4096;
 /// `dec ecx; jnz -4; hlt`, in 16-bit mode.
@@ -21,20 +21,15 @@ const MAX_TURNS: u64 = 1 << 31;
 
 /// Runs increasingly long loops, about 40–60 ms in total.
 pub(super) fn measure() -> KvmProbe {
-    let kvm = match Kvm::new() {
+    let kvm = match opened() {
         Ok(kvm) => kvm,
-        Err(error) => return KvmProbe::unusable(format!("{DEVICE} cannot be opened: {error}")),
+        Err(unusable) => return unusable,
     };
-    let version = kvm.get_api_version();
-    if version != API_VERSION {
-        let reason = format!("{DEVICE} speaks version {version} of its interface, not {API_VERSION}");
-        return KvmProbe { api_version: Some(version), ..KvmProbe::unusable(reason) };
-    }
     match Guest::new(&kvm).and_then(|mut guest| guest.speed()) {
-        Ok(mips) => KvmProbe::judge(mips, version),
+        Ok(mips) => KvmProbe::judge(mips, API_VERSION),
         Err(what) => {
             let reason = format!("{DEVICE} cannot run a guest: {what}");
-            KvmProbe { api_version: Some(version), ..KvmProbe::unusable(reason) }
+            KvmProbe { api_version: Some(API_VERSION), ..KvmProbe::unusable(reason) }
         }
     }
 }

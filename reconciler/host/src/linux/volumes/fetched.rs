@@ -82,8 +82,8 @@ impl LinuxVolumes {
         }
         check_replaceable(&place, new)?;
         files::ensure_folder(&self.layout.volumes(&new.pool))?;
-        self.remove_partial(&new.pool, &format!("{}{}{FETCHED}", files::UNFINISHED, new.id))?;
         let name = format!("{}{}{FETCHED}", files::UNFINISHED, new.id);
+        self.remove_partial(&new.pool, &name)?;
         let path = self.layout.volumes(&new.pool).join(name);
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path);
