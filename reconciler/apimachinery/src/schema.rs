@@ -30,8 +30,9 @@ pub(crate) use node::{Additional, ListType};
 pub use node::{Checks, Node, Type as NodeType};
 pub use numbers::{whole, whole_numbers};
 
-/// The maximum nesting depth of a value or a schema; serde_json's parser has the same limit.
-pub const MAX_DEPTH: usize = 128;
+/// The maximum nesting depth of a value or a schema. serde_json reads at most 127 levels: a deeper object could be stored, but not read
+/// again. Clients read objects within watch events, lists and tables, which are up to three levels more.
+pub const MAX_DEPTH: usize = 120;
 
 /// The kind of a field error; maps onto the `reason` of a Kubernetes `StatusCause`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

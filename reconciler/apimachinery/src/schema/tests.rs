@@ -2,7 +2,7 @@ mod cel;
 
 use serde_json::{Value, json};
 
-use super::{ErrorKind, FieldError, StructuralSchema};
+use super::{ErrorKind, FieldError, MAX_DEPTH, StructuralSchema, too_deep};
 
 fn schema(properties: Value) -> StructuralSchema {
     StructuralSchema::parse(&json!({"type": "object", "properties": {"spec": {
@@ -278,6 +278,16 @@ fn what_did_not_change_is_let_through() {
     let old = object(json!({"cpus": 8}));
     assert!(schema.validate(&object(json!({"cpus": 8, "note": "n"})), Some(&old)).is_empty());
     assert_eq!(schema.validate(&object(json!({"cpus": 9})), Some(&old)).len(), 1);
+}
+
+#[test]
+fn clients_can_read_the_deepest_object_in_each_answer() {
+    let deep = |levels: usize| (1..levels).fold(json!([]), |of, _| json!([of]));
+    assert!(!too_deep(&deep(MAX_DEPTH)) && too_deep(&deep(MAX_DEPTH + 1)));
+    let table = json!({"rows": [{"object": deep(MAX_DEPTH)}]});
+    assert!(serde_json::from_str::<Value>(&table.to_string()).is_ok());
+    let unread = deep(MAX_DEPTH + 8).to_string();
+    assert!(serde_json::from_str::<Value>(&unread).is_err(), "this is why there is a limit");
 }
 
 #[test]

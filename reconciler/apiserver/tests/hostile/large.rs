@@ -61,6 +61,22 @@ fn what_nests_without_end_is_refused() {
     assert!(code(fixture, Method::GET, &format!("{BOATS}/ada"), "", "") == 200, "it still answers");
 }
 
+/// An object that nests deeper than the parser reads would be stored for good: no request could read it, nor the next start.
+#[test]
+fn the_deepest_object_that_is_stored_can_be_read() {
+    let fixture = &mut Fixture::new();
+    for deep in 100..130 {
+        let fields = format!("{}{{}}{}", "{\"f:a\":".repeat(deep), "}".repeat(deep));
+        let map = format!(
+            r#"{{"metadata":{{"name":"deep-{deep}","managedFields":[{{"manager":"m","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{fields}}}]}}}}"#
+        );
+        let made = code(fixture, Method::POST, MAPS, YAML, map);
+        let (path, patch) = (format!("{MAPS}/deep-{deep}"), r#"{"data":{"a":"b"}}"#);
+        let patched = code(fixture, Method::PATCH, &path, "application/merge-patch+json", patch);
+        assert!(matches!((made, patched), (201, 200) | (400 | 422, 404)), "{deep}: {made}, {patched}");
+    }
+}
+
 #[test]
 fn a_patch_that_copies_over_and_over_is_refused_before_it_has_grown() {
     let fixture = &mut Fixture::new();
