@@ -165,8 +165,8 @@ fn line_of_keyring(keyring: &Path) -> String {
 /// Returns the configuration with this keyring for the user, and with limits for a cluster that does not answer: a QEMU that opens an image
 /// stands still until then. Clients write no log of their own.
 ///
-/// It has no `rbd_blocklist_expire_seconds`, of the administrator neither: librbd of Ceph 16 sends that as a text, which the monitors refuse,
-/// so that no client could write to an image with the lock of a client that has ended.
+/// It has no `rbd_blocklist_expire_seconds`, not even that of the administrator: librbd of Ceph 16 sends it as a text, which the monitors
+/// refuse, so that no client could write to an image that a client that has ended holds the lock of.
 fn conf_of(conf: &str, user: &str, keyring: &Path) -> std::result::Result<String, String> {
     let key = |line: &str| line.split('=').next().unwrap_or_default().trim().replace([' ', '-'], "_");
     let Some(monitors) = conf.lines().find(|line| key(line) == "mon_host") else {
