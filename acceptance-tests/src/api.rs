@@ -280,6 +280,13 @@ pub const DISK: Kind = Kind { kind: "Disk", plural: "disks", namespaced: true };
 /// `HotswapDiskAttachment`.
 pub const ATTACHMENT: Kind =
     Kind { kind: "HotswapDiskAttachment", plural: "hotswapdiskattachments", namespaced: true };
+/// `DiskSnapshot`.
+pub const DISK_SNAPSHOT: Kind = Kind { kind: "DiskSnapshot", plural: "disksnapshots", namespaced: true };
+/// `BackupRepository`.
+pub const BACKUP_REPOSITORY: Kind =
+    Kind { kind: "BackupRepository", plural: "backuprepositories", namespaced: true };
+/// `Backup`.
+pub const BACKUP: Kind = Kind { kind: "Backup", plural: "backups", namespaced: true };
 /// `Network`.
 pub const NETWORK: Kind = Kind { kind: "Network", plural: "networks", namespaced: true };
 /// `SecurityGroup`.

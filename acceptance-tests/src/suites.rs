@@ -196,7 +196,7 @@ pub const ALL: &[Suite] = &[
     },
     Suite {
         name: "debian",
-        about: "Terraform and a real Debian 12: cloud-init, ssh, HTTP, guest agent",
+        about: "Terraform and a real Debian 12: cloud-init, ssh, HTTP, guest agent, an upgrade of berth while it writes",
         limit: minutes(25),
         obstacle: needs_root,
         alone: false,

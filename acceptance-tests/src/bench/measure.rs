@@ -5,6 +5,7 @@
 //! ```
 
 pub mod bare;
+pub mod copies;
 pub mod figure;
 pub mod figures;
 pub mod filters;
@@ -67,6 +68,11 @@ pub const ALL: &[Number] = &[
         names: &["N14"],
         about: "network between guests, on one host and through VXLAN, beside bare QEMUs",
         measure: pairs::measure,
+    },
+    Number {
+        names: &["N17", "N20"],
+        about: "copies, snapshots and incremental backups of disks, and the start of a console",
+        measure: copies::measure,
     },
     Number { names: &["N2", "N3"], about: "memory of a VM and of a host's agent", measure: memory::measure },
     Number { names: &["N1"], about: "VM written to running, a hundred of them", measure: starts::measure },

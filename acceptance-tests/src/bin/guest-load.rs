@@ -1,8 +1,9 @@
-//! The load of `cargo measure N14 N16`: in a guest, on a disk or towards a server; outside, the server of the network load. It uses
+//! The load of `cargo measure N14 N16 N17`: in a guest, on a disk or towards a server; outside, the server of the network load. It uses
 //! the standard library only, so that `rustc` links it statically for a guest that has no libraries.
 //!
 //! ```text
 //! guest-load disk DEVICE SECONDS            bytes or operations a second of each kind of access
+//! guest-load pauses DEVICE                  microseconds of the longest write in each fifth of a second
 //! guest-load network ADDRESS:PORT SECONDS   bytes, packets or round trips a second
 //! guest-load serve ADDRESS:PORT             the server
 //! ```
@@ -26,6 +27,10 @@ const ALIGNMENT: usize = 4096;
 const BUFFER: usize = 128 << 10;
 /// The payload of a small packet.
 const PACKET: usize = 64;
+/// The blocks of a device that `pauses` writes to.
+const PAUSE_BLOCKS: u64 = 4096;
+/// The interval between two reports of `pauses`.
+const PAUSE_REPORT: Duration = Duration::from_millis(200);
 /// The first byte of a connection says what the client wants.
 const SINK: u8 = b'S';
 const SOURCE: u8 = b'R';
@@ -54,10 +59,11 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments[..] {
         ["disk", device, seconds] => time(seconds).and_then(|time| disk(device, time)),
+        ["pauses", device] => pauses(device),
         ["network", server, seconds] => time(seconds).and_then(|time| network(server, time)),
         ["serve", address] => serve(address),
         _ => Err(io::Error::other(
-            "guest-load disk DEVICE SECONDS | network ADDRESS:PORT SECONDS | serve ADDRESS:PORT",
+            "guest-load disk DEVICE SECONDS | pauses DEVICE | network ADDRESS:PORT SECONDS | serve ADDRESS:PORT",
         )),
     };
     match outcome {
@@ -97,6 +103,29 @@ fn disk(device: &str, time: Duration) -> io::Result<()> {
         report(access.name, count, elapsed)?;
     }
     Ok(())
+}
+
+/// Writes small blocks, one after the other, and reports the longest time of one at short intervals, until it is ended.
+fn pauses(device: &str) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).custom_flags(DIRECT).open(device)?;
+    let longest = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&longest);
+    // The console is slow: the writes do not wait for it.
+    let writer = std::thread::spawn(move || -> io::Result<()> {
+        let (block, mut random) = (Block::new(ALIGNMENT), Random(1));
+        loop {
+            let at = random.next() % PAUSE_BLOCKS * ALIGNMENT as u64;
+            let began = Instant::now();
+            file.write_all_at(block.bytes(), at)?;
+            let took = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+            seen.fetch_max(took, Ordering::Relaxed);
+        }
+    });
+    while !writer.is_finished() {
+        std::thread::sleep(PAUSE_REPORT);
+        writeln!(io::stdout(), "guest-load pause {}", longest.swap(0, Ordering::Relaxed))?;
+    }
+    writer.join().unwrap_or_else(|_| Err(io::Error::other("the writer panicked")))
 }
 
 /// Returns the number of accesses before `end`.

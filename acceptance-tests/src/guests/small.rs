@@ -57,6 +57,7 @@ const MODULES: &[&str] = &[
     "isofs",
     "evdev",
     "button",
+    "pvpanic_mmio",
 ];
 const DISK: u64 = 56 << 20;
 /// The version of the recipe's part in Rust.

@@ -1,5 +1,7 @@
 //! Terraform and a real Debian 12: cloud-init, ssh, HTTP through the public address, and the guest agent's report.
 
+pub mod upgraded;
+
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -32,7 +34,8 @@ const DUAL_STACK: &str = r#"resource "berth_network" "dual" {
 pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let parts = report.step("the programs are built", || kit.parts("debian"))?;
     let guest = report.step("the Debian guest is built", || kit.debian_guests())?.without_agent;
-    let platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
+    let next = report.step("berth is built of the next version too", || kit.next_version())?;
+    let mut platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
     let packages = report.step("a source of packages has the guest agent", || {
         PackageSource::start(AGENT, platform.neighbour(), NEIGHBOUR)
     })?;
@@ -65,7 +68,11 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
             ensure!(packages.downloads() == 1, "{} downloads of the package", packages.downloads());
             project.output("public_address")
         });
-    let outcome = public.and_then(|public| guest_cases(report, &platform, &project, &public));
+    let outcome = public.and_then(|public| {
+        guest_cases(report, &platform, &project, &public)?;
+        upgraded::cases(report, &mut platform, &project, &public, &next);
+        Ok(())
+    });
     if report.count().failed > 0 {
         note(&platform.keep_evidence());
     }

@@ -1,6 +1,8 @@
-//! Faults of a machine that no user causes: a full disk, a clock that jumps, a QEMU that dies or stands still.
+//! Faults of a machine that no user causes: a full disk, a clock that jumps, a QEMU that dies or stands still. Beside them, the ways in
+//! which a guest ends by itself.
 
 pub mod clocks;
+pub mod endings;
 pub mod full_disk;
 pub mod qemu;
 
@@ -18,5 +20,6 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let within = |folder: &str| Parts { logs: parts.logs.join(folder), ..parts.clone() };
     full_disk::run(report, &within("full-disk"), &guest)?;
     qemu::run(report, &within("qemu"), &guest)?;
+    endings::run(report, &within("endings"), &guest)?;
     clocks::run(report, &within("clocks"), &guest, &library)
 }

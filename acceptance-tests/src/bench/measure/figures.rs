@@ -1,5 +1,6 @@
 //! Every figure of `docs/SPECIFICATION.md` that `cargo measure` measures, with its target.
 
+pub mod copies;
 pub mod filters;
 pub mod guest;
 
@@ -476,4 +477,5 @@ pub fn all() -> impl Iterator<Item = &'static Figure> {
     .flatten()
     .chain(guest::all())
     .chain(filters::all())
+    .chain(copies::all())
 }

@@ -99,6 +99,27 @@ pub fn client_script(server: &str) -> String {
     format!("{}{{ {loads}; }} >/dev/ttyS0\n", take_program())
 }
 
+/// The script of a guest that writes to its data disk for the rest of its life, and reports its longest writes.
+pub fn pauses_script() -> String {
+    let data = DATA / SECTOR;
+    format!(
+        "{}for disk in /sys/block/sd*; do
+	[ $(cat $disk/size) = {data} ] && data=/dev/${{disk##*/}}
+done
+/run/guest-load pauses $data >/dev/ttyS0 2>&1 </dev/null &
+",
+        take_program()
+    )
+}
+
+/// The longest writes that a guest with [`pauses_script`] reports on its console, in milliseconds.
+pub fn pauses(console: &Path) -> Result<Vec<f64>> {
+    let text = String::from_utf8_lossy(&fs::read(console)?).into_owned();
+    ensure!(!text.contains(FAILED), "the guest's load failed: {}", process::tail(&text, 2000));
+    let lines = text.lines().filter_map(|line| line.trim().strip_prefix("guest-load pause "));
+    Ok(lines.filter_map(|micros| Some(micros.parse::<f64>().ok()? / 1e3)).collect())
+}
+
 /// The part of a script that takes the program from its disk.
 fn take_program() -> String {
     let program = PROGRAM / SECTOR;

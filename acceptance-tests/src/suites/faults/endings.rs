@@ -1,0 +1,149 @@
+//! A guest that ends by itself, in each way that a guest can: what is seen of it, and what follows.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::berth;
+use crate::guests::GuestImage;
+use crate::http;
+use crate::image_server::Content;
+use crate::kubectl::condition_of;
+use crate::manifests;
+use crate::platform::{Parts, Platform};
+use crate::report::{Report, note};
+use crate::suites::kubectl::contains_all;
+use crate::wait;
+
+const NAME: &str = "ending";
+const VM: &str = "vm/ending";
+const SOON: Duration = Duration::from_secs(60);
+const VM_START: Duration = Duration::from_secs(120);
+/// The time for a page of the guest.
+const ANSWER: Duration = Duration::from_secs(5);
+/// The time in which the guest ends that ends while the agent is away.
+const AWAY: Duration = Duration::from_secs(12);
+const PAGES: &str = include_str!("endings.sh");
+
+/// Runs the cases on a host of its own.
+pub fn run(report: &mut Report, parts: &Parts, guest: &GuestImage) -> Result<()> {
+    let mut platform = report.step("berth up is ready on a further host", || Platform::embedded(parts))?;
+    let failed = report.count().failed;
+    let outcome = cases(report, &mut platform, guest);
+    if outcome.is_err() || report.count().failed > failed {
+        note(&platform.keep_evidence());
+    }
+    outcome?;
+    report.case("SIGTERM ends the berth up of that guest", || platform.stop());
+    Ok(())
+}
+
+fn cases(report: &mut Report, platform: &mut Platform, guest: &GuestImage) -> Result<()> {
+    let address = report.step("a guest with a watchdog runs", || start(platform, guest))?;
+    report.case("a guest that reboots goes on in the same QEMU, which counts as no restart", || {
+        reboots(platform, &address)
+    });
+    report.case("a guest whose kernel panics is started again", || {
+        fails(platform, &address, "panic", "the guest's kernel panicked", 1)
+    });
+    report.case("a guest that does not reset its watchdog timer is started again", || {
+        fails(platform, &address, "watchdog", "the guest did not reset its watchdog timer", 2)
+    });
+    report.case("a guest that switches itself off stays off", || {
+        end(platform, &address, "poweroff")?;
+        is_off(platform)
+    });
+    report.case("the same while no agent runs", || {
+        let kubectl = platform.kubectl();
+        // Another token starts what has ended by itself.
+        let patch = json!({"spec": {"restartToken": "again"}}).to_string();
+        kubectl.ok(&["patch", "vm", NAME, "--type=merge", "-p", &patch])?;
+        kubectl.condition(VM, "Ready=True", Some("Running"), VM_START)?;
+        end(platform, &address, "later")?;
+        platform.crash()?;
+        thread::sleep(AWAY);
+        platform.start()?;
+        is_off(platform)
+    });
+    report.case("that VM can be deleted, and leaves no QEMU", || {
+        platform.kubectl().ok(&["delete", VM, "--timeout=60s"])?;
+        ensure!(berth::qemu_processes(platform.namespace())?.is_empty(), "QEMU still runs");
+        Ok(())
+    });
+    Ok(())
+}
+
+/// Starts the VM. Returns its private address.
+fn start(platform: &Platform, guest: &GuestImage) -> Result<String> {
+    let url = platform.images().put("ending.qcow2", Content::File(guest.path.clone()));
+    let vm = manifests::vm(NAME, NAME, NAME);
+    let vm = manifests::with(vm, "restartPolicy", json!("OnFailure"));
+    let vm = manifests::with(vm, "watchdog", json!("Stop"));
+    let vm = manifests::with(vm, "stop", json!({"mode": "Hard"}));
+    let vm = manifests::with(vm, "bootstrap", json!({"userData": PAGES}));
+    platform.kubectl().apply(&manifests::all(&[
+        manifests::image(NAME, &url, &guest.sha256),
+        manifests::bios_class(NAME, "128Mi"),
+        manifests::disk(NAME, NAME, "64Mi"),
+        vm,
+    ]))?;
+    let vm = platform.kubectl().condition(VM, "Ready=True", None, VM_START)?;
+    Ok(vm["status"]["interfaces"][0]["address"].as_str().context("no address")?.to_owned())
+}
+
+/// Has the guest end in this way, as soon as it has the page for it.
+fn end(platform: &Platform, address: &str, way: &str) -> Result<()> {
+    wait::until("the guest's page", VM_START, || {
+        contains_all(&http::get(platform.namespace(), address, "/user-data.out", ANSWER)?, &["endings"])
+    })?;
+    let answer = http::get(platform.namespace(), address, &format!("/cgi-bin/end?{way}"), ANSWER)?;
+    contains_all(&answer, &[way])
+}
+
+fn boot_id(platform: &Platform, address: &str) -> Result<String> {
+    let page = http::get(platform.namespace(), address, "/cgi-bin/uptime", ANSWER)?;
+    let id = page.lines().find_map(|line| line.strip_prefix("boot_id="));
+    id.map(str::to_owned).context("no boot_id")
+}
+
+fn reboots(platform: &Platform, address: &str) -> Result<()> {
+    wait::until("the guest", VM_START, || boot_id(platform, address).map(drop))?;
+    let (before, pid) = (boot_id(platform, address)?, platform.qemu()?);
+    end(platform, address, "reboot")?;
+    wait::until("another boot of the guest", VM_START, || {
+        ensure!(boot_id(platform, address)? != before, "it has not rebooted yet");
+        Ok(())
+    })?;
+    let vm = platform.kubectl().condition(VM, "Ready=True", Some("Running"), SOON)?;
+    let status = &vm["status"];
+    ensure!(platform.qemu()? == pid, "another process");
+    ensure!(status["restarts"].as_u64().unwrap_or(0) == 0 && status["lastEnd"].is_null(), "{status:#}");
+    Ok(())
+}
+
+/// The guest fails in this way, and is started again for the `restarts`th time.
+fn fails(platform: &Platform, address: &str, way: &str, how: &str, restarts: u64) -> Result<()> {
+    let before = platform.qemu()?;
+    end(platform, address, way)?;
+    let again = |vm: &Value| {
+        let ready = condition_of(vm, "Ready").is_some_and(|ready| ready["status"] == "True");
+        ready && vm["status"]["restarts"] == restarts
+    };
+    let vm = platform.kubectl().until(VM, "to be started again", VM_START, again)?;
+    let last = &vm["status"]["lastEnd"];
+    ensure!(last["orderly"] == false, "{last:#}");
+    contains_all(&last.to_string(), &[how])?;
+    ensure!(platform.qemu()? != before, "the same process");
+    let events = platform.kubectl().ok(&["get", "events", "-o", "yaml"])?;
+    contains_all(&events, &[how])
+}
+
+fn is_off(platform: &Platform) -> Result<()> {
+    let vm = platform.kubectl().until(VM, "to be off", SOON, |vm| vm["status"]["state"] == "Stopped")?;
+    let last = &vm["status"]["lastEnd"];
+    ensure!(last["orderly"] == true, "{:#}", vm["status"]);
+    ensure!(berth::qemu_processes(platform.namespace())?.is_empty(), "QEMU still runs");
+    Ok(())
+}
