@@ -125,7 +125,7 @@ impl Core {
     /// Returns the same as JSON text, which in the common case is the stored text.
     pub(crate) fn text(entry: &Entry, resource: &Resource, version: usize) -> Bytes {
         if resource.group != EVENTS && is_served_as_stored(entry, resource, version) {
-            return entry.bytes.clone();
+            return entry.text.to_bytes();
         }
         let object = Self::view(entry, resource, version);
         serde_json::to_vec(&object).expect("a JSON value always serializes into memory").into()

@@ -16,6 +16,7 @@
 //!
 //!  backup, restore, rotate            operations on the files, with or without a running server
 //!  directory, private_file, floor     the state directory: its lock, its files, its free space
+//!  text                               texts in memory, whose equal parts are kept once
 //!  key, entry, event, write, error    values passed between the modules; counters for metrics
 //! ```
 
@@ -39,6 +40,7 @@ mod seal;
 mod state;
 mod store;
 mod tables;
+mod text;
 mod write;
 mod writer;
 
@@ -55,4 +57,5 @@ pub use restore::{RestoreError, RestoreOptions, Restored, restore};
 pub use rotate::{Rotated, rotate_key};
 pub use state::{Interest, State};
 pub use store::{Storage, Store, Subscription, WriterMode};
+pub use text::Text;
 pub use write::{Action, Expect, Keep, Origin, Write, WriteError};

@@ -201,7 +201,7 @@ impl State {
                 key: entry.key.clone(),
                 revision: entry.revision,
                 written_ms: entry.written_ms,
-                bytes: entry.bytes.clone(),
+                text: entry.text.clone(),
                 facts: Arc::new(facts),
             });
             self.uids.insert(Arc::clone(&entry.facts.uid), Arc::clone(entry));
@@ -235,11 +235,11 @@ impl State {
     }
 
     fn remember(&mut self, event: &Arc<Event>) {
-        self.recent_bytes += event.entry.bytes.len();
+        self.recent_bytes += event.entry.text.size();
         self.recent.push_back(Arc::clone(event));
         while self.recent.len() > RECENT_EVENTS || self.recent_bytes > RECENT_BYTES {
             let Some(oldest) = self.recent.pop_front() else { break };
-            self.recent_bytes -= oldest.entry.bytes.len();
+            self.recent_bytes -= oldest.entry.text.size();
             self.recent_after = oldest.entry.revision;
         }
     }

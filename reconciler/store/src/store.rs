@@ -20,6 +20,7 @@ use crate::look_back::{ListPart, PastObjects, Revision};
 use crate::queue::{self, Events};
 use crate::restore;
 use crate::state::{Interest, State, read, write};
+use crate::text::SharedTexts;
 use crate::write::{Keep, Write, WriteError};
 use crate::writer::{Job, Writer};
 
@@ -143,10 +144,13 @@ impl Store {
         let shown = directory.map_or_else(|| ":memory:".into(), |directory| directory.join(DATABASE));
         let (revision, compacted) = log.bounds().map_err(|source| OpenError::from_load(&shown, source))?;
         let mut state = State::new(revision, compacted);
-        let mut live = 0;
+        let (mut live, texts) = (0, SharedTexts::default());
         let load = |mut entry: Entry| {
-            live += entry.bytes.len() as u64;
+            live += entry.text.size() as u64;
             entry.key = state.shared(&entry.key);
+            if let Some(text) = texts.divide(&entry.text.to_bytes()) {
+                entry.text = text;
+            }
             state.load(Arc::new(entry));
         };
         log.load(load).map_err(|source| OpenError::from_load(&shown, source))?;
@@ -159,7 +163,7 @@ impl Store {
         let reader = Arc::new(Mutex::new(reader));
         let counters = Arc::new(Counters::new(stored, live));
         let floor = Floor::of(directory.map(Into::into));
-        let writer = Writer { log, state: Arc::clone(&state), counters: Arc::clone(&counters), floor };
+        let writer = Writer { log, state: Arc::clone(&state), counters: Arc::clone(&counters), floor, texts };
         let hands = match mode {
             WriterMode::Thread if directory.is_some() => Self::start_thread(writer, &shown)?,
             WriterMode::Thread | WriterMode::Inline => Hands::Inline(Mutex::new(Some(writer))),

@@ -19,6 +19,7 @@ use crate::floor::Floor;
 use crate::key::Key;
 use crate::log::{Append, Log, NoRoom, tombstone};
 use crate::state::{State, read, write};
+use crate::text::SharedTexts;
 use crate::write::{Action, Expect, Keep, Write, WriteError};
 
 /// The maximum number of writes per commit; more would only delay the first of them.
@@ -42,6 +43,7 @@ pub(crate) struct Writer {
     pub(crate) state: Arc<RwLock<State>>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) floor: Floor,
+    pub(crate) texts: SharedTexts,
 }
 
 impl Writer {
@@ -126,7 +128,7 @@ impl Writer {
                 continue;
             }
             if floor
-                && (before.is_none() || one.size() > before.as_ref().map_or(0, |b| b.bytes.len()) + SMALL)
+                && (before.is_none() || one.size() > before.as_ref().map_or(0, |b| b.text.size()) + SMALL)
             {
                 events.push(Err(WriteError::Full));
                 continue;
@@ -176,8 +178,8 @@ impl Writer {
         // Most writes change nothing that is indexed.
         let known = before.as_ref().map(|before| &before.facts).filter(|known| **known == encoded.facts);
         let facts = Arc::clone(known.unwrap_or(&encoded.facts));
-        let entry = Entry { key, revision, written_ms: one.at_ms, bytes, facts };
-        Ok((Event::written(change, entry, before), stored))
+        let entry = Entry { key, revision, written_ms: one.at_ms, text: bytes.into(), facts };
+        Ok((Event::written(change, entry, before, &self.texts), stored))
     }
 
     pub(crate) fn compact(&mut self, keep: Keep) -> Result<u64, WriteError> {

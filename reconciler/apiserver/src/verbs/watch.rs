@@ -378,7 +378,7 @@ impl WatchStream {
         };
         if change == event.change && self.format.is_plain() && self.as_stored(entry) {
             self.first = false;
-            return Some(event.frame.get_or_init(|| frame(change.name(), &entry.bytes)).clone());
+            return Some(event.frame.get_or_init(|| frame(change.name(), &entry.text.to_bytes())).clone());
         }
         if change == Change::Deleted && event.change != Change::Deleted {
             let left = previous.map(|previous| relabelled(previous, entry.revision))?;
@@ -430,11 +430,12 @@ fn gathering(watchers: usize) -> Duration {
 
 /// Returns the same state under the revision at which the object left a selection.
 fn relabelled(entry: &Entry, revision: u64) -> Entry {
+    let text = entry.text.to_bytes();
     Entry {
         key: entry.key.clone(),
         revision,
         written_ms: entry.written_ms,
-        bytes: with_revision(&entry.bytes, revision).unwrap_or_else(|| entry.bytes.clone()),
+        text: with_revision(&text, revision).unwrap_or(text).into(),
         facts: Arc::clone(&entry.facts),
     }
 }
