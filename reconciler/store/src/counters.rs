@@ -20,7 +20,7 @@ pub struct Counters {
     /// The size of all kept revisions, and of the newest revisions of existing objects, in bytes.
     pub(crate) stored: AtomicU64,
     pub(crate) live: AtomicU64,
-    /// Seconds from submission until the write is durable or refused.
+    /// Seconds from submission until a write that waits for no others is durable or refused.
     pub latency: Histogram,
 }
 

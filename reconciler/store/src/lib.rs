@@ -8,7 +8,7 @@
 //! ```text
 //!              store            the interface: open, submit, subscribe, read past revisions
 //!    writes ╱          ╲ reads
-//!     writer            state ─ queue     the newest objects, recent events and watchers, in memory
+//!     writer ─ deferred state ─ queue     the newest objects, recent events and watchers, in memory
 //!        ╲            ╱
 //!          log, look_back ── seal ── keyring      rows in SQLite, encrypted for Secrets
 //!              │
@@ -22,6 +22,7 @@
 
 mod backup;
 mod counters;
+mod deferred;
 mod directory;
 mod entry;
 mod error;
