@@ -20,8 +20,8 @@ use bytes::Bytes;
 const SIZES: Range<usize> = 128..16 << 10;
 /// The maximum number of shared parts of one text.
 const MOST_PARTS: usize = 16;
-/// The size of all known parts in bytes below which those that are no longer used are not looked for.
-const SWEEP_AT_LEAST: usize = 1 << 20;
+/// The size in bytes of new parts after which those that are no longer used are looked for, at least.
+const SWEEP_AFTER: usize = 1 << 20;
 
 const MANAGERS: &[u8] = b"\"managedFields\":[";
 const FIELDS: &[u8] = b"\"fieldsV1\":";
@@ -32,15 +32,14 @@ const TIME_LENGTH: usize = "2026-01-02T03:04:05Z".len();
 /// Between the value and the next manager.
 const NEXT: &[u8] = b"\"},{";
 
-/// The text of an object.
+/// The text of an object. Cheap to clone.
 #[derive(Clone)]
 pub struct Text {
     /// All that is not shared.
     own: Bytes,
-    shared: Box<[Shared]>,
+    shared: Arc<[Shared]>,
 }
 
-#[derive(Clone)]
 struct Shared {
     /// The position in `own` before which this part belongs.
     at: usize,
@@ -58,22 +57,28 @@ impl Text {
         if self.shared.is_empty() { self.own.clone() } else { self.to_vec().into() }
     }
 
+    /// Returns the pieces that are the whole text one after the other.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let mut done = 0;
+        let with_parts = self.shared.iter().flat_map(move |Shared { at, part }| {
+            let own = &self.own[done..*at];
+            done = *at;
+            [own, &part[..]]
+        });
+        let rest = self.shared.last().map_or(0, |shared| shared.at);
+        with_parts.chain([&self.own[rest..]])
+    }
+
     pub(crate) fn to_vec(&self) -> Vec<u8> {
         let mut whole = Vec::with_capacity(self.size());
-        let mut done = 0;
-        for Shared { at, part } in &self.shared {
-            whole.extend_from_slice(&self.own[done..*at]);
-            whole.extend_from_slice(part);
-            done = *at;
-        }
-        whole.extend_from_slice(&self.own[done..]);
+        self.pieces().for_each(|piece| whole.extend_from_slice(piece));
         whole
     }
 }
 
 impl From<Bytes> for Text {
     fn from(own: Bytes) -> Self {
-        Self { own, shared: Box::default() }
+        Self { own, shared: Arc::default() }
     }
 }
 
@@ -84,8 +89,8 @@ impl fmt::Debug for Text {
     }
 }
 
-/// The parts that texts share. One that no text uses any more is released once the parts have doubled since the last sweep: at most half
-/// of them, or 1 MiB, are unused, and a sweep costs no more than the writes before it.
+/// The parts that texts share. Those that no text uses any more are released after new ones of a quarter of the size of all, or of 1 MiB:
+/// no more than that is unused, and the sweeps cost a small part of the writes between them.
 #[derive(Debug, Default)]
 pub(crate) struct SharedTexts(Mutex<Known>);
 
@@ -134,7 +139,7 @@ impl Known {
         let part: Arc<[u8]> = text.into();
         self.parts.insert(Arc::clone(&part));
         self.bytes += part.len();
-        if self.bytes > (2 * self.used).max(SWEEP_AT_LEAST) {
+        if self.bytes > self.used + (self.used / 4).max(SWEEP_AFTER) {
             self.sweep();
         }
         part
@@ -208,7 +213,7 @@ mod tests {
         assert_eq!((&first.to_bytes()[..], &second.to_bytes()[..]), (&a[..], &b[..]));
         assert_eq!((first.size(), second.size()), (a.len(), b.len()));
         assert_eq!((first.shared.len(), second.shared.len()), (2, 2));
-        for (of_first, of_second) in first.shared.iter().zip(&second.shared) {
+        for (of_first, of_second) in first.shared.iter().zip(second.shared.iter()) {
             assert!(Arc::ptr_eq(&of_first.part, &of_second.part));
         }
         assert_eq!(bytes_of_parts(&texts).0, 2);
@@ -238,12 +243,12 @@ mod tests {
         let kept = texts.divide(&managed("kept", &["kept"], "2026-01-02T03:04:05Z")).unwrap();
         let size = kept.shared[0].part.len();
         let mut most = 0;
-        for at in 0..3 * SWEEP_AT_LEAST / size {
+        for at in 0..3 * SWEEP_AFTER / size {
             let manager = format!("manager {at}");
             drop(texts.divide(&managed("a", &[manager.as_str()], "2026-01-02T03:04:05Z")).unwrap());
             most = most.max(bytes_of_parts(&texts).1);
         }
-        assert!(most <= SWEEP_AT_LEAST + 2 * size, "{most} bytes");
+        assert!(most <= SWEEP_AFTER + 3 * size, "{most} bytes");
         let again = texts.divide(&managed("other", &["kept"], "2026-01-02T03:04:05Z")).unwrap();
         assert!(Arc::ptr_eq(&kept.shared[0].part, &again.shared[0].part), "one in use is kept");
     }
