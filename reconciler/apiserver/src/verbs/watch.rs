@@ -29,7 +29,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(290);
 /// The upper limit of `timeoutSeconds`; longer values are reduced to it.
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 /// The bookmark interval of a watcher that requested bookmarks.
-const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+const BOOKMARK_EVERY: Duration = Duration::from_secs(55);
 /// The number of revisions by which a watcher may be behind without a bookmark if none of them is of its resource: a tenth of the history
 /// that is kept by default. It could resume from its last event. A site at rest has thousands of such watches.
 const BEHIND: u64 = 20_000;
@@ -46,8 +46,9 @@ const GATHER_EACH: Duration = Duration::from_micros(50);
 const GATHER_MOST: Duration = Duration::from_millis(50);
 /// Shorter delays are skipped: this is the resolution of the timer.
 const GATHER_LEAST: Duration = Duration::from_millis(1);
-/// How often the server checks that the token of a watch is still valid.
-const AUTHENTICATE_EVERY: Duration = Duration::from_secs(30);
+/// How often the server checks that the token of a watch is still valid: a watch ends within a minute of its token. Due together with a
+/// bookmark, it wakes the watch once for both.
+const AUTHENTICATE_EVERY: Duration = BOOKMARK_EVERY;
 /// The annotation that marks the end of the initial objects.
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 

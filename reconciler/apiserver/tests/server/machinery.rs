@@ -136,7 +136,7 @@ async fn a_bookmark_waits_for_the_end_of_the_watch_unless_the_resource_is_writte
         assert!(matches!(first, Some(kube::api::WatchEvent::Bookmark(_))), "{first:?}");
         seconds.push(begun.elapsed().as_secs());
     }
-    assert_eq!(seconds, [90, 60]);
+    assert_eq!(seconds, [90, 55]);
 }
 
 fn named(name: &str) -> kube::api::ObjectMeta {
