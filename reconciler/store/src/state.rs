@@ -282,11 +282,16 @@ impl State {
             Interest::Resource => table.watchers.retain(|w| w.id != id),
             Interest::Field { name, value } => {
                 let Some(values) = table.by_field.get_mut(name) else { return };
+                // There are as many values as hosts: the others are left alone.
                 if let Some(watchers) = values.get_mut(value) {
                     watchers.retain(|w| w.id != id);
+                    if watchers.is_empty() {
+                        values.remove(value);
+                    }
                 }
-                values.retain(|_, watchers| !watchers.is_empty());
-                table.by_field.retain(|_, values| !values.is_empty());
+                if values.is_empty() {
+                    table.by_field.remove(name);
+                }
             }
         }
     }
