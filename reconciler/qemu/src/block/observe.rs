@@ -59,8 +59,9 @@ impl Devices {
     ///
     /// *Assumptions:* since the last call no device was removed and added again under the same id.
     pub async fn look(&mut self, qmp: &Qmp) -> Result<Observation, BlockError> {
-        let blocks = devices::list(qmp, "query-block", json!({})).await?;
-        let devices = devices::all(qmp).await?;
+        // Sent together, as all that does not depend on each other: on a host where many machines start, each answer waits for a turn.
+        let (blocks, devices) = tokio::join!(devices::list(qmp, "query-block", json!({})), devices::all(qmp));
+        let (blocks, devices) = (blocks?, devices?);
         self.fixed.retain(|known, _| devices.iter().any(|(id, _)| id == known));
         self.nics.retain(|known, _| devices.iter().any(|(id, _)| id == known));
         let mut found = Observation { cdroms: in_blocks(&blocks), ..Observation::default() };
@@ -109,8 +110,9 @@ impl Devices {
         if let Some(known) = self.nics.get(&id) {
             return Ok(Some(known.clone()));
         }
-        let Some(mac) = devices::property(qmp, &id, "mac").await? else { return Ok(None) };
-        let Some(bus) = devices::property(qmp, &id, "parent_bus").await? else { return Ok(None) };
+        let (mac, bus) =
+            tokio::join!(devices::property(qmp, &id, "mac"), devices::property(qmp, &id, "parent_bus"));
+        let (Some(mac), Some(bus)) = (mac?, bus?) else { return Ok(None) };
         let mac = mac.as_str().unwrap_or_default().to_ascii_lowercase();
         let nic = ObservedNic { id: id.clone(), model, mac, port: bus.as_str().and_then(port_of) };
         self.nics.insert(id, nic.clone());
@@ -120,20 +122,22 @@ impl Devices {
 
 /// Returns None if the device was removed between two queries.
 async fn fixed(qmp: &Qmp, id: &str, bus: Bus, block: Option<&Value>) -> Result<Option<Fixed>, BlockError> {
-    let Some(serial) = devices::property(qmp, id, "serial").await? else { return Ok(None) };
-    let target = match bus {
-        Bus::VirtioScsi => devices::property(qmp, id, "scsi-id").await?,
-        Bus::VirtioBlk | Bus::Sata => None,
-    };
     let inserted = inserted(block);
     let has_chain = inserted["node-name"] == id && inserted["backing_file_depth"].as_u64() > Some(0);
-    let is_inline = has_chain && {
-        let names: Vec<String> = nodes(qmp).await?.into_iter().map(|node| node.name).collect();
-        is_inline(&names, id)
+    let target = async {
+        match bus {
+            Bus::VirtioScsi => devices::property(qmp, id, "scsi-id").await,
+            Bus::VirtioBlk | Bus::Sata => Ok(None),
+        }
     };
+    let below = async { if has_chain { nodes(qmp).await } else { Ok(Vec::new()) } };
+    let (serial, target, below) = tokio::join!(devices::property(qmp, id, "serial"), target, below);
+    let Some(serial) = serial? else { return Ok(None) };
+    let target = target?;
+    let names: Vec<String> = below?.into_iter().map(|node| node.name).collect();
     Ok(Some(Fixed {
         bus,
-        is_inline,
+        is_inline: has_chain && is_inline(&names, id),
         serial: serial.as_str().unwrap_or_default().to_owned(),
         target: target.and_then(|t| u8::try_from(t.as_u64()?).ok()),
     }))
