@@ -237,7 +237,41 @@ fn text(value: &Value, name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
     use super::*;
+
+    #[tokio::test]
+    async fn queries_that_do_not_depend_on_each_other_are_sent_together() {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        // The negotiation, the lists, and the properties of a card. Each group is answered when all of it has arrived.
+        let card = json!([{"name": "nic-a", "type": "child<virtio-net-pci>"}]);
+        let groups =
+            [vec![json!({})], vec![json!([]), card], vec![json!("52:54:00:00:00:0A"), json!("no port")]];
+        let monitor = tokio::spawn(async move {
+            let (reader, mut writer) = tokio::io::split(far);
+            let mut lines = BufReader::new(reader).lines();
+            let version = json!({"qemu": {"major": 7, "minor": 2, "micro": 0}, "package": ""});
+            let greeting = json!({"QMP": {"version": version, "capabilities": []}});
+            writer.write_all(format!("{greeting}\n").as_bytes()).await.unwrap();
+            for answers in groups {
+                let mut ids = Vec::new();
+                while ids.len() < answers.len() {
+                    let line = lines.next_line().await.unwrap().unwrap();
+                    ids.push(serde_json::from_str::<Value>(&line).unwrap()["id"].clone());
+                }
+                for (id, answer) in ids.into_iter().zip(answers) {
+                    let message = json!({"return": answer, "id": id});
+                    writer.write_all(format!("{message}\n").as_bytes()).await.unwrap();
+                }
+            }
+        });
+        let (qmp, _events) = Qmp::over(near).await.unwrap();
+        let found = Devices::default().look(&qmp).await.unwrap();
+        let macs: Vec<&str> = found.nics.iter().map(|nic| nic.mac.as_str()).collect();
+        assert_eq!(macs, ["52:54:00:00:00:0a"]);
+        monitor.await.unwrap();
+    }
 
     #[test]
     fn the_file_of_a_node_is_in_its_options() {
