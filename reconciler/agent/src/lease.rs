@@ -7,6 +7,7 @@
 //! (`kinds/vm/offline.rs`). Of several agents on copies of one state directory only one acts.
 
 use std::collections::VecDeque;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use berth_api::{AGENT_MANAGER, SYSTEM_NAMESPACE};
@@ -48,6 +49,9 @@ pub(crate) struct HostLease {
     config: AgentConfig,
     site: SiteTerm,
     state: tokio::sync::Mutex<State>,
+    /// When the Lease was last renewed; read while a renewal is under way, which the control plane stores together with those of other
+    /// hosts.
+    renewed: std::sync::Mutex<Option<Instant>>,
     /// Whether this agent has ever held the Lease.
     held: watch::Sender<bool>,
     contact: watch::Sender<Contact>,
@@ -64,7 +68,6 @@ enum Contact {
 
 #[derive(Debug, Default)]
 struct State {
-    renewed: Option<Instant>,
     /// When the control plane was last found not to answer, since the last renewal.
     unanswered: Option<Instant>,
     /// The resourceVersion of our latest write.
@@ -88,7 +91,8 @@ struct Other {
 impl HostLease {
     pub(crate) fn new(client: Client, config: AgentConfig, site: SiteTerm) -> Self {
         let (held, contact) = (watch::channel(false).0, watch::channel(Contact::Unknown).0);
-        Self { client, config, site, state: tokio::sync::Mutex::default(), held, contact }
+        let (state, renewed) = (tokio::sync::Mutex::default(), std::sync::Mutex::default());
+        Self { client, config, site, state, renewed, held, contact }
     }
 
     /// Renews the Lease if it is overdue.
@@ -97,8 +101,12 @@ impl HostLease {
     /// expired Lease as unknown: reporting one before the Lease is renewed would only make them mark it again, as fast
     /// as both can write.
     pub(crate) async fn ensure_renewed(&self) -> Result<(), Error> {
+        if !self.is_overdue() {
+            return Ok(());
+        }
         let mut state = self.state.lock().await;
-        if state.renewed.is_some_and(|at| at.elapsed() < OVERDUE) {
+        // A renewal that was under way may have ended.
+        if !self.is_overdue() {
             return Ok(());
         }
         // An attempt can take half a minute: it is not repeated for each object in turn, as guests that are to be restarted would wait too.
@@ -106,6 +114,14 @@ impl HostLease {
             return Err(Error::Unanswered);
         }
         self.renew(&mut state).await
+    }
+
+    fn last_renewal(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.renewed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_overdue(&self) -> bool {
+        self.last_renewal().is_none_or(|at| at.elapsed() >= OVERDUE)
     }
 
     /// Waits until this agent holds its host's Lease.
@@ -213,7 +229,7 @@ impl HostLease {
         let lease = written?;
         state.version = lease.resource_version();
         state.other = None;
-        state.renewed = Some(Instant::now());
+        *self.last_renewal() = Some(Instant::now());
         self.held.send_replace(true);
         Ok(())
     }

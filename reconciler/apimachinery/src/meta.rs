@@ -76,6 +76,13 @@ pub fn same(a: &Value, b: &Value) -> bool {
         && both.all(|(a, b)| equal_but(a, b, &["time"], Value::eq))
 }
 
+/// Whether two Leases differ in nothing but `spec.renewTime`, the revision and the managers.
+pub fn is_renewal(old: &Value, new: &Value) -> bool {
+    equal_but(old, new, &["metadata", "spec"], Value::eq)
+        && equal_but(&old["metadata"], &new["metadata"], &["resourceVersion", "managedFields"], Value::eq)
+        && equal_but(&old["spec"], &new["spec"], &["renewTime"], Value::eq)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -86,5 +93,24 @@ mod tests {
     fn managers_writing_again_at_another_time_change_nothing() {
         let at = |time: &str| json!({"metadata": {"managedFields": [{"manager": "m", "time": time}]}});
         assert!(same(&at("2026-01-01T00:00:00Z"), &at("2026-01-02T00:00:00Z")));
+    }
+
+    #[test]
+    fn a_renewal_changes_the_time_of_a_lease_and_nothing_else() {
+        let lease = |holder: &str, seconds: u32, renewed: &str, labels: Value| {
+            json!({"kind": "Lease", "metadata": {"name": "h", "labels": labels, "resourceVersion": renewed,
+                "managedFields": [{"time": renewed}]},
+                "spec": {"holderIdentity": holder, "leaseDurationSeconds": seconds, "renewTime": renewed}})
+        };
+        let old = lease("a", 40, "1", json!({}));
+        assert!(is_renewal(&old, &lease("a", 40, "2", json!({}))));
+        for other in [
+            lease("b", 40, "2", json!({})),
+            lease("a", 41, "2", json!({})),
+            lease("a", 40, "2", json!({"x": "y"})),
+            json!({"kind": "Lease", "metadata": old["metadata"], "spec": {"renewTime": "2"}}),
+        ] {
+            assert!(!is_renewal(&old, &other), "{other}");
+        }
     }
 }

@@ -228,6 +228,11 @@ pub(crate) fn prepare(resource: &Resource, object: &mut Value, old: Option<&Valu
     }
 }
 
+/// Whether a change renews a Lease and changes nothing else: not its holder, nor its duration.
+pub(crate) fn is_renewal(resource: &Resource, old: &Value, new: &Value) -> bool {
+    resource.is("coordination.k8s.io", "leases") && berth_apimachinery::meta::is_renewal(old, new)
+}
+
 /// The finalizer that keeps a namespace until it is empty.
 pub(crate) const FINALIZER: &str = "kubernetes";
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use berth_apimachinery::error::{ApiError, Result};
-use berth_store::{Encoded, Entry, Key, Store, Write, WriteError};
+use berth_store::{Encoded, Entry, Key, Store, Text, Write, WriteError};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -124,11 +124,17 @@ impl Core {
 
     /// Returns the same as JSON text, which in the common case is the stored text.
     pub(crate) fn text(entry: &Entry, resource: &Resource, version: usize) -> Bytes {
+        Self::shared_text(entry, resource, version).to_bytes()
+    }
+
+    /// Does the same without a copy of a stored text.
+    pub(crate) fn shared_text(entry: &Entry, resource: &Resource, version: usize) -> Text {
         if resource.group != EVENTS && is_served_as_stored(entry, resource, version) {
-            return entry.bytes.clone();
+            return entry.text.clone();
         }
         let object = Self::view(entry, resource, version);
-        serde_json::to_vec(&object).expect("a JSON value always serializes into memory").into()
+        let text = serde_json::to_vec(&object).expect("a JSON value always serializes into memory");
+        Bytes::from(text).into()
     }
 
     /// Encodes the object for storage.

@@ -80,7 +80,7 @@ impl Telling {
     }
 
     fn next(&mut self, one: Revision) -> ControlFlow<()> {
-        self.bytes += one.entry.bytes.len();
+        self.bytes += one.entry.text.size();
         let value = one.entry.value();
         if let Some((newer, after)) = self.newer.take() {
             let follows = newer.previous == one.entry.revision;

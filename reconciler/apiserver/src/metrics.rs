@@ -144,7 +144,7 @@ pub(crate) fn render(core: &Core, requests: &Requests, load: [usize; 3]) -> Stri
     }
     drop(state);
     registry.register("objects", "Objects stored", objects);
-    let latency = "From the submission of a write until it is durable";
+    let latency = "From the submission of a write until it is durable, without renewals of Leases, which wait for each other";
     registry.register("write_duration_seconds", latency, counters.latency.clone());
     let mut text = String::new();
     encode(&mut text, &registry).expect("writing into a String cannot fail");

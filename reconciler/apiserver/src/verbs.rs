@@ -117,8 +117,15 @@ impl Call {
         action: Action,
         guards: Vec<(Key, u64)>,
     ) -> Result<Arc<Entry>, WriteError> {
+        self.commit_write(self.write_of(expect, action, guards)).await
+    }
+
+    fn write_of(&self, expect: Expect, action: Action, guards: Vec<(Key, u64)>) -> Write {
         let by = Origin { user: self.who.user.clone(), manager: self.manager(), verb: self.verb };
-        let write = Write { key: self.key(), expect, action, guards, at_ms: self.core.now_ms(), by };
+        Write { key: self.key(), expect, action, guards, at_ms: self.core.now_ms(), by, deferrable: false }
+    }
+
+    async fn commit_write(&mut self, write: Write) -> Result<Arc<Entry>, WriteError> {
         let entry = self.core.commit(write).await?;
         self.written = Some(entry.revision);
         Ok(entry)

@@ -20,7 +20,7 @@ pub struct Counters {
     /// The size of all kept revisions, and of the newest revisions of existing objects, in bytes.
     pub(crate) stored: AtomicU64,
     pub(crate) live: AtomicU64,
-    /// Seconds from submission until the write is durable or refused.
+    /// Seconds from submission until a write that waits for no others is durable or refused.
     pub latency: Histogram,
 }
 
@@ -44,7 +44,7 @@ impl Counters {
     /// Counts the bytes that a batch of writes stored, and those that it superseded.
     pub(crate) fn applied<'a>(&self, events: impl Iterator<Item = &'a Arc<Event>> + Clone, stored: u64) {
         let events = || events.clone();
-        let bytes = |entry: &Arc<Entry>| entry.bytes.len() as u64;
+        let bytes = |entry: &Arc<Entry>| entry.text.size() as u64;
         let gone: u64 = events().map(|event| event.superseded as u64).sum();
         let come: u64 =
             events().filter(|event| event.change != Change::Deleted).map(|event| bytes(&event.entry)).sum();

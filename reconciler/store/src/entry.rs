@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 
 use crate::key::Key;
+use crate::text::Text;
 
 /// A path to a value by which objects can be selected, e.g. `.status.binding.host`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,13 +81,13 @@ impl Facts {
     }
 }
 
-/// One revision of an object. Guarantees: `bytes` is JSON with `revision` as its `metadata.resourceVersion`.
+/// One revision of an object. Guarantees: `text` is JSON with `revision` as its `metadata.resourceVersion`.
 pub struct Entry {
     pub key: Key,
     pub revision: u64,
     /// The time of the write in milliseconds since 1970.
     pub written_ms: i64,
-    pub bytes: Bytes,
+    pub text: Text,
     pub facts: Arc<Facts>,
 }
 
@@ -99,7 +100,8 @@ impl fmt::Debug for Entry {
 
 impl Entry {
     pub fn value(&self) -> Value {
-        serde_json::from_slice(&self.bytes).expect("only JSON this server wrote or checked on load is stored")
+        serde_json::from_slice(&self.text.to_bytes())
+            .expect("only JSON this server wrote or checked on load is stored")
     }
 }
 

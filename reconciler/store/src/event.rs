@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use crate::entry::Entry;
+use crate::text::SharedTexts;
 
 const FRAME_START: &[u8] = b"{\"type\":\"";
 const FRAME_MIDDLE: &[u8] = b"\",\"object\":";
@@ -43,17 +44,27 @@ pub struct Event {
 }
 
 impl Event {
-    /// Returns the event of a write. Its frame and `entry` share the text of the object, which is kept once.
-    pub(crate) fn written(change: Change, mut entry: Entry, previous: Option<Arc<Entry>>) -> Arc<Self> {
-        let frame = frame(change.name(), &entry.bytes);
-        let end = frame.len() - FRAME_END.len();
-        entry.bytes = frame.slice(end - entry.bytes.len()..end);
+    /// Returns the event of a write. `entry` shares equal parts of its text with other objects. Without such parts it shares the text with
+    /// the frame, and it is kept once.
+    pub(crate) fn written(
+        change: Change,
+        mut entry: Entry,
+        previous: Option<Arc<Entry>>,
+        texts: &SharedTexts,
+    ) -> Arc<Self> {
+        let text = entry.text.to_bytes();
+        let line = OnceLock::new();
+        entry.text = texts.divide(&text).unwrap_or_else(|| {
+            let frame = line.get_or_init(|| frame(change.name(), &text));
+            let end = frame.len() - FRAME_END.len();
+            frame.slice(end - text.len()..end).into()
+        });
         let entry = Arc::new(entry);
-        let superseded = previous.as_ref().map_or(0, |previous| previous.bytes.len());
+        let superseded = previous.as_ref().map_or(0, |previous| previous.text.size());
         let is_alike = |previous: &Arc<Entry>| Arc::ptr_eq(&previous.facts, &entry.facts);
         let previous =
             previous.map(|previous| if is_alike(&previous) { Arc::clone(&entry) } else { previous });
-        Arc::new(Self { change, entry, previous, superseded, frame: frame.into() })
+        Arc::new(Self { change, entry, previous, superseded, frame: line })
     }
 
     /// Returns an event of the past.
@@ -89,14 +100,15 @@ mod tests {
             key,
             revision: 7,
             written_ms: 0,
-            bytes: bytes.clone(),
+            text: bytes.clone().into(),
             facts: Arc::new(Facts::default()),
         };
-        let event = Event::written(Change::Modified, entry, None);
+        let event = Event::written(Change::Modified, entry, None, &SharedTexts::default());
         let frame = event.frame.get().unwrap();
         assert_eq!(&frame[..], b"{\"type\":\"MODIFIED\",\"object\":{\"a\":1}}\n");
-        assert_eq!(event.entry.bytes, bytes);
-        assert!(frame.as_ptr_range().contains(&event.entry.bytes.as_ptr()), "the text is kept once");
+        let text = event.entry.text.to_bytes();
+        assert_eq!(text, bytes);
+        assert!(frame.as_ptr_range().contains(&text.as_ptr()), "the text is kept once");
     }
 
     #[test]
@@ -106,17 +118,19 @@ mod tests {
             key: key.clone(),
             revision,
             written_ms: 0,
-            bytes: Bytes::from_static(text),
+            text: Bytes::from_static(text).into(),
             facts: Arc::clone(facts),
         };
-        let facts = Arc::new(Facts::default());
+        let (facts, texts) = (Arc::new(Facts::default()), SharedTexts::default());
         let before = Arc::new(state(7, b"{\"a\":1}", &facts));
-        let event = Event::written(Change::Modified, state(8, b"{}", &facts), Some(Arc::clone(&before)));
+        let event =
+            Event::written(Change::Modified, state(8, b"{}", &facts), Some(Arc::clone(&before)), &texts);
         assert_eq!((event.superseded, Arc::strong_count(&before)), (7, 1));
         let previous = event.previous.as_ref().unwrap();
         assert!(previous.key == before.key && Arc::ptr_eq(&previous.facts, &before.facts));
         let other = Arc::new(Facts { deleting: true, ..Facts::default() });
-        let event = Event::written(Change::Modified, state(9, b"{}", &other), Some(Arc::clone(&before)));
+        let event =
+            Event::written(Change::Modified, state(9, b"{}", &other), Some(Arc::clone(&before)), &texts);
         assert!(Arc::ptr_eq(event.previous.as_ref().unwrap(), &before));
     }
 }

@@ -8,7 +8,7 @@
 //! ```text
 //!              store            the interface: open, submit, subscribe, read past revisions
 //!    writes ╱          ╲ reads
-//!     writer            state ─ queue     the newest objects, recent events and watchers, in memory
+//!     writer ─ deferred state ─ queue     the newest objects, recent events and watchers, in memory
 //!        ╲            ╱
 //!          log, look_back ── seal ── keyring      rows in SQLite, encrypted for Secrets
 //!              │
@@ -16,11 +16,13 @@
 //!
 //!  backup, restore, rotate            operations on the files, with or without a running server
 //!  directory, private_file, floor     the state directory: its lock, its files, its free space
+//!  text                               texts in memory, whose equal parts are kept once
 //!  key, entry, event, write, error    values passed between the modules; counters for metrics
 //! ```
 
 mod backup;
 mod counters;
+mod deferred;
 mod directory;
 mod entry;
 mod error;
@@ -39,6 +41,7 @@ mod seal;
 mod state;
 mod store;
 mod tables;
+mod text;
 mod write;
 mod writer;
 
@@ -55,4 +58,5 @@ pub use restore::{RestoreError, RestoreOptions, Restored, restore};
 pub use rotate::{Rotated, rotate_key};
 pub use state::{Interest, State};
 pub use store::{Storage, Store, Subscription, WriterMode};
+pub use text::Text;
 pub use write::{Action, Expect, Keep, Origin, Write, WriteError};

@@ -240,7 +240,7 @@ impl Log {
                 (false, None) => Change::Added,
             };
             let revision = entry.revision;
-            bytes += entry.bytes.len();
+            bytes += entry.text.size();
             states.insert(revision, Arc::clone(&entry));
             events.push(Event::read(change, entry, previous));
             if events.len() >= EVENTS_AT_ONCE || bytes >= BYTES_AT_ONCE {
@@ -350,7 +350,7 @@ impl Log {
             serde_json::from_slice(&text).map_err(|_| damaged(revision, "not JSON"))?;
         let bytes = with_revision(&text, revision).ok_or_else(|| damaged(revision, "not an object"))?;
         let facts = Arc::new(Facts::of(&object, fields));
-        Ok(Entry { key, revision, written_ms: row.get(at + 5)?, bytes, facts })
+        Ok(Entry { key, revision, written_ms: row.get(at + 5)?, text: bytes.into(), facts })
     }
 
     /// Limits the file to `pages` pages, which SQLite treats as a full disk.
@@ -407,5 +407,5 @@ impl OpenError {
 /// Returns the row text of a deletion: the object's last text, so that watchers that resume receive the
 /// deleted object.
 pub(crate) fn tombstone(entry: &Entry) -> Encoded {
-    Encoded { text: entry.bytes.to_vec(), facts: Arc::clone(&entry.facts) }
+    Encoded { text: entry.text.to_vec(), facts: Arc::clone(&entry.facts) }
 }

@@ -55,7 +55,7 @@ impl Feed {
         if waiting.closed {
             return false;
         }
-        waiting.bytes += event.entry.bytes.len();
+        waiting.bytes += event.entry.text.size();
         waiting.events.push_back(Arc::clone(event));
         let fits = waiting.events.len() <= WATCH_BUFFER && waiting.bytes <= WATCH_BYTES;
         // A single event always fits, regardless of its size.
@@ -101,7 +101,7 @@ impl Events {
     pub fn try_recv(&mut self) -> Option<Arc<Event>> {
         let mut waiting = self.0.hold();
         let event = waiting.events.pop_front()?;
-        waiting.bytes -= event.entry.bytes.len();
+        waiting.bytes -= event.entry.text.size();
         if waiting.events.is_empty() {
             waiting.events.shrink_to(KEPT);
         }
@@ -123,6 +123,7 @@ mod tests {
     use crate::entry::{Entry, Facts};
     use crate::event::Change;
     use crate::key::Key;
+    use crate::text::SharedTexts;
 
     #[test]
     fn a_queue_that_was_long_keeps_little_space() {
@@ -130,12 +131,13 @@ mod tests {
             key: Key::new(&"x/things".into(), "n", "t"),
             revision,
             written_ms: 0,
-            bytes: Bytes::from_static(b"{}"),
+            text: Bytes::from_static(b"{}").into(),
             facts: Arc::new(Facts::default()),
         };
         let (feed, mut events) = queue();
+        let texts = SharedTexts::default();
         for revision in 0..500 {
-            assert!(feed.send(&Event::written(Change::Modified, entry(revision), None)));
+            assert!(feed.send(&Event::written(Change::Modified, entry(revision), None, &texts)));
         }
         assert_eq!(feed.waiting(), (500, 1000));
         let received: Vec<u64> =

@@ -201,7 +201,7 @@ impl State {
                 key: entry.key.clone(),
                 revision: entry.revision,
                 written_ms: entry.written_ms,
-                bytes: entry.bytes.clone(),
+                text: entry.text.clone(),
                 facts: Arc::new(facts),
             });
             self.uids.insert(Arc::clone(&entry.facts.uid), Arc::clone(entry));
@@ -235,11 +235,11 @@ impl State {
     }
 
     fn remember(&mut self, event: &Arc<Event>) {
-        self.recent_bytes += event.entry.bytes.len();
+        self.recent_bytes += event.entry.text.size();
         self.recent.push_back(Arc::clone(event));
         while self.recent.len() > RECENT_EVENTS || self.recent_bytes > RECENT_BYTES {
             let Some(oldest) = self.recent.pop_front() else { break };
-            self.recent_bytes -= oldest.entry.bytes.len();
+            self.recent_bytes -= oldest.entry.text.size();
             self.recent_after = oldest.entry.revision;
         }
     }
@@ -282,11 +282,16 @@ impl State {
             Interest::Resource => table.watchers.retain(|w| w.id != id),
             Interest::Field { name, value } => {
                 let Some(values) = table.by_field.get_mut(name) else { return };
+                // There are as many values as hosts: the others are left alone.
                 if let Some(watchers) = values.get_mut(value) {
                     watchers.retain(|w| w.id != id);
+                    if watchers.is_empty() {
+                        values.remove(value);
+                    }
                 }
-                values.retain(|_, watchers| !watchers.is_empty());
-                table.by_field.retain(|_, values| !values.is_empty());
+                if values.is_empty() {
+                    table.by_field.remove(name);
+                }
             }
         }
     }

@@ -9,6 +9,7 @@ use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::counters::Counters;
+use crate::deferred::{self, Deferred};
 use crate::directory::{DATABASE, DirectoryLock, lock_directory};
 use crate::entry::{Entry, FieldPath};
 use crate::error::{OpenError, ReadError};
@@ -20,7 +21,8 @@ use crate::look_back::{ListPart, PastObjects, Revision};
 use crate::queue::{self, Events};
 use crate::restore;
 use crate::state::{Interest, State, read, write};
-use crate::write::{Keep, Write, WriteError};
+use crate::text::SharedTexts;
+use crate::write::{Answer, Keep, Write, WriteError};
 use crate::writer::{Job, Writer};
 
 /// The location of the objects.
@@ -49,6 +51,7 @@ enum Hands {
     Thread {
         jobs: Mutex<Option<mpsc::Sender<Job>>>,
         thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+        deferred: Arc<Deferred>,
     },
     /// Taken when the store is closed.
     Inline(Mutex<Option<Writer>>),
@@ -143,10 +146,13 @@ impl Store {
         let shown = directory.map_or_else(|| ":memory:".into(), |directory| directory.join(DATABASE));
         let (revision, compacted) = log.bounds().map_err(|source| OpenError::from_load(&shown, source))?;
         let mut state = State::new(revision, compacted);
-        let mut live = 0;
+        let (mut live, texts) = (0, SharedTexts::default());
         let load = |mut entry: Entry| {
-            live += entry.bytes.len() as u64;
+            live += entry.text.size() as u64;
             entry.key = state.shared(&entry.key);
+            if let Some(text) = texts.divide(&entry.text.to_bytes()) {
+                entry.text = text;
+            }
             state.load(Arc::new(entry));
         };
         log.load(load).map_err(|source| OpenError::from_load(&shown, source))?;
@@ -159,7 +165,14 @@ impl Store {
         let reader = Arc::new(Mutex::new(reader));
         let counters = Arc::new(Counters::new(stored, live));
         let floor = Floor::of(directory.map(Into::into));
-        let writer = Writer { log, state: Arc::clone(&state), counters: Arc::clone(&counters), floor };
+        let writer = Writer {
+            log,
+            state: Arc::clone(&state),
+            counters: Arc::clone(&counters),
+            floor,
+            texts,
+            deferred: Arc::default(),
+        };
         let hands = match mode {
             WriterMode::Thread if directory.is_some() => Self::start_thread(writer, &shown)?,
             WriterMode::Thread | WriterMode::Inline => Hands::Inline(Mutex::new(Some(writer))),
@@ -173,11 +186,12 @@ impl Store {
 
     fn start_thread(writer: Writer, path: &Path) -> Result<Hands, OpenError> {
         let (jobs, queue) = mpsc::channel(QUEUE);
+        let deferred = Arc::clone(&writer.deferred);
         let thread = std::thread::Builder::new()
             .name("store-writer".into())
             .spawn(move || writer.run(queue))
             .map_err(|source| OpenError::Directory { path: path.into(), source })?;
-        Ok(Hands::Thread { jobs: Mutex::new(Some(jobs)), thread: Mutex::new(Some(thread)) })
+        Ok(Hands::Thread { jobs: Mutex::new(Some(jobs)), thread: Mutex::new(Some(thread)), deferred })
     }
 
     /// Returns the current state, for reads that must see a single revision. Never held across an await.
@@ -196,9 +210,11 @@ impl Store {
     /// Makes one write durable and returns the stored entry; a deletion returns the last state under the
     /// deletion's revision.
     pub async fn submit(&self, one: Write) -> Result<Arc<Entry>, WriteError> {
-        let begun = Instant::now();
+        let (begun, waits) = (Instant::now(), one.deferrable);
         let answer = self.write(one).await;
-        self.counters.latency.observe(begun.elapsed().as_secs_f64());
+        if !waits {
+            self.counters.latency.observe(begun.elapsed().as_secs_f64());
+        }
         answer
     }
 
@@ -209,10 +225,17 @@ impl Store {
                 let writer = writer.as_mut().ok_or(WriteError::Closed)?;
                 writer.commit(std::slice::from_ref(&one)).pop().unwrap_or(Err(WriteError::Closed))
             }
-            Hands::Thread { jobs, .. } => {
+            Hands::Thread { jobs, deferred, .. } => {
+                let mut one = Box::new(one);
+                if one.deferrable {
+                    match deferred.add(one) {
+                        Ok(answered) => return wait_for_others(jobs, answered).await,
+                        Err(refused) => one = refused,
+                    }
+                }
                 let jobs = hold(jobs).clone().ok_or(WriteError::Closed)?;
                 let (answer, answered) = oneshot::channel();
-                jobs.send(Job::Write(Box::new(one), answer)).await.map_err(|_| WriteError::Closed)?;
+                jobs.send(Job::Write(one, answer)).await.map_err(|_| WriteError::Closed)?;
                 answered.await.unwrap_or(Err(WriteError::Closed))
             }
         }
@@ -355,7 +378,7 @@ impl Store {
     /// Whether a writer accepts writes.
     pub fn is_writable(&self) -> bool {
         match &self.hands {
-            Hands::Thread { jobs, thread } => {
+            Hands::Thread { jobs, thread, .. } => {
                 let runs = hold(thread).as_ref().is_some_and(|thread| !thread.is_finished());
                 runs && hold(jobs).is_some()
             }
@@ -366,7 +389,9 @@ impl Store {
     /// Returns the number of writes in the queue.
     pub fn queued(&self) -> usize {
         match &self.hands {
-            Hands::Thread { jobs, .. } => hold(jobs).as_ref().map_or(0, |jobs| QUEUE - jobs.capacity()),
+            Hands::Thread { jobs, deferred, .. } => {
+                deferred.count() + hold(jobs).as_ref().map_or(0, |jobs| QUEUE - jobs.capacity())
+            }
             Hands::Inline(_) => 0,
         }
     }
@@ -388,7 +413,7 @@ impl Store {
         self.close_watches();
         match &self.hands {
             Hands::Inline(writer) => drop(hold(writer).take()),
-            Hands::Thread { jobs, thread } => {
+            Hands::Thread { jobs, thread, .. } => {
                 hold(jobs).take();
                 if let Some(thread) = hold(thread).take() {
                     // A writer that panicked has already failed its pending writes.
@@ -405,6 +430,24 @@ impl Drop for Store {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// Waits until a deferred write is durable; has it stored once it has waited for long enough.
+///
+/// Assumptions: no sender of jobs is held while it waits, or else [`Store::close`], which ends all waiting, could wait for it.
+async fn wait_for_others(
+    jobs: &Mutex<Option<mpsc::Sender<Job>>>,
+    mut answered: oneshot::Receiver<Answer>,
+) -> Answer {
+    if let Ok(answer) = tokio::time::timeout(deferred::WAIT, &mut answered).await {
+        return answer.unwrap_or(Err(WriteError::Closed));
+    }
+    let jobs = hold(jobs).clone();
+    if let Some(jobs) = jobs {
+        // A writer that has ended answers all writes that waited.
+        let _ = jobs.send(Job::Deferred).await;
+    }
+    answered.await.unwrap_or(Err(WriteError::Closed))
 }
 
 fn check_range(state: &State, revision: u64) -> Result<(), ReadError> {

@@ -1,6 +1,8 @@
 //! A write: the request to the store, and the reasons for which it fails.
 
-use crate::entry::Encoded;
+use std::sync::Arc;
+
+use crate::entry::{Encoded, Entry};
 use crate::key::Key;
 
 /// The expected current revision of the key.
@@ -36,6 +38,9 @@ pub struct Write {
     pub guards: Vec<(Key, u64)>,
     pub at_ms: i64,
     pub by: Origin,
+    /// Whether the write may wait up to 250 ms for others, to be stored in one transaction with them. As every write, it is answered
+    /// when it is durable.
+    pub deferrable: bool,
 }
 
 impl Write {
@@ -51,6 +56,9 @@ impl Write {
         }
     }
 }
+
+/// The result of a write.
+pub(crate) type Answer = Result<Arc<Entry>, WriteError>;
 
 /// Why a write failed. Guarantees: nothing of it was stored.
 #[derive(Debug, Clone, thiserror::Error)]

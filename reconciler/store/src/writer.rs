@@ -13,13 +13,15 @@ use std::sync::{Arc, RwLock};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::counters::Counters;
+use crate::deferred::{Deferred, Pending};
 use crate::entry::{Entry, with_revision};
 use crate::event::{Change, Event};
 use crate::floor::Floor;
 use crate::key::Key;
 use crate::log::{Append, Log, NoRoom, tombstone};
 use crate::state::{State, read, write};
-use crate::write::{Action, Expect, Keep, Write, WriteError};
+use crate::text::SharedTexts;
+use crate::write::{Action, Answer, Expect, Keep, Write, WriteError};
 
 /// The maximum number of writes per commit; more would only delay the first of them.
 const BATCH: usize = 128;
@@ -28,12 +30,16 @@ const SMALL: usize = 16 << 10;
 
 /// The result of one write of a batch.
 type Appended = Result<Arc<Event>, WriteError>;
-pub(crate) type Answer = Result<Arc<Entry>, WriteError>;
 
 #[derive(Debug)]
 pub(crate) enum Job {
     Write(Box<Write>, oneshot::Sender<Answer>),
-    Compact { keep: Keep, done: oneshot::Sender<Result<u64, WriteError>> },
+    Compact {
+        keep: Keep,
+        done: oneshot::Sender<Result<u64, WriteError>>,
+    },
+    /// Store the writes that wait for others.
+    Deferred,
 }
 
 #[derive(Debug)]
@@ -42,6 +48,15 @@ pub(crate) struct Writer {
     pub(crate) state: Arc<RwLock<State>>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) floor: Floor,
+    pub(crate) texts: SharedTexts,
+    pub(crate) deferred: Arc<Deferred>,
+}
+
+/// Fails the writes that wait if the writer panicked.
+impl Drop for Writer {
+    fn drop(&mut self) {
+        drop(self.deferred.close());
+    }
 }
 
 impl Writer {
@@ -49,6 +64,8 @@ impl Writer {
     pub(crate) fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
         let mut writes = Vec::with_capacity(BATCH);
         while let Some(job) = jobs.blocking_recv() {
+            // They arrived before this job, and are fewer than a batch.
+            writes.append(&mut self.deferred.take());
             let mut next = Some(job);
             while let Some(job) = next.take() {
                 match job {
@@ -57,17 +74,25 @@ impl Writer {
                         // The client may have stopped waiting, which is harmless.
                         let _ = done.send(self.compact(keep));
                     }
+                    Job::Deferred => {}
                 }
                 if writes.len() < BATCH {
                     next = jobs.try_recv().ok();
                 }
             }
-            if !writes.is_empty() {
-                let (batch, answers): (Vec<_>, Vec<_>) = writes.drain(..).unzip();
-                for (result, answer) in self.commit(&batch).into_iter().zip(answers) {
-                    let _ = answer.send(result);
-                }
-            }
+            self.store_all(&mut writes);
+        }
+        self.store_all(&mut self.deferred.close());
+    }
+
+    /// Commits writes and answers each.
+    fn store_all(&mut self, writes: &mut Vec<Pending>) {
+        if writes.is_empty() {
+            return;
+        }
+        let (batch, answers): (Vec<_>, Vec<_>) = writes.drain(..).unzip();
+        for (result, answer) in self.commit(&batch).into_iter().zip(answers) {
+            let _ = answer.send(result);
         }
     }
 
@@ -126,7 +151,7 @@ impl Writer {
                 continue;
             }
             if floor
-                && (before.is_none() || one.size() > before.as_ref().map_or(0, |b| b.bytes.len()) + SMALL)
+                && (before.is_none() || one.size() > before.as_ref().map_or(0, |b| b.text.size()) + SMALL)
             {
                 events.push(Err(WriteError::Full));
                 continue;
@@ -176,8 +201,8 @@ impl Writer {
         // Most writes change nothing that is indexed.
         let known = before.as_ref().map(|before| &before.facts).filter(|known| **known == encoded.facts);
         let facts = Arc::clone(known.unwrap_or(&encoded.facts));
-        let entry = Entry { key, revision, written_ms: one.at_ms, bytes, facts };
-        Ok((Event::written(change, entry, before), stored))
+        let entry = Entry { key, revision, written_ms: one.at_ms, text: bytes.into(), facts };
+        Ok((Event::written(change, entry, before, &self.texts), stored))
     }
 
     pub(crate) fn compact(&mut self, keep: Keep) -> Result<u64, WriteError> {

@@ -329,12 +329,25 @@ impl Driver {
         disks.retain(|d| d.id != berth_qemu::machine::SEED_ID);
         let held: BTreeSet<String> = disks.iter().map(|d| d.id.clone()).collect();
         self.published.send_modify(|state| state.volumes = Some(held));
-        let (cpus, growth, has_tpm) = (self.cpus().await, self.growth().await, self.tpm().await);
-        let lost_shares = self.lost_shares().await;
-        let (transfer, saved_percent) = match state {
-            RunState::Running => (Transfer::Idle, None),
-            _ => saved_state::progress(&self.qmp).await?,
-        };
+        // Sent together: on a host where many machines start, each answer waits for a turn.
+        let (cpus, growth, has_tpm, lost_shares, progress) = tokio::join!(
+            self.read_cpus(),
+            self.read_growth(),
+            self.read_tpm(),
+            self.read_lost_shares(),
+            self.read_progress(&state)
+        );
+        self.cpus = cpus;
+        if let Ok(found) = &growth {
+            self.can_grow = Some(found.is_some());
+        }
+        if let Ok(found) = &has_tpm {
+            self.may_have_tpm = found.is_some();
+        }
+        if let Ok(found) = &lost_shares {
+            self.may_have_shares = found.is_some();
+        }
+        let (transfer, saved_percent) = progress?;
         if let Transfer::Failed(why) = &transfer {
             let now = self.notifier.clock.now();
             self.published.send_modify(|state| {
@@ -359,9 +372,9 @@ impl Driver {
             nic_ports,
             links,
             cpus,
-            growth,
-            has_tpm,
-            lost_shares,
+            growth: growth.ok().flatten(),
+            has_tpm: has_tpm.ok().flatten(),
+            lost_shares: lost_shares.ok().flatten(),
             ending: published.ending.clone(),
             resumed_at: published.resumed_at,
             transfer,
@@ -488,12 +501,20 @@ impl Driver {
         Ok(cpus::plug(&self.qmp, count).await?)
     }
 
-    /// Reads the number of CPUs: only `plug_cpus` changes it.
-    async fn cpus(&mut self) -> Option<i64> {
-        if self.cpus.is_none() {
-            self.cpus = cpus::observe(&self.qmp).await.ok().and_then(|cpus| i64::try_from(cpus.present).ok());
+    /// Reads the number of CPUs, unless it is known: only `plug_cpus` changes it.
+    async fn read_cpus(&self) -> Option<i64> {
+        if self.cpus.is_some() {
+            return self.cpus;
         }
-        self.cpus
+        cpus::observe(&self.qmp).await.ok().and_then(|cpus| i64::try_from(cpus.present).ok())
+    }
+
+    /// Reads how far a save or a load is. While the guest runs, there is none.
+    async fn read_progress(&self, state: &RunState) -> Result<(Transfer, Option<i64>), QmpError> {
+        match state {
+            RunState::Running => Ok((Transfer::Idle, None)),
+            _ => saved_state::progress(&self.qmp).await,
+        }
     }
 
     async fn request_memory(&self, bytes: u64) -> Result<(), MachineError> {
@@ -502,13 +523,11 @@ impl Driver {
     }
 
     /// Reads the memory that was plugged in. Most machines have no device for it, and are asked once.
-    async fn growth(&mut self) -> Option<Growth> {
+    async fn read_growth(&self) -> Result<Option<Growth>, QmpError> {
         if self.can_grow == Some(false) {
-            return None;
+            return Ok(None);
         }
-        let growth = memory::observe(&self.qmp).await.ok()?;
-        self.can_grow = Some(growth.is_some());
-        growth
+        memory::observe(&self.qmp).await
     }
 
     /// Reads the balloon. From the first time on the guest is asked to report its memory.
@@ -532,23 +551,19 @@ impl Driver {
     }
 
     /// Reads whether the emulator of its TPM is there. Most machines have no TPM, and are asked once.
-    async fn tpm(&mut self) -> Option<bool> {
+    async fn read_tpm(&self) -> Result<Option<bool>, QmpError> {
         if !self.may_have_tpm {
-            return None;
+            return Ok(None);
         }
-        let connected = tpm::emulator(&self.qmp).await.ok()?;
-        self.may_have_tpm = connected.is_some();
-        connected
+        tpm::emulator(&self.qmp).await
     }
 
     /// Reads which shares have lost their servers. Most machines have none, and are asked once.
-    async fn lost_shares(&mut self) -> Option<Vec<String>> {
+    async fn read_lost_shares(&self) -> Result<Option<Vec<String>>, QmpError> {
         if !self.may_have_shares {
-            return None;
+            return Ok(None);
         }
-        let lost = shares::lost(&self.qmp).await.ok()?;
-        self.may_have_shares = lost.is_some();
-        lost
+        shares::lost(&self.qmp).await
     }
 
     async fn unplug(&self, id: &str) -> Result<Unplugged, MachineError> {

@@ -186,6 +186,7 @@ impl Grants {
 #[cfg(test)]
 mod tests {
     use berth_store::{Facts, Key};
+    use bytes::Bytes;
     use serde_json::json;
 
     use super::*;
@@ -193,8 +194,8 @@ mod tests {
     fn entry(revision: u64, kind: &str, namespace: &str, name: &str, object: &Value) -> Arc<Entry> {
         let facts = Facts { uid: name.into(), ..Facts::default() };
         let key = Key::new(&format!("{RBAC}/{kind}").into(), namespace, name);
-        let bytes = object.to_string().into_bytes().into();
-        Arc::new(Entry { key, revision, written_ms: 0, bytes, facts: Arc::new(facts) })
+        let text = Bytes::from(object.to_string()).into();
+        Arc::new(Entry { key, revision, written_ms: 0, text, facts: Arc::new(facts) })
     }
 
     fn role(verb: &str) -> Value {

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 
 use axum::body::Body;
 use berth_apimachinery::error::{ApiError, Result};
+use berth_store::Text;
 use bytes::{Bytes, BytesMut};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -107,7 +108,7 @@ pub(super) fn stream(
 pub(super) fn page(call: &Call, shape: &Shape, page: &Page) -> Response<Body> {
     let (resource, version) = (&call.target.resource, call.target.version);
     let body = if shape.wanted == Wanted::Plain {
-        let texts = page.entries.iter().map(|entry| Core::text(entry, resource, version));
+        let texts = page.entries.iter().map(|entry| Core::shared_text(entry, resource, version));
         plain_list(resource, version, page, texts.collect())
     } else {
         Body::from(shape.page(page))
@@ -118,7 +119,7 @@ pub(super) fn page(call: &Call, shape: &Shape, page: &Page) -> Response<Body> {
 }
 
 /// Returns a list built from the stored texts of its items without parsing them.
-fn plain_list(resource: &Resource, version: usize, page: &Page, texts: Vec<Bytes>) -> Body {
+fn plain_list(resource: &Resource, version: usize, page: &Page, texts: Vec<Text>) -> Body {
     let (kind, api_version) = (&resource.list_kind, resource.api_version(version));
     let mut metadata = serde_json::json!({"resourceVersion": page.revision.to_string()});
     // Lists of custom resources always have the field, those of built-in kinds only when there are more
@@ -134,7 +135,7 @@ fn plain_list(resource: &Resource, version: usize, page: &Page, texts: Vec<Bytes
     // The members are sorted, so that the head ends with the braces of metadata and of itself; the first is still needed.
     pending.extend_from_slice(b"},\"items\":[");
     let commas = texts.len().saturating_sub(1);
-    let items = texts.iter().map(Bytes::len).sum::<usize>();
+    let items = texts.iter().map(Text::size).sum::<usize>();
     let left = pending.len() + items + commas + END.len();
     Body::new(List { pending, texts: texts.into_iter(), begun: false, left })
 }
@@ -147,7 +148,7 @@ const PIECE: usize = 64 << 10;
 /// copy of it.
 struct List {
     pending: BytesMut,
-    texts: std::vec::IntoIter<Bytes>,
+    texts: std::vec::IntoIter<Text>,
     begun: bool,
     left: usize,
 }
@@ -166,7 +167,7 @@ impl http_body::Body for List {
                     if std::mem::replace(&mut self.begun, true) {
                         self.pending.extend_from_slice(b",");
                     }
-                    self.pending.extend_from_slice(&text);
+                    text.pieces().for_each(|piece| self.pending.extend_from_slice(piece));
                 }
                 None => self.pending.extend_from_slice(END),
             }

@@ -1,11 +1,13 @@
 //! The shapes of objects in responses: unchanged, as a Table, or their metadata only.
 
+use std::fmt;
 use std::sync::Arc;
 
 use berth_apimachinery::table::{Columns, IncludeObject, partial_object_metadata};
 use berth_store::Entry;
 use bytes::Bytes;
-use serde::Deserialize;
+use serde::Deserializer as _;
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value, json};
 
 use super::negotiate::Wanted;
@@ -24,11 +26,28 @@ pub(super) struct Shape {
     clock: Arc<dyn Clock>,
 }
 
-/// An object of which only the metadata is read.
-#[derive(Deserialize)]
-struct OnlyMetadata {
-    #[serde(default)]
-    metadata: Map<String, Value>,
+/// Reads the metadata of an object, and nothing after it.
+struct MetadataReader<'a>(&'a mut Option<Map<String, Value>>);
+
+impl<'de> Visitor<'de> for MetadataReader<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        while let Some(name) = members.next_key::<String>()? {
+            if name == "metadata" {
+                *self.0 = Some(members.next_value()?);
+                // The only way to leave the rest unread.
+                return Err(A::Error::custom("the rest is not read"));
+            }
+            members.next_value::<IgnoredAny>()?;
+        }
+        *self.0 = Some(Map::new());
+        Ok(())
+    }
 }
 
 pub(super) fn bytes_of(value: &Value) -> Bytes {
@@ -93,11 +112,13 @@ impl Shape {
     }
 }
 
-/// Returns the `PartialObjectMetadata` of an object; `None` if the text is not an object. The rest of the text is skipped: a
-/// definition, whose version every agent reads, is mostly its schema.
+/// Returns the `PartialObjectMetadata` of an object; `None` if the text is not an object. The text after the metadata is not read: a
+/// definition, whose version every agent reads once a minute, is mostly its schema.
 fn metadata_of(text: &[u8]) -> Option<Value> {
-    let object: OnlyMetadata = serde_json::from_slice(text).ok()?;
-    Some(partial_object_metadata(&json!({"metadata": object.metadata})))
+    let mut metadata = None;
+    // An error after the metadata is that which ends the reading.
+    let _ = serde_json::Deserializer::from_slice(text).deserialize_map(MetadataReader(&mut metadata));
+    Some(partial_object_metadata(&json!({"metadata": metadata?})))
 }
 
 /// Returns the JSON of an object with one more member: a list, whose items are written one after the other. One item at a time is
@@ -150,5 +171,10 @@ mod tests {
         assert_eq!(read["metadata"], json!({"name": "n", "labels": {"a": "b"}}));
         assert_eq!((&read["kind"], read.get("spec")), (&json!("PartialObjectMetadata"), None));
         assert_eq!(metadata_of(b"7"), None);
+        assert_eq!(metadata_of(br#"{"metadata": {"name": "n""#), None);
+        assert_eq!(metadata_of(br#"{"metadata": 7}"#), None);
+        let sorted = br#"{"data": {"metadata": {}, "\n": 1}, "metadata": {"name": "m"}, "spec": never read"#;
+        assert_eq!(metadata_of(sorted).unwrap()["metadata"]["name"], "m");
+        assert_eq!(metadata_of(b"{}").unwrap()["kind"], "PartialObjectMetadata");
     }
 }

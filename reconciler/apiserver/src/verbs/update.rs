@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use berth_apimachinery::meta;
-use berth_store::{Action, Entry, Expect, WriteError};
+use berth_store::{Action, Entry, Expect, Write, WriteError};
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
@@ -150,7 +150,10 @@ impl Call {
         }
         let deleted = matches!(action, Action::Delete);
         let expect = Expect::Revision(entry.revision);
-        match self.commit(expect, action, Vec::new()).await {
+        // A host's Lease is renewed long before it expires, and every renewal is soon followed by those of other hosts.
+        let deferrable = !deleted && crate::builtin::is_renewal(self.resource(), live, &new);
+        let write = Write { deferrable, ..self.write_of(expect, action, Vec::new()) };
+        match self.commit_write(write).await {
             // The last state was never stored: the response carries the revision that it replaced.
             Ok(_) if deleted => Ok(Some(shown(new, live))),
             Ok(entry) => Ok(Some(self.answer(StatusCode::OK, &entry))),

@@ -114,6 +114,31 @@ async fn a_watch_that_says_nothing_ends_by_itself_and_bookmarks_keep_it_fresh() 
     assert!(events.is_empty(), "nobody asked for a bookmark: {events:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_bookmark_waits_for_the_end_of_the_watch_unless_the_resource_is_written() {
+    let (_server, client) = harbour().await;
+    let api = boats(&client);
+    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    let params = kube::api::WatchParams::default().timeout(90).fields("metadata.name=ada");
+    let mut seconds = Vec::new();
+    for writes_boat in [false, true] {
+        let from = api.list(&Default::default()).await.unwrap().metadata.resource_version.unwrap();
+        if writes_boat {
+            let other = boat("grace", json!({"harbour": "kiel"}));
+            api.create(&PostParams::default(), &other).await.unwrap();
+        } else {
+            let other = ConfigMap { metadata: named("other"), ..ConfigMap::default() };
+            maps.create(&PostParams::default(), &other).await.unwrap();
+        }
+        let begun = tokio::time::Instant::now();
+        let mut events = std::pin::pin!(api.watch(&params, &from).await.unwrap());
+        let first = events.try_next().await.unwrap();
+        assert!(matches!(first, Some(kube::api::WatchEvent::Bookmark(_))), "{first:?}");
+        seconds.push(begun.elapsed().as_secs());
+    }
+    assert_eq!(seconds, [90, 55]);
+}
+
 fn named(name: &str) -> kube::api::ObjectMeta {
     kube::api::ObjectMeta { name: Some(name.into()), ..Default::default() }
 }

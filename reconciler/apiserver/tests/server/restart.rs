@@ -4,8 +4,9 @@ use std::process::{Command, Stdio};
 
 use berth_apiserver::{OpenError, Server, ServerConfig};
 use futures::StreamExt as _;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
+use kube::api::{Api, ListParams, ObjectMeta, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::{Client, ResourceExt as _};
 
 use crate::toy::{boat, boats, crd};
@@ -55,6 +56,47 @@ async fn everything_is_there_after_a_restart_and_revisions_go_on() {
         panic!("a watch resumes across a restart")
     };
     assert_eq!(seen.name_any(), "bob");
+}
+
+async fn commits(client: &Client) -> u64 {
+    let request = http::Request::get("/metrics").body(Vec::new()).expect("a request");
+    let text = client.request_text(request).await.expect("metrics");
+    let count = text.lines().find_map(|line| line.strip_prefix("berth_apiserver_commits_total "));
+    count.expect("it is counted").parse().expect("a number")
+}
+
+#[tokio::test]
+async fn renewals_of_many_leases_share_transactions_and_survive_a_restart() {
+    const LEASES: usize = 20;
+    let directory = tempfile::tempdir().unwrap();
+    let (server, client) = open(directory.path()).await;
+    let leases: Api<Lease> = Api::default_namespaced(client.clone());
+    let name = |at: usize| format!("host-{at}");
+    for at in 0..LEASES {
+        let metadata = ObjectMeta { name: Some(name(at)), ..ObjectMeta::default() };
+        let spec = LeaseSpec { holder_identity: Some("agent".into()), ..LeaseSpec::default() };
+        let lease = Lease { metadata, spec: Some(spec) };
+        leases.create(&PostParams::default(), &lease).await.unwrap();
+    }
+    let before = commits(&client).await;
+    let renewals = (0..LEASES).map(|at| {
+        let (leases, name) = (leases.clone(), name(at));
+        async move {
+            let renewal = serde_json::json!({"spec": {"renewTime": "2026-01-02T03:04:05.000006Z"}});
+            leases.patch(&name, &PatchParams::default(), &Patch::Merge(renewal)).await.unwrap()
+        }
+    });
+    let renewed = futures::future::join_all(renewals).await;
+    let transactions = commits(&client).await - before;
+    assert!(transactions <= 5, "{transactions} transactions");
+    server.shutdown().await;
+    drop((server, client, leases));
+    let (_server, client) = open(directory.path()).await;
+    let leases: Api<Lease> = Api::default_namespaced(client);
+    for lease in renewed {
+        assert!(lease.spec.as_ref().is_some_and(|spec| spec.renew_time.is_some()));
+        assert_eq!(leases.get(&lease.name_any()).await.unwrap(), lease);
+    }
 }
 
 /// Not a test of its own: the code of the killed process. Without its variable it does nothing.

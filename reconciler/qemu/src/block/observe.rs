@@ -59,8 +59,9 @@ impl Devices {
     ///
     /// *Assumptions:* since the last call no device was removed and added again under the same id.
     pub async fn look(&mut self, qmp: &Qmp) -> Result<Observation, BlockError> {
-        let blocks = devices::list(qmp, "query-block", json!({})).await?;
-        let devices = devices::all(qmp).await?;
+        // Sent together, as all that does not depend on each other: on a host where many machines start, each answer waits for a turn.
+        let (blocks, devices) = tokio::join!(devices::list(qmp, "query-block", json!({})), devices::all(qmp));
+        let (blocks, devices) = (blocks?, devices?);
         self.fixed.retain(|known, _| devices.iter().any(|(id, _)| id == known));
         self.nics.retain(|known, _| devices.iter().any(|(id, _)| id == known));
         let mut found = Observation { cdroms: in_blocks(&blocks), ..Observation::default() };
@@ -109,8 +110,9 @@ impl Devices {
         if let Some(known) = self.nics.get(&id) {
             return Ok(Some(known.clone()));
         }
-        let Some(mac) = devices::property(qmp, &id, "mac").await? else { return Ok(None) };
-        let Some(bus) = devices::property(qmp, &id, "parent_bus").await? else { return Ok(None) };
+        let (mac, bus) =
+            tokio::join!(devices::property(qmp, &id, "mac"), devices::property(qmp, &id, "parent_bus"));
+        let (Some(mac), Some(bus)) = (mac?, bus?) else { return Ok(None) };
         let mac = mac.as_str().unwrap_or_default().to_ascii_lowercase();
         let nic = ObservedNic { id: id.clone(), model, mac, port: bus.as_str().and_then(port_of) };
         self.nics.insert(id, nic.clone());
@@ -120,20 +122,22 @@ impl Devices {
 
 /// Returns None if the device was removed between two queries.
 async fn fixed(qmp: &Qmp, id: &str, bus: Bus, block: Option<&Value>) -> Result<Option<Fixed>, BlockError> {
-    let Some(serial) = devices::property(qmp, id, "serial").await? else { return Ok(None) };
-    let target = match bus {
-        Bus::VirtioScsi => devices::property(qmp, id, "scsi-id").await?,
-        Bus::VirtioBlk | Bus::Sata => None,
-    };
     let inserted = inserted(block);
     let has_chain = inserted["node-name"] == id && inserted["backing_file_depth"].as_u64() > Some(0);
-    let is_inline = has_chain && {
-        let names: Vec<String> = nodes(qmp).await?.into_iter().map(|node| node.name).collect();
-        is_inline(&names, id)
+    let target = async {
+        match bus {
+            Bus::VirtioScsi => devices::property(qmp, id, "scsi-id").await,
+            Bus::VirtioBlk | Bus::Sata => Ok(None),
+        }
     };
+    let below = async { if has_chain { nodes(qmp).await } else { Ok(Vec::new()) } };
+    let (serial, target, below) = tokio::join!(devices::property(qmp, id, "serial"), target, below);
+    let Some(serial) = serial? else { return Ok(None) };
+    let target = target?;
+    let names: Vec<String> = below?.into_iter().map(|node| node.name).collect();
     Ok(Some(Fixed {
         bus,
-        is_inline,
+        is_inline: has_chain && is_inline(&names, id),
         serial: serial.as_str().unwrap_or_default().to_owned(),
         target: target.and_then(|t| u8::try_from(t.as_u64()?).ok()),
     }))
@@ -233,7 +237,41 @@ fn text(value: &Value, name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
     use super::*;
+
+    #[tokio::test]
+    async fn queries_that_do_not_depend_on_each_other_are_sent_together() {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        // The negotiation, the lists, and the properties of a card. Each group is answered when all of it has arrived.
+        let card = json!([{"name": "nic-a", "type": "child<virtio-net-pci>"}]);
+        let groups =
+            [vec![json!({})], vec![json!([]), card], vec![json!("52:54:00:00:00:0A"), json!("no port")]];
+        let monitor = tokio::spawn(async move {
+            let (reader, mut writer) = tokio::io::split(far);
+            let mut lines = BufReader::new(reader).lines();
+            let version = json!({"qemu": {"major": 7, "minor": 2, "micro": 0}, "package": ""});
+            let greeting = json!({"QMP": {"version": version, "capabilities": []}});
+            writer.write_all(format!("{greeting}\n").as_bytes()).await.unwrap();
+            for answers in groups {
+                let mut ids = Vec::new();
+                while ids.len() < answers.len() {
+                    let line = lines.next_line().await.unwrap().unwrap();
+                    ids.push(serde_json::from_str::<Value>(&line).unwrap()["id"].clone());
+                }
+                for (id, answer) in ids.into_iter().zip(answers) {
+                    let message = json!({"return": answer, "id": id});
+                    writer.write_all(format!("{message}\n").as_bytes()).await.unwrap();
+                }
+            }
+        });
+        let (qmp, _events) = Qmp::over(near).await.unwrap();
+        let found = Devices::default().look(&qmp).await.unwrap();
+        let macs: Vec<&str> = found.nics.iter().map(|nic| nic.mac.as_str()).collect();
+        assert_eq!(macs, ["52:54:00:00:00:0a"]);
+        monitor.await.unwrap();
+    }
 
     #[test]
     fn the_file_of_a_node_is_in_its_options() {

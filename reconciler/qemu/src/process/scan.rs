@@ -10,6 +10,8 @@ use crate::machine::{instance_of, name_of};
 
 /// Longer command lines are truncated.
 const MAX_CMDLINE: u64 = 1 << 20;
+/// The size in bytes of most command lines, which are then read at once: for each read the kernel looks into the other process.
+const USUAL_CMDLINE: usize = 8 << 10;
 
 /// Lists all QEMU processes that are alive. [`FoundQemu::instance`] is only a claim: the caller verifies it by
 /// [`FoundQemu::uid`].
@@ -36,11 +38,11 @@ pub(super) fn programs(is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Program>,
     let proc = Path::new("/proc");
     let entries =
         std::fs::read_dir(proc).map_err(|source| ProcessError::Read { path: proc.to_owned(), source })?;
-    let mut found = Vec::new();
+    let (mut found, mut cmdline) = (Vec::new(), Vec::with_capacity(USUAL_CMDLINE));
     for entry in entries.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
         let directory = entry.path();
-        let Some(argv) = argv(&directory, &is_wanted)? else { continue };
+        let Some(argv) = argv(&directory, &is_wanted, &mut cmdline)? else { continue };
         // Both are read before the identity: if the pid is reused in between, the next scan detects it.
         let Ok(metadata) = std::fs::metadata(&directory) else { continue };
         let Some(identity) = identity::of(pid)? else { continue };
@@ -49,11 +51,15 @@ pub(super) fn programs(is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Program>,
     Ok(found)
 }
 
-/// Returns None if it is another program, or has ended.
-fn argv(directory: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Option<Vec<String>>, ProcessError> {
+/// Returns None if it is another program, or has ended. `bytes` is space for the command line.
+fn argv(
+    directory: &Path,
+    is_wanted: impl Fn(&str) -> bool,
+    bytes: &mut Vec<u8>,
+) -> Result<Option<Vec<String>>, ProcessError> {
     let path: PathBuf = directory.join("cmdline");
-    let mut bytes = Vec::new();
-    let read = std::fs::File::open(&path).and_then(|f| f.take(MAX_CMDLINE).read_to_end(&mut bytes));
+    bytes.clear();
+    let read = std::fs::File::open(&path).and_then(|f| f.take(MAX_CMDLINE).read_to_end(bytes));
     match read {
         Ok(_) => {}
         Err(error) if identity::is_gone(&error) || error.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -61,12 +67,40 @@ fn argv(directory: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Option<Vec
         }
         Err(source) => return Err(ProcessError::Read { path, source }),
     }
-    let text = String::from_utf8_lossy(&bytes);
-    let argv: Vec<String> = text.split_terminator('\0').map(str::to_owned).collect();
-    let name = argv.first().map(|program| program.rsplit('/').next().unwrap_or(program));
-    Ok(name.is_some_and(is_wanted).then_some(argv))
+    Ok(arguments(bytes, is_wanted))
+}
+
+/// Returns the arguments in a command line; None if it is that of another program, as most are.
+fn arguments(cmdline: &[u8], is_wanted: impl Fn(&str) -> bool) -> Option<Vec<String>> {
+    let program = String::from_utf8_lossy(cmdline.split(|byte| *byte == 0).next()?);
+    let name = program.rsplit('/').next().unwrap_or(&program);
+    let text = is_wanted(name).then(|| String::from_utf8_lossy(cmdline))?;
+    Some(text.split_terminator('\0').map(str::to_owned).collect())
 }
 
 fn is_qemu(name: &str) -> bool {
     name.starts_with("qemu-system-") || name == "qemu-kvm" || name == "kvm"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_of_other_programs_are_left_out() {
+        let of = |cmdline: &[u8]| arguments(cmdline, is_qemu);
+        let found = of(b"/usr/bin/qemu-system-x86_64\0-name\0a b\0\0-S\0").unwrap();
+        assert_eq!(found, ["/usr/bin/qemu-system-x86_64", "-name", "a b", "", "-S"]);
+        assert_eq!(of(b"kvm").unwrap(), ["kvm"]);
+        for other in [&b""[..], b"\0", b"/bin/cat\0/usr/bin/qemu-system-x86_64\0", b"\xff/qemu\0"] {
+            assert_eq!(of(other), None);
+        }
+    }
+
+    #[test]
+    fn this_process_is_found_whatever_was_read_before_it() {
+        let mut bytes = b"more than its own".repeat(1000);
+        let own = argv(Path::new("/proc/self"), |_| true, &mut bytes).unwrap().unwrap();
+        assert_eq!(own, std::env::args().collect::<Vec<_>>());
+    }
 }

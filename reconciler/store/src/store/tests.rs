@@ -1,5 +1,6 @@
 mod backup;
 mod copies;
+mod deferred;
 mod quota;
 mod sealing;
 
@@ -24,19 +25,12 @@ fn object(name: &str, value: u32) -> Encoded {
 
 fn put(key: &Key, expect: Expect, value: u32) -> Write {
     let action = Action::Put(object(&key.name, value));
-    Write { key: key.clone(), expect, action, guards: Vec::new(), at_ms: 1, by: Origin::default() }
+    let by = Origin::default();
+    Write { key: key.clone(), expect, action, guards: Vec::new(), at_ms: 1, by, deferrable: false }
 }
 
 fn delete(key: &Key, revision: u64) -> Write {
-    let expect = Expect::Revision(revision);
-    Write {
-        key: key.clone(),
-        expect,
-        action: Action::Delete,
-        guards: Vec::new(),
-        at_ms: 1,
-        by: Origin::default(),
-    }
+    Write { action: Action::Delete, ..put(key, Expect::Revision(revision), 0) }
 }
 
 fn back_to(revisions: u64) -> Keep {
@@ -313,16 +307,7 @@ fn a_watcher_by_field_is_told_of_objects_that_have_or_had_the_value() {
         let text = json!({"apiVersion": "v1", "kind": "K", "metadata": {"name": name}, "spec": {"at": at}});
         let action = Action::Put(Encoded::of(&text, &fields));
         let key = Key::new(&boats, "", name);
-        block_on(store.submit(Write {
-            key,
-            expect,
-            action,
-            guards: Vec::new(),
-            at_ms: 0,
-            by: Origin::default(),
-        }))
-        .unwrap()
-        .revision
+        block_on(store.submit(Write { action, ..put(&key, expect, 0) })).unwrap().revision
     };
     let interest = Interest::Field { name: "spec.at".into(), value: "kiel".into() };
     let mut watch = block_on(store.subscribe(&boats, interest, None, |_| ())).unwrap().1;

@@ -14,7 +14,7 @@ fn holding(resource: &Arc<str>, name: &str, text: &str, expect: Expect) -> Write
         "metadata": {"name": name, "namespace": "ns", "uid": format!("uid-{name}")}});
     let action = Action::Put(Encoded::of(&object, &[]));
     let key = Key::new(resource, "ns", name);
-    Write { key, expect, action, guards: Vec::new(), at_ms: 1, by: Origin::default() }
+    Write { action, ..put(&key, expect, 0) }
 }
 
 pub(crate) fn store_text(store: &Store, plural: &str, name: &str, text: &str, expect: Expect) -> u64 {
