@@ -1,4 +1,4 @@
-//! qemu-nbd: serves the data of a disk's files at a socket, for berth to read or to write.
+//! qemu-nbd: serves the data of a disk at a socket, for berth to read or to write.
 //!
 //! It is confined as a [`Filter`](super::Filter) is, and ends when its only client has closed the connection, or with the caller.
 
@@ -20,7 +20,7 @@ use crate::machine::DiskKey;
 /// How long it may take to close the files, which are on the medium already.
 const END: Duration = Duration::from_secs(60);
 
-/// Files to serve.
+/// A disk to serve.
 #[derive(Clone, Debug)]
 pub struct NbdExport {
     pub program: PathBuf,
@@ -28,11 +28,13 @@ pub struct NbdExport {
     pub source: String,
     /// The files that it only reads.
     pub inputs: Vec<PathBuf>,
-    /// The file that it writes, which `user` must be able to write. `None`: the disk is only read.
+    /// The file that it writes, which `user` must be able to write. `None`: it writes to no file.
     pub output: Option<PathBuf>,
+    /// Whether the disk is only read.
+    pub read_only: bool,
     /// The path of the socket, in a folder that is for it alone and belongs to `user`.
     pub socket: PathBuf,
-    /// The user that the program runs as. `None`: the caller's.
+    /// The user that the program runs as, without a network. `None`: the caller's, with the network of the caller.
     pub user: Option<RunAs>,
     /// The maximum size of the file that it writes, in bytes.
     pub max_bytes: u64,
@@ -92,9 +94,9 @@ impl NbdExport {
             has_network: false,
         };
         let mut args = vec![format!("--socket={}", self.socket.display())];
-        match self.output {
-            Some(_) => args.push("--discard=unmap".to_owned()),
-            None => args.extend(["--read-only", "--allocation-depth"].map(str::to_owned)),
+        match self.read_only {
+            false => args.push("--discard=unmap".to_owned()),
+            true => args.extend(["--read-only", "--allocation-depth"].map(str::to_owned)),
         }
         let mut inherited = Vec::new();
         if let Some(key) = &self.key {

@@ -62,6 +62,10 @@ impl Client {
         self.folder.join(CONF)
     }
 
+    pub(super) fn keyring(&self) -> PathBuf {
+        self.folder.join(KEYRING)
+    }
+
     pub(super) fn user(&self) -> &str {
         &self.access.user
     }
