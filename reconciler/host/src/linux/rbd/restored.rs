@@ -21,12 +21,14 @@ use super::{RbdPool, Result};
 use crate::{NewVolume, SystemError, VolumeFacts};
 
 /// The state of a volume that is to be made from a backup.
+#[derive(Debug)]
 pub(in super::super) enum Begun<'a> {
     There(Box<VolumeFacts>),
     Blank(Box<Blank<'a>>),
 }
 
 /// A new image of zeros, for the data. Nothing else makes or removes it meanwhile.
+#[derive(Debug)]
 pub(in super::super) struct Blank<'a> {
     note: Note,
     node: DiskNode,
@@ -68,9 +70,8 @@ impl RbdPool {
             self.remove(&new.id).await?;
         }
         self.write_note(&note).await?;
-        let spec = self.spec(&image);
-        let create = ["create", "--size", &bytes(size), "--image-feature", FEATURES, &spec];
-        self.must(&create, PATIENCE * 4).await?;
+        let (spec, wanted) = (self.spec(&image), bytes(size));
+        self.must(&["create", "--size", &wanted, "--image-feature", FEATURES, &spec], PATIENCE * 4).await?;
         self.set_meta(&image, &note.text()).await?;
         Ok(Begun::Blank(Box::new(Blank { note, node: self.node(&image, None), _alone: alone })))
     }

@@ -225,19 +225,18 @@ impl RbdPool {
         locked(&self.kept).as_ref().is_none_or(|kept| kept.contains(id))
     }
 
-    /// Removes a snapshot that was taken for an Image, which is made.
+    /// Removes a snapshot that was taken for an Image, which is made. If that fails, it is tried again with all others that nothing needs.
     pub(in super::super) async fn image_is_made(&self, id: &str) {
-        let removed = async {
-            match self.snapshot_note(id).await? {
-                Some(note) if note.owner.is_none() && id.starts_with(FOR_IMAGE) => {
-                    self.remove_snapshot(&note).await
-                }
-                _ => Ok(()),
-            }
-        };
-        // It is tried again with all others of this kind.
-        if let Err(error) = removed.await {
+        if let Err(error) = self.remove_for_image(id).await {
             tracing::warn!(snapshot = id, error = error.chain(), "snapshot for an image not deleted from Ceph");
+        }
+    }
+
+    async fn remove_for_image(&self, id: &str) -> Result<()> {
+        let note = self.snapshot_note(id).await?.filter(|note| note.owner.is_none());
+        match note.filter(|note| note.id.starts_with(FOR_IMAGE)) {
+            Some(note) => self.remove_snapshot(&note).await,
+            None => Ok(()),
         }
     }
 
