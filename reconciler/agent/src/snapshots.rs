@@ -274,7 +274,8 @@ mod tests {
     fn snapshots_are_kept_for_the_backups_images_and_copies_that_are_not_made() {
         let index = Index::default();
         for (name, completed) in [("a", json!(null)), ("b", json!("2026-01-09T00:00:00Z"))] {
-            let status = json!({"backupID": name, "snapshotID": format!("s-{name}"), "completedAt": completed});
+            let status =
+                json!({"backupID": name, "snapshotID": format!("s-{name}"), "completedAt": completed});
             let backup = object(name, &json!({"repository": "r", "snapshot": name}), &status);
             index.apply::<Backup>(Event::Apply(serde_json::from_value(backup).expect("a backup")));
         }

@@ -362,11 +362,9 @@ impl ImageDisk {
 
     fn explain(error: NbdError) -> DiskError {
         match &error {
-            NbdError::Failed { source, .. } if is_full(source) => Box::new(SystemError::NoSpace {
-                what: "the pool of Ceph".to_owned(),
-                needed: 0,
-                free: 0,
-            }),
+            NbdError::Failed { source, .. } if is_full(source) => {
+                Box::new(SystemError::NoSpace { what: "the pool of Ceph".to_owned(), needed: 0, free: 0 })
+            }
             _ => Box::new(error),
         }
     }

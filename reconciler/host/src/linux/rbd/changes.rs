@@ -79,7 +79,12 @@ impl RbdPool {
             Err(error @ SystemError::PoolAway { .. }) => Err(error),
             Err(error) => {
                 let error = error.chain();
-                tracing::warn!(base, snapshot = id, error, "snapshots in Ceph not compared: the whole disk is read");
+                tracing::warn!(
+                    base,
+                    snapshot = id,
+                    error,
+                    "snapshots in Ceph not compared: the whole disk is read"
+                );
                 Ok(None)
             }
             found => found,

@@ -228,7 +228,11 @@ impl RbdPool {
     /// Removes a snapshot that was taken for an Image, which is made. If that fails, it is tried again with all others that nothing needs.
     pub(in super::super) async fn image_is_made(&self, id: &str) {
         if let Err(error) = self.remove_for_image(id).await {
-            tracing::warn!(snapshot = id, error = error.chain(), "snapshot for an image not deleted from Ceph");
+            tracing::warn!(
+                snapshot = id,
+                error = error.chain(),
+                "snapshot for an image not deleted from Ceph"
+            );
         }
     }
 
@@ -438,7 +442,8 @@ mod tests {
 
     #[test]
     fn notes_of_the_former_release_are_read() {
-        let text = r#"{"id":"s-1","volumeID":"v-1","owner":null,"begun":"1970-01-01T00:00:00Z","taken":null}"#;
+        let text =
+            r#"{"id":"s-1","volumeID":"v-1","owner":null,"begun":"1970-01-01T00:00:00Z","taken":null}"#;
         assert_eq!(serde_json::from_str::<SnapshotNote>(text).expect("read"), note("s-1"));
     }
 
