@@ -236,7 +236,7 @@ fn version_of(line: &str) -> Option<Version> {
     let mut words = line.split_whitespace().skip_while(|word| *word != "version").skip(1);
     let mut numbers = words.next()?.split('.').map(|part| {
         let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
-        part[..digits].parse().ok()
+        part[..digits].parse::<u32>().ok()
     });
     Some([numbers.next()??, numbers.next()??, numbers.next()??])
 }
