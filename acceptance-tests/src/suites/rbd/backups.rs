@@ -1,5 +1,5 @@
-//! Backups of the disk of the running guest, of which the later ones read what has changed; a disk in Ceph from one of them; and an image of
-//! the disk, from which a disk in the default pool is made.
+//! Backups of the disk of the running guest, of which the later ones read what has changed; a disk in Ceph from one of them, although the agent
+//! is killed meanwhile; and an image of the disk, from which a disk in the default pool is made.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -18,8 +18,8 @@ const MADE: &str = "in-ceph-made";
 /// How much the guest writes at a time.
 const WRITTEN: u64 = 8 << 20;
 
-pub(super) fn case(fleet: &Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> {
-    let kubectl = fleet.kubectl();
+pub(super) fn case(fleet: &mut Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> {
+    let kubectl = fleet.kubectl().clone();
     let password = ["create", "secret", "generic", REPOSITORY, "--from-literal=password=correct horse"];
     kubectl.ok(&password)?;
     declare(
@@ -45,6 +45,12 @@ pub(super) fn case(fleet: &Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> {
 
     let after = write_on(fleet, STAYS, guest, 15)?;
     let restored = json!({"source": {"backup": BACKUPS[1]}, "pool": POOL});
+    declare(fleet, "Disk", RESTORED, &restored)?;
+    // Its restore begins anew.
+    let berth = &mut fleet.member_mut(STAYS)?.berth;
+    berth.crash()?;
+    berth.spawn_up()?;
+    fleet.host_is_ready(STAYS)?;
     ensure!(
         read_by_guest(fleet, guest, RESTORED, &restored)? == written,
         "it has not the data of the backup"

@@ -8,15 +8,19 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+
 use super::filter::{FilterError, Running, failed, output_file, said};
 use super::key_file;
 use super::landlock::Reach;
 use super::launch::{self, Cell};
 use super::local::{hidden_without, ruleset_of_program};
 use super::pidfd::PidFd;
-use super::{LaunchError, RunAs};
+use super::scan::programs;
+use super::{LaunchError, ProcessError, RunAs};
 use crate::machine::DiskKey;
 
+const PROGRAM: &str = "qemu-nbd";
 /// How long it may take to close the files, which are on the medium already.
 const END: Duration = Duration::from_secs(60);
 
@@ -108,6 +112,19 @@ impl NbdExport {
         let child = launch::spawn(&self.program, &args, stderr, &inherited, &cell)?;
         Ok(Running::new(child))
     }
+}
+
+/// Ends the programs that serve at sockets in this folder. One whose caller has ended before it had connected would wait for good. Blocking.
+pub fn end_nbd_servers(folder: &Path) -> Result<(), ProcessError> {
+    let beginning = format!("--socket={}/", folder.display());
+    for found in programs(|name| name == PROGRAM)? {
+        if found.argv.iter().any(|argument| argument.starts_with(&beginning))
+            && let Some(process) = PidFd::open(&found.identity)?
+        {
+            process.signal(found.identity.pid, Signal::SIGKILL)?;
+        }
+    }
+    Ok(())
 }
 
 impl NbdServer {

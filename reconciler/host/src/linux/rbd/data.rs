@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use berth_qemu::process::end_nbd_servers;
 use serde_json::json;
 
 use super::super::files::{self, failed};
@@ -44,11 +45,17 @@ impl RbdPool {
     }
 }
 
-/// Removes the folders of processes that have ended: one agent acts on a state directory. Blocking.
+/// Removes the folders of processes that have ended, and ends the programs that they have left: one agent acts on a state directory.
+/// Blocking.
 pub(super) fn forget_work(layout: &Layout) -> Result<()> {
     let folder = folder_of(layout);
+    let folder = std::path::absolute(&folder).unwrap_or(folder);
     for name in files::names(&folder)?.iter().filter(|name| name.starts_with(WORK)) {
         let path = folder.join(name);
+        // A program that stays has an image open, which cannot be deleted then.
+        if let Err(error) = end_nbd_servers(&path) {
+            tracing::warn!(folder = name, %error, "programs of ended work not looked for");
+        }
         fs::remove_dir_all(&path).map_err(failed("remove", &path))?;
     }
     Ok(())
