@@ -45,24 +45,21 @@ pub(super) fn case(fleet: &mut Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> 
 
     let after = write_on(fleet, STAYS, guest, 15)?;
     let restored = json!({"source": {"backup": BACKUPS[1]}, "pool": POOL});
-    declare(fleet, "Disk", RESTORED, &restored)?;
-    // Its restore begins anew.
+    attach(fleet, RESTORED, &restored)?;
+    // A restore that has begun begins anew.
     let berth = &mut fleet.member_mut(STAYS)?.berth;
     berth.crash()?;
     berth.spawn_up()?;
     fleet.host_is_ready(STAYS)?;
-    ensure!(
-        read_by_guest(fleet, guest, RESTORED, &restored)? == written,
-        "it has not the data of the backup"
-    );
+    ensure!(read_by_guest(fleet, guest, RESTORED)? == written, "it has not the data of the backup");
     let image = ceph.image(&volume(fleet, RESTORED)?)?;
     ensure!(image["size"] == 128 << 20 && image["parent"].is_null(), "{image}");
 
     declare(fleet, "Image", MADE, &json!({"source": {"disk": DATA}}))?;
     let made = kubectl.condition(&format!("image/{MADE}"), "Ready=True", None, ANSWER)?;
     ensure!(made["status"]["virtualSize"] == "128Mi", "{:#}", made["status"]);
-    let of_image = json!({"image": MADE});
-    ensure!(read_by_guest(fleet, guest, MADE, &of_image)? == after, "it has other data than the disk");
+    attach(fleet, MADE, &json!({"image": MADE, "size": "128Mi"}))?;
+    ensure!(read_by_guest(fleet, guest, MADE)? == after, "it has other data than the disk");
     ensure!(super::sum(fleet, STAYS, guest)? == after, "the disk has changed");
     let data = volume(fleet, DATA)?;
     let left = ceph.snapshots(&data)?;
@@ -88,12 +85,16 @@ fn backed_up(fleet: &Fleet, name: &str) -> Result<Value> {
     Ok(backup["status"].clone())
 }
 
-/// Has the guest read a new disk of this name. Returns the checksum of what it has read.
-fn read_by_guest(fleet: &Fleet, guest: &Guest, name: &str, disk: &Value) -> Result<String> {
+/// Declares a disk for the running guest.
+fn attach(fleet: &Fleet, name: &str, disk: &Value) -> Result<()> {
     declare(fleet, "Disk", name, disk)?;
     // The guest has no agent that knows its mounts.
     let attachment = manifests::with(manifests::attachment(name, VM, name), "force", json!(true));
-    fleet.kubectl().apply(&attachment.to_string())?;
+    fleet.kubectl().apply(&attachment.to_string()).map(drop)
+}
+
+/// Returns the checksum of what the guest reads from such a disk.
+fn read_by_guest(fleet: &Fleet, guest: &Guest, name: &str) -> Result<String> {
     fleet.kubectl().condition(&format!("hotswapdiskattachment/{name}"), "Ready=True", None, ANSWER)?;
     wait::until("the disk in the guest", SOON, || sum_of(fleet, STAYS, guest, name))
 }
