@@ -1,6 +1,7 @@
 //! A pool in a Ceph cluster with the small guest: its disks, their growth, a VM that moves, a monitor that is away, a host that is lost
-//! while its QEMU runs on and still reaches Ceph, and snapshots.
+//! while its QEMU runs on and still reaches Ceph, snapshots, backups and images of a disk.
 
+mod backups;
 mod snapshots;
 
 use std::sync::Arc;
@@ -131,6 +132,10 @@ fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestI
     report.case(
         "a snapshot of its disks while it runs: a disk from it and a restore have its data, and it is deleted",
         || snapshots::case(fleet, ceph, &guest),
+    );
+    report.case(
+        "backups of its disk read what has changed, a disk from one and an image have the data, and no snapshot is left",
+        || backups::case(fleet, ceph, &guest),
     );
     report.case("its deletion leaves neither of its disks in Ceph", || deleted(ceph, &guest));
     Ok(())

@@ -20,6 +20,8 @@
 mod memory;
 mod paused;
 
+use std::collections::BTreeSet;
+
 use berth_api::{Disk, DiskSnapshot};
 use berth_host::{NewSnapshot, SystemError, Taken, VolumeFacts};
 use berth_qemu::block::ImageSnapshot;
@@ -28,7 +30,7 @@ use berth_qemu::power::RunState;
 
 use crate::context::Context;
 use crate::error::Error;
-use crate::index::volume_of;
+use crate::index::{Tables, volume_of};
 use crate::key::Key;
 use crate::machine::{GuestError, Machine, MachineState};
 use crate::plugging::disk_spec;
@@ -87,20 +89,27 @@ async fn take_closed(ctx: &Context, parts: &[&(&NewSnapshot, VolumeFacts)]) -> R
 
 /// Has the files of deleted snapshots merged, except those that a copy, an image or a backup is still to be made from.
 pub(crate) fn merge_deleted(ctx: &Context) {
-    let kept = {
-        let tables = ctx.index.read();
-        let images = tables.images.all().map(|(_, image)| image).filter(|image| image.digest().is_none());
-        let images = images.filter_map(|image| image.status.as_ref()?.snapshot_id.clone());
-        let backups = tables.backups.all().map(|(_, backup)| backup).filter(|backup| !backup.is_complete());
-        let backups = backups.filter_map(|backup| backup.status.as_ref()?.snapshot_id.clone());
-        let is_made = |disk: &Disk| disk.status.as_ref().is_some_and(|status| status.size.is_some());
-        let copies = tables.disks.all().map(|(_, disk)| disk).filter(|disk| !is_made(disk));
-        images
-            .chain(backups)
-            .chain(copies.filter_map(|disk| Some(identity_for_copy(volume_of(disk)?))))
-            .collect()
-    };
+    let kept = needed(&ctx.index.read());
+    ctx.system.keep_snapshots(&kept);
     ctx.merges.start(kept);
+}
+
+/// Has the host keep the snapshots in Ceph that a copy, an image or a backup is still to be made from.
+pub(crate) fn keep_needed(ctx: &Context) {
+    let kept = needed(&ctx.index.read());
+    ctx.system.keep_snapshots(&kept);
+}
+
+/// Returns the snapshots that something is still to be made from.
+fn needed(tables: &Tables) -> BTreeSet<String> {
+    let images = tables.images.all().map(|(_, image)| image).filter(|image| image.digest().is_none());
+    let images = images.filter_map(|image| image.status.as_ref()?.snapshot_id.clone());
+    let backups = tables.backups.all().map(|(_, backup)| backup).filter(|backup| !backup.is_complete());
+    let backups = backups.filter_map(|backup| backup.status.as_ref()?.snapshot_id.clone());
+    let is_made = |disk: &Disk| disk.status.as_ref().is_some_and(|status| status.size.is_some());
+    let copies = tables.disks.all().map(|(_, disk)| disk).filter(|disk| !is_made(disk));
+    let copies = copies.filter_map(|disk| Some(identity_for_copy(volume_of(disk)?)));
+    images.chain(backups).chain(copies).collect()
 }
 
 /// Enqueues the disks that may be based on fewer files since the last call, and the snapshots that are to be taken of them.
@@ -242,5 +251,42 @@ async fn thaw(machine: &Machine, frozen: bool) {
     // Without that it is not known, and seen when the agent answers again.
     if frozen {
         machine.thaw_failed().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::{Backup, Image};
+    use kube::runtime::watcher::Event;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::index::Index;
+
+    fn object(name: &str, spec: &Value, status: &Value) -> Value {
+        json!({
+            "metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"},
+            "spec": spec, "status": status,
+        })
+    }
+
+    #[test]
+    fn snapshots_are_kept_for_the_backups_images_and_copies_that_are_not_made() {
+        let index = Index::default();
+        for (name, completed) in [("a", json!(null)), ("b", json!("2026-01-09T00:00:00Z"))] {
+            let status =
+                json!({"backupID": name, "snapshotID": format!("s-{name}"), "completedAt": completed});
+            let backup = object(name, &json!({"repository": "r", "snapshot": name}), &status);
+            index.apply::<Backup>(Event::Apply(serde_json::from_value(backup).expect("a backup")));
+        }
+        let image = object("c", &json!({"source": {"disk": "data"}}), &json!({"snapshotID": "i-c"}));
+        index.apply::<Image>(Event::Apply(serde_json::from_value(image).expect("an image")));
+        for (name, size) in [("d", json!(null)), ("e", json!("1Gi"))] {
+            let status = json!({"volumeID": format!("v-{name}"), "size": size});
+            let disk = object(name, &json!({"source": {"disk": "data"}}), &status);
+            index.apply::<Disk>(Event::Apply(serde_json::from_value(disk).expect("a disk")));
+        }
+        let kept = needed(&index.read());
+        assert_eq!(kept.into_iter().collect::<Vec<_>>(), ["c-v-d", "i-c", "s-a"]);
     }
 }

@@ -186,6 +186,10 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// *Errors*: [`SystemError::VolumeBusy`] while it is begun and not finished.
     async fn delete_snapshot(&self, pool: &str, id: &str) -> Result<()>;
 
+    /// Takes over from which snapshots something is still to be made: those in Ceph are not removed meanwhile, also if they are deleted. Until
+    /// the first call none is.
+    fn keep_snapshots(&self, kept: &BTreeSet<String>);
+
     /// Merges the file of one deleted snapshot, which only one other snapshot is based on, with that one's. The data of every
     /// snapshot and volume stays as it is meanwhile, also for a QEMU that has them open. A crash is made up for by a later call.
     /// Those of `kept` are left as they are. None: there is none to merge now.

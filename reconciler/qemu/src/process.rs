@@ -35,6 +35,6 @@ pub use filter::{FileLock, Filter, FilterError};
 pub use key_file::TOOL_KEY;
 pub use local::{Claims, LocalHypervisor};
 pub use log::{cut_log, last_bytes, last_lines};
-pub use nbd_server::{NbdExport, NbdServer};
+pub use nbd_server::{NbdExport, NbdServer, end_nbd_servers};
 pub use scan::list_qemu;
 pub use vsock::{VHOST_VSOCK, connect_to_vsock, free_cid, has_vhost_vsock};

@@ -1,4 +1,4 @@
-//! A snapshot of both disks of the guest while it runs, a disk that is a clone of one of them, and a restore.
+//! A snapshot of both disks of the guest while it runs, whose files are listed, a disk that is a clone of one of them, and a restore.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
@@ -9,7 +9,8 @@ use crate::fleet::Fleet;
 use crate::{manifests, wait};
 
 const SNAPSHOT: &str = "in-ceph-before";
-/// The part of the second disk that the VM lists.
+/// The parts of the first and the second disk that the VM lists.
+const ROOT_PART: &str = "in-ceph-before-0";
 const PART: &str = "in-ceph-before-1";
 const COPY: &str = "in-ceph-copy";
 
@@ -23,6 +24,9 @@ pub(super) fn case(fleet: &Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> {
     let id = part["status"]["snapshotID"].as_str().context("the snapshot has no identity")?;
     ensure!(ceph.snapshots(&data)? == [id], "{:?}", ceph.snapshots(&data)?);
     ensure!(ceph.snapshots(&root)?.len() == 1, "{:?}", ceph.snapshots(&root)?);
+    // The disk is a clone of the image, which has the file.
+    let listed = fleet.administrator().run(&["snapshot", "ls", ROOT_PART])?.success()?;
+    ensure!(listed.contains("vmlinuz"), "{listed}");
     let after = write_on(fleet, STAYS, guest, 9)?;
     ensure!(before != after && sum(fleet, STAYS, guest)? == after, "the guest does not write to its disk");
 

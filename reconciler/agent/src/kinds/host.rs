@@ -38,7 +38,7 @@ use crate::error::Error;
 use crate::index::{Indexed, Table, Tables};
 use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
-use crate::snapshots::{merge_deleted, wake_merged};
+use crate::snapshots::{keep_needed, merge_deleted, wake_merged};
 use crate::typed_api::TypedApi;
 use crate::unlocking::forget_departed;
 use berth_host::InstanceFacts;
@@ -129,8 +129,9 @@ pub(crate) async fn reconcile(ctx: &Context) -> Result<Requeue, Error> {
     forget_departed(ctx);
     disk_use::measure(ctx).await;
     observed.used = observe::used(ctx, &observed);
-    if observed.has_chains {
-        merge_deleted(ctx);
+    match observed.has_chains {
+        true => merge_deleted(ctx),
+        false => keep_needed(ctx),
     }
     let next_report = report(ctx, &observed).await?;
     forget_ended(ctx, &observed);

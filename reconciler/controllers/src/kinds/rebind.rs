@@ -407,7 +407,7 @@ fn is_to_be_copied(cache: &Cache, disk: &Disk) -> bool {
 /// Whether an Image, also of a namespace that the disk is shared with, is being made of it on its host.
 fn is_to_be_image(cache: &Cache, disk: &Disk) -> bool {
     let volume = disk.status.as_ref().and_then(|status| status.volume_id.as_ref());
-    let Some(volume) = volume.filter(|_| !is_in_ceph(cache, disk)) else { return false };
+    let Some(volume) = volume else { return false };
     cache.tables.images.all().any(|image| {
         let of_volume = image.status.as_ref().and_then(|status| status.volume_id.as_ref());
         of_volume == Some(volume)

@@ -521,6 +521,10 @@ impl Volumes for FakeSystem {
         self.call("restore_snapshot", async { self.restore(restore) }).await
     }
 
+    fn keep_snapshots(&self, _: &BTreeSet<String>) {
+        // It has no pools in Ceph.
+    }
+
     async fn merge_snapshots(&self, kept: &BTreeSet<String>) -> Result<Option<Merged>> {
         self.call("merge_snapshots", async { Ok(self.merge(kept)) }).await
     }

@@ -3,6 +3,7 @@
 //! ```text
 //!  snapshot ─▶ … ─▶ image  ──qemu-nbd (reads)──▶ socket ──▶ repository
 //!  repository ──▶ socket ──qemu-nbd (writes)──▶ partial file ──renamed──▶ volume
+//!  snapshot in Ceph ◀──reads or writes── qemu-nbd, in the same place ──▶ new image in Ceph
 //! ```
 //!
 //! The headers of a snapshot's files are written by the QEMUs of guests. `qemu-nbd` therefore gets the whole chain by name, follows no
@@ -22,12 +23,13 @@ use serde_json::{Map, Value};
 
 use super::LinuxSystem;
 use super::qemu_img::paths;
+use super::rbd::{self, Changes, RbdPool};
 use super::volumes::Begun;
 use crate::{
     BackupFacts, BackupId, BackupParent, BackupToVerify, Backups, DiskReader, MAX_DECLARATION, NewBackup,
     NewVolume, Progress, RepositoryAccess, Result, SystemError, Taken, VerifiedBackup, VolumeFacts,
 };
-use disks::{Parent, SnapshotDisk, VolumeDisk};
+use disks::{ImageDisk, Parent, SnapshotDisk, VolumeDisk};
 pub use listing::{EntryFacts, ObjectStore, RepositoryEntry, RepositoryReader};
 use readers::{BackupData, SnapshotData};
 use repositories::failed;
@@ -69,19 +71,10 @@ impl LinuxSystem {
         if let Some(facts) = stored.facts().await? {
             return Ok(facts);
         }
-        self.rbd.refuse(&new.pool, "disks in a pool of type RBD are not backed up")?;
-        let (pool, snapshot) = (new.pool.clone(), new.snapshot.clone());
-        let (taken, chain, key) = self
-            .on_pool(&new.pool, move |volumes| {
-                let lost = || SystemError::SnapshotLost { id: snapshot.clone() };
-                let taken =
-                    volumes.snapshot(&pool, &snapshot)?.and_then(|facts| facts.taken).ok_or_else(lost)?;
-                let key = volumes.key_of_snapshot(&pool, &snapshot)?;
-                Ok((taken, volumes.chain_of_snapshot(&pool, &snapshot)?, key))
-            })
-            .await?;
-        let parent = self.parent(stored, new, &chain).await?;
-        let (parent, below) = parent.unzip();
+        let OpenSnapshot { taken, mut disk, parent } = match self.rbd.get(&new.pool) {
+            Some(rbd) => open_in_ceph(rbd, stored, new).await?,
+            None => self.open_files(stored, new).await?,
+        };
         let mut facts = Map::new();
         facts.insert(FROZEN.to_owned(), taken.frozen.into());
         if let Some(parent) = &parent {
@@ -90,8 +83,6 @@ impl LinuxSystem {
         if let Some(declaration) = new.declaration.as_deref().and_then(declared) {
             facts.insert(DECLARATION.to_owned(), declaration);
         }
-        let mut disk =
-            SnapshotDisk::open(&self.layout, self.tools_user, &new.pool, (chain, key), below).await?;
         let request = berth_backup::NewBackup {
             disk: &stored.disk,
             backup: &stored.backup,
@@ -106,6 +97,22 @@ impl LinuxSystem {
         let written = stored.facts().await?.ok_or_else(|| stored.lost("it is gone after it was written"))?;
         let (read_bytes, stored_bytes) = (Some(summary.read_bytes), Some(summary.stored_bytes));
         Ok(BackupFacts { read_bytes, stored_bytes, ..written })
+    }
+
+    async fn open_files(&self, stored: &Stored<'_>, new: &NewBackup) -> Result<OpenSnapshot> {
+        let (pool, snapshot) = (new.pool.clone(), new.snapshot.clone());
+        let (taken, chain, key) = self
+            .on_pool(&new.pool, move |volumes| {
+                let lost = || SystemError::SnapshotLost { id: snapshot.clone() };
+                let taken =
+                    volumes.snapshot(&pool, &snapshot)?.and_then(|facts| facts.taken).ok_or_else(lost)?;
+                let key = volumes.key_of_snapshot(&pool, &snapshot)?;
+                Ok((taken, volumes.chain_of_snapshot(&pool, &snapshot)?, key))
+            })
+            .await?;
+        let (parent, below) = self.parent(stored, new, &chain).await?.unzip();
+        let disk = SnapshotDisk::open(&self.layout, self.tools_user, &new.pool, (chain, key), below).await?;
+        Ok(OpenSnapshot { taken, disk, parent })
     }
 
     /// Returns the first of the parents that is in the repository and whose snapshot is below this one.
@@ -128,6 +135,41 @@ impl LinuxSystem {
         }
         Ok(None)
     }
+}
+
+/// A snapshot to back up.
+struct OpenSnapshot {
+    taken: Taken,
+    disk: SnapshotDisk,
+    /// The backup whose unchanged data is not read again.
+    parent: Option<StoredId>,
+}
+
+async fn open_in_ceph(rbd: &RbdPool, stored: &Stored<'_>, new: &NewBackup) -> Result<OpenSnapshot> {
+    let (facts, node) = rbd.snapshot_node(&new.snapshot).await?;
+    let taken = facts.taken.ok_or_else(|| SystemError::SnapshotLost { id: new.snapshot.clone() })?;
+    let (parent, changes) = parent_in_ceph(rbd, stored, new).await?.unzip();
+    let disk = SnapshotDisk::open_in_ceph(rbd, node, changes).await?;
+    Ok(OpenSnapshot { taken, disk, parent })
+}
+
+/// Returns the first of the parents that is in the repository and whose snapshot is an earlier one of the same volume, and what was written
+/// since.
+async fn parent_in_ceph(
+    rbd: &RbdPool,
+    stored: &Stored<'_>,
+    new: &NewBackup,
+) -> Result<Option<(StoredId, Changes)>> {
+    for BackupParent { backup, snapshot } in &new.parents {
+        let Ok(id) = StoredId::new(backup) else { continue };
+        let Some(changes) = rbd.changes(snapshot, &new.snapshot).await? else { continue };
+        let found = stored.repository.facts(&stored.disk, &id).await;
+        let found = found.map_err(|error| failed(stored.access, error))?;
+        if found.is_some_and(|found| found.summary.size == changes.size()) {
+            return Ok(Some((id, changes)));
+        }
+    }
+    Ok(None)
 }
 
 impl Stored<'_> {
@@ -159,6 +201,25 @@ impl Stored<'_> {
     async fn existing(&self) -> Result<BackupFacts> {
         self.facts().await?.ok_or_else(|| self.lost("there is no such backup"))
     }
+}
+
+/// Makes a volume in Ceph with the data of a backup of this size.
+async fn restore_in_ceph(
+    rbd: &RbdPool,
+    stored: &Stored<'_>,
+    (new, size): (&NewVolume, u64),
+    progress: Progress<'_>,
+) -> Result<VolumeFacts> {
+    let blank = match rbd.begin_restored(new, size).await? {
+        rbd::Begun::There(facts) => return Ok(*facts),
+        rbd::Begun::Blank(blank) => blank,
+    };
+    let mut disk = ImageDisk::open(rbd, blank.node()).await?;
+    let done = |now: berth_backup::Progress| progress(now.done, Some(now.total));
+    let written = stored.repository.restore(&stored.disk, &stored.backup, &mut disk, done).await;
+    written.map_err(|error| failed(stored.access, error))?;
+    disk.close().await?;
+    rbd.finish_restored(*blank).await
 }
 
 /// Returns the value of a declaration: as a text in JSON it would be longer. One that is too long is left out, as the backup would fail with it.
@@ -206,10 +267,12 @@ impl Backups for LinuxSystem {
         volume: &NewVolume,
         progress: Progress<'_>,
     ) -> Result<VolumeFacts> {
-        self.rbd.refuse(&volume.pool, "a pool of type RBD has no disks that are made from backups")?;
         let stored = self.stored(repository, backup, false).await?;
         let stored = stored.ok_or_else(|| no_repository(repository, backup))?;
         let size = stored.existing().await?.size;
+        if let Some(rbd) = self.rbd.get(&volume.pool) {
+            return restore_in_ceph(rbd, &stored, (volume, size), progress).await;
+        }
         let (new, user) = (volume.clone(), self.tools_user);
         let begun = self.on_pool(&volume.pool, move |v| v.begin_restored(&new, size, user.as_ref())).await?;
         let partial = match begun {
@@ -255,7 +318,10 @@ impl Backups for LinuxSystem {
     }
 
     async fn open_snapshot(&self, pool: &str, snapshot: &str) -> Result<Box<dyn DiskReader>> {
-        self.rbd.refuse(pool, "the data of snapshots in a pool of type RBD is not read")?;
+        if let Some(rbd) = self.rbd.get(pool) {
+            let (_, node) = rbd.snapshot_node(snapshot).await?;
+            return Ok(Box::new(SnapshotData(SnapshotDisk::open_in_ceph(rbd, node, None).await?)));
+        }
         let (of_pool, id) = (pool.to_owned(), snapshot.to_owned());
         let opened = self
             .on_pool(pool, move |volumes| {

@@ -19,6 +19,15 @@ pub(super) const QEMU_IMG: Program = Program {
     advice: "it converts images (Debian, Ubuntu: apt install qemu-utils; Fedora: dnf install qemu-img)",
 };
 
+/// A disk as QEMU's programs open it, without names from the headers of files.
+#[derive(Clone, Debug)]
+pub(super) struct DiskNode {
+    /// The block node.
+    pub(super) node: Value,
+    /// The files that a program opens for it, to read them.
+    pub(super) files: Vec<PathBuf>,
+}
+
 /// The memory of `qemu-img`: up to 64 threads have stacks of 8 MiB.
 pub(super) const CONVERT_MEMORY: u64 = 2 << 30;
 

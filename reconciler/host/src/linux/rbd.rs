@@ -5,10 +5,11 @@
 //!                     volumes/<id>.json      a note for each volume of this host
 //!                     snapshots/<id>.json    a note for each snapshot of these
 //!  <state>/rbd/.import-<pool>/socket         of the program that reads an Image which is imported
+//!  <state>/rbd/.work-<number>/               of one that reads or writes the data of an image
 //!  in the pool of Ceph:
 //!      berth-pool                            the marker, with the identity of the storage pool
 //!      berth-<id>                            the image of a volume, with a copy of its note in its metadata
-//!      berth-<id>@<snapshot>                 a snapshot of it
+//!      berth-<id>@<snapshot>                 a snapshot of it: s-… of an object, c-… for a copy, i-… for an Image
 //!      berth-image-<digest>@base             the content of an Image, of which volumes are clones
 //!      berth-import-<host>-<digest>          one that is being written
 //! ```
@@ -16,11 +17,14 @@
 //! All programs have time limits, so that a cluster that does not answer holds up nothing but its own pools: see `client`. Must not
 //! know why a volume should exist.
 
+mod changes;
 mod client;
+mod data;
 mod fence;
 mod images;
 mod note;
 mod replies;
+mod restored;
 mod restores;
 mod snapshots;
 mod unfinished;
@@ -42,8 +46,10 @@ use super::qemu_img::QEMU_IMG;
 use crate::{
     CephAccess, NewSnapshot, PoolFolderFacts, PoolFolderMapping, RbdPoolMapping, SharedPool, SystemError,
 };
+pub(super) use changes::Changes;
 pub(super) use client::lend;
 use client::{Client, PATIENCE, is_absent};
+pub(super) use restored::Begun;
 
 type Result<T> = std::result::Result<T, SystemError>;
 /// The result of a look. The error is why the pool is away, for people.
@@ -98,6 +104,8 @@ pub(super) struct RbdPool {
     removing: Arc<tokio::sync::Mutex<()>>,
     /// When it was looked last whether such snapshots can be deleted.
     collected: Mutex<Option<Instant>>,
+    /// The snapshots that something is still to be made from. None: not known yet.
+    kept: Mutex<Option<BTreeSet<String>>>,
 }
 
 impl RbdPools {
@@ -132,6 +140,7 @@ impl RbdPools {
                 return Err(invalid(&mapping.pool, "it is named twice (--rbd-pool)"));
             }
         }
+        data::forget_work(layout)?;
         Ok(Self(Arc::new(pools)))
     }
 
@@ -222,6 +231,11 @@ impl RbdPools {
         });
     }
 
+    /// Takes over which snapshots something is still to be made from: they are not removed meanwhile.
+    pub(super) fn keep_snapshots(&self, kept: &BTreeSet<String>) {
+        self.all().for_each(|pool| pool.keep_snapshots(kept));
+    }
+
     /// Refuses an operation that no pool in Ceph has.
     pub(super) fn refuse(&self, pool: &str, why: &'static str) -> Result<()> {
         match self.get(pool) {
@@ -266,7 +280,7 @@ impl RbdPools {
 
 impl RbdPool {
     fn new(layout: &Layout, mapping: RbdPoolMapping, access: CephAccess, tools_user: Option<RunAs>) -> Self {
-        let folder = layout.root().join("rbd").join(&mapping.pool);
+        let folder = folder_of(layout).join(&mapping.pool);
         let folder = std::path::absolute(&folder).unwrap_or(folder);
         Self {
             client: Arc::new(Client::new(access, mapping.pool.clone(), folder.clone())),
@@ -286,6 +300,7 @@ impl RbdPool {
             trashing: tokio::sync::Mutex::default(),
             removing: Arc::default(),
             collected: Mutex::default(),
+            kept: Mutex::default(),
         }
     }
 
@@ -521,6 +536,11 @@ fn options_of(image: &RbdImage) -> String {
         // A comma ends a value, and two are one.
         image.conf.to_string_lossy().replace(',', ",,")
     )
+}
+
+/// The folder of all pools.
+fn folder_of(layout: &Layout) -> PathBuf {
+    layout.root().join("rbd")
 }
 
 /// The cause of an error of a look, for people.

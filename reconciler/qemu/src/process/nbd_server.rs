@@ -1,4 +1,4 @@
-//! qemu-nbd: serves the data of a disk's files at a socket, for berth to read or to write.
+//! qemu-nbd: serves the data of a disk at a socket, for berth to read or to write.
 //!
 //! It is confined as a [`Filter`](super::Filter) is, and ends when its only client has closed the connection, or with the caller.
 
@@ -8,19 +8,23 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+
 use super::filter::{FilterError, Running, failed, output_file, said};
 use super::key_file;
 use super::landlock::Reach;
 use super::launch::{self, Cell};
 use super::local::{hidden_without, ruleset_of_program};
 use super::pidfd::PidFd;
-use super::{LaunchError, RunAs};
+use super::scan::programs;
+use super::{LaunchError, ProcessError, RunAs};
 use crate::machine::DiskKey;
 
+const PROGRAM: &str = "qemu-nbd";
 /// How long it may take to close the files, which are on the medium already.
 const END: Duration = Duration::from_secs(60);
 
-/// Files to serve.
+/// A disk to serve.
 #[derive(Clone, Debug)]
 pub struct NbdExport {
     pub program: PathBuf,
@@ -28,11 +32,13 @@ pub struct NbdExport {
     pub source: String,
     /// The files that it only reads.
     pub inputs: Vec<PathBuf>,
-    /// The file that it writes, which `user` must be able to write. `None`: the disk is only read.
+    /// The file that it writes, which `user` must be able to write. `None`: it writes to no file.
     pub output: Option<PathBuf>,
+    /// Whether the disk is only read.
+    pub read_only: bool,
     /// The path of the socket, in a folder that is for it alone and belongs to `user`.
     pub socket: PathBuf,
-    /// The user that the program runs as. `None`: the caller's.
+    /// The user that the program runs as, without a network. `None`: the caller's, with the network of the caller.
     pub user: Option<RunAs>,
     /// The maximum size of the file that it writes, in bytes.
     pub max_bytes: u64,
@@ -92,9 +98,9 @@ impl NbdExport {
             has_network: false,
         };
         let mut args = vec![format!("--socket={}", self.socket.display())];
-        match self.output {
-            Some(_) => args.push("--discard=unmap".to_owned()),
-            None => args.extend(["--read-only", "--allocation-depth"].map(str::to_owned)),
+        match self.read_only {
+            false => args.push("--discard=unmap".to_owned()),
+            true => args.extend(["--read-only", "--allocation-depth"].map(str::to_owned)),
         }
         let mut inherited = Vec::new();
         if let Some(key) = &self.key {
@@ -106,6 +112,19 @@ impl NbdExport {
         let child = launch::spawn(&self.program, &args, stderr, &inherited, &cell)?;
         Ok(Running::new(child))
     }
+}
+
+/// Ends the programs that serve at sockets in this folder. One whose caller has ended before it had connected would wait for good. Blocking.
+pub fn end_nbd_servers(folder: &Path) -> Result<(), ProcessError> {
+    let beginning = format!("--socket={}/", folder.display());
+    for found in programs(|name| name == PROGRAM)? {
+        if found.argv.iter().any(|argument| argument.starts_with(&beginning))
+            && let Some(process) = PidFd::open(&found.identity)?
+        {
+            process.signal(found.identity.pid, Signal::SIGKILL)?;
+        }
+    }
+    Ok(())
 }
 
 impl NbdServer {

@@ -7,7 +7,7 @@ use super::Step;
 use crate::context::Context;
 use crate::converge::release;
 use crate::error::Error;
-use crate::snapshots::{merge_deleted, take, take_with_memory};
+use crate::snapshots::{keep_needed, merge_deleted, take, take_with_memory};
 
 pub(super) async fn apply(ctx: &Context, snapshot: &DiskSnapshot, step: &Step) -> Result<(), Error> {
     match step {
@@ -20,14 +20,18 @@ pub(super) async fn apply(ctx: &Context, snapshot: &DiskSnapshot, step: &Step) -
             ctx.machines.forget_saves(id);
             ctx.system.remove_kept_state(id).await?;
         }
-        Step::Delete(new) => match ctx.system.delete_snapshot(&new.pool, &new.id).await {
-            // The disk continues in its new file already.
-            Err(SystemError::VolumeBusy { .. }) => {
-                take(ctx, std::slice::from_ref(new)).await?;
-                ctx.system.delete_snapshot(&new.pool, &new.id).await?;
+        Step::Delete(new) => {
+            // One in Ceph may go at once.
+            keep_needed(ctx);
+            match ctx.system.delete_snapshot(&new.pool, &new.id).await {
+                // The disk continues in its new file already.
+                Err(SystemError::VolumeBusy { .. }) => {
+                    take(ctx, std::slice::from_ref(new)).await?;
+                    ctx.system.delete_snapshot(&new.pool, &new.id).await?;
+                }
+                done => done?,
             }
-            done => done?,
-        },
+        }
         Step::Release => {
             release(ctx, snapshot).await?;
             merge_deleted(ctx);

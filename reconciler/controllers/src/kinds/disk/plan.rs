@@ -124,7 +124,7 @@ fn missing_pool(disk: &Disk) -> (String, Dependency) {
     };
     if needs_file(disk) {
         let text = format!(
-            "{text}, apart from those of type RBD, which have no encrypted or thick disks and none from a file or a backup"
+            "{text}, apart from those of type RBD, which have no encrypted or thick disks and none from a file"
         );
         return (text, Dependency::StoragePools);
     }

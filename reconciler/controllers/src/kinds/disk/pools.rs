@@ -67,8 +67,8 @@ pub(crate) fn choose_one(cache: &Cache, host: &str, disk: &Disk) -> Option<Resou
 /// Whether a disk is one that pools in Ceph do not have.
 pub(super) fn needs_file(disk: &Disk) -> bool {
     let spec = &disk.spec;
-    let is_written = spec.source.as_ref().is_some_and(|from| from.file.is_some() || from.backup.is_some());
-    spec.encryption.is_some() || is_written || spec.provisioning == Provisioning::Thick
+    let is_taken_over = spec.source.as_ref().is_some_and(|from| from.file.is_some());
+    spec.encryption.is_some() || is_taken_over || spec.provisioning == Provisioning::Thick
 }
 
 /// Returns the pools that a disk may be in, without those that do not exist, are being deleted or have no such disks.
@@ -182,7 +182,7 @@ mod tests {
             (json!({}), "a ceph"),
             (json!({"provisioning": "Thick"}), "a"),
             (json!({"encryption": {"keyClass": "k"}}), "a"),
-            (json!({"source": {"backup": "b"}}), "a"),
+            (json!({"source": {"backup": "b"}}), "a ceph"),
             (json!({"source": {"disk": "other"}}), "a ceph"),
             (json!({"source": {"snapshot": "s"}}), "a ceph"),
         ] {

@@ -315,6 +315,21 @@ async fn a_disk_stays_for_copies_and_images_in_namespaces_that_it_is_shared_with
 }
 
 #[tokio::test]
+async fn a_disk_in_ceph_stays_on_its_host_while_that_makes_an_image_of_it() {
+    let why = |fenced, checksum: Value| {
+        let mut cache = cache(fenced, disk_with(json!({"pool": "ceph"}), json!({"pool": "ceph"})));
+        let source = json!({"source": {"disk": "root"}, "format": "qcow2"});
+        let status = json!({"binding": {"host": "h1", "epoch": 1}, "volumeID": "v-1", "checksum": checksum});
+        let now = tokio::time::Instant::now();
+        cache.put(object::<Image>("Image", "made", Some("ns"), source, status), now);
+        disks(&cache, &vm_with(json!({})), "h1").err().unwrap_or_default()
+    };
+    assert_eq!(why(false, json!(null)), "Disk root is the source of an Image that is not made yet");
+    assert_eq!(why(false, json!("0".repeat(64))), "", "it is made");
+    assert_eq!(why(true, json!(null)), "", "the next host removes the snapshot that was taken for it");
+}
+
+#[tokio::test]
 async fn a_disk_of_an_image_that_may_have_other_content_stays_unless_ceph_has_what_it_is_based_on() {
     let now = tokio::time::Instant::now();
     let why = |fenced, pool: &str, token: Value| {

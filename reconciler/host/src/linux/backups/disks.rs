@@ -15,7 +15,8 @@ use tokio::time::Instant;
 use super::super::files::{self, blocking, failed, is_full};
 use super::super::layout::Layout;
 use super::super::program::Program;
-use super::super::qemu_img::{block_node, linked, no_space, paths};
+use super::super::qemu_img::{DiskNode, block_node, linked, no_space, paths};
+use super::super::rbd::{Changes, RbdPool};
 use super::super::volumes::BACKUPS;
 use crate::{NewVolume, Result, SystemError};
 
@@ -26,6 +27,8 @@ const QEMU_NBD: Program = Program {
 const SOCKET: &str = "socket";
 /// The memory of `qemu-nbd`: the tables of the files, up to 64 threads with stacks of 8 MiB.
 const MEMORY: u64 = 2 << 30;
+/// The same with the threads and caches of Ceph's library.
+const MEMORY_FOR_CEPH: u64 = 4 << 30;
 /// A program that only reads writes messages at most.
 const MESSAGES: u64 = 1 << 20;
 /// Room for tables beside the data.
@@ -42,8 +45,11 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new(layout: &Layout, pool: &str) -> Self {
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        Self(layout.snapshot_links(pool, &format!("{BACKUPS}{}-{number}", std::process::id())))
+        Self(layout.snapshot_links(pool, &format!("{BACKUPS}{}", work_name())))
+    }
+
+    fn in_ceph(rbd: &RbdPool) -> Self {
+        Self(rbd.work_folder(&work_name()))
     }
 
     fn sockets(&self) -> PathBuf {
@@ -70,6 +76,11 @@ impl Drop for Folder {
     }
 }
 
+/// Returns a name that no other work of this process has.
+fn work_name() -> String {
+    format!("{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
+}
+
 /// The connection to a running qemu-nbd. Dropped in the order of its fields.
 struct Served {
     client: Client,
@@ -94,6 +105,33 @@ impl Served {
             tokio::time::sleep(TRY_EVERY).await;
         }
     }
+
+    /// Serves an image or a snapshot in Ceph.
+    async fn in_ceph(rbd: &RbdPool, disk: DiskNode, read_only: bool) -> Result<Self> {
+        let folder = Folder::in_ceph(rbd);
+        let folder = blocking(move || folder.make(None).map(|()| folder)).await?;
+        let export = NbdExport {
+            program: QEMU_NBD.find()?,
+            source: format!("json:{}", disk.node),
+            inputs: disk.files,
+            output: None,
+            read_only,
+            socket: folder.sockets().join(SOCKET),
+            user: None,
+            max_bytes: MESSAGES,
+            memory: MEMORY_FOR_CEPH,
+            key: None,
+        };
+        Self::new(export, folder).await
+    }
+
+    /// Returns once the program has closed what it has written, and ended.
+    async fn ended(self) -> Result<()> {
+        let Self { client, server, _folder } = self;
+        let closed = client.disconnect().await;
+        closed.map_err(|error| QEMU_NBD.failed(berth_engine::ErrorChain(&error).to_string()))?;
+        server.ended().await.map_err(explain)
+    }
 }
 
 fn explain(error: FilterError) -> SystemError {
@@ -108,7 +146,10 @@ fn explain(error: FilterError) -> SystemError {
 /// The disk of a snapshot, to read.
 pub(super) struct SnapshotDisk {
     served: Served,
+    /// Of a chain of files.
     parent: Option<Parent>,
+    /// In Ceph: what was written since the snapshot of that backup.
+    changes: Option<Changes>,
 }
 
 /// The snapshot of the backup whose unchanged data is not read again.
@@ -131,6 +172,12 @@ fn extents_of(part: nbd::Extent, at: u64, parent: Option<Parent>) -> Vec<Extent>
     let within = parent.size.saturating_sub(at).min(part.length);
     let both = [extent(within, true), extent(part.length - within, false)];
     both.into_iter().filter(|extent| extent.length > 0).collect()
+}
+
+/// Returns the same for a disk in Ceph, which tells what was written since the parent.
+fn extents_since(part: nbd::Extent, at: u64, changes: &Changes) -> Vec<Extent> {
+    let extent = |(length, is_unchanged)| Extent { length, is_unchanged, is_zero: part.is_zero };
+    changes.split(at, part.length).into_iter().map(extent).collect()
 }
 
 impl SnapshotDisk {
@@ -157,13 +204,23 @@ impl SnapshotDisk {
             source: format!("json:{}", block_node(&chain, "auto")),
             inputs: paths(&chain),
             output: None,
+            read_only: true,
             socket: folder.sockets().join(SOCKET),
             user,
             max_bytes: MESSAGES,
             memory: MEMORY,
             key,
         };
-        Ok(Self { served: Served::new(export, folder).await?, parent })
+        Ok(Self { served: Served::new(export, folder).await?, parent, changes: None })
+    }
+
+    /// Opens a snapshot in Ceph.
+    pub(super) async fn open_in_ceph(
+        rbd: &RbdPool,
+        snapshot: DiskNode,
+        changes: Option<Changes>,
+    ) -> Result<Self> {
+        Ok(Self { served: Served::in_ceph(rbd, snapshot, true).await?, parent: None, changes })
     }
 
     pub(super) async fn close(self) {
@@ -184,7 +241,10 @@ impl Source for SnapshotDisk {
         let parts = self.served.client.extents(offset, length).await?;
         let (mut at, mut found) = (offset, Vec::new());
         for part in parts {
-            found.extend(extents_of(part, at, self.parent));
+            match &self.changes {
+                Some(changes) => found.extend(extents_since(part, at, changes)),
+                None => found.extend(extents_of(part, at, self.parent)),
+            }
             at += part.length;
         }
         Ok(found)
@@ -241,6 +301,7 @@ impl VolumeDisk {
             source: format!("json:{}", block_node(&file, "auto")),
             inputs: Vec::new(),
             output: Some(partial.path().to_owned()),
+            read_only: false,
             socket: folder.sockets().join(SOCKET),
             user,
             max_bytes: size.saturating_add(size / 1024).saturating_add(TABLES),
@@ -252,10 +313,7 @@ impl VolumeDisk {
 
     /// Returns the file once the program has closed it.
     pub(super) async fn close(self) -> Result<Partial> {
-        let Served { client, server, _folder } = self.served;
-        let closed = client.disconnect().await;
-        closed.map_err(|error| QEMU_NBD.failed(berth_engine::ErrorChain(&error).to_string()))?;
-        server.ended().await.map_err(explain)?;
+        self.served.ended().await?;
         Ok(self.partial)
     }
 
@@ -286,6 +344,49 @@ impl Sink for VolumeDisk {
     async fn flush(&mut self) -> std::result::Result<(), DiskError> {
         let flushed = self.served.client.flush().await;
         flushed.map_err(|error| self.explain(error))
+    }
+}
+
+/// The disk of a new volume in Ceph, to write. It consists of zeros.
+pub(super) struct ImageDisk(Served);
+
+impl ImageDisk {
+    pub(super) async fn open(rbd: &RbdPool, image: DiskNode) -> Result<Self> {
+        Served::in_ceph(rbd, image, false).await.map(Self)
+    }
+
+    /// Returns once the program has closed the image.
+    pub(super) async fn close(self) -> Result<()> {
+        self.0.ended().await
+    }
+
+    fn explain(error: NbdError) -> DiskError {
+        match &error {
+            NbdError::Failed { source, .. } if is_full(source) => {
+                Box::new(SystemError::NoSpace { what: "the pool of Ceph".to_owned(), needed: 0, free: 0 })
+            }
+            _ => Box::new(error),
+        }
+    }
+}
+
+#[async_trait]
+impl Sink for ImageDisk {
+    fn size(&self) -> u64 {
+        self.0.client.size()
+    }
+
+    async fn write_at(&mut self, offset: u64, data: &[u8]) -> std::result::Result<(), DiskError> {
+        self.0.client.write_at(offset, data).await.map_err(Self::explain)
+    }
+
+    async fn write_zeroes(&mut self, _: u64, _: u64) -> std::result::Result<(), DiskError> {
+        // The image is new.
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> std::result::Result<(), DiskError> {
+        self.0.client.flush().await.map_err(Self::explain)
     }
 }
 

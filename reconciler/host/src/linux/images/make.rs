@@ -6,6 +6,8 @@
 //!
 //! The headers of these files are written by the QEMUs of guests. `qemu-img` therefore gets the whole chain by name, follows no
 //! name in a header, and can open no other file. The files below a snapshot never change, so the work can be repeated.
+//!
+//! A snapshot in Ceph is raw data. `qemu-img` reads it with the rights of the agent, which has the key of Ceph.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -14,18 +16,39 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use berth_qemu::machine::{Backing, Format};
-use berth_qemu::process::{Filter, FilterError};
+use berth_qemu::process::{Filter, FilterError, RunAs};
 use sha2::{Digest, Sha256};
 
 use super::super::files::{self, blocking, failed};
 use super::super::layout::{IMAGE_LINKS, Layout, check_name};
-use super::super::qemu_img::{CONVERT_MEMORY, QEMU_IMG, block_node, linked, no_space, paths, text};
+use super::super::qemu_img::{CONVERT_MEMORY, DiskNode, QEMU_IMG, block_node, linked, no_space, paths, text};
 use super::unpack::TIME;
 use super::{LinuxImages, Result};
 use crate::{DownloadLimits, Encoding, ImageFacts, ImageSource, NewImage, SystemError};
 
 const MAKING: &str = ".making-";
 const BLOCK: usize = 1 << 20;
+/// The memory of `qemu-img` with the threads and caches of Ceph's library.
+const MEMORY_FOR_CEPH: u64 = 4 << 30;
+
+/// The data of a snapshot.
+#[derive(Debug)]
+pub(in super::super) enum SnapshotContent {
+    /// In a chain of files, the first of which is that of the snapshot.
+    Files(Backing),
+    Ceph {
+        disk: DiskNode,
+        /// The bytes that have data.
+        bytes: u64,
+    },
+}
+
+/// The data as `qemu-img` opens it, and with which rights.
+struct Input {
+    disk: DiskNode,
+    user: Option<RunAs>,
+    memory: u64,
+}
 
 impl ImageSource {
     /// The image as a source with this digest, for comparisons and messages.
@@ -67,11 +90,11 @@ impl LinuxImages {
         blocking(move || cache.made(&new)).await
     }
 
-    /// Makes the image from this chain of files, the first of which is that of the snapshot.
+    /// Makes the image from the data of the snapshot.
     pub(in super::super) async fn make(
         self: &Arc<Self>,
         new: &NewImage,
-        chain: Backing,
+        data: SnapshotContent,
     ) -> Result<ImageFacts> {
         check_name("uid", &new.uid)?;
         let layout = self.cache.layout().clone();
@@ -82,14 +105,18 @@ impl LinuxImages {
         let (output, links, user) = (making.output.clone(), making.links.clone(), self.unpacker.user);
         let prepared = blocking(move || {
             files::remove_if_there(&output).map_err(failed("remove", &output))?;
-            files::check_space(&output, most(&chain)?)?;
-            match &user {
-                Some(user) => linked(&layout, &links, &chain, user),
-                None => Ok(chain),
-            }
+            files::check_space(&output, most(&data)?)?;
+            let chain = match (data, &user) {
+                (SnapshotContent::Ceph { disk, .. }, _) => {
+                    return Ok(Input { disk, user: None, memory: MEMORY_FOR_CEPH });
+                }
+                (SnapshotContent::Files(chain), Some(user)) => linked(&layout, &links, &chain, user)?,
+                (SnapshotContent::Files(chain), None) => chain,
+            };
+            let disk = DiskNode { node: block_node(&chain, "auto"), files: paths(&chain) };
+            Ok::<_, SystemError>(Input { disk, user, memory: CONVERT_MEMORY })
         });
-        let chain = prepared.await?;
-        self.convert_chain(new, &chain, &making.output).await?;
+        self.convert_data(new, prepared.await?, &making.output).await?;
         let (cache, new) = (self.cache.clone(), new.clone());
         // The unfinished file stays until this has ended, also when the caller does not wait for it.
         let facts = blocking(move || {
@@ -102,23 +129,23 @@ impl LinuxImages {
         Ok(facts)
     }
 
-    async fn convert_chain(&self, new: &NewImage, chain: &Backing, output: &Path) -> Result<()> {
-        let mut inputs = paths(chain);
-        let input = inputs.remove(0);
-        let source = format!("json:{}", block_node(chain, "auto"));
+    async fn convert_data(&self, new: &NewImage, from: Input, output: &Path) -> Result<()> {
+        let Input { disk: DiskNode { node, mut files }, user, memory } = from;
+        let input = files.remove(0);
+        let source = format!("json:{node}");
         let target = format!("file:{}", text(output));
         let filter = Filter {
             program: QEMU_IMG.find()?,
             args: ["convert", "-O", "qcow2", &source, &target].map(str::to_owned).to_vec(),
             input,
-            further: inputs,
+            further: files,
             output: Some(output.to_owned()),
             changed: Vec::new(),
             lock: None,
             key: None,
-            user: self.unpacker.user,
+            user,
             max_bytes: self.max_bytes,
-            memory: CONVERT_MEMORY,
+            memory,
             time: TIME,
         };
         filter.run().await.map_err(|error| explain(new, output, error))
@@ -126,7 +153,11 @@ impl LinuxImages {
 }
 
 /// The most bytes that the result has: what the files of the chain take.
-fn most(chain: &Backing) -> Result<u64> {
+fn most(data: &SnapshotContent) -> Result<u64> {
+    let chain = match data {
+        SnapshotContent::Files(chain) => chain,
+        SnapshotContent::Ceph { bytes, .. } => return Ok(*bytes),
+    };
     let mut bytes = 0_u64;
     for path in paths(chain) {
         let metadata = fs::metadata(&path).map_err(failed("look at", &path))?;

@@ -43,6 +43,9 @@ const REPLACED: [&str; 6] = [
     "rbd_blocklist_expire_seconds",
 ];
 
+/// A version of Ceph: `16.2.15`.
+pub(super) type Version = [u32; 3];
+
 /// A way to a cluster.
 #[derive(Debug)]
 pub(super) struct Client {
@@ -60,6 +63,10 @@ impl Client {
 
     pub(super) fn conf(&self) -> PathBuf {
         self.folder.join(CONF)
+    }
+
+    pub(super) fn keyring(&self) -> PathBuf {
+        self.folder.join(KEYRING)
     }
 
     pub(super) fn user(&self) -> &str {
@@ -86,6 +93,12 @@ impl Client {
     /// Runs `ceph`. A non-zero exit is not an error here.
     pub(super) async fn ceph(&self, args: &[&str]) -> Result<Output> {
         self.run(&CEPH, args, 2 * PATIENCE).await
+    }
+
+    /// Returns the version of Ceph's programs and libraries on this host. None: it is not understood.
+    pub(super) async fn version() -> Result<Option<Version>> {
+        let done = RBD.run(&["--version"], Vec::new()).await?;
+        Ok(version_of(&String::from_utf8_lossy(&done.stdout)))
     }
 
     async fn run(&self, program: &Program, args: &[&str], limit: Duration) -> Result<Output> {
@@ -218,6 +231,16 @@ fn key_of(keyring: &str, user: &str) -> Option<String> {
     Some(format!("{header}\n\tkey = {key}\n"))
 }
 
+/// Returns the version in a line such as `ceph version 16.2.15 (618f440892) pacific (stable)`.
+fn version_of(line: &str) -> Option<Version> {
+    let mut words = line.split_whitespace().skip_while(|word| *word != "version").skip(1);
+    let mut numbers = words.next()?.split('.').map(|part| {
+        let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+        part[..digits].parse::<u32>().ok()
+    });
+    Some([numbers.next()??, numbers.next()??, numbers.next()??])
+}
+
 /// Whether a program did not reach the pool, so that it is not known what there is.
 fn is_unreachable(stderr: &str) -> bool {
     let signs = [
@@ -268,6 +291,16 @@ mod tests {
         assert_eq!(key_of(keyring, "berth").as_deref(), Some("[client.berth]\n\tkey = BBB==\n"));
         assert_eq!(key_of(keyring, "other"), None);
         assert_eq!(key_of("[client.berth]\n[client.admin]\nkey = AAA=\n", "berth"), None);
+    }
+
+    #[test]
+    fn the_version_of_ceph_is_read() {
+        let line = "ceph version 16.2.15 (618f440892089921c3e944a991122ddc44e60516) pacific (stable)\n";
+        assert_eq!(version_of(line), Some([16, 2, 15]));
+        assert_eq!(version_of("ceph version 19.2.0-1ubuntu (x) squid (rc)"), Some([19, 2, 0]));
+        for other in ["", "ceph version", "ceph version Development (no_version)", "ceph version 16.2"] {
+            assert_eq!(version_of(other), None, "{other:?}");
+        }
     }
 
     #[test]

@@ -38,6 +38,7 @@ impl RbdPool {
         let note = Note { host: self.host(), complete: true, ..note };
         self.set_meta(&image, &note.text()).await?;
         self.fence(&image, &new.id).await?;
+        self.note_left_snapshots(&new.id).await?;
         self.write_note(&note).await?;
         tracing::info!(volume = new.id, host = new.from, "volume taken from another host");
         self.volume(&new.id).await?.ok_or_else(lost)

@@ -144,6 +144,7 @@ impl RbdPool {
             source: format!("json:{}", block_node(&file, "auto")),
             inputs: vec![path],
             output: None,
+            read_only: true,
             socket: socket.clone(),
             user: self.tools_user,
             max_bytes: MESSAGES,

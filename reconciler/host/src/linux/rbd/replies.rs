@@ -1,6 +1,7 @@
 //! Replies of `rbd` and `ceph`, which are not trusted: a server may be of any version.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -49,15 +50,62 @@ pub(super) fn sizes(reply: &[u8]) -> Result<BTreeMap<String, u64>> {
     Ok(images.map(|of| (of.image, of.size)).collect())
 }
 
-/// Returns the snapshots of an image and their sizes, from `rbd snap ls`.
-pub(super) fn snapshot_sizes(reply: &[u8]) -> Result<BTreeMap<String, u64>> {
+/// A snapshot of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Snapshot {
+    /// A later one has a greater number.
+    pub(super) number: u64,
+    pub(super) size: u64,
+}
+
+/// Returns the snapshots of an image by name, from `rbd snap ls`.
+pub(super) fn snapshots(reply: &[u8]) -> Result<BTreeMap<String, Snapshot>> {
     #[derive(Deserialize)]
-    struct Snapshot {
+    struct Listed {
+        id: u64,
         name: String,
         size: u64,
     }
-    let snapshots: Vec<Snapshot> = parse(reply)?;
-    Ok(snapshots.into_iter().map(|of| (of.name, of.size)).collect())
+    let listed: Vec<Listed> = parse(reply)?;
+    Ok(listed.into_iter().map(|of| (of.name, Snapshot { number: of.id, size: of.size })).collect())
+}
+
+/// A part of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) range: Range<u64>,
+    /// False: it reads as zeros.
+    pub(super) has_data: bool,
+}
+
+/// Returns the parts of an image that have data, or that differ from an earlier snapshot, from `rbd diff`.
+pub(super) fn parts(reply: &[u8]) -> Result<Vec<Part>> {
+    #[derive(Deserialize)]
+    struct Extent {
+        offset: u64,
+        length: u64,
+        exists: serde_json::Value,
+    }
+    let extents: Vec<Extent> = parse(reply)?;
+    let part = |of: Extent| -> Result<Part> {
+        let end = of.offset.checked_add(of.length);
+        let end = end.ok_or_else(|| "a part of an image that has no end".to_owned())?;
+        Ok(Part { range: of.offset..end, has_data: of.exists == "true" || of.exists == true })
+    };
+    extents.into_iter().map(part).collect()
+}
+
+/// Whether Ceph knows which objects of a snapshot were written, from `rbd info`.
+pub(super) fn has_fast_diff(reply: &[u8]) -> Result<bool> {
+    #[derive(Deserialize)]
+    struct Info {
+        features: Vec<String>,
+        #[serde(default)]
+        flags: Vec<String>,
+    }
+    let info: Info = parse(reply)?;
+    // The flags are those of a state that is not valid.
+    Ok(info.flags.is_empty() && info.features.iter().any(|feature| feature == "fast-diff"))
 }
 
 /// Whether an image has a protected snapshot of this name, from `rbd snap ls`.
@@ -148,10 +196,11 @@ mod tests {
         let listed = br#"[{"image":"a","id":"1","size":5,"format":2},{"image":"a","id":"1","snapshot":"base","size":4,"format":2,
             "protected":"true"}]"#;
         assert_eq!(sizes(listed), Ok(BTreeMap::from([("a".to_owned(), 5)])));
-        let snapshots = br#"[{"id":4,"name":"base","size":1099511627776,"protected":"true","timestamp":"Sat Nov 28 18:21:30 2026"}]"#;
-        assert_eq!(is_protected(snapshots, "base"), Ok(true));
-        assert_eq!(snapshot_sizes(snapshots), Ok(BTreeMap::from([("base".to_owned(), 1 << 40)])));
-        assert_eq!(is_protected(snapshots, "other"), Ok(false));
+        let with_base = br#"[{"id":4,"name":"base","size":1099511627776,"protected":"true","timestamp":"Sat Nov 28 18:21:30 2026"}]"#;
+        assert_eq!(is_protected(with_base, "base"), Ok(true));
+        let base = Snapshot { number: 4, size: 1 << 40 };
+        assert_eq!(snapshots(with_base), Ok(BTreeMap::from([("base".to_owned(), base)])));
+        assert_eq!(is_protected(with_base, "other"), Ok(false));
         assert_eq!(is_protected(br#"[{"name":"base","protected":"false"}]"#, "base"), Ok(false));
         let locks = br#"[{"id":"auto 94107","locker":"client.4123","address":"10.0.0.1:0/3114482"}]"#;
         let found = lockers(locks).expect("read");
@@ -167,6 +216,20 @@ mod tests {
         let status = br#"{"watchers":[{"address":"10.0.0.1:0/3114482","client":4123,"cookie":1}]}"#;
         assert_eq!(watchers(status), Ok(vec!["10.0.0.1:0/3114482".to_owned()]));
         assert_eq!(watchers(br#"{"watchers":[]}"#), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn the_parts_of_a_snapshot_are_read_only_if_their_state_is_valid() {
+        let diff = br#"[{"offset":0,"length":4194304,"exists":"true"},{"offset":8388608,"length":4194304,"exists":"false"}]"#;
+        let part = |from: u64, has_data| Part { range: from << 20..(from + 4) << 20, has_data };
+        assert_eq!(parts(diff), Ok(vec![part(0, true), part(8, false)]));
+        assert_eq!(parts(b"[]"), Ok(Vec::new()));
+        let endless = br#"[{"offset":18446744073709551615,"length":1,"exists":"true"}]"#;
+        assert!(parts(endless).is_err() && parts(b"").is_err());
+        assert_eq!(has_fast_diff(br#"{"features":["layering","fast-diff"],"flags":[]}"#), Ok(true));
+        let invalid = br#"{"features":["fast-diff"],"flags":["object map invalid","fast diff invalid"]}"#;
+        assert_eq!(has_fast_diff(invalid), Ok(false));
+        assert_eq!(has_fast_diff(br#"{"features":["layering"],"flags":[]}"#), Ok(false));
     }
 
     #[test]

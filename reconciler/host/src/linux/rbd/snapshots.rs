@@ -7,7 +7,10 @@
 //!
 //! The snapshot of the image has the identity of the snapshot as its name. One that was begun and not finished may be of another moment than
 //! the others of its VM: a later call removes it, and all are taken anew. One that was taken and is deleted stays, without an owner, while
-//! disks are clones of it.
+//! disks are clones of it, and while a backup, an Image or a copy is being made from it.
+//!
+//! A snapshot for a copy or an Image has no owner from the start. It goes once that is made, or ten minutes after it was begun if nothing
+//! needs it then. A host that takes a volume from another one notes those that the other one has left, and removes them in the same way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -23,14 +26,18 @@ use super::super::program::Output;
 use super::client::{Client, LOCKED_FOR, is_absent};
 use super::volumes::damaged;
 use super::{RbdPool, Result, locked, replies};
-use crate::{MOST_SNAPSHOTS, NewSnapshot, SnapshotFacts, SystemError, Taken, VolumeFacts, VolumeOwner};
+use crate::{
+    MOST_SNAPSHOTS, NewSnapshot, Restored, SnapshotFacts, SystemError, Taken, VolumeFacts, VolumeOwner,
+};
 
 /// How often it is looked whether snapshots of which disks were clones can go.
 const COLLECT_EVERY: Duration = Duration::from_secs(60);
-/// How long the snapshot for a copy waits for the copy.
-const COPY_WITHIN: SignedDuration = SignedDuration::from_secs(600);
+/// How long the snapshot for a copy or an Image waits for that.
+const MADE_WITHIN: SignedDuration = SignedDuration::from_secs(600);
 /// The beginning of the identity of a snapshot that is taken for a copy. The rest is the identity of the copy's volume.
 const FOR_COPY: &str = "c-";
+/// The beginning of the identity of a snapshot that is taken for an Image.
+const FOR_IMAGE: &str = "i-";
 
 /// The note of a snapshot: a file of the host that has the volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,13 +52,21 @@ pub(super) struct SnapshotNote {
     pub(super) begun: Timestamp,
     /// None: it is not finished.
     pub(super) taken: Option<Taken>,
+    /// The last restore of the volume before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) restored: Option<Restored>,
 }
 
 impl SnapshotNote {
-    /// Whether a copy is still to be made from it. `is_made`: whether the copy is.
-    fn awaits_copy(&self, now: Timestamp, is_made: bool) -> bool {
-        self.id.starts_with(FOR_COPY) && !is_made && now.duration_since(self.begun) < COPY_WITHIN
+    /// Whether something may still be made from it. `is_made`: whether the copy is.
+    fn awaits_use(&self, now: Timestamp, is_made: bool) -> bool {
+        is_for_use(&self.id) && !is_made && now.duration_since(self.begun) < MADE_WITHIN
     }
+}
+
+/// Whether a snapshot of this identity is taken for a copy or an Image, and no object names it.
+fn is_for_use(id: &str) -> bool {
+    id.starts_with(FOR_COPY) || id.starts_with(FOR_IMAGE)
 }
 
 /// A snapshot that is being begun with others.
@@ -115,7 +130,8 @@ impl RbdPool {
                     self.must(&["snap", "rm", "--no-progress", &spec], LOCKED_FOR).await?;
                 }
             }
-            self.write_snapshot_note(&SnapshotNote { begun: Timestamp::now(), ..note.clone() }).await?;
+            let (begun_at, restored) = (Timestamp::now(), volume.restores.last().cloned());
+            self.write_snapshot_note(&SnapshotNote { begun: begun_at, restored, ..note.clone() }).await?;
             begun.push(VolumeFacts { pending_snapshot: Some(note.id), ..volume });
         }
         Ok(begun)
@@ -124,13 +140,6 @@ impl RbdPool {
     /// Reads what there is of a snapshot, and checks that it can be begun or continued.
     async fn part(&self, new: &NewSnapshot) -> Result<Part> {
         check_name("snapshot", &new.id)?;
-        if new.owner.is_none() && !new.id.starts_with(FOR_COPY) {
-            return Err(SystemError::Invalid {
-                what: "storage pool",
-                value: new.pool.clone(),
-                why: "no images are made of disks in a pool of type RBD",
-            });
-        }
         let volume = self.volume(&new.volume).await?;
         let volume = volume.ok_or_else(|| SystemError::VolumeLost { id: new.volume.clone() })?;
         if volume.restoring {
@@ -156,6 +165,7 @@ impl RbdPool {
                     owner: new.owner.clone(),
                     begun: Timestamp::now(),
                     taken: None,
+                    restored: None,
                 }
             }
         };
@@ -199,7 +209,49 @@ impl RbdPool {
         let Some(note) = self.snapshot_note(id).await? else { return Ok(()) };
         let note = SnapshotNote { owner: None, ..note };
         self.write_snapshot_note(&note).await?;
-        self.remove_snapshot(&note).await
+        match self.is_kept(id) {
+            true => Ok(()),
+            false => self.remove_snapshot(&note).await,
+        }
+    }
+
+    /// Takes over which snapshots something is still to be made from.
+    pub(super) fn keep_snapshots(&self, kept: &BTreeSet<String>) {
+        *locked(&self.kept) = Some(kept.clone());
+    }
+
+    /// Whether something is to be made from a snapshot, as far as it is known: a process that has just started does not know it.
+    fn is_kept(&self, id: &str) -> bool {
+        locked(&self.kept).as_ref().is_none_or(|kept| kept.contains(id))
+    }
+
+    /// Removes a snapshot that was taken for an Image, which is made. If that fails, it is tried again with all others that nothing needs.
+    pub(in super::super) async fn image_is_made(&self, id: &str) {
+        if let Err(error) = self.remove_for_image(id).await {
+            tracing::warn!(
+                snapshot = id,
+                error = error.chain(),
+                "snapshot for an image not deleted from Ceph"
+            );
+        }
+    }
+
+    async fn remove_for_image(&self, id: &str) -> Result<()> {
+        let note = self.snapshot_note(id).await?.filter(|note| note.owner.is_none());
+        match note.filter(|note| note.id.starts_with(FOR_IMAGE)) {
+            Some(note) => self.remove_snapshot(&note).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Notes the snapshots that the former host of a volume has taken for copies and Images, and not removed.
+    pub(super) async fn note_left_snapshots(&self, volume: &str) -> Result<()> {
+        for id in self.snapshot_sizes(volume).await?.into_keys() {
+            if is_name(&id) && is_for_use(&id) && self.snapshot_note(&id).await?.is_none() {
+                self.write_snapshot_note(&left(volume, id)).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Removes a snapshot that no object names, unless disks are clones of it or one is being restored from it: then it stays until later.
@@ -249,12 +301,15 @@ impl RbdPool {
 
     async fn collect_one(&self, note: &SnapshotNote) -> Result<()> {
         self.finish_in_trash(&note.volume_id).await?;
+        if self.is_kept(&note.id) {
+            return Ok(());
+        }
         let copy = match note.id.strip_prefix(FOR_COPY).filter(|copy| is_name(copy)) {
             Some(copy) => self.note(copy).await?,
             None => None,
         };
         let is_made = copy.is_some_and(|copy| !copy.is_unfinished());
-        match note.awaits_copy(Timestamp::now(), is_made) {
+        match note.awaits_use(Timestamp::now(), is_made) {
             true => Ok(()),
             false => self.remove_snapshot(note).await,
         }
@@ -289,7 +344,10 @@ impl RbdPool {
         let spec = self.spec(&Self::name_of(volume));
         let reply = self.rbd(&["snap", "ls", "--format", "json", &spec]).await?;
         match reply.ok {
-            true => replies::snapshot_sizes(&reply.stdout).map_err(Self::not_understood),
+            true => {
+                let found = replies::snapshots(&reply.stdout).map_err(Self::not_understood)?;
+                Ok(found.into_iter().map(|(id, of)| (id, of.size)).collect())
+            }
             false if is_absent(&reply) => Ok(BTreeMap::new()),
             false => Err(Client::failed(&reply)),
         }
@@ -335,6 +393,12 @@ impl RbdPool {
     }
 }
 
+/// The note of a snapshot that another host has left. It may be new.
+fn left(volume: &str, id: String) -> SnapshotNote {
+    let (volume_id, begun) = (volume.to_owned(), Timestamp::now());
+    SnapshotNote { id, volume_id, owner: None, begun, taken: None, restored: None }
+}
+
 /// Whether `rbd` has refused it since disks are clones of the snapshot.
 fn is_busy(output: &Output) -> bool {
     !output.ok && (output.stderr.contains("(16)") || output.stderr.contains("is protected from removal"))
@@ -348,16 +412,39 @@ mod tests {
 
     fn note(id: &str) -> SnapshotNote {
         let begun = Timestamp::UNIX_EPOCH;
-        SnapshotNote { id: id.to_owned(), volume_id: "v-1".to_owned(), owner: None, begun, taken: None }
+        let (id, volume_id) = (id.to_owned(), "v-1".to_owned());
+        SnapshotNote { id, volume_id, owner: None, begun, taken: None, restored: None }
     }
 
     #[test]
-    fn the_snapshot_for_a_copy_waits_for_it_for_a_while() {
+    fn the_snapshot_for_a_copy_or_an_image_waits_for_it_for_a_while() {
         let after = |seconds| Timestamp::from_second(seconds).expect("a moment");
-        assert!(note("c-v-2").awaits_copy(after(599), false));
-        assert!(!note("c-v-2").awaits_copy(after(600), false));
-        assert!(!note("c-v-2").awaits_copy(after(1), true), "the copy is made");
-        assert!(!note("s-1").awaits_copy(after(1), false), "its object is deleted");
+        for id in ["c-v-2", "i-u"] {
+            assert!(note(id).awaits_use(after(599), false));
+            assert!(!note(id).awaits_use(after(600), false));
+        }
+        assert!(!note("c-v-2").awaits_use(after(1), true), "the copy is made");
+        assert!(!note("s-1").awaits_use(after(1), false), "its object is deleted");
+        assert!(left("v-1", "i-u".to_owned()).awaits_use(Timestamp::now(), false), "its host may be there");
+    }
+
+    #[test]
+    fn no_snapshot_is_removed_until_it_is_known_from_which_something_is_made() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mapping: RbdPoolMapping = "fast=vms".parse().expect("a mapping");
+        let pool = RbdPool::new(&Layout::new(folder.path()), mapping, CephAccess::default(), None);
+        assert!(pool.is_kept("s-1"), "the agent has just started");
+        pool.keep_snapshots(&BTreeSet::from(["s-1".to_owned()]));
+        assert!(pool.is_kept("s-1") && !pool.is_kept("s-2"));
+        pool.keep_snapshots(&BTreeSet::new());
+        assert!(!pool.is_kept("s-1"), "the backup is made");
+    }
+
+    #[test]
+    fn notes_of_the_former_release_are_read() {
+        let text =
+            r#"{"id":"s-1","volumeID":"v-1","owner":null,"begun":"1970-01-01T00:00:00Z","taken":null}"#;
+        assert_eq!(serde_json::from_str::<SnapshotNote>(text).expect("read"), note("s-1"));
     }
 
     #[test]

@@ -71,10 +71,7 @@ impl RbdPool {
         let least = source.as_ref().map(|source| source.size).or(base.map(|base| base.virtual_size));
         let size = wanted_size(new, least)?;
         let lost = || SystemError::VolumeLost { id: new.id.clone() };
-        let Some(_alone) = self.alone(&new.id) else {
-            let detail = "it is being made, or what an earlier attempt has left is being removed";
-            return Err(SystemError::VolumeBusy { id: new.id.clone(), detail });
-        };
+        let _alone = self.alone(&new.id).ok_or_else(|| being_made(&new.id))?;
         match self.note(&new.id).await? {
             Some(note) if note.deleted_at.is_some() => {
                 return Err(damaged(&new.id, "it is in the trash: it has to be restored, not made again"));
@@ -438,7 +435,7 @@ impl RbdPool {
 /// Checks that a volume is one that pools of Ceph have.
 ///
 /// *Errors*: [`SystemError::Invalid`].
-fn check_plain(new: &NewVolume) -> Result<()> {
+pub(super) fn check_plain(new: &NewVolume) -> Result<()> {
     let refusals = [
         (new.encryption.is_some(), "a pool of type RBD has no encrypted disks: encrypt the OSDs of Ceph"),
         (new.file.is_some(), "a pool of type RBD takes over no files: make an Image of the file"),
@@ -454,6 +451,11 @@ fn check_plain(new: &NewVolume) -> Result<()> {
 /// Time in the trash by the trash's clock, which begins anew if it is lost.
 fn rested(note: &Note, clock: u64) -> Duration {
     Duration::from_secs(note.deleted_after.map_or(0, |after| clock.saturating_sub(after)))
+}
+
+pub(super) fn being_made(id: &str) -> SystemError {
+    let detail = "it is being made, or what an earlier attempt has left is being removed";
+    SystemError::VolumeBusy { id: id.to_owned(), detail }
 }
 
 pub(super) fn damaged(id: &str, detail: &str) -> SystemError {

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use ipnet::IpNet;
 
 use crate::linux::LinuxSystem;
+use crate::linux::images::SnapshotContent;
 use crate::{
     ChecksumSource, Credentials, ImageFacts, ImageFile, ImageSource, Images, NewImage, Progress, RemoteImage,
     ResolvedImage, Result, SystemError,
@@ -44,10 +45,16 @@ impl Images for LinuxSystem {
         if let Some(made) = self.images.made(new).await? {
             return Ok(made);
         }
-        self.rbd.refuse(&new.pool, "no images are made of disks in a pool of type RBD")?;
+        if let Some(rbd) = self.rbd.get(&new.pool) {
+            let (facts, disk) = rbd.snapshot_node(&new.snapshot).await?;
+            let bytes = rbd.data_bytes(&facts.volume, &facts.id).await?;
+            let made = self.images.make(new, SnapshotContent::Ceph { disk, bytes }).await?;
+            rbd.image_is_made(&new.snapshot).await;
+            return Ok(made);
+        }
         let (pool, snapshot) = (new.pool.clone(), new.snapshot.clone());
         let chain = self.on_pool(&new.pool, move |v| v.chain_of_snapshot(&pool, &snapshot)).await?;
-        self.images.make(new, chain).await
+        self.images.make(new, SnapshotContent::Files(chain)).await
     }
 
     async fn uploaded(&self, source: &ImageSource, size: u64) -> Result<u64> {

@@ -339,6 +339,10 @@ impl Volumes for LinuxSystem {
         self.on_pool(pool, move |v| v.delete_snapshot(&of_pool, &id)).await
     }
 
+    fn keep_snapshots(&self, kept: &BTreeSet<String>) {
+        self.rbd.keep_snapshots(kept);
+    }
+
     async fn merge_snapshots(&self, kept: &BTreeSet<String>) -> Result<Option<Merged>> {
         let kept = kept.clone();
         let Some(merge) = self.on_all_pools(move |v| v.begin_merge(&kept)).await? else { return Ok(None) };

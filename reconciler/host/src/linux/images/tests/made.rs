@@ -63,7 +63,10 @@ impl Disk {
         let new = new(uid, snapshot);
         match images.made(&new).await? {
             Some(facts) => Ok(facts),
-            None => images.make(&new, self.volumes.chain_of_snapshot("default", snapshot)?).await,
+            None => {
+                let chain = self.volumes.chain_of_snapshot("default", snapshot)?;
+                images.make(&new, SnapshotContent::Files(chain)).await
+            }
         }
     }
 

@@ -1,0 +1,101 @@
+//! The data of images and snapshots, as QEMU's programs read and write it.
+//!
+//! They run with the rights of the agent: they have the key of Ceph, and read no format from the data of guests. As other programs of QEMU
+//! they can open no other files.
+
+use std::fs;
+use std::path::PathBuf;
+
+use berth_qemu::process::end_nbd_servers;
+use serde_json::json;
+
+use super::super::files::{self, failed};
+use super::super::layout::Layout;
+use super::super::qemu_img::DiskNode;
+use super::{RbdPool, Result, folder_of};
+use crate::SnapshotFacts;
+
+/// The beginning of the names of the folders with sockets, beside those of the pools, which have no such names.
+const WORK: &str = ".work-";
+
+impl RbdPool {
+    /// Returns a snapshot that is taken, and how its data is read.
+    ///
+    /// *Errors*: [`SystemError::SnapshotLost`](crate::SystemError::SnapshotLost), [`SystemError::PoolAway`](crate::SystemError::PoolAway).
+    pub(in super::super) async fn snapshot_node(&self, id: &str) -> Result<(SnapshotFacts, DiskNode)> {
+        let facts = self.finished(id).await?;
+        let node = self.node(&Self::name_of(&facts.volume), Some(id));
+        Ok((facts, node))
+    }
+
+    pub(super) fn node(&self, image: &str, snapshot: Option<&str>) -> DiskNode {
+        let mut file = self.image(image).node();
+        if let Some(snapshot) = snapshot {
+            file["snapshot"] = json!(snapshot);
+        }
+        DiskNode {
+            node: json!({"driver": "raw", "file": file}),
+            files: vec![self.client.conf(), self.client.keyring()],
+        }
+    }
+
+    /// The folder of a work with this name.
+    pub(in super::super) fn work_folder(&self, name: &str) -> PathBuf {
+        self.sockets.with_file_name(format!("{WORK}{name}"))
+    }
+}
+
+/// Removes the folders of processes that have ended, and ends the programs that they have left: one agent acts on a state directory.
+/// Blocking.
+pub(super) fn forget_work(layout: &Layout) -> Result<()> {
+    let folder = folder_of(layout);
+    let folder = std::path::absolute(&folder).unwrap_or(folder);
+    for name in files::names(&folder)?.iter().filter(|name| name.starts_with(WORK)) {
+        let path = folder.join(name);
+        // A program that stays has an image open, which cannot be deleted then.
+        if let Err(error) = end_nbd_servers(&path) {
+            tracing::warn!(folder = name, %error, "programs of ended work not looked for");
+        }
+        fs::remove_dir_all(&path).map_err(failed("remove", &path))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::{CephAccess, RbdPoolMapping};
+
+    #[test]
+    fn a_snapshot_is_read_as_raw_data_with_the_key_in_a_file() {
+        let mapping: RbdPoolMapping = "fast=vms/site".parse().expect("a mapping");
+        let pool = RbdPool::new(&Layout::new("/state"), mapping, CephAccess::default(), None);
+        let DiskNode { node, files } = pool.node("berth-v-1", Some("s-1"));
+        let image = json!({
+            "driver": "rbd", "pool": "vms", "namespace": "site", "image": "berth-v-1", "snapshot": "s-1", "user": "berth",
+            "conf": "/state/rbd/fast/ceph.conf",
+        });
+        assert_eq!(node, json!({"driver": "raw", "file": image}));
+        let own = ["ceph.conf", "keyring"].map(|name| Path::new("/state/rbd/fast").join(name));
+        assert_eq!(files, own);
+        assert!(pool.node("berth-v-1", None).node["file"]["snapshot"].is_null());
+        assert_eq!(pool.work_folder("7-1"), Path::new("/state/rbd/.work-7-1"));
+    }
+
+    #[test]
+    fn the_folders_of_ended_work_are_removed_and_those_of_pools_are_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let layout = Layout::new(folder.path());
+        let place = folder_of(&layout);
+        for name in [".work-7-1/nbd", "fast", ".import-fast"] {
+            fs::create_dir_all(place.join(name)).expect("made");
+        }
+        forget_work(&layout).expect("removed");
+        let mut left = files::names(&place).expect("listed");
+        left.sort();
+        assert_eq!(left, [".import-fast", "fast"]);
+        forget_work(&Layout::new(folder.path().join("none"))).expect("there is none");
+    }
+}
