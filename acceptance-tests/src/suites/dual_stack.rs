@@ -135,6 +135,7 @@ fn check(platform: &Platform, project: &Project, variables: &Value) -> Result<()
     for who in ["fd00:60::77", WEB, "fd00:61::3"] {
         ensure!(heard(who)? == "no", "it is heard as {who}");
     }
+    ensure!(heard("fd00:60::100")? == "yes", "it is not heard as the further address that it is allowed");
     http::get(platform.namespace(), &format!("[{WEB}]:80"), "/", SOON)?;
 
     // Live: a group that allows all, and a way out, which is a default route.

@@ -45,13 +45,18 @@ resource "berth_vm" "web" {
 }
 
 resource "berth_vm" "client" {
-  name               = "dual-client"
-  cpus               = 1
-  memory             = "512Mi"
-  disks              = [{ name = "dual-client-root", boot = true, template = { image = berth_image.system.name, size = "4Gi" } }]
-  network_interfaces = [{ network = berth_network.app.name }]
-  bootstrap          = { user_data = var.user_data["client"] }
-  wait_for           = "guest"
+  name   = "dual-client"
+  cpus   = 1
+  memory = "512Mi"
+  disks  = [{ name = "dual-client-root", boot = true, template = { image = berth_image.system.name, size = "4Gi" } }]
+
+  network_interfaces = [{
+    network = berth_network.app.name
+    # An address that it may take beside its own, for example one that two VMs share by VRRP.
+    allowed_addresses = ["fd00:60::100/128"]
+  }]
+  bootstrap = { user_data = var.user_data["client"] }
+  wait_for  = "guest"
 }
 
 output "addresses" {

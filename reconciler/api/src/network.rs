@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{BridgeSpec, Conditions, ObjectUser, ResourceName, WireguardPeer};
 
-pub use ipv6::{Ipv6Spec, ipv6_at};
+pub use ipv6::{Ipv6Spec, ipv6_at, ipv6_of_mac};
 
 /// A network, of IPv4, of IPv6 or of both. The VMs of an `Overlay` reach each other and, as `egress` declares, the outside; those of a
 /// `Bridge` are machines of the network that the bridge is on.

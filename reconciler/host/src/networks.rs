@@ -409,12 +409,11 @@ impl Firewall {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortException {
     pub tap: String,
-    /// Of IPv6, all addresses or none.
     pub ranges: Vec<IpNet>,
     /// Lower case.
     pub macs: Vec<String>,
-    /// The address that is never among the ranges, if there is one.
-    pub gateway: Option<Ipv4Addr>,
+    /// The addresses that are never among the ranges.
+    pub gateways: Vec<IpAddr>,
 }
 
 /// Ceilings for the traffic of a tap. Packets above them are dropped.

@@ -36,7 +36,7 @@ fn a_guest_answers_for_the_addresses_it_is_allowed_and_for_no_others() {
             tap: port(5).tap,
             ranges: vec![range.parse().expect("a range")],
             macs: vec!["00:00:5e:00:01:0a".into()],
-            gateway: Some(Ipv4Addr::new(10, 77, 0, 1)),
+            gateways: vec![Ipv4Addr::new(10, 77, 0, 1).into()],
         };
         f.networks.apply_firewall(&with(vec![exception("10.77.0.100/32")])).await.expect("rules");
         f.networks.ensure(&network(BRIDGE, "10.77.0.0/24", Vec::new())).await.expect("made");

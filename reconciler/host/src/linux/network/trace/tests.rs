@@ -104,7 +104,7 @@ fn firewall(egress: Egress) -> Firewall {
             tap: tap(3),
             ranges: vec!["10.77.0.100/32".parse().expect("a range")],
             macs: Vec::new(),
-            gateway: Some("10.77.0.1".parse().expect("an address")),
+            gateways: vec!["10.77.0.1".parse().expect("an address")],
         }],
         limits: vec![PortLimits { tap: tap(4), ingress: limits, egress: limits }],
         marks: vec![PortMark { tap: tap(4), dscp: 46 }],
