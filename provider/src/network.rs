@@ -2,10 +2,10 @@
 
 mod addresses;
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use async_trait::async_trait;
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -37,8 +37,8 @@ fn routes() -> Field {
         Field::spec("name", Shape::Text(Form::Name)).presence(Presence::Numbered("route")).text(
             "Name of the route within the list, for people. Default `route0`, `route1`, … by position.",
         ),
-        Field::spec("to", Shape::Text(Form::Ipv4Range)).required(),
-        Field::spec("via", Shape::Text(Form::Ipv4)).required(),
+        Field::spec("to", Shape::Text(Form::IpRange)).required(),
+        Field::spec("via", Shape::Text(Form::Ip)).required(),
     ];
     Field::spec("routes", Shape::Keyed(fields))
 }
@@ -134,6 +134,7 @@ impl ResourceKind for Network {
                 change.effect = Effect::Live;
             }
         }
+        warn_of_ipv6_routes(change);
     }
 
     async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
@@ -339,10 +340,9 @@ pub(crate) fn check_search_domains(domains: &Value, at: &AttributePath) -> Vec<D
     found
 }
 
-/// Refuses routes by an address outside of the network, two routes to one destination, and two default routes.
+/// Refuses routes by an address outside of the network or of another family, two routes to one destination, and two default routes.
 fn check_routes(config: &Value) -> Vec<Diagnostic> {
     let routes = config.get("routes").elements();
-    let cidr: Option<Ipv4Net> = config.get("cidr").as_str().and_then(|text| text.parse().ok());
     let gateway = config.get("ipv4").get("gateway").as_str();
     let mut found = Vec::new();
     let mut wrong = |i: usize, name: &str, summary: &str, detail: String| {
@@ -350,13 +350,32 @@ fn check_routes(config: &Value) -> Vec<Diagnostic> {
         found.push(Diagnostic::error(summary, format!("{path}: {detail}")).at(path));
     };
     for (i, route) in routes.iter().enumerate() {
-        let via: Option<Ipv4Addr> = route.get("via").as_str().and_then(|text| text.parse().ok());
-        if let (Some(via), Some(cidr)) = (via, cidr)
-            && !cidr.contains(&via)
-        {
-            wrong(i, "via", "An address outside of the network", format!("{via} is not within cidr {cidr}."));
+        let via: Option<IpAddr> = route.get("via").as_str().and_then(|text| text.parse().ok());
+        if let Some(detail) = via.and_then(|via| outside(config, via)) {
+            wrong(i, "via", "An address outside of the network", detail);
         }
         let Some(to) = route.get("to").as_str() else { continue };
+        let range: Option<IpNet> = to.parse().ok();
+        if let (Some(range), Some(via)) = (range, via)
+            && range.addr().is_ipv4() != via.is_ipv4()
+        {
+            let family = |is_ipv4: bool| if is_ipv4 { "IPv4" } else { "IPv6" };
+            let detail = format!(
+                "{range} is of {}, and via {via} of {}: a route has both of one family.",
+                family(range.addr().is_ipv4()),
+                family(via.is_ipv4())
+            );
+            wrong(i, "to", "A route of two families", detail);
+        } else if range.is_some_and(|range| range.addr().is_ipv6()) && config.get("ipv6_cidr").is_null() {
+            let detail = format!(
+                "{to} is of IPv6, and the network has no `ipv6_cidr`: set it, or leave the route out."
+            );
+            wrong(i, "to", "A network without IPv6", detail);
+        } else if range.is_some_and(|range| range.addr().is_ipv6() && range.prefix_len() == 0) {
+            let detail = "guests get the default route of IPv6 by `ipv6.gateway` on a bridge, and by `ipv6_egress` in an overlay: leave \
+                          this route out.";
+            wrong(i, "to", "A default route of IPv6", detail.to_owned());
+        }
         if let Some(first) = routes[..i].iter().position(|earlier| earlier.get("to").as_str() == Some(to)) {
             let detail = format!("routes[{first}] leads to {to} too; a destination has one route.");
             wrong(i, "to", "Two routes to one destination", detail);
@@ -367,4 +386,29 @@ fn check_routes(config: &Value) -> Vec<Diagnostic> {
         }
     }
     found
+}
+
+/// Warns that guests which run keep the IPv6 routes that they have.
+fn warn_of_ipv6_routes(change: &mut PlannedChange<'_>) {
+    let of = |state: &Value| -> Vec<(Option<String>, Option<String>)> {
+        let text = |route: &Value, name: &str| route.get(name).as_str().map(str::to_owned);
+        let routes = state.get("routes").elements().iter();
+        let routes = routes.map(|route| (text(route, "to"), text(route, "via")));
+        routes.filter(|(to, _)| to.as_ref().is_some_and(|to| to.contains(':'))).collect()
+    };
+    if change.is_create() || change.is_applied || of(change.prior) == of(&change.planned) {
+        return;
+    }
+    let at = AttributePath::root("routes");
+    let detail = "routes: guests get IPv6 routes by their cloud-init network configuration when they are new. Those that exist keep \
+                  theirs: change them in the guests, or replace the VMs.";
+    change.diagnostics.push(Diagnostic::warning("IPv6 routes reach new guests only", detail).at(at));
+}
+
+/// Returns why a router is not of the network. One of IPv6 may also have a link-local address.
+fn outside(config: &Value, via: IpAddr) -> Option<String> {
+    let name = if via.is_ipv4() { "cidr" } else { "ipv6_cidr" };
+    let range: IpNet = config.get(name).as_str()?.parse().ok()?;
+    let is_link_local = matches!(via, IpAddr::V6(via) if addresses::is_link_local(via));
+    (!range.contains(&via) && !is_link_local).then(|| format!("{via} is not within {name} {range}."))
 }

@@ -121,6 +121,13 @@ fn check(platform: &Platform, project: &Project, variables: &Value) -> Result<()
         http::get_within(platform.namespace(), address, "/six-ready", BOOT)?;
     }
     let ask = |query: &str| http::get(platform.namespace(), &client, &format!("/cgi-bin/six?{query}"), SOON);
+    let routes = |of: &str| -> Result<Value> {
+        let config = http::get(platform.namespace(), of, "/network-config", SOON)?;
+        let config: Value = serde_json::from_str(&config)?;
+        Ok(config["ethernets"]["nic0"]["routes"].clone())
+    };
+    ensure!(routes(&client)? == json!([{"to": "fd09::/48", "via": WEB}]), "{}", routes(&client)?);
+    ensure!(routes(&web)?.is_null(), "the router has no route by itself: {}", routes(&web)?);
 
     let page = ask(&format!("to={GATEWAY}"))?;
     ensure!(field(&page, "ping")? == "yes" && field(&page, "prefix")? == "fd00:60::/64", "{page}");
@@ -196,7 +203,9 @@ fn refusals(project: &Project) -> Result<()> {
     for (right, wrong, words) in [
         ("\"fd00:60::/64\"", "\"fd00:60::/56\"", "write a /64"),
         ("\"fd00:60::/64\"", "\"fe80::/64\"", "neither of fc00::/7"),
-        ("\"fd00:60::8:80\"", "\"10.86.0.9\"", "not an IPv6 address"),
+        ("ipv6_address    = \"fd00:60::8:80\"", "ipv6_address    = \"10.86.0.9\"", "not an IPv6 address"),
+        ("via = \"fd00:60::8:80\"", "via = \"fd00:61::80\"", "not within ipv6_cidr fd00:60::/64"),
+        ("via = \"fd00:60::8:80\"", "via = \"10.86.0.9\"", "of one family"),
     ] {
         project.edit("main.tf", right, wrong)?;
         contains_all(&unwrapped(&project.plan_refused()?), &[words])?;

@@ -15,6 +15,8 @@ resource "berth_network" "app" {
   ipv6_cidr = "fd00:60::/64"
   # "None" (default): guests reach each other and their gateway. "Masquerade" and "Routed" lead to the outside.
   ipv6_egress = var.ipv6_egress
+  # A network behind the VM `web`. New guests get the route by their cloud-init network configuration.
+  routes = [{ name = "office", to = "fd09::/48", via = "fd00:60::8:80" }]
 }
 
 resource "berth_security_group" "web" {

@@ -15,7 +15,7 @@ use crate::Result;
 use crate::balancing::{Balanced, Relay};
 use crate::names::Names;
 use crate::packet_filter::{Filters, Port};
-use crate::routes::Route;
+use crate::routes::{Ipv6Route, Route};
 use crate::trace::{Trace, TracedPacket};
 use crate::wireguard::WireguardConfig;
 
@@ -129,6 +129,8 @@ pub struct NetworkConfig {
     pub names: Option<Names>,
     /// Routes beside that by the gateway. One to all addresses comes before that by the gateway.
     pub routes: Vec<Route>,
+    /// IPv6 routes that guests get by their network configuration, beside the one by router advertisements.
+    pub ipv6_routes: Vec<Ipv6Route>,
     /// The DHCP reservations. Other clients get no address.
     pub leases: Vec<Lease>,
     /// The tunnel to the network's part on other hosts; None while the network is on this host only.

@@ -18,6 +18,7 @@ pub(super) fn networks() -> Vec<Bad> {
     let on_lan6 = || with(bridged(), "/ipv6_cidr", json!("2001:db8:7::/64"));
     let ipv6_only = || json!({"name": "n", "ipv6_cidr": "fd00:60::/64"});
     let routed = |routes: Json| with(network(), "/routes", routes);
+    let routed6 = |routes: Json| with(ipv6("fd00:60::/64"), "/routes", routes);
     let external = |name: &str, value: Json| {
         let network = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"},
             "ipv4": {"allocation": "External"}});
@@ -92,7 +93,23 @@ pub(super) fn networks() -> Vec<Bad> {
         everywhere(
             routed(json!([{"to": "10.0.0.0/8", "via": "gateway"}])),
             "routes[0].via",
-            "not an IPv4 address",
+            "not an address",
+        ),
+        everywhere(
+            routed6(json!([{"to": "fd09::/48", "via": "fd00:61::9"}])),
+            "routes[0].via",
+            "not within ipv6_cidr",
+        ),
+        everywhere(
+            routed6(json!([{"to": "::/0", "via": "fd00:60::9"}])),
+            "routes[0].to",
+            "default route of IPv6",
+        ),
+        everywhere(routed(json!([{"to": "fd09::/48", "via": "fe80::9"}])), "routes[0].to", "no `ipv6_cidr`"),
+        everywhere(
+            routed6(json!([{"to": "10.0.0.0/8", "via": "fd00:60::9"}])),
+            "routes[0].to",
+            "of one family",
         ),
         everywhere(
             routed(

@@ -57,7 +57,7 @@ impl Network {
     pub fn router_addresses(&self) -> Vec<IpAddr> {
         let is_routed_by_hosts = self.host_bridge().is_none() && self.ipv6_prefix().is_some();
         let mac = self.gateway_mac().filter(|_| is_routed_by_hosts);
-        let link_local = mac.and_then(|mac| ipv6_of_mac(LINK_LOCAL, &mac));
+        let link_local = mac.and_then(|mac| link_local_of_mac(&mac));
         let ipv4 = self.gateway().into_iter().map(IpAddr::V4);
         ipv4.chain(self.ipv6_gateway().into_iter().chain(link_local).map(IpAddr::V6)).collect()
     }
@@ -100,6 +100,11 @@ pub fn ipv6_of_mac(prefix: Ipv6Net, mac: &str) -> Option<Ipv6Addr> {
     let bytes: Option<Vec<u8>> = mac.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
     let [a, b, c, d, e, f]: [u8; 6] = bytes?.try_into().ok()?;
     Some(ipv6_at(prefix, u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])))
+}
+
+/// The link-local address that a machine with this MAC address forms.
+pub fn link_local_of_mac(mac: &str) -> Option<Ipv6Addr> {
+    ipv6_of_mac(LINK_LOCAL, mac)
 }
 
 /// The address of this number in an IPv6 prefix.

@@ -8,7 +8,7 @@ use berth_host::{Egress, Ipv4Network, Ipv6Network, NameRecord, Names, NetworkCon
 
 use super::encryption::tunnel_address;
 use crate::index::mtu_of;
-use crate::networking::routes_of;
+use crate::networking::{ipv6_routes_of, routes_of};
 
 /// Returns the configuration of a network on this host, without the leases of its guests. None: it has no range that can be understood.
 pub(super) fn config(network: &Network, bridge: &str, host: &str) -> Option<NetworkConfig> {
@@ -22,6 +22,7 @@ pub(super) fn config(network: &Network, bridge: &str, host: &str) -> Option<Netw
         search_domains: network.spec.search_domains.clone(),
         names: names(network),
         routes: routes_of(network),
+        ipv6_routes: ipv6_routes_of(network),
         leases: Vec::new(),
         tunnel: tunnel(network, host),
         tracked: false,

@@ -2,10 +2,10 @@
 
 use berth_api::vm::{ConfiguredRoute, InterfaceConfig, InterfaceStatus};
 use berth_api::{Egress, Network, SHARED_NAMESPACE, VM};
-use berth_host::{GuestRoutes, Route};
+use berth_host::{GuestRoutes, Ipv6Route, Route};
 
 use crate::index::{Tables, mtu_of};
-use crate::networking::{find, routes_of};
+use crate::networking::{find, ipv6_routes_for, ipv6_routes_of, routes_of};
 
 /// Returns the configuration of each interface whose Network is known.
 pub(super) fn configs(tables: &Tables, vm: &VM) -> Vec<InterfaceConfig> {
@@ -35,6 +35,12 @@ fn config(network: &Network, interface: &InterfaceStatus) -> InterfaceConfig {
     };
     let ipv6_gateway = ipv6.and_then(|_| network.ipv6_gateway()).filter(|_| is_ipv6_open);
     let route = |route: &Route| ConfiguredRoute { to: route.to.to_string(), via: route.via.to_string() };
+    let ipv6_routes = match ipv6 {
+        Some(_) => ipv6_routes_for(&ipv6_routes_of(network), interface),
+        None => Vec::new(),
+    };
+    let ipv6_route =
+        |route: Ipv6Route| ConfiguredRoute { to: route.to.to_string(), via: route.via.to_string() };
     let address = |address: &str, length: u8| format!("{address}/{length}");
     let gateway = routes.default.map(|gateway| gateway.to_string());
     InterfaceConfig {
@@ -47,7 +53,7 @@ fn config(network: &Network, interface: &InterfaceStatus) -> InterfaceConfig {
         gateways: gateway.into_iter().chain(ipv6_gateway.map(|gateway| gateway.to_string())).collect(),
         dns: name_servers(network, interface, ipv4.is_some(), ipv6.is_some()),
         search_domains: search_domains(network, interface),
-        routes: routes.others.iter().map(route).collect(),
+        routes: routes.others.iter().map(route).chain(ipv6_routes.into_iter().map(ipv6_route)).collect(),
         dhcp4: (ipv4.is_some() && network.is_without_dhcp4(interface.dhcp4)).then_some(false),
         dhcp6: (ipv6.is_some() && !has_dhcp6).then_some(false),
         mtu: mtu_of(network).into(),
@@ -131,6 +137,24 @@ mod tests {
             configured(spec, own),
             json!({"name": "nic0", "addresses": ["10.77.0.9/16"], "dns": ["9.9.9.9"], "searchDomains": ["a.b"], "mtu": 1400})
         );
+    }
+
+    #[test]
+    fn ipv6_routes_are_those_of_guests_with_ipv6_but_not_of_their_router() {
+        let spec = json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64",
+            "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.77.0.9"},
+                {"name": "office6", "to": "fd09::/48", "via": "fd00:60::9"},
+                {"name": "lab6", "to": "fd0a::/48", "via": "fe80::5054:ff:fe00:1"},
+                {"name": "all", "to": "::/0", "via": "fd00:60::9"}]});
+        let of = |own: Value| configured(spec.clone(), own)["routes"].clone();
+        let (office, office6) = (
+            json!({"to": "192.168.0.0/16", "via": "10.77.0.9"}),
+            json!({"to": "fd09::/48", "via": "fd00:60::9"}),
+        );
+        let both = json!({"address": "10.77.0.2", "ipv6Address": "fd00:60::2"});
+        assert_eq!(of(both), json!([office, office6]), "the link-local router is the guest itself");
+        assert_eq!(of(json!({"address": "10.77.0.2"})), json!([office]));
+        assert_eq!(of(json!({"address": "10.77.0.2", "ipv6Address": "fd00:60::9"})), json!([office]));
     }
 
     #[test]

@@ -196,6 +196,7 @@ mod tests {
             search_domains: Vec::new(),
             names: None,
             routes: Vec::new(),
+            ipv6_routes: Vec::new(),
             leases: Vec::new(),
             tunnel: None,
             tracked: false,

@@ -182,6 +182,7 @@ mod tests {
             search_domains: Vec::new(),
             names: Some(Names { domain: domain.to_owned(), is_searched: true, records }),
             routes: Vec::new(),
+            ipv6_routes: Vec::new(),
             leases: Vec::new(),
             tunnel: None,
             tracked: false,

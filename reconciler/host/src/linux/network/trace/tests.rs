@@ -149,6 +149,7 @@ fn network(nat: &Nat) -> NetworkConfig {
         dns: Vec::new(),
         search_domains: Vec::new(),
         routes: if nat.bridge == BRIDGE { vec![via] } else { Vec::new() },
+        ipv6_routes: Vec::new(),
         leases: (2..=4).map(lease).collect(),
         tunnel: nat.tunnel.clone(),
         tracked: true,
