@@ -23,8 +23,20 @@ use crate::{
 pub struct Network;
 
 /// The attributes that cannot change.
-const FIXED: [&str; 9] =
-    ["cidr", "ipv6_cidr", "type", "bridge", "ipv4", "ipv6", "dhcp4", "dhcp6", "encryption"];
+const FIXED: [&str; 10] = [
+    "cidr",
+    "ipv6_cidr",
+    "type",
+    "bridge",
+    "ipv4",
+    "ipv6",
+    "dhcp4",
+    "dhcp6",
+    "encryption",
+    AUTOCONFIGURATION,
+];
+
+const AUTOCONFIGURATION: &str = "ipv6_autoconfiguration";
 
 /// The most characters of all search domains: more does not fit into a packet of DHCP.
 const MOST_OF_DOMAINS: usize = 100;
@@ -94,6 +106,7 @@ impl ResourceKind for Network {
             Field::spec("egress", Shape::Text(Form::Any)),
             Field::spec("ipv6_cidr", Shape::Text(Form::Ipv6Prefix)).key("ipv6CIDR").effect(Effect::Replace),
             Field::spec("ipv6_egress", Shape::Text(Form::Any)).key("ipv6Egress").default("None"),
+            Field::spec(AUTOCONFIGURATION, Shape::Bool).key("ipv6Autoconfiguration").effect(Effect::Replace),
             Field::spec("dns", Shape::TextList(Form::Ip)),
             Field::spec("dns_domain", Shape::Text(Form::Domain)),
             Field::spec("search_domains", Shape::TextList(Form::Domain)),
@@ -113,18 +126,21 @@ impl ResourceKind for Network {
         found.extend(check_routes(config));
         found.extend(check_egress(config));
         found.extend(check_dhcp(config));
+        found.extend(check_autoconfiguration(config));
         found.extend(check_bridge(config.get("bridge")));
         found.extend(addresses::check(config));
         found
     }
 
-    /// An attribute that is left out is `true`, or `None`: declaring that replaces nothing.
+    /// An attribute that is left out is `true`, `None`, or for `ipv6_autoconfiguration` `false`: declaring that replaces nothing.
     fn refine(&self, change: &mut PlannedChange<'_>) {
         let is_usual = |state: &Value, name: &str| {
             let value = state.get(name);
-            value.is_null() || value.as_bool() == Some(true) || value.as_str() == Some("None")
+            value.is_null()
+                || value.as_bool() == Some(name != AUTOCONFIGURATION)
+                || value.as_str() == Some("None")
         };
-        for name in ["dhcp4", "dhcp6", "encryption"] {
+        for name in ["dhcp4", "dhcp6", "encryption", AUTOCONFIGURATION] {
             if !is_usual(change.prior, name) || !is_usual(&change.planned, name) {
                 continue;
             }
@@ -277,6 +293,30 @@ fn check_dhcp(config: &Value) -> Vec<Diagnostic> {
             Diagnostic::error("DHCP server of a bridged network", detail).at(AttributePath::root(name))
         })
         .collect()
+}
+
+/// Refuses addresses that guests form where berth is no router, without a prefix, and beside a switch of the DHCPv6 server.
+fn check_autoconfiguration(config: &Value) -> Option<Diagnostic> {
+    if config.get(AUTOCONFIGURATION).as_bool() != Some(true) {
+        return None;
+    }
+    let refused = |name: &str, summary: &str, detail: &str| {
+        Some(Diagnostic::error(summary, format!("{name}: {detail}")).at(AttributePath::root(name)))
+    };
+    if config.get("type").as_str() == Some("Bridge") {
+        let detail = "only a network of type \"Overlay\" has it. On a bridge, set ipv6.allocation = \"External\" for addresses that guests form by the \
+                      routers of its network. Leave it out.";
+        return refused(AUTOCONFIGURATION, "Autoconfiguration on a bridge", detail);
+    }
+    if config.get("ipv6_cidr").is_null() {
+        let detail = "a network without `ipv6_cidr` has no prefix. Set `ipv6_cidr`, or leave it out.";
+        return refused(AUTOCONFIGURATION, "Autoconfiguration without a prefix", detail);
+    }
+    if !config.get("dhcp6").is_null() {
+        let detail = "with ipv6_autoconfiguration, no DHCPv6 server gives out addresses: leave it out.";
+        return refused("dhcp6", "DHCPv6 beside autoconfiguration", detail);
+    }
+    None
 }
 
 /// Refuses a domain for the names of VMs that berth cannot serve, or that hides names of others.

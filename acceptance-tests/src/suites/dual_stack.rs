@@ -1,5 +1,6 @@
 //! `examples/networks/dual-stack` with the small guest: IPv6 between two guests, to their gateway, and not under other addresses; a public
-//! IPv6 address from outside. `examples/networks/ipv6-only`: guests without IPv4.
+//! IPv6 address from outside. `examples/networks/ipv6-only`: guests without IPv4. `examples/networks/ipv6-autoconfiguration`: a guest that
+//! forms its address.
 
 use std::time::Duration;
 
@@ -71,6 +72,40 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
         project.destroy()?;
         done
     });
+}
+
+pub fn autoconfiguration(report: &mut Report, platform: &Platform, guest: &GuestImage) {
+    report.case(
+        "examples/networks/ipv6-autoconfiguration: a guest forms the IPv6 address that its VM has, and answers there",
+        || {
+            let project = platform.project()?;
+            project.copy_from(&workspace::root().join("examples/networks/ipv6-autoconfiguration"))?;
+            let url = platform.images().put("formed.qcow2", Content::File(guest.path.clone()));
+            let variables = json!({"image_url": url, "image_sha256": guest.sha256});
+            project.write("terraform.tfvars.json", &variables.to_string())?;
+            project.init()?;
+            let done = check_autoconfiguration(platform, &project);
+            project.destroy()?;
+            done
+        },
+    );
+}
+
+fn check_autoconfiguration(platform: &Platform, project: &Project) -> Result<()> {
+    let interface = "[{ network = berth_network.formed.name }]";
+    let fixed = "[{ network = berth_network.formed.name, ipv6_address = \"fd00:91::2\" }]";
+    project.apply()?;
+    project.plan_is_empty()?;
+    let address = project.output("address")?;
+    ensure!(
+        address.starts_with("fd00:91::") && address.contains("ff:fe"),
+        "not of its MAC address: {address}"
+    );
+    http::get_within(platform.namespace(), &format!("[{address}]:80"), "/", BOOT)?;
+    project.edit("main.tf", interface, fixed)?;
+    contains_all(&unwrapped(&project.apply_refused()?), &["ipv6_address"])?;
+    project.edit("main.tf", fixed, interface)?;
+    project.plan_is_empty()
 }
 
 fn check_ipv6_only(platform: &Platform, project: &Project) -> Result<()> {

@@ -53,6 +53,10 @@ pub use ipv6::{Ipv6Spec, ipv6_at, ipv6_of_mac, link_local_of_mac};
     validation = Rule::new("!has(self.ipv4) || (has(self.type) && self.type == 'Bridge')").message("ipv4 is for a Network of type Bridge: in an Overlay, berth gives out the addresses of cidr by DHCP").field_path(".ipv4"),
     validation = Rule::new("(has(self.dhcp4) ? self.dhcp4 : true) == (has(oldSelf.dhcp4) ? oldSelf.dhcp4 : true)").message("dhcp4 cannot change: guests are configured by it; create another Network").field_path(".dhcp4"),
     validation = Rule::new("(has(self.dhcp6) ? self.dhcp6 : true) == (has(oldSelf.dhcp6) ? oldSelf.dhcp6 : true)").message("dhcp6 cannot change: guests are configured by it; create another Network").field_path(".dhcp6"),
+    validation = Rule::new("(has(self.ipv6Autoconfiguration) ? self.ipv6Autoconfiguration : false) == (has(oldSelf.ipv6Autoconfiguration) ? oldSelf.ipv6Autoconfiguration : false)").message("ipv6Autoconfiguration cannot change: VMs have their addresses by it; create another Network").field_path(".ipv6Autoconfiguration"),
+    validation = Rule::new("!has(self.ipv6Autoconfiguration) || !self.ipv6Autoconfiguration || !(has(self.type) && self.type == 'Bridge')").message("ipv6Autoconfiguration is for a Network of type Overlay: on a Bridge, ipv6.allocation External leaves IPv6 to the routers of its network").field_path(".ipv6Autoconfiguration"),
+    validation = Rule::new("!has(self.ipv6Autoconfiguration) || !self.ipv6Autoconfiguration || has(self.ipv6CIDR)").message("ipv6Autoconfiguration needs ipv6CIDR").field_path(".ipv6Autoconfiguration"),
+    validation = Rule::new("!has(self.ipv6Autoconfiguration) || !self.ipv6Autoconfiguration || !has(self.dhcp6)").message("with ipv6Autoconfiguration there is no DHCPv6 server that gives out addresses: leave dhcp6 out").field_path(".dhcp6"),
     validation = Rule::new("!has(self.dhcp4) || !(has(self.type) && self.type == 'Bridge')").message("dhcp4 is for a Network of type Overlay: on a Bridge, ipv4.allocation declares it").field_path(".dhcp4"),
     validation = Rule::new("!has(self.dhcp6) || !(has(self.type) && self.type == 'Bridge')").message("dhcp6 is for a Network of type Overlay: on a Bridge, ipv6.allocation declares it").field_path(".dhcp6"),
     validation = Rule::new("!has(self.egress) || !(has(self.type) && self.type == 'Bridge')").message("egress is for a Network of type Overlay: on a Bridge, guests are machines of its network").field_path(".egress"),
@@ -131,6 +135,11 @@ pub struct NetworkSpec {
     /// public IPv6 addresses. A change reaches running guests within minutes.
     #[serde(default, rename = "ipv6Egress")]
     pub ipv6_egress: Egress,
+    /// Whether the guests of an `Overlay` form their IPv6 addresses themselves (SLAAC): each of the prefix and its MAC address (EUI-64), by
+    /// router advertisements and without DHCPv6. That address is the one of the interface in the VM's status, and the only one of the
+    /// prefix that it may send from. Default false: each interface gets one by DHCPv6. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "ipv6Autoconfiguration")]
+    pub ipv6_autoconfiguration: Option<bool>,
     /// Addresses of the name servers that guests get, of IPv4 by DHCP and of IPv6 by DHCPv6 in an `Overlay`, and by cloud-init on a
     /// `Bridge`. Left out: in an `Overlay` the gateway, which asks the host's, and on a `Bridge` none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -166,6 +166,8 @@ pub struct Ipv6Network {
     pub gateway: Ipv6Addr,
     /// With `None`, guests get no default route.
     pub egress: Egress,
+    /// Whether guests form their addresses themselves: they get none by DHCPv6.
+    pub autoconfiguration: bool,
 }
 
 /// The way of guests' packets to the outside.

@@ -65,6 +65,21 @@ pub(super) fn networks() -> Vec<Bad> {
         everywhere(with(bridged(), "/dhcp4", json!(false)), "dhcp4", "leave it out"),
         everywhere(with(bridged(), "/dhcp6", json!(true)), "dhcp6", "leave it out"),
         everywhere(with(network(), "/ipv6_egress", json!("Routed")), "ipv6_egress", "Set `ipv6_cidr`"),
+        everywhere(
+            with(network(), "/ipv6_autoconfiguration", json!(true)),
+            "ipv6_autoconfiguration",
+            "Set `ipv6_cidr`",
+        ),
+        everywhere(
+            with(on_lan6(), "/ipv6_autoconfiguration", json!(true)),
+            "ipv6_autoconfiguration",
+            "Leave it out",
+        ),
+        everywhere(
+            with(with(ipv6_only(), "/ipv6_autoconfiguration", json!(true)), "/dhcp6", json!(true)),
+            "dhcp6",
+            "leave it out",
+        ),
         everywhere(with(ipv6("fd00:60::/64"), "/ipv6_egress", json!("nat")), "ipv6_egress", "Masquerade"),
         everywhere(with(network(), "/dns", json!(["one"])), "dns[0]", "not an address"),
         everywhere(with(network(), "/search_domains", json!(["a_b"])), "search_domains[0]", "not a domain"),

@@ -53,6 +53,17 @@ impl Network {
         Some(ipv6_at(self.ipv6_prefix()?, 1))
     }
 
+    /// The address that the guest of an interface with this MAC address forms, if that is how its guests get theirs.
+    pub fn formed_address(&self, mac: &str) -> Option<Ipv6Addr> {
+        let prefix = self.ipv6_prefix().filter(|_| self.is_autoconfigured())?;
+        ipv6_of_mac(prefix, mac)
+    }
+
+    /// Whether it is an overlay whose guests form their IPv6 addresses themselves.
+    pub fn is_autoconfigured(&self) -> bool {
+        self.spec.ipv6_autoconfiguration == Some(true) && self.host_bridge().is_none()
+    }
+
     /// The addresses of its router, which no guest may send from, whatever it is allowed.
     pub fn router_addresses(&self) -> Vec<IpAddr> {
         let is_routed_by_hosts = self.host_bridge().is_none() && self.ipv6_prefix().is_some();
@@ -163,6 +174,10 @@ mod tests {
         assert_eq!(of("52:54:00:00:00:01"), Some(address("fd00:60::5054:ff:fe00:1")));
         assert_eq!(of("02:00:5E:10:20:30"), Some(address("fd00:60::5eff:fe10:2030")));
         assert_eq!((of("52:54:00"), of("")), (None, None));
+        let formed = |spec: serde_json::Value| network(spec).formed_address("52:54:00:00:00:01");
+        let prefix = json!({"ipv6CIDR": "fd00:60::/64", "ipv6Autoconfiguration": true});
+        assert_eq!(formed(prefix), Some(address("fd00:60::5054:ff:fe00:1")));
+        assert_eq!(formed(json!({"ipv6CIDR": "fd00:60::/64"})), None);
     }
 
     #[test]

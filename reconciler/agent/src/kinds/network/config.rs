@@ -53,7 +53,13 @@ fn ipv4(network: &Network) -> Option<Ipv4Network> {
 
 fn ipv6(network: &Network) -> Option<Ipv6Network> {
     let egress = egress(network.spec.ipv6_egress);
-    Some(Ipv6Network { prefix: network.ipv6_prefix()?, gateway: network.ipv6_gateway()?, egress })
+    let autoconfiguration = network.is_autoconfigured();
+    Some(Ipv6Network {
+        prefix: network.ipv6_prefix()?,
+        gateway: network.ipv6_gateway()?,
+        egress,
+        autoconfiguration,
+    })
 }
 
 fn egress(declared: berth_api::Egress) -> Egress {

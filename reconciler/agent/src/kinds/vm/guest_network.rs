@@ -56,6 +56,7 @@ fn config(network: &Network, interface: &InterfaceStatus) -> InterfaceConfig {
         routes: routes.others.iter().map(route).chain(ipv6_routes.into_iter().map(ipv6_route)).collect(),
         dhcp4: (ipv4.is_some() && network.is_without_dhcp4(interface.dhcp4)).then_some(false),
         dhcp6: (ipv6.is_some() && !has_dhcp6).then_some(false),
+        ipv6_autoconfiguration: (ipv6.is_some() && has_dhcp6 && network.is_autoconfigured()).then_some(true),
         mtu: mtu_of(network).into(),
     }
 }
@@ -186,6 +187,23 @@ mod tests {
         };
         assert_eq!(gateways(json!({})), json!(["fd00:60::1"]), "by router advertisements");
         assert_eq!(gateways(json!({"dhcp6": false})), Value::Null, "the guest ignores them");
+    }
+
+    #[test]
+    fn a_guest_that_forms_its_address_has_no_lease_of_it_unless_it_is_configured_without_router_advertisements()
+     {
+        let spec = json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64", "ipv6Autoconfiguration": true});
+        let config = |own: Value| -> InterfaceConfig {
+            serde_json::from_value(configured(spec.clone(), own)).expect("a configuration")
+        };
+        let ipv6 = "fd00:60::5054:ff:fe00:1";
+        let formed = config(json!({"ipv6Address": ipv6}));
+        assert_eq!((formed.ipv6_autoconfiguration, formed.dhcp6), (Some(true), None));
+        assert!(formed.is_wholly_without_dhcp());
+        assert!(!config(json!({"address": "10.77.0.2", "ipv6Address": ipv6})).is_wholly_without_dhcp());
+        let fixed = config(json!({"ipv6Address": ipv6, "dhcp6": false}));
+        assert_eq!((fixed.ipv6_autoconfiguration, fixed.dhcp6), (None, Some(false)));
+        assert!(fixed.is_wholly_without_dhcp());
     }
 
     #[test]

@@ -288,6 +288,10 @@ fn own_network_config(vm: &VM, lans: &BTreeMap<String, Lan>, configs: &[Interfac
                     ethernet["dhcp6"] = json!(true);
                 }
                 if let Some(config) = configs.iter().find(|config| config.name == interface.name) {
+                    if config.ipv6_autoconfiguration == Some(true) {
+                        ethernet["dhcp6"] = json!(false);
+                        ethernet["accept-ra"] = json!(true);
+                    }
                     configure_without_dhcp(config, &mut ethernet);
                 }
             }

@@ -117,6 +117,10 @@ fn without_dhcp_the_guest_of_an_overlay_gets_all_of_a_lease_by_its_configuration
             "routes": [{"to": "fd09::/48", "via": "fd00:60::9"}]}),
         "beside both leases"
     );
+    assert_eq!(
+        config(json!({"ipv6Autoconfiguration": true})),
+        json!({"match": card, "set-name": "lan0", "dhcp4": true, "dhcp6": false, "accept-ra": true})
+    );
 }
 
 #[test]

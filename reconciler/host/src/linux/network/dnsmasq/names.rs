@@ -176,6 +176,7 @@ mod tests {
                 prefix: "fd00:60::/64".parse().expect("a prefix"),
                 gateway: "fd00:60::1".parse().expect("an address"),
                 egress: Egress::None,
+                autoconfiguration: false,
             }),
             mtu: 1450,
             dns: Vec::new(),

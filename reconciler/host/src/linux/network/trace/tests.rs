@@ -49,7 +49,8 @@ fn rule(name: &str, protocol: FilterProtocol, ports: &[(u16, u16)], ranges: &[&s
 
 fn ipv6(egress: Egress) -> Option<Ipv6Network> {
     let prefix = "fd00:60::/64".parse().expect("a prefix");
-    Some(Ipv6Network { prefix, gateway: "fd00:60::1".parse().expect("an address"), egress })
+    let gateway = "fd00:60::1".parse().expect("an address");
+    Some(Ipv6Network { prefix, gateway, egress, autoconfiguration: false })
 }
 
 fn nat(bridge: &str, range: &str, egress: Egress) -> Nat {
