@@ -311,11 +311,6 @@ pub(super) fn ports() -> Vec<(&'static str, Bad)> {
             "ports[0].target_port",
             "needs `target_port`",
         )),
-        (everywhere(
-            with(port(json!({})), "/address", json!("2001:db8::7")),
-            "ports",
-            "only IPv4 addresses have ports",
-        )),
         (everywhere(json!({"name": "b", "port_range": "30000"}), "port_range", "not a range of ports")),
         (everywhere(json!({"name": "b", "port_range": "30-20"}), "port_range", "not a range of ports")),
         (here(
