@@ -36,6 +36,12 @@ resource "berth_public_ip" "web6" {
   pool = berth_ip_pool.segment6.name
 }
 "#;
+const PORTS: &str = r#"resource "berth_public_ip" "ports6" {
+  name  = "ports6"
+  pool  = berth_ip_pool.segment6.name
+  ports = [{ name = "http", port = 8080, target_port = 80, targets = [berth_vm.web.name], health_check = {} }]
+}
+"#;
 const PRIVATE_ONLY: &str = r#"    ipv6_address    = "fd00:60::8:80"
 "#;
 const WITH_PUBLIC: &str = r#"    ipv6_address    = "fd00:60::8:80"
@@ -231,7 +237,17 @@ fn public_address(platform: &Platform, project: &Project, client: &str) -> Resul
         let answer = http::get(platform.neighbour(), &url, "/", Duration::from_secs(5));
         ensure!(answer.is_err(), "it still answers: {answer:?}");
         Ok(())
-    })
+    })?;
+    // A port of another address leads to the same VM.
+    project.write("ports.tf", PORTS)?;
+    project.apply()?;
+    project.plan_is_empty()?;
+    let attributes = project.attributes("berth_public_ip.ports6")?;
+    let address = attributes["address"].as_str().context("an address")?;
+    http::get_within(platform.neighbour(), &format!("[{address}]:8080"), "/", SOON)?;
+    let answer = http::get(platform.neighbour(), &format!("[{address}]:80"), "/", Duration::from_secs(3));
+    ensure!(answer.is_err(), "a port that is not declared: {answer:?}");
+    Ok(())
 }
 
 fn refusals(project: &Project) -> Result<()> {
