@@ -2,10 +2,10 @@
 
 mod addresses;
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use async_trait::async_trait;
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -23,8 +23,20 @@ use crate::{
 pub struct Network;
 
 /// The attributes that cannot change.
-const FIXED: [&str; 9] =
-    ["cidr", "ipv6_cidr", "type", "bridge", "ipv4", "ipv6", "dhcp4", "dhcp6", "encryption"];
+const FIXED: [&str; 10] = [
+    "cidr",
+    "ipv6_cidr",
+    "type",
+    "bridge",
+    "ipv4",
+    "ipv6",
+    "dhcp4",
+    "dhcp6",
+    "encryption",
+    AUTOCONFIGURATION,
+];
+
+const AUTOCONFIGURATION: &str = "ipv6_autoconfiguration";
 
 /// The most characters of all search domains: more does not fit into a packet of DHCP.
 const MOST_OF_DOMAINS: usize = 100;
@@ -37,8 +49,8 @@ fn routes() -> Field {
         Field::spec("name", Shape::Text(Form::Name)).presence(Presence::Numbered("route")).text(
             "Name of the route within the list, for people. Default `route0`, `route1`, … by position.",
         ),
-        Field::spec("to", Shape::Text(Form::Ipv4Range)).required(),
-        Field::spec("via", Shape::Text(Form::Ipv4)).required(),
+        Field::spec("to", Shape::Text(Form::IpRange)).required(),
+        Field::spec("via", Shape::Text(Form::Ip)).required(),
     ];
     Field::spec("routes", Shape::Keyed(fields))
 }
@@ -94,6 +106,7 @@ impl ResourceKind for Network {
             Field::spec("egress", Shape::Text(Form::Any)),
             Field::spec("ipv6_cidr", Shape::Text(Form::Ipv6Prefix)).key("ipv6CIDR").effect(Effect::Replace),
             Field::spec("ipv6_egress", Shape::Text(Form::Any)).key("ipv6Egress").default("None"),
+            Field::spec(AUTOCONFIGURATION, Shape::Bool).key("ipv6Autoconfiguration").effect(Effect::Replace),
             Field::spec("dns", Shape::TextList(Form::Ip)),
             Field::spec("dns_domain", Shape::Text(Form::Domain)),
             Field::spec("search_domains", Shape::TextList(Form::Domain)),
@@ -113,18 +126,21 @@ impl ResourceKind for Network {
         found.extend(check_routes(config));
         found.extend(check_egress(config));
         found.extend(check_dhcp(config));
+        found.extend(check_autoconfiguration(config));
         found.extend(check_bridge(config.get("bridge")));
         found.extend(addresses::check(config));
         found
     }
 
-    /// An attribute that is left out is `true`, or `None`: declaring that replaces nothing.
+    /// An attribute that is left out is `true`, `None`, or for `ipv6_autoconfiguration` `false`: declaring that replaces nothing.
     fn refine(&self, change: &mut PlannedChange<'_>) {
         let is_usual = |state: &Value, name: &str| {
             let value = state.get(name);
-            value.is_null() || value.as_bool() == Some(true) || value.as_str() == Some("None")
+            value.is_null()
+                || value.as_bool() == Some(name != AUTOCONFIGURATION)
+                || value.as_str() == Some("None")
         };
-        for name in ["dhcp4", "dhcp6", "encryption"] {
+        for name in ["dhcp4", "dhcp6", "encryption", AUTOCONFIGURATION] {
             if !is_usual(change.prior, name) || !is_usual(&change.planned, name) {
                 continue;
             }
@@ -134,6 +150,7 @@ impl ResourceKind for Network {
                 change.effect = Effect::Live;
             }
         }
+        warn_of_ipv6_routes(change);
     }
 
     async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
@@ -278,6 +295,30 @@ fn check_dhcp(config: &Value) -> Vec<Diagnostic> {
         .collect()
 }
 
+/// Refuses addresses that guests form where berth is no router, without a prefix, and beside a switch of the DHCPv6 server.
+fn check_autoconfiguration(config: &Value) -> Option<Diagnostic> {
+    if config.get(AUTOCONFIGURATION).as_bool() != Some(true) {
+        return None;
+    }
+    let refused = |name: &str, summary: &str, detail: &str| {
+        Some(Diagnostic::error(summary, format!("{name}: {detail}")).at(AttributePath::root(name)))
+    };
+    if config.get("type").as_str() == Some("Bridge") {
+        let detail = "only a network of type \"Overlay\" has it. On a bridge, set ipv6.allocation = \"External\" for addresses that guests form by the \
+                      routers of its network. Leave it out.";
+        return refused(AUTOCONFIGURATION, "Autoconfiguration on a bridge", detail);
+    }
+    if config.get("ipv6_cidr").is_null() {
+        let detail = "a network without `ipv6_cidr` has no prefix. Set `ipv6_cidr`, or leave it out.";
+        return refused(AUTOCONFIGURATION, "Autoconfiguration without a prefix", detail);
+    }
+    if !config.get("dhcp6").is_null() {
+        let detail = "with ipv6_autoconfiguration, no DHCPv6 server gives out addresses: leave it out.";
+        return refused("dhcp6", "DHCPv6 beside autoconfiguration", detail);
+    }
+    None
+}
+
 /// Refuses a domain for the names of VMs that berth cannot serve, or that hides names of others.
 fn check_dns_domain(config: &Value) -> Option<Diagnostic> {
     let at = AttributePath::root("dns_domain");
@@ -339,10 +380,9 @@ pub(crate) fn check_search_domains(domains: &Value, at: &AttributePath) -> Vec<D
     found
 }
 
-/// Refuses routes by an address outside of the network, two routes to one destination, and two default routes.
+/// Refuses routes by an address outside of the network or of another family, two routes to one destination, and two default routes.
 fn check_routes(config: &Value) -> Vec<Diagnostic> {
     let routes = config.get("routes").elements();
-    let cidr: Option<Ipv4Net> = config.get("cidr").as_str().and_then(|text| text.parse().ok());
     let gateway = config.get("ipv4").get("gateway").as_str();
     let mut found = Vec::new();
     let mut wrong = |i: usize, name: &str, summary: &str, detail: String| {
@@ -350,13 +390,32 @@ fn check_routes(config: &Value) -> Vec<Diagnostic> {
         found.push(Diagnostic::error(summary, format!("{path}: {detail}")).at(path));
     };
     for (i, route) in routes.iter().enumerate() {
-        let via: Option<Ipv4Addr> = route.get("via").as_str().and_then(|text| text.parse().ok());
-        if let (Some(via), Some(cidr)) = (via, cidr)
-            && !cidr.contains(&via)
-        {
-            wrong(i, "via", "An address outside of the network", format!("{via} is not within cidr {cidr}."));
+        let via: Option<IpAddr> = route.get("via").as_str().and_then(|text| text.parse().ok());
+        if let Some(detail) = via.and_then(|via| outside(config, via)) {
+            wrong(i, "via", "An address outside of the network", detail);
         }
         let Some(to) = route.get("to").as_str() else { continue };
+        let range: Option<IpNet> = to.parse().ok();
+        if let (Some(range), Some(via)) = (range, via)
+            && range.addr().is_ipv4() != via.is_ipv4()
+        {
+            let family = |is_ipv4: bool| if is_ipv4 { "IPv4" } else { "IPv6" };
+            let detail = format!(
+                "{range} is of {}, and via {via} of {}: a route has both of one family.",
+                family(range.addr().is_ipv4()),
+                family(via.is_ipv4())
+            );
+            wrong(i, "to", "A route of two families", detail);
+        } else if range.is_some_and(|range| range.addr().is_ipv6()) && config.get("ipv6_cidr").is_null() {
+            let detail = format!(
+                "{to} is of IPv6, and the network has no `ipv6_cidr`: set it, or leave the route out."
+            );
+            wrong(i, "to", "A network without IPv6", detail);
+        } else if range.is_some_and(|range| range.addr().is_ipv6() && range.prefix_len() == 0) {
+            let detail = "guests get the default route of IPv6 by `ipv6.gateway` on a bridge, and by `ipv6_egress` in an overlay: leave \
+                          this route out.";
+            wrong(i, "to", "A default route of IPv6", detail.to_owned());
+        }
         if let Some(first) = routes[..i].iter().position(|earlier| earlier.get("to").as_str() == Some(to)) {
             let detail = format!("routes[{first}] leads to {to} too; a destination has one route.");
             wrong(i, "to", "Two routes to one destination", detail);
@@ -367,4 +426,29 @@ fn check_routes(config: &Value) -> Vec<Diagnostic> {
         }
     }
     found
+}
+
+/// Warns that guests which run keep the IPv6 routes that they have.
+fn warn_of_ipv6_routes(change: &mut PlannedChange<'_>) {
+    let of = |state: &Value| -> Vec<(Option<String>, Option<String>)> {
+        let text = |route: &Value, name: &str| route.get(name).as_str().map(str::to_owned);
+        let routes = state.get("routes").elements().iter();
+        let routes = routes.map(|route| (text(route, "to"), text(route, "via")));
+        routes.filter(|(to, _)| to.as_ref().is_some_and(|to| to.contains(':'))).collect()
+    };
+    if change.is_create() || change.is_applied || of(change.prior) == of(&change.planned) {
+        return;
+    }
+    let at = AttributePath::root("routes");
+    let detail = "routes: guests get IPv6 routes by their cloud-init network configuration when they are new. Those that exist keep \
+                  theirs: change them in the guests, or replace the VMs.";
+    change.diagnostics.push(Diagnostic::warning("IPv6 routes reach new guests only", detail).at(at));
+}
+
+/// Returns why a router is not of the network. One of IPv6 may also have a link-local address.
+fn outside(config: &Value, via: IpAddr) -> Option<String> {
+    let name = if via.is_ipv4() { "cidr" } else { "ipv6_cidr" };
+    let range: IpNet = config.get(name).as_str()?.parse().ok()?;
+    let is_link_local = matches!(via, IpAddr::V6(via) if addresses::is_link_local(via));
+    (!range.contains(&via) && !is_link_local).then(|| format!("{via} is not within {name} {range}."))
 }

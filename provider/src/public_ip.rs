@@ -53,10 +53,6 @@ impl ResourceKind for PublicIp {
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
         let mut found = ports::check(config.get("ports"));
         found.extend(ports::check_range(config));
-        let is_ipv6 = config.get("address").as_str().is_some_and(|address| address.contains(':'));
-        if is_ipv6 && !config.get("ports").elements().is_empty() {
-            found.push(ipv6_has_no_ports("The address is of IPv6"));
-        }
         found
     }
 
@@ -64,7 +60,7 @@ impl ResourceKind for PublicIp {
         ports::refine(change);
     }
 
-    /// Refuses ports of an IPv6 pool, and warns of more addresses than the pool has.
+    /// Warns of more addresses than the pool has.
     async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
         let Some(pool) = change.planned.get("pool").as_str().map(str::to_owned) else { return };
         let is_new = change.is_create() && !change.is_applied;
@@ -72,12 +68,6 @@ impl ResourceKind for PublicIp {
         let place = Address::cluster("ippools", &pool);
         let retry_limit = RetryLimit::seconds(READ_SECONDS, &CancellationToken::new());
         let Ok(Some(found)) = api.get(&place, &retry_limit).await else { return };
-        let is_ipv6 =
-            found.pointer("/spec/cidrs/0").and_then(Json::as_str).is_some_and(|cidr| cidr.contains(':'));
-        if is_ipv6 && !change.planned.get("ports").elements().is_empty() {
-            change.diagnostics.push(ipv6_has_no_ports(&format!("IPPool {pool} has IPv6 addresses")));
-            return;
-        }
         let number = |pointer| found.pointer(pointer).and_then(Json::as_i64);
         let (Some(free), true) = (number("/status/free"), number("/status/observedGeneration") >= Some(0))
         else {
@@ -109,13 +99,4 @@ impl ResourceKind for PublicIp {
     fn is_worth_keeping(&self, object: &Json) -> bool {
         object.pointer("/status/address").is_some()
     }
-}
-
-fn ipv6_has_no_ports(cause: &str) -> Diagnostic {
-    let path = AttributePath::root("ports");
-    let detail = format!(
-        "{path}: {cause}, and only IPv4 addresses have ports. Take ports out and name it in public_ipv6 of a VM's network interface, or \
-         use a pool of IPv4."
-    );
-    Diagnostic::error("Ports of an IPv6 address", detail).at(path)
 }

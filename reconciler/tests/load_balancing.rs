@@ -301,16 +301,19 @@ async fn an_ipv6_address_has_no_ports_and_leads_as_a_whole_to_the_ipv6_address_o
         json!({"pool": "six", "ports": [port(&["web-1"])]}),
         json!({"pool": "six", "address": "2001:db8:7::2", "ports": [port(&["web-1"])]}),
     ] {
-        site.try_apply("PublicIP", "six", spec).await.expect_err("it has no ports");
+        site.try_apply("PublicIP", "six", spec).await.expect_err("as a whole it leads to a VM");
     }
     site.apply("PublicIP", "ports", json!({"pool": "six", "ports": [port(&["web-1"])]})).await;
     let ips: Api<PublicIP> = Api::default_namespaced(site.client.clone());
-    site.until("ports of the pool are refused", async || {
+    site.until("a port of another address leads to the VM", async || {
         let status = ips.get("ports").await.expect("it answers").status.unwrap_or_default();
-        let stalled = condition::find(&status.conditions, "Stalled");
-        stalled.is_some_and(|c| c.message.contains("take ports out")) && status.address.is_none()
+        let is_available = status.ports.first().is_some_and(|port| port.available == 1);
+        is_available && status.address.as_deref() == Some("2001:db8:7::3")
     })
     .await;
+    site.sends_to("h1", 1).await;
+    let target = site.balanced("h1")[0].ports[0].targets[0].to_string();
+    assert_eq!(target, "fd00:60::2");
     for (name, more, why) in [
         ("other-family", json!({"network": "dual", "publicIP": "spare"}), "name it in publicIPv6"),
         ("no-prefix", json!({"publicIPv6": "spare"}), "has no IPv6 prefix"),

@@ -1,5 +1,6 @@
 //! `examples/networks/dual-stack` with the small guest: IPv6 between two guests, to their gateway, and not under other addresses; a public
-//! IPv6 address from outside. `examples/networks/ipv6-only`: guests without IPv4.
+//! IPv6 address from outside. `examples/networks/ipv6-only`: guests without IPv4. `examples/networks/ipv6-autoconfiguration`: a guest that
+//! forms its address.
 
 use std::time::Duration;
 
@@ -33,6 +34,12 @@ const POOL: &str = r#"resource "berth_ip_pool" "segment6" {
 resource "berth_public_ip" "web6" {
   name = "web6"
   pool = berth_ip_pool.segment6.name
+}
+"#;
+const PORTS: &str = r#"resource "berth_public_ip" "ports6" {
+  name  = "ports6"
+  pool  = berth_ip_pool.segment6.name
+  ports = [{ name = "http", port = 8080, target_port = 80, targets = [berth_vm.web.name], health_check = {} }]
 }
 "#;
 const PRIVATE_ONLY: &str = r#"    ipv6_address    = "fd00:60::8:80"
@@ -71,6 +78,40 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
         project.destroy()?;
         done
     });
+}
+
+pub fn autoconfiguration(report: &mut Report, platform: &Platform, guest: &GuestImage) {
+    report.case(
+        "examples/networks/ipv6-autoconfiguration: a guest forms the IPv6 address that its VM has, and answers there",
+        || {
+            let project = platform.project()?;
+            project.copy_from(&workspace::root().join("examples/networks/ipv6-autoconfiguration"))?;
+            let url = platform.images().put("formed.qcow2", Content::File(guest.path.clone()));
+            let variables = json!({"image_url": url, "image_sha256": guest.sha256});
+            project.write("terraform.tfvars.json", &variables.to_string())?;
+            project.init()?;
+            let done = check_autoconfiguration(platform, &project);
+            project.destroy()?;
+            done
+        },
+    );
+}
+
+fn check_autoconfiguration(platform: &Platform, project: &Project) -> Result<()> {
+    let interface = "[{ network = berth_network.formed.name }]";
+    let fixed = "[{ network = berth_network.formed.name, ipv6_address = \"fd00:91::2\" }]";
+    project.apply()?;
+    project.plan_is_empty()?;
+    let address = project.output("address")?;
+    ensure!(
+        address.starts_with("fd00:91::") && address.contains("ff:fe"),
+        "not of its MAC address: {address}"
+    );
+    http::get_within(platform.namespace(), &format!("[{address}]:80"), "/", BOOT)?;
+    project.edit("main.tf", interface, fixed)?;
+    contains_all(&unwrapped(&project.apply_refused()?), &["ipv6_address"])?;
+    project.edit("main.tf", fixed, interface)?;
+    project.plan_is_empty()
 }
 
 fn check_ipv6_only(platform: &Platform, project: &Project) -> Result<()> {
@@ -121,6 +162,13 @@ fn check(platform: &Platform, project: &Project, variables: &Value) -> Result<()
         http::get_within(platform.namespace(), address, "/six-ready", BOOT)?;
     }
     let ask = |query: &str| http::get(platform.namespace(), &client, &format!("/cgi-bin/six?{query}"), SOON);
+    let routes = |of: &str| -> Result<Value> {
+        let config = http::get(platform.namespace(), of, "/network-config", SOON)?;
+        let config: Value = serde_json::from_str(&config)?;
+        Ok(config["ethernets"]["nic0"]["routes"].clone())
+    };
+    ensure!(routes(&client)? == json!([{"to": "fd09::/48", "via": WEB}]), "{}", routes(&client)?);
+    ensure!(routes(&web)?.is_null(), "the router has no route by itself: {}", routes(&web)?);
 
     let page = ask(&format!("to={GATEWAY}"))?;
     ensure!(field(&page, "ping")? == "yes" && field(&page, "prefix")? == "fd00:60::/64", "{page}");
@@ -135,6 +183,7 @@ fn check(platform: &Platform, project: &Project, variables: &Value) -> Result<()
     for who in ["fd00:60::77", WEB, "fd00:61::3"] {
         ensure!(heard(who)? == "no", "it is heard as {who}");
     }
+    ensure!(heard("fd00:60::100")? == "yes", "it is not heard as the further address that it is allowed");
     http::get(platform.namespace(), &format!("[{WEB}]:80"), "/", SOON)?;
 
     // Live: a group that allows all, and a way out, which is a default route.
@@ -188,14 +237,26 @@ fn public_address(platform: &Platform, project: &Project, client: &str) -> Resul
         let answer = http::get(platform.neighbour(), &url, "/", Duration::from_secs(5));
         ensure!(answer.is_err(), "it still answers: {answer:?}");
         Ok(())
-    })
+    })?;
+    // A port of another address leads to the same VM.
+    project.write("ports.tf", PORTS)?;
+    project.apply()?;
+    project.plan_is_empty()?;
+    let attributes = project.attributes("berth_public_ip.ports6")?;
+    let address = attributes["address"].as_str().context("an address")?;
+    http::get_within(platform.neighbour(), &format!("[{address}]:8080"), "/", SOON)?;
+    let answer = http::get(platform.neighbour(), &format!("[{address}]:80"), "/", Duration::from_secs(3));
+    ensure!(answer.is_err(), "a port that is not declared: {answer:?}");
+    Ok(())
 }
 
 fn refusals(project: &Project) -> Result<()> {
     for (right, wrong, words) in [
         ("\"fd00:60::/64\"", "\"fd00:60::/56\"", "write a /64"),
         ("\"fd00:60::/64\"", "\"fe80::/64\"", "neither of fc00::/7"),
-        ("\"fd00:60::8:80\"", "\"10.86.0.9\"", "not an IPv6 address"),
+        ("ipv6_address    = \"fd00:60::8:80\"", "ipv6_address    = \"10.86.0.9\"", "not an IPv6 address"),
+        ("via = \"fd00:60::8:80\"", "via = \"fd00:61::80\"", "not within ipv6_cidr fd00:60::/64"),
+        ("via = \"fd00:60::8:80\"", "via = \"10.86.0.9\"", "of one family"),
     ] {
         project.edit("main.tf", right, wrong)?;
         contains_all(&unwrapped(&project.plan_refused()?), &[words])?;

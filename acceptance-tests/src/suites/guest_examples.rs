@@ -34,6 +34,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     vm_names::example(report, &platform, &guest);
     vm_group::example(report, &platform, &guest);
     dual_stack::example(report, &platform, &guest);
+    dual_stack::autoconfiguration(report, &platform, &guest);
     snapshots::example(report, &platform, &guest);
     encryption::example(report, &platform, &guest);
     vault_keys::example(report, &platform, &guest);

@@ -15,6 +15,8 @@ resource "berth_network" "app" {
   ipv6_cidr = "fd00:60::/64"
   # "None" (default): guests reach each other and their gateway. "Masquerade" and "Routed" lead to the outside.
   ipv6_egress = var.ipv6_egress
+  # A network behind the VM `web`. New guests get the route by their cloud-init network configuration.
+  routes = [{ name = "office", to = "fd09::/48", via = "fd00:60::8:80" }]
 }
 
 resource "berth_security_group" "web" {
@@ -45,13 +47,18 @@ resource "berth_vm" "web" {
 }
 
 resource "berth_vm" "client" {
-  name               = "dual-client"
-  cpus               = 1
-  memory             = "512Mi"
-  disks              = [{ name = "dual-client-root", boot = true, template = { image = berth_image.system.name, size = "4Gi" } }]
-  network_interfaces = [{ network = berth_network.app.name }]
-  bootstrap          = { user_data = var.user_data["client"] }
-  wait_for           = "guest"
+  name   = "dual-client"
+  cpus   = 1
+  memory = "512Mi"
+  disks  = [{ name = "dual-client-root", boot = true, template = { image = berth_image.system.name, size = "4Gi" } }]
+
+  network_interfaces = [{
+    network = berth_network.app.name
+    # An address that it may take beside its own, for example one that two VMs share by VRRP.
+    allowed_addresses = ["fd00:60::100/128"]
+  }]
+  bootstrap = { user_data = var.user_data["client"] }
+  wait_for  = "guest"
 }
 
 output "addresses" {

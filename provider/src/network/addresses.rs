@@ -55,6 +55,11 @@ impl Declared<'_> {
         !self.config.get(name).is_null()
     }
 
+    fn has_ipv4_routes(&self) -> bool {
+        let is_ipv4 = |route: &Value| route.get("to").as_str().is_some_and(|to| !to.contains(':'));
+        self.config.get("routes").elements().iter().any(is_ipv4)
+    }
+
     fn is_external(&self, family: &Family) -> bool {
         self.is_bridge && self.config.get(family.object).get("allocation").as_str() == Some("External")
     }
@@ -86,7 +91,8 @@ impl Declared<'_> {
             let detail = "it is needed: a network has `cidr`, `ipv6_cidr` or both, unless ipv4.allocation or ipv6.allocation is \"External\".";
             self.wrong(at("cidr"), "A network without a range", detail);
         } else if !self.has("cidr") && !self.is_external(&IPV4) {
-            for name in ["egress", "routes"].into_iter().filter(|name| self.has(name)).collect::<Vec<_>>() {
+            let declared = [("egress", self.has("egress")), ("routes", self.has_ipv4_routes())];
+            for (name, _) in declared.into_iter().filter(|(_, is_declared)| *is_declared) {
                 let detail = "it is for IPv4, and the network has no `cidr`: set `cidr`, or leave it out.";
                 self.wrong(at(name), "A network without IPv4", detail);
             }
@@ -122,7 +128,8 @@ impl Declared<'_> {
         let parts = ["gateway", "range"].map(|name| (at(family.object).attribute(name), object.get(name)));
         if self.is_external(family) {
             let of_ipv4 = ["dns", "search_domains", "routes"].map(|name| (at(name), self.config.get(name)));
-            let of_family = if family.object == IPV4.object { &of_ipv4[..] } else { &[] };
+            let of_ipv4 = if self.has_ipv4_routes() { &of_ipv4[..] } else { &of_ipv4[..2] };
+            let of_family = if family.object == IPV4.object { of_ipv4 } else { &[] };
             let declared = [(at(family.cidr), self.config.get(family.cidr))];
             let all: Vec<_> = declared.iter().chain(of_family).chain(&parts).cloned().collect();
             for (path, _) in all.into_iter().filter(|(_, value)| !value.is_null()) {
@@ -164,6 +171,6 @@ impl Declared<'_> {
     }
 }
 
-fn is_link_local(address: Ipv6Addr) -> bool {
+pub(super) fn is_link_local(address: Ipv6Addr) -> bool {
     address.segments()[0] & 0xffc0 == 0xfe80
 }

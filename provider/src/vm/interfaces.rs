@@ -29,7 +29,7 @@ pub(super) fn network_interfaces() -> Field {
         Field::spec("public_ip", Shape::Text(Form::Name)).key("publicIP").refers(PUBLIC_IP),
         Field::spec("public_ipv6", Shape::Text(Form::Name)).key("publicIPv6").refers(PUBLIC_IP),
         Field::spec("security_groups", Shape::TextList(Form::Name)).refers(SECURITY_GROUP),
-        Field::spec("allowed_addresses", Shape::TextList(Form::Ipv4Range)),
+        Field::spec("allowed_addresses", Shape::TextList(Form::IpRange)),
         Field::spec("allowed_mac_addresses", Shape::TextList(Form::Mac)),
         interface_limits(),
         Field::spec("dscp", Shape::Text(Form::Any)),

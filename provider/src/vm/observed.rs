@@ -66,7 +66,9 @@ fn addresses(object: &Json) -> Json {
 fn public_ports(object: &Json) -> Json {
     let of_port = |public: &Json| {
         let (address, port) = (text(public, "address")?, public.get("port")?.as_i64()?);
-        Some((text(public, "name")?.to_owned(), Json::from(format!("{address}:{port}"))))
+        let place =
+            if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") };
+        Some((text(public, "name")?.to_owned(), Json::from(place)))
     };
     let by_name: Map<String, Json> = list(object, "/status/publicPorts").filter_map(of_port).collect();
     Json::Object(by_name)
@@ -177,6 +179,8 @@ mod tests {
         let object = json!({"status": {"publicPorts": [
             {"name": "web/ssh", "address": "203.0.113.5", "port": 30_017, "targetPort": 22, "protocol": "tcp"}]}});
         assert_eq!(public_ports(&object), json!({"web/ssh": "203.0.113.5:30017"}));
+        let ipv6 = json!({"status": {"publicPorts": [{"name": "six/ssh", "address": "2001:db8::7", "port": 22, "targetPort": 22}]}});
+        assert_eq!(public_ports(&ipv6), json!({"six/ssh": "[2001:db8::7]:22"}));
         assert_eq!(public_ports(&vm()), json!({}));
     }
 

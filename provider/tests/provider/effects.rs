@@ -294,3 +294,25 @@ async fn every_attribute_of_a_vm_is_announced_as_its_page_shows_it_for_each_powe
         assert!(page(path).contains(row), "{path} has no row {row}");
     }
 }
+
+#[tokio::test]
+async fn a_change_of_ipv6_routes_is_announced_as_one_that_reaches_new_guests_only() {
+    let provider = BerthProvider::default();
+    let stage = Stage::new(&provider, "berth_network");
+    let network = |to: &str, via: &str| {
+        json!({"name": "n", "cidr": "10.80.0.0/24", "ipv6_cidr": "fd00:60::/64",
+            "routes": [{"name": "office", "to": to, "via": via}]})
+    };
+    let six = network("fd09::/48", "fd00:60::9");
+    let state = created(&stage, "berth_network", &six).await;
+    for (config, is_announced) in [
+        (network("fd0a::/48", "fd00:60::9"), true),
+        (network("fd09::/48", "fe80::9"), true),
+        (network("192.168.0.0/16", "10.80.0.9"), true),
+        (six, false),
+    ] {
+        let plan = stage.plan_from(state.clone(), &config).await;
+        let text = text_of(&plan.diagnostics);
+        assert_eq!(text.contains("IPv6 routes reach new guests only"), is_announced, "{config}: {text}");
+    }
+}

@@ -15,6 +15,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_api::host::{HostNetwork, HostVLAN};
+use berth_api::network::link_local_of_mac;
 use berth_api::vm::{InterfaceStatus, NetworkInterface, ObservedAddresses};
 use berth_api::{BridgeSpec, IPPoolMode, Network, Reason, VM, condition};
 use berth_qemu::single_flight::SingleFlight;
@@ -25,8 +26,8 @@ use crate::index::Tables;
 use crate::key::{Key, ObjectName};
 use berth_engine::Queue;
 use berth_host::{
-    BridgeChoice, BridgedNetwork, Firewall, HostBridge, HostInterface, HostLinks, NetworkConfig, Route,
-    System, WireguardConfig,
+    BridgeChoice, BridgedNetwork, Firewall, HostBridge, HostInterface, HostLinks, Ipv6Route, NetworkConfig,
+    Route, System, WireguardConfig,
 };
 
 pub(crate) use checks::{Check, CheckedTarget, Checks, Health};
@@ -230,6 +231,20 @@ pub(crate) fn routes_of(network: &Network) -> Vec<Route> {
         Some(Route { to: route.to.parse().ok()?, via: route.via.parse().ok()? })
     };
     network.spec.routes.iter().filter_map(parse).collect()
+}
+
+/// Returns the declared IPv6 routes of a network's guests.
+pub(crate) fn ipv6_routes_of(network: &Network) -> Vec<Ipv6Route> {
+    let parse = |route: &berth_api::network::Route| {
+        Some(Ipv6Route { to: route.to.parse().ok()?, via: route.via.parse().ok()? })
+    };
+    network.spec.routes.iter().filter_map(parse).filter(|route| route.to.prefix_len() > 0).collect()
+}
+
+/// Returns those of these routes that the guest of an interface gets: none by itself.
+pub(crate) fn ipv6_routes_for(routes: &[Ipv6Route], interface: &InterfaceStatus) -> Vec<Ipv6Route> {
+    let own = [interface.ipv6_address.parse().ok(), link_local_of_mac(&interface.mac_address)];
+    routes.iter().filter(|route| !own.contains(&Some(route.via))).copied().collect()
 }
 
 /// Returns the common prefix of the names of all taps of an instance.

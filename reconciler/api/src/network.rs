@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{BridgeSpec, Conditions, ObjectUser, ResourceName, WireguardPeer};
 
-pub use ipv6::{Ipv6Spec, ipv6_at};
+pub use ipv6::{Ipv6Spec, ipv6_at, ipv6_of_mac, link_local_of_mac};
 
 /// A network, of IPv4, of IPv6 or of both. The VMs of an `Overlay` reach each other and, as `egress` declares, the outside; those of a
 /// `Bridge` are machines of the network that the bridge is on.
@@ -53,6 +53,10 @@ pub use ipv6::{Ipv6Spec, ipv6_at};
     validation = Rule::new("!has(self.ipv4) || (has(self.type) && self.type == 'Bridge')").message("ipv4 is for a Network of type Bridge: in an Overlay, berth gives out the addresses of cidr by DHCP").field_path(".ipv4"),
     validation = Rule::new("(has(self.dhcp4) ? self.dhcp4 : true) == (has(oldSelf.dhcp4) ? oldSelf.dhcp4 : true)").message("dhcp4 cannot change: guests are configured by it; create another Network").field_path(".dhcp4"),
     validation = Rule::new("(has(self.dhcp6) ? self.dhcp6 : true) == (has(oldSelf.dhcp6) ? oldSelf.dhcp6 : true)").message("dhcp6 cannot change: guests are configured by it; create another Network").field_path(".dhcp6"),
+    validation = Rule::new("(has(self.ipv6Autoconfiguration) ? self.ipv6Autoconfiguration : false) == (has(oldSelf.ipv6Autoconfiguration) ? oldSelf.ipv6Autoconfiguration : false)").message("ipv6Autoconfiguration cannot change: VMs have their addresses by it; create another Network").field_path(".ipv6Autoconfiguration"),
+    validation = Rule::new("!has(self.ipv6Autoconfiguration) || !self.ipv6Autoconfiguration || !(has(self.type) && self.type == 'Bridge')").message("ipv6Autoconfiguration is for a Network of type Overlay: on a Bridge, ipv6.allocation External leaves IPv6 to the routers of its network").field_path(".ipv6Autoconfiguration"),
+    validation = Rule::new("!has(self.ipv6Autoconfiguration) || !self.ipv6Autoconfiguration || has(self.ipv6CIDR)").message("ipv6Autoconfiguration needs ipv6CIDR").field_path(".ipv6Autoconfiguration"),
+    validation = Rule::new("!has(self.ipv6Autoconfiguration) || !self.ipv6Autoconfiguration || !has(self.dhcp6)").message("with ipv6Autoconfiguration there is no DHCPv6 server that gives out addresses: leave dhcp6 out").field_path(".dhcp6"),
     validation = Rule::new("!has(self.dhcp4) || !(has(self.type) && self.type == 'Bridge')").message("dhcp4 is for a Network of type Overlay: on a Bridge, ipv4.allocation declares it").field_path(".dhcp4"),
     validation = Rule::new("!has(self.dhcp6) || !(has(self.type) && self.type == 'Bridge')").message("dhcp6 is for a Network of type Overlay: on a Bridge, ipv6.allocation declares it").field_path(".dhcp6"),
     validation = Rule::new("!has(self.egress) || !(has(self.type) && self.type == 'Bridge')").message("egress is for a Network of type Overlay: on a Bridge, guests are machines of its network").field_path(".egress"),
@@ -72,10 +76,12 @@ pub use ipv6::{Ipv6Spec, ipv6_at};
     validation = Rule::new("!has(self.ipv6Egress) || self.ipv6Egress == 'None' || has(self.ipv6CIDR)").message("ipv6Egress needs ipv6CIDR").field_path(".ipv6Egress"),
     validation = Rule::new("has(self.cidr) || has(self.ipv6CIDR) || (has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || (has(self.ipv6) && has(self.ipv6.allocation) && self.ipv6.allocation == 'External')").message("cidr is missing: a Network has cidr, ipv6CIDR or both, unless ipv4.allocation or ipv6.allocation is External").field_path(".cidr"),
     validation = Rule::new("has(self.cidr) || !has(self.ipv4) || !(has(self.ipv4.gateway) || has(self.ipv4.range))").message("ipv4.gateway and ipv4.range need cidr").field_path(".ipv4"),
-    validation = Rule::new("has(self.cidr) || !has(self.routes) || self.routes.size() == 0").message("routes are those of IPv4, and need cidr").field_path(".routes"),
-    validation = Rule::new("!(has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || !(has(self.cidr) || has(self.ipv4.gateway) || has(self.ipv4.range) || (has(self.dns) && self.dns.size() > 0) || (has(self.searchDomains) && self.searchDomains.size() > 0) || (has(self.routes) && self.routes.size() > 0))").message("with ipv4.allocation External, guests get everything from a DHCP server that is not berth's: leave cidr, dns, searchDomains, routes, ipv4.gateway and ipv4.range out").field_path(".ipv4"),
+    validation = Rule::new("has(self.cidr) || !has(self.routes) || self.routes.all(r, r.to.contains(':'))").message("these routes are those of IPv4, and need cidr").field_path(".routes"),
+    validation = Rule::new("has(self.ipv6CIDR) || !has(self.routes) || !self.routes.exists(r, r.to.contains(':'))").message("routes of IPv6 need ipv6CIDR").field_path(".routes"),
+    validation = Rule::new("!has(self.routes) || !has(self.ipv6CIDR) || !isCIDR(self.ipv6CIDR) || self.routes.all(r, !r.via.contains(':') || r.via.matches('^fe[89ab][0-9a-f]:') || (isIP(r.via) && cidr(self.ipv6CIDR).containsIP(r.via)))").message("via of each route of IPv6 must be an address of ipv6CIDR, or a link-local one such as fe80::9").field_path(".routes"),
+    validation = Rule::new("!(has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || !(has(self.cidr) || has(self.ipv4.gateway) || has(self.ipv4.range) || (has(self.dns) && self.dns.size() > 0) || (has(self.searchDomains) && self.searchDomains.size() > 0) || (has(self.routes) && self.routes.exists(r, !r.to.contains(':'))))").message("with ipv4.allocation External, guests get everything of IPv4 from a DHCP server that is not berth's: leave cidr, dns, searchDomains, IPv4 routes, ipv4.gateway and ipv4.range out").field_path(".ipv4"),
     validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.sourceCheck) || self.ipv4.sourceCheck == 'None' || (has(self.ipv4.allocation) && self.ipv4.allocation == 'External')").message("ipv4.sourceCheck Lease needs ipv4.allocation External: an address that berth gives out is always checked").field_path(".ipv4"),
-    validation = Rule::new("!has(self.routes) || !has(self.cidr) || !isCIDR(self.cidr) || self.routes.all(r, isIP(r.via) && cidr(self.cidr).containsIP(r.via))").message("via of each route must be an address of cidr").field_path(".routes"),
+    validation = Rule::new("!has(self.routes) || !has(self.cidr) || !isCIDR(self.cidr) || self.routes.all(r, r.via.contains(':') || (isIP(r.via) && cidr(self.cidr).containsIP(r.via)))").message("via of each route of IPv4 must be an address of cidr").field_path(".routes"),
     validation = Rule::new("!has(self.routes) || !has(self.ipv4) || !has(self.ipv4.gateway) || self.routes.all(r, r.to != '0.0.0.0/0')").message("ipv4.gateway is the default route: leave the route to 0.0.0.0/0 out").field_path(".routes"),
     validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.gateway) || !has(self.cidr) || !isCIDR(self.cidr) || (isIP(self.ipv4.gateway) && cidr(self.cidr).containsIP(self.ipv4.gateway))").message("ipv4.gateway must be an address of cidr").field_path(".ipv4"),
     validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.range) || !has(self.cidr) || !isCIDR(self.cidr) || self.ipv4.range.split('-').all(a, isIP(a) && cidr(self.cidr).containsIP(a))").message("ipv4.range must be two addresses of cidr, such as 192.0.2.50-192.0.2.99").field_path(".ipv4")
@@ -129,6 +135,11 @@ pub struct NetworkSpec {
     /// public IPv6 addresses. A change reaches running guests within minutes.
     #[serde(default, rename = "ipv6Egress")]
     pub ipv6_egress: Egress,
+    /// Whether the guests of an `Overlay` form their IPv6 addresses themselves (SLAAC): each of the prefix and its MAC address (EUI-64), by
+    /// router advertisements and without DHCPv6. That address is the one of the interface in the VM's status, and the only one of the
+    /// prefix that it may send from. Default false: each interface gets one by DHCPv6. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "ipv6Autoconfiguration")]
+    pub ipv6_autoconfiguration: Option<bool>,
     /// Addresses of the name servers that guests get, of IPv4 by DHCP and of IPv6 by DHCPv6 in an `Overlay`, and by cloud-init on a
     /// `Bridge`. Left out: in an `Overlay` the gateway, which asks the host's, and on a `Bridge` none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -161,8 +172,9 @@ pub struct NetworkSpec {
     #[x_kube(validation = Rule::new("self.join('').size() <= 100").message("the domains must have at most 100 characters in total: more does not fit into a packet of DHCP"))]
     #[x_kube(validation = Rule::new("self.all(d, self.filter(e, e == d).size() == 1)").message("a domain can be named once"))]
     pub search_domains: Vec<String>,
-    /// Routes that guests get beside that of the gateway, by DHCP in an `Overlay` and by cloud-init on a `Bridge`, at most 16. Default: none.
-    /// A change reaches a running guest of an `Overlay` when it renews its lease.
+    /// Routes that guests get beside that of the gateway, at most 16: of IPv4 by DHCP in an `Overlay` and by cloud-init on a `Bridge`, of
+    /// IPv6 by cloud-init. Default: none. A change of IPv4 reaches a running guest of an `Overlay` when it renews its lease, and of IPv6
+    /// guests that are created afterwards.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 16))]
@@ -197,15 +209,20 @@ pub struct NetworkSpec {
 /// A route of the guests of a Network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.to.contains(':') == self.via.contains(':')").message("to and via must be of the same family, IPv4 or IPv6").field_path(".via"))]
 pub struct Route {
     /// Name of the route, the key of the list, for example `office`.
     pub name: ResourceName,
-    /// The destination, for example `192.168.0.0/16`. `0.0.0.0/0` is the default route, in place of the one by the gateway.
-    #[schemars(length(max = 18))]
-    #[x_kube(validation = Rule::new("isCIDR(self) && cidr(self).ip().family() == 4 && cidr(self).masked() == cidr(self)").message("must be an IPv4 range such as 192.168.0.0/16, with no host bits set"))]
+    /// The destination, for example `192.168.0.0/16` or `fd00:9::/48`. `0.0.0.0/0` is the default route of IPv4, in place of the one by
+    /// the gateway. That of IPv6 is by the gateway only.
+    #[schemars(length(max = 43))]
+    #[x_kube(validation = Rule::new("isCIDR(self) && cidr(self).masked() == cidr(self)").message("must be a range such as 192.168.0.0/16 or fd00:9::/48, with no host bits set"))]
+    #[x_kube(validation = Rule::new("self != '::/0'").message("guests have their default route of IPv6 by ipv6.gateway of a Bridge, or by ipv6Egress of an Overlay: leave this route out"))]
     pub to: String,
-    /// The address of the router, within the Network. A VM with this address gets no such route itself.
-    #[schemars(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$"))]
+    /// The address of the router, of the same family and within the Network; one of IPv6 can also be link-local, such as `fe80::9`. A VM
+    /// with this address gets no such route itself.
+    #[schemars(length(max = 39), regex(pattern = r"^[0-9a-f.:]+$"))]
+    #[x_kube(validation = Rule::new("isIP(self) && ip.isCanonical(self)").message("must be an address, such as 10.77.0.9 or in its shortest form fd00:60::9"))]
     pub via: String,
 }
 

@@ -42,7 +42,6 @@ pub use port::{
     printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters"),
     validation = Rule::new("!has(self.spec.ports) || self.spec.ports.size() == 0 || (has(oldSelf.spec.ports) && oldSelf.spec.ports.size() > 0) || !has(oldSelf.status) || !has(oldSelf.status.usedBy) || oldSelf.status.usedBy.size() == 0").message("the whole address leads to a VM (status.usedBy): take it out of that VM's network interface before you declare ports").field_path(".spec.ports"),
-    validation = Rule::new("!has(self.spec.ports) || self.spec.ports.size() == 0 || !has(oldSelf.status) || !has(oldSelf.status.address) || !oldSelf.status.address.contains(':')").message("an IPv6 address has no ports: it leads as a whole to the VM whose network interface names it in publicIPv6. Use a PublicIP of an IPv4 pool").field_path(".spec.ports"),
     // Only a port that is newly declared: the controllers' own write of another one must pass.
     validation = Rule::new("!has(self.spec.ports) || !has(oldSelf.status) || !has(oldSelf.status.ports) || self.spec.ports.all(p, !has(p.port) || (has(oldSelf.spec.ports) && oldSelf.spec.ports.exists(o, o.name == p.name && has(o.port) && o.port == p.port && (o.protocol == 'udp') == (p.protocol == 'udp'))) || !oldSelf.status.ports.exists(g, has(g.port) && g.port == p.port && g.name != p.name && (g.protocol == 'udp') == (p.protocol == 'udp') && self.spec.ports.exists(o, o.name == g.name && !has(o.port) && (o.protocol == 'udp') == (p.protocol == 'udp'))))").message("a declared port has been given out to an entry without port (status.ports): declare another one").field_path(".spec.ports"),
     // The address that was decided may be written down and left out again: it is the one it has, and stays.
@@ -52,7 +51,6 @@ pub use port::{
 #[x_kube(
     validation = Rule::new("self.pool == oldSelf.pool").message("pool cannot change: create another PublicIP").field_path(".pool"),
     validation = Rule::new("!has(self.ports) || self.ports.all(p, !has(p.port) || self.ports.filter(q, has(q.port) && q.port == p.port && (q.protocol == 'udp') == (p.protocol == 'udp')).size() == 1)").message("each port and protocol can be declared once").field_path(".ports"),
-    validation = Rule::new("!has(self.ports) || self.ports.size() == 0 || !has(self.address) || !self.address.contains(':')").message("an IPv6 address has no ports: it leads as a whole to the VM whose network interface names it in publicIPv6. Use a PublicIP of an IPv4 pool").field_path(".ports"),
     validation = Rule::new("!has(self.portRange) || (self.portRange.matches('^[1-9][0-9]{0,4}-[1-9][0-9]{0,4}$') && self.portRange.split('-').all(n, int(n) <= 65535) && int(self.portRange.split('-')[0]) <= int(self.portRange.split('-')[1]))").message("portRange must be two ports from 1 to 65535, the first one not above the last, such as 30000-32767").field_path(".portRange")
 )]
 pub struct PublicIPSpec {
@@ -65,7 +63,8 @@ pub struct PublicIPSpec {
     #[schemars(length(max = 39), regex(pattern = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9a-f:]*:[0-9a-f:]*)$"))]
     #[x_kube(validation = Rule::new("!self.contains(':') || (isIP(self) && ip(self).family() == 6 && ip.isCanonical(self))").message("must be an IPv4 address, or an IPv6 address in its shortest form, such as 2001:db8::10"))]
     pub address: Option<String>,
-    /// The ports of an IPv4 address that lead to VMs, keyed by `name`, at most 32. All other ports are refused. Default: none, and the
+    /// The ports of the address that lead to VMs, keyed by `name`, at most 32. All other ports are refused. Those of an IPv6 address lead
+    /// to the IPv6 addresses of VMs on the host that has it. Default: none, and the
     /// whole address leads to the VM whose network interface names the PublicIP. Applied live: established connections go on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
@@ -119,7 +118,8 @@ pub struct PublicIPStatus {
     /// The way it is made reachable, from its IPPool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<IPPoolMode>,
-    /// The host that has the address: that of the VM that uses it; with ports, that of a target, which forwards to the others.
+    /// The host that has the address: that of the VM that uses it; with ports, that of a target, which forwards to the others; an IPv6
+    /// address only to those on that host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
     /// The VM that uses it (one at most). A deleted PublicIP stays until none does.

@@ -1,15 +1,15 @@
 //! Public addresses whose ports lead to guests, and the way to guests on other hosts.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// A public address whose ports lead to guests. Connections to its other ports are refused.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Balanced {
-    pub public: Ipv4Addr,
+    pub public: IpAddr,
     /// The interface on which this host announces the address; None: it is not announced.
     pub announced_on: Option<String>,
     pub ports: Vec<BalancedPort>,
-    /// By bridge, the address under which connections to guests of that network on other hosts are forwarded.
+    /// By bridge, the address under which connections to guests of that network on other hosts are forwarded; none of IPv6.
     pub sources: Vec<(String, Ipv4Addr)>,
 }
 
@@ -20,8 +20,9 @@ pub struct BalancedPort {
     pub port: u16,
     /// Whether all connections of a client's address go to the same guest.
     pub by_client: bool,
-    /// The private addresses of the guests that get new connections, in order. Empty: connections are refused.
-    pub targets: Vec<Ipv4Addr>,
+    /// The private addresses of the guests that get new connections, in order, of the family of the public address. Empty: connections
+    /// are refused.
+    pub targets: Vec<IpAddr>,
     pub target_port: u16,
 }
 

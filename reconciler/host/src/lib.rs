@@ -81,7 +81,7 @@ pub use passthrough::{
 };
 pub use pool_folders::{PoolFolderFacts, PoolFolderMapping, SharedPool};
 pub use rbd_pools::{CephAccess, RbdPoolMapping};
-pub use routes::{GuestRoutes, Route};
+pub use routes::{GuestRoutes, Ipv6Route, Route};
 pub use shares::{ShareFacts, ShareMapping};
 pub use start::{Earlier, Start};
 pub use trace::{

@@ -15,7 +15,7 @@ use crate::Result;
 use crate::balancing::{Balanced, Relay};
 use crate::names::Names;
 use crate::packet_filter::{Filters, Port};
-use crate::routes::Route;
+use crate::routes::{Ipv6Route, Route};
 use crate::trace::{Trace, TracedPacket};
 use crate::wireguard::WireguardConfig;
 
@@ -129,6 +129,8 @@ pub struct NetworkConfig {
     pub names: Option<Names>,
     /// Routes beside that by the gateway. One to all addresses comes before that by the gateway.
     pub routes: Vec<Route>,
+    /// IPv6 routes that guests get by their network configuration, beside the one by router advertisements.
+    pub ipv6_routes: Vec<Ipv6Route>,
     /// The DHCP reservations. Other clients get no address.
     pub leases: Vec<Lease>,
     /// The tunnel to the network's part on other hosts; None while the network is on this host only.
@@ -164,6 +166,8 @@ pub struct Ipv6Network {
     pub gateway: Ipv6Addr,
     /// With `None`, guests get no default route.
     pub egress: Egress,
+    /// Whether guests form their addresses themselves: they get none by DHCPv6.
+    pub autoconfiguration: bool,
 }
 
 /// The way of guests' packets to the outside.
@@ -409,12 +413,11 @@ impl Firewall {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortException {
     pub tap: String,
-    /// Of IPv6, all addresses or none.
     pub ranges: Vec<IpNet>,
     /// Lower case.
     pub macs: Vec<String>,
-    /// The address that is never among the ranges, if there is one.
-    pub gateway: Option<Ipv4Addr>,
+    /// The addresses that are never among the ranges.
+    pub gateways: Vec<IpAddr>,
 }
 
 /// Ceilings for the traffic of a tap. Packets above them are dropped.

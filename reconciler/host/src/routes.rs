@@ -1,8 +1,8 @@
 //! The routes of guests. Pure.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 
 /// The destination of a default route.
 const EVERYWHERE: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0);
@@ -19,6 +19,14 @@ impl Route {
     pub fn is_default(&self) -> bool {
         self.to == EVERYWHERE
     }
+}
+
+/// An IPv6 route of guests, which is no default route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ipv6Route {
+    pub to: Ipv6Net,
+    /// The address of the router, possibly a link-local one.
+    pub via: Ipv6Addr,
 }
 
 /// The routes of a guest.

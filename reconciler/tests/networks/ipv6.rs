@@ -79,6 +79,36 @@ fn a_network_without_ipv4_gives_out_ipv6_addresses_and_names_and_its_vms_are_rea
 }
 
 #[test]
+fn a_guest_forms_the_address_that_its_vm_has_and_sends_from_the_further_ones_that_it_lists() {
+    in_simulated_time(async {
+        let mut site = Site::new().await;
+        site.join("h1", "192.0.2.1", 1500).await;
+        let routes = json!([{"name": "office", "to": "fd09::/48", "via": "fe80::9"}]);
+        let spec = json!({"cidr": "10.9.4.0/24", "ipv6CIDR": "fd00:60::/64", "ipv6Autoconfiguration": true, "routes": routes});
+        site.apply("Network", "formed", spec).await;
+        let interface = json!({"name": "nic0", "network": "formed", "macAddress": "52:54:00:00:00:09",
+            "allowedAddresses": ["fd00:60::100/128"], "allowedMacAddresses": ["00:00:5e:00:02:0a"]});
+        site.anywhere("one", interface).await;
+        site.runs("one").await;
+        let own = "fd00:60::5054:ff:fe00:9";
+        assert_eq!(site.addresses("one").await.2, own);
+        let host = &site.hosts["h1"];
+        let network = host.networks_now().pop().expect("a network");
+        assert!(network.ipv6.is_some_and(|ipv6| ipv6.autoconfiguration));
+        assert_eq!(network.ipv6_routes.len(), 1);
+        let firewall = host.firewall_now();
+        assert_eq!(firewall.ports[0].ipv6, own.parse().ok());
+        let [exception] = &firewall.exceptions[..] else { panic!("{firewall:?}") };
+        let ranges: Vec<String> = exception.ranges.iter().map(ToString::to_string).collect();
+        assert_eq!((ranges, exception.macs.len()), (vec!["fd00:60::100/128".to_owned()], 1));
+        assert_eq!(exception.gateways.len(), 3, "IPv4, IPv6 and link-local");
+        site.anywhere("two", json!({"name": "nic0", "network": "formed", "ipv6Address": "fd00:60::2"})).await;
+        site.waits("two", "take ipv6Address out").await;
+        site.stop.cancel();
+    });
+}
+
+#[test]
 fn a_vm_on_a_bridge_has_an_ipv6_address_of_the_range_or_those_of_the_networks_routers() {
     in_simulated_time(async {
         let mut site = Site::new().await;
@@ -124,6 +154,34 @@ fn bad_declarations_of_ipv6_are_refused_and_ranges_of_one_lan_do_not_overlap() {
             (
                 json!({"ipv6CIDR": "fd00:60::/64", "routes": [{"name": "a", "to": "10.0.0.0/8", "via": "10.9.9.9"}]}),
                 "routes are those of IPv4",
+            ),
+            (
+                json!({"ipv6CIDR": "fd00:60::/64", "routes": [{"name": "a", "to": "fd09::/48", "via": "fd00:61::9"}]}),
+                "via of each route of IPv6",
+            ),
+            (
+                json!({"ipv6CIDR": "fd00:60::/64", "routes": [{"name": "a", "to": "fd09::/48", "via": "10.9.9.9"}]}),
+                "to and via must be of the same family",
+            ),
+            (
+                json!({"ipv6CIDR": "fd00:60::/64", "routes": [{"name": "a", "to": "::/0", "via": "fd00:60::9"}]}),
+                "leave this route out",
+            ),
+            (
+                json!({"cidr": "10.9.7.0/24", "routes": [{"name": "a", "to": "fd09::/48", "via": "fe80::9"}]}),
+                "routes of IPv6 need ipv6CIDR",
+            ),
+            (
+                json!({"cidr": "10.9.7.0/24", "ipv6Autoconfiguration": true}),
+                "ipv6Autoconfiguration needs ipv6CIDR",
+            ),
+            (
+                json!({"ipv6CIDR": "fd00:60::/64", "ipv6Autoconfiguration": true, "dhcp6": true}),
+                "leave dhcp6 out",
+            ),
+            (
+                lan(&json!({"ipv6CIDR": "2001:db8:7::/64", "ipv6Autoconfiguration": true})),
+                "ipv6Autoconfiguration is for a Network of type Overlay",
             ),
             (json!({"ipv6CIDR": "fd00:60::/64", "ipv6": {}}), "ipv6 is for a Network of type Bridge"),
             (json!({"ipv6CIDR": "fd00:60::/64", "dns": ["one"]}), "spec.dns"),

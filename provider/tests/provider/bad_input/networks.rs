@@ -18,6 +18,7 @@ pub(super) fn networks() -> Vec<Bad> {
     let on_lan6 = || with(bridged(), "/ipv6_cidr", json!("2001:db8:7::/64"));
     let ipv6_only = || json!({"name": "n", "ipv6_cidr": "fd00:60::/64"});
     let routed = |routes: Json| with(network(), "/routes", routes);
+    let routed6 = |routes: Json| with(ipv6("fd00:60::/64"), "/routes", routes);
     let external = |name: &str, value: Json| {
         let network = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"},
             "ipv4": {"allocation": "External"}});
@@ -64,6 +65,21 @@ pub(super) fn networks() -> Vec<Bad> {
         everywhere(with(bridged(), "/dhcp4", json!(false)), "dhcp4", "leave it out"),
         everywhere(with(bridged(), "/dhcp6", json!(true)), "dhcp6", "leave it out"),
         everywhere(with(network(), "/ipv6_egress", json!("Routed")), "ipv6_egress", "Set `ipv6_cidr`"),
+        everywhere(
+            with(network(), "/ipv6_autoconfiguration", json!(true)),
+            "ipv6_autoconfiguration",
+            "Set `ipv6_cidr`",
+        ),
+        everywhere(
+            with(on_lan6(), "/ipv6_autoconfiguration", json!(true)),
+            "ipv6_autoconfiguration",
+            "Leave it out",
+        ),
+        everywhere(
+            with(with(ipv6_only(), "/ipv6_autoconfiguration", json!(true)), "/dhcp6", json!(true)),
+            "dhcp6",
+            "leave it out",
+        ),
         everywhere(with(ipv6("fd00:60::/64"), "/ipv6_egress", json!("nat")), "ipv6_egress", "Masquerade"),
         everywhere(with(network(), "/dns", json!(["one"])), "dns[0]", "not an address"),
         everywhere(with(network(), "/search_domains", json!(["a_b"])), "search_domains[0]", "not a domain"),
@@ -92,7 +108,23 @@ pub(super) fn networks() -> Vec<Bad> {
         everywhere(
             routed(json!([{"to": "10.0.0.0/8", "via": "gateway"}])),
             "routes[0].via",
-            "not an IPv4 address",
+            "not an address",
+        ),
+        everywhere(
+            routed6(json!([{"to": "fd09::/48", "via": "fd00:61::9"}])),
+            "routes[0].via",
+            "not within ipv6_cidr",
+        ),
+        everywhere(
+            routed6(json!([{"to": "::/0", "via": "fd00:60::9"}])),
+            "routes[0].to",
+            "default route of IPv6",
+        ),
+        everywhere(routed(json!([{"to": "fd09::/48", "via": "fe80::9"}])), "routes[0].to", "no `ipv6_cidr`"),
+        everywhere(
+            routed6(json!([{"to": "10.0.0.0/8", "via": "fd00:60::9"}])),
+            "routes[0].to",
+            "of one family",
         ),
         everywhere(
             routed(
@@ -278,11 +310,6 @@ pub(super) fn ports() -> Vec<(&'static str, Bad)> {
             json!({"name": "b", "ports": [{"name": "ssh", "targets": ["a"]}]}),
             "ports[0].target_port",
             "needs `target_port`",
-        )),
-        (everywhere(
-            with(port(json!({})), "/address", json!("2001:db8::7")),
-            "ports",
-            "only IPv4 addresses have ports",
         )),
         (everywhere(json!({"name": "b", "port_range": "30000"}), "port_range", "not a range of ports")),
         (everywhere(json!({"name": "b", "port_range": "30-20"}), "port_range", "not a range of ports")),

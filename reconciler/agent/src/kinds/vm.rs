@@ -343,7 +343,7 @@ async fn reconcile_departed(ctx: &Context, name: &ObjectName) -> Result<Requeue,
 /// Whether berth's DHCP server gives an interface no address.
 fn has_no_lease(observed: &Observed, interface: &InterfaceStatus) -> bool {
     let mut configs = observed.network_config.iter().filter(|config| config.name == interface.name);
-    configs.any(InterfaceConfig::is_wholly_static)
+    configs.any(InterfaceConfig::is_wholly_without_dhcp)
 }
 
 /// Returns the leases that a guest takes once it runs, on interfaces of networks with berth's DHCP here. `since`: the start of its

@@ -8,7 +8,7 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ const REPORT_AFTER: Duration = Duration::from_millis(250);
 /// A target of a port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CheckedTarget {
-    pub(crate) public: Ipv4Addr,
+    pub(crate) public: IpAddr,
     pub(crate) port: u16,
     pub(crate) protocol: PortProtocol,
     /// The name of the VM.

@@ -1,6 +1,6 @@
 //! The IPv6 side of a Network.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::Ipv6Net;
 use kube::KubeSchema;
@@ -53,6 +53,26 @@ impl Network {
         Some(ipv6_at(self.ipv6_prefix()?, 1))
     }
 
+    /// The address that the guest of an interface with this MAC address forms, if that is how its guests get theirs.
+    pub fn formed_address(&self, mac: &str) -> Option<Ipv6Addr> {
+        let prefix = self.ipv6_prefix().filter(|_| self.is_autoconfigured())?;
+        ipv6_of_mac(prefix, mac)
+    }
+
+    /// Whether it is an overlay whose guests form their IPv6 addresses themselves.
+    pub fn is_autoconfigured(&self) -> bool {
+        self.spec.ipv6_autoconfiguration == Some(true) && self.host_bridge().is_none()
+    }
+
+    /// The addresses of its router, which no guest may send from, whatever it is allowed.
+    pub fn router_addresses(&self) -> Vec<IpAddr> {
+        let is_routed_by_hosts = self.host_bridge().is_none() && self.ipv6_prefix().is_some();
+        let mac = self.gateway_mac().filter(|_| is_routed_by_hosts);
+        let link_local = mac.and_then(|mac| link_local_of_mac(&mac));
+        let ipv4 = self.gateway().into_iter().map(IpAddr::V4);
+        ipv4.chain(self.ipv6_gateway().into_iter().chain(link_local).map(IpAddr::V6)).collect()
+    }
+
     /// The first and the last IPv6 address that it declares for VMs, the gateway's possibly among them. None: all of the prefix.
     pub fn ipv6_range(&self) -> Option<(Ipv6Addr, Ipv6Addr)> {
         self.host_bridge()?;
@@ -81,6 +101,21 @@ impl Network {
         let is_closed = self.spec.ipv6_egress == Egress::None;
         is_closed.then_some("has ipv6Egress None, so that guests have no way for their answers: set it to Masquerade or Routed")
     }
+}
+
+/// The prefix of link-local addresses.
+const LINK_LOCAL: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 64);
+
+/// The address that a machine with this MAC address forms in a /64 prefix (modified EUI-64; RFC 4291, appendix A). None for another text.
+pub fn ipv6_of_mac(prefix: Ipv6Net, mac: &str) -> Option<Ipv6Addr> {
+    let bytes: Option<Vec<u8>> = mac.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+    let [a, b, c, d, e, f]: [u8; 6] = bytes?.try_into().ok()?;
+    Some(ipv6_at(prefix, u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])))
+}
+
+/// The link-local address that a machine with this MAC address forms.
+pub fn link_local_of_mac(mac: &str) -> Option<Ipv6Addr> {
+    ipv6_of_mac(LINK_LOCAL, mac)
 }
 
 /// The address of this number in an IPv6 prefix.
@@ -116,6 +151,33 @@ mod tests {
         let text = serde_json::to_value(&overlay.spec).expect("JSON");
         assert_eq!((&text["ipv6CIDR"], &text["ipv6Egress"]), (&json!("fd00:60::/64"), &json!("None")));
         assert_eq!(text.get("ipv6"), None);
+    }
+
+    #[test]
+    fn a_routers_addresses_include_the_link_local_one_where_hosts_are_the_router() {
+        let text = |spec: serde_json::Value| {
+            let mut network = network(spec);
+            network.status = Some(crate::NetworkStatus { vni: Some(77), ..Default::default() });
+            network.router_addresses().iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let overlay = text(json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64"}));
+        assert_eq!(overlay[..2], ["10.77.0.1", "fd00:60::1"]);
+        assert!(overlay[2].starts_with("fe80::5054:ff:fe"), "{overlay:?}");
+        assert_eq!(text(json!({"cidr": "10.77.0.0/16"})), ["10.77.0.1"]);
+        let lan = json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6CIDR": "2001:db8:7::/64", "ipv6": {"gateway": "fe80::1"}});
+        assert_eq!(text(lan), ["fe80::1"]);
+    }
+
+    #[test]
+    fn the_address_of_a_mac_is_its_modified_eui_64() {
+        let of = |mac: &str| ipv6_of_mac("fd00:60::/64".parse().expect("a prefix"), mac);
+        assert_eq!(of("52:54:00:00:00:01"), Some(address("fd00:60::5054:ff:fe00:1")));
+        assert_eq!(of("02:00:5E:10:20:30"), Some(address("fd00:60::5eff:fe10:2030")));
+        assert_eq!((of("52:54:00"), of("")), (None, None));
+        let formed = |spec: serde_json::Value| network(spec).formed_address("52:54:00:00:00:01");
+        let prefix = json!({"ipv6CIDR": "fd00:60::/64", "ipv6Autoconfiguration": true});
+        assert_eq!(formed(prefix), Some(address("fd00:60::5054:ff:fe00:1")));
+        assert_eq!(formed(json!({"ipv6CIDR": "fd00:60::/64"})), None);
     }
 
     #[test]

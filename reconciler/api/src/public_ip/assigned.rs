@@ -57,7 +57,7 @@ pub struct PublicPort {
     #[schemars(length(max = 127))]
     pub name: String,
     /// The public address.
-    #[schemars(length(max = 15))]
+    #[schemars(length(max = 39))]
     pub address: String,
     /// The port of the public address.
     pub port: i64,

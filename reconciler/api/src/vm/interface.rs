@@ -41,15 +41,17 @@ pub struct NetworkInterface {
     #[schemars(length(max = 8))]
     #[x_kube(validation = Rule::new("self.all(g, self.filter(h, h == g).size() == 1)").message("a security group can be named once"))]
     pub security_groups: Vec<ResourceName>,
-    /// Ranges of IPv4 addresses, beside its own, that the interface may send from and answer for: `10.64.0.100/32` for an address that
-    /// several VMs share (VRRP), `0.0.0.0/0` for a router. At most 16. Only on a Network of the VM's own namespace, and not
-    /// together with `securityGroups`. The gateway's address is never among them. Default: none. Applied live.
+    /// Ranges of IPv4 and IPv6 addresses, beside its own, that the interface may send from and answer for: `10.64.0.100/32` or
+    /// `fd00:60::100/128` for an address that several VMs share (VRRP), `0.0.0.0/0` and `::/0` for a router. At most 16. Only on a Network
+    /// of the VM's own namespace, and not together with `securityGroups`. The gateway's addresses are never among them. With an IPv6 range
+    /// the interface may also send VRRP over IPv6. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), inner(length(max = 18)))]
-    #[x_kube(validation = Rule::new("self.all(c, isCIDR(c) && cidr(c).ip().family() == 4 && cidr(c).masked() == cidr(c))").message("each of allowedAddresses must be an IPv4 range such as 10.64.0.100/32, with no host bits set"))]
+    #[schemars(length(max = 16), inner(length(max = 43)))]
+    #[x_kube(validation = Rule::new("self.all(c, isCIDR(c) && cidr(c).masked() == cidr(c))").message("each of allowedAddresses must be a range such as 10.64.0.100/32 or fd00:60::100/128, with no host bits set"))]
     pub allowed_addresses: Vec<String>,
-    /// MAC addresses, beside its own, that the interface may send from, such as `00:00:5e:00:01:0a` of VRRP, lower case, at most 4. Only
-    /// on a Network of the VM's own namespace. Default: none. Applied live.
+    /// MAC addresses, beside its own, that the interface may send from, such as `00:00:5e:00:01:0a` of VRRP or `00:00:5e:00:02:0a` of VRRP
+    /// over IPv6, lower case, at most 4, each also with the link-local IPv6 address that follows from it. Only on a Network of the VM's own
+    /// namespace. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 4),

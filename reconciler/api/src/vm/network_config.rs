@@ -39,6 +39,9 @@ pub struct InterfaceConfig {
     /// configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhcp6: Option<bool>,
+    /// `true`: the guest forms its IPv6 address of its `Overlay` itself, by router advertisements, and has no lease of it.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "ipv6Autoconfiguration")]
+    pub ipv6_autoconfiguration: Option<bool>,
     /// The largest packet, in bytes. A change of it reaches a guest at its next start.
     pub mtu: i64,
 }
@@ -53,9 +56,13 @@ impl InterfaceConfig {
 
     /// Whether it has an address, and the guest gets each one without DHCP although its Network is an `Overlay`.
     #[must_use]
-    pub fn is_wholly_static(&self) -> bool {
-        let mut addresses = self.addresses.iter();
-        !self.addresses.is_empty() && addresses.all(|address| self.is_static(address.contains(':')))
+    pub fn is_wholly_without_dhcp(&self) -> bool {
+        let addresses = self.addresses.iter();
+        let is_formed = |is_ipv6: bool| is_ipv6 && self.ipv6_autoconfiguration == Some(true);
+        !self.addresses.is_empty()
+            && addresses
+                .map(|address| address.contains(':'))
+                .all(|is_ipv6| self.is_static(is_ipv6) || is_formed(is_ipv6))
     }
 }
 

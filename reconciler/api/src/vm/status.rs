@@ -291,7 +291,7 @@ pub struct InterfaceStatus {
     pub security_groups: Vec<String>,
     /// The further addresses that it may send from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), inner(length(max = 18)))]
+    #[schemars(length(max = 16), inner(length(max = 43)))]
     pub allowed_addresses: Vec<String>,
     /// The further MAC addresses that it may send from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

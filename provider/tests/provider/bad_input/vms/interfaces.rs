@@ -24,6 +24,16 @@ pub(super) fn interfaces() -> Vec<Bad> {
             "e1000e",
         ),
         everywhere(nics(json!([{"name": "nic0", "link": "down"}])), "network_interfaces[0].link", "Down"),
+        everywhere(
+            nics(json!([{"name": "nic0", "allowed_addresses": ["fd00:60::100"]}])),
+            "network_interfaces[0].allowed_addresses[0]",
+            "\"fd00:60::100/128\"",
+        ),
+        everywhere(
+            nics(json!([{"name": "nic0", "allowed_addresses": ["10.0.0.9/32", "fd00:60::100/64"]}])),
+            "network_interfaces[0].allowed_addresses[1]",
+            "no host bits",
+        ),
         everywhere(nics(json!([{"name": "nic0", "dscp": "46"}])), "network_interfaces[0].dscp", "AF11"),
         everywhere(
             nics(json!([{"name": "nic0", "network": "a.b"}])),

@@ -36,7 +36,7 @@ pub(super) struct Here<'a> {
     pub(super) health: &'a BTreeMap<CheckedTarget, Health>,
     /// Public addresses of which targets count as healthy before their first check: an agent that has just started finds them here,
     /// and its predecessor's choice goes on.
-    pub(super) trusted: BTreeSet<Ipv4Addr>,
+    pub(super) trusted: BTreeSet<IpAddr>,
 }
 
 /// The needs of the ports of public addresses on this host.
@@ -55,14 +55,19 @@ pub(super) fn balance(
     bridges: &BTreeMap<String, String>,
     networks: &mut BTreeMap<String, NetworkConfig>,
     here: &Here<'_>,
-    mut admit: impl FnMut(Ipv4Addr, IPPoolMode) -> Option<Option<String>>,
+    mut admit: impl FnMut(IpAddr, IPPoolMode) -> Option<Option<String>>,
 ) -> Balancing {
     let mut wanted = Balancing::default();
     for ip in held(tables, here.host) {
         let Some(status) = &ip.status else { continue };
-        let Some(public) = status.address.as_ref().and_then(|address| address.parse().ok()) else { continue };
+        let public = status.address.as_ref().and_then(|address| address.parse::<IpAddr>().ok());
+        let Some(public) = public else { continue };
         let Some(announced_on) = admit(public, status.mode.unwrap_or_default()) else { continue };
-        let sources = add_relays(status, bridges, networks, here.host);
+        // Connections to an IPv6 address are forwarded to guests of this host only.
+        let sources = match public {
+            IpAddr::V4(_) => add_relays(status, bridges, networks, here.host),
+            IpAddr::V6(_) => Vec::new(),
+        };
         let reached = |name: &str| -> Option<GuestAddress> {
             let target = status.targets.iter().find(|target| target.name == name)?;
             let bridge = bridges.get(&target.network)?;
@@ -122,7 +127,7 @@ fn add_relay(network: &mut NetworkConfig, address: Ipv4Addr, targets: impl Itera
 /// Returns the port of a public address with the guests that get new connections, and adds their health checks.
 fn balanced_port(
     declared: &PublicIPPort,
-    (public, port): (Ipv4Addr, u16),
+    (public, port): (IpAddr, u16),
     reached: impl Fn(&str) -> Option<GuestAddress>,
     here: &Here<'_>,
     wanted: &mut Balancing,
@@ -132,7 +137,10 @@ fn balanced_port(
     let mut targets = Vec::new();
     for name in &declared.targets {
         let Some(place) = reached(name.as_str()) else { continue };
-        let IpAddr::V4(address) = place.address else { continue };
+        let address = place.address;
+        if address.is_ipv4() != public.is_ipv4() {
+            continue;
+        }
         let is_available = match &declared.health_check {
             None => true,
             Some(health_check) => {
@@ -228,6 +236,22 @@ mod tests {
         assert!(found.checks.is_empty() && found.firewall.forwards.is_empty());
         let elsewhere = wanted(&index.read(), &Actual { host: "h2", ..Actual::default() });
         assert!(elsewhere.firewall.balanced.is_empty(), "another host has it");
+    }
+
+    #[test]
+    fn a_port_of_an_ipv6_address_leads_to_the_ipv6_addresses_of_guests_here() {
+        let index = world(&json!({"name": "http", "port": 80, "targets": ["web-1", "web-2"]}));
+        let mut ip =
+            index.read().public_ips.all().next().map(|(_, ip)| PublicIP::clone(ip)).expect("a PublicIP");
+        ip.metadata.resource_version = Some("2".to_owned());
+        let status = ip.status.as_mut().expect("a status");
+        status.address = Some("2001:db8::1".to_owned());
+        status.targets[0].address = "fd00:60::2".to_owned();
+        index.apply::<PublicIP>(Event::Apply(ip));
+        let found = wanted(&index.read(), &Actual { host: "h1", ..Actual::default() });
+        assert_eq!(found.firewall.balanced[0].public.to_string(), "2001:db8::1");
+        assert_eq!(targets(&found), ["fd00:60::2"], "the other one has an IPv4 address, and is elsewhere");
+        assert!(found.firewall.balanced[0].sources.is_empty());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use berth_host::{Egress, Ipv4Network, Ipv6Network, NameRecord, Names, NetworkCon
 
 use super::encryption::tunnel_address;
 use crate::index::mtu_of;
-use crate::networking::routes_of;
+use crate::networking::{ipv6_routes_of, routes_of};
 
 /// Returns the configuration of a network on this host, without the leases of its guests. None: it has no range that can be understood.
 pub(super) fn config(network: &Network, bridge: &str, host: &str) -> Option<NetworkConfig> {
@@ -22,6 +22,7 @@ pub(super) fn config(network: &Network, bridge: &str, host: &str) -> Option<Netw
         search_domains: network.spec.search_domains.clone(),
         names: names(network),
         routes: routes_of(network),
+        ipv6_routes: ipv6_routes_of(network),
         leases: Vec::new(),
         tunnel: tunnel(network, host),
         tracked: false,
@@ -52,7 +53,13 @@ fn ipv4(network: &Network) -> Option<Ipv4Network> {
 
 fn ipv6(network: &Network) -> Option<Ipv6Network> {
     let egress = egress(network.spec.ipv6_egress);
-    Some(Ipv6Network { prefix: network.ipv6_prefix()?, gateway: network.ipv6_gateway()?, egress })
+    let autoconfiguration = network.is_autoconfigured();
+    Some(Ipv6Network {
+        prefix: network.ipv6_prefix()?,
+        gateway: network.ipv6_gateway()?,
+        egress,
+        autoconfiguration,
+    })
 }
 
 fn egress(declared: berth_api::Egress) -> Egress {

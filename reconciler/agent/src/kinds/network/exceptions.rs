@@ -43,19 +43,23 @@ pub(super) fn exceptions(
             true => given_out_elsewhere(network.as_deref(), &guest.port),
             false => Vec::new(),
         };
-        // A guest that sends from any IPv4 address needs no further ones.
-        let is_ipv4_open = any.iter().any(|range| matches!(range, IpNet::V4(_)));
         let declared = by_mac.get(&(guest.network.as_str(), guest.port.mac.clone()));
-        let declared = declared.zip(network.as_deref()).filter(|_| !is_ipv4_open);
-        let mut exception =
-            PortException { tap: guest.port.tap.clone(), ranges: any, macs: Vec::new(), gateway: None };
+        let declared = declared.zip(network.as_deref());
+        let mut exception = PortException {
+            tap: guest.port.tap.clone(),
+            ranges: any.clone(),
+            macs: Vec::new(),
+            gateways: Vec::new(),
+        };
         if let Some((interface, network)) = declared {
             let gateway_mac = network.gateway_mac();
             let macs = interface.allowed_mac_addresses.iter().map(|mac| mac.to_ascii_lowercase());
-            let ranges = interface.allowed_addresses.iter();
-            exception.ranges.extend(ranges.filter_map(|range| range.parse().ok().map(IpNet::V4)));
+            let ranges = interface.allowed_addresses.iter().filter_map(|range| range.parse::<IpNet>().ok());
+            // A guest that sends from any address of a family needs no further ones of it.
+            let is_further = |range: &IpNet| !any.iter().any(|open| open.contains(range));
+            exception.ranges.extend(ranges.filter(is_further));
             exception.macs = macs.filter(|mac| Some(mac) != gateway_mac.as_ref()).collect();
-            exception.gateway = network.gateway();
+            exception.gateways = network.router_addresses();
         }
         (!exception.ranges.is_empty() || !exception.macs.is_empty()).then_some(exception)
     };
@@ -67,7 +71,7 @@ pub(super) fn exceptions(
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr};
 
     use kube::runtime::watcher::Event;
     use serde_json::json;
@@ -113,7 +117,7 @@ mod tests {
         };
         let [only] = &found[..] else { panic!("{found:?}") };
         assert_eq!((only.tap.as_str(), only.ranges.len(), only.macs.len()), ("btt2", 1, 1));
-        assert_eq!(only.gateway, Some(Ipv4Addr::new(10, 77, 0, 1)));
+        assert_eq!(only.gateways, [IpAddr::from([10, 77, 0, 1])]);
     }
 
     #[test]
@@ -140,7 +144,31 @@ mod tests {
             only.ranges.iter().map(ToString::to_string).collect::<Vec<_>>(),
             ["::/0", "192.0.2.99/32"]
         );
-        assert_eq!(only.gateway, Some(Ipv4Addr::new(192, 0, 2, 1)));
+        assert_eq!(only.gateways, [IpAddr::from([192, 0, 2, 1])]);
+    }
+
+    #[test]
+    fn further_addresses_are_of_both_families_and_never_those_of_the_gateway() {
+        let index = Index::default();
+        let network = json!({"metadata": {"name": "six", "namespace": "ns", "resourceVersion": "1"},
+            "spec": {"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64"}, "status": {"observedGeneration": 1, "vni": 77}});
+        index.apply::<Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
+        let mac = "52:54:00:00:00:02".to_owned();
+        let ranges = ["10.77.0.100/32", "fd00:60::100/128", "fe80::100/128", "fd00::/129"];
+        let interface = InterfaceStatus {
+            network: "ns/six".into(),
+            mac_address: mac.clone(),
+            allowed_addresses: ranges.map(str::to_owned).into(),
+            ..InterfaceStatus::default()
+        };
+        let port = Port { tap: "btt2".into(), mac, address: None, ipv6: "fd00:60::2".parse().ok() };
+        let guest = GuestPort { network: "ns/six".into(), port, groups: Vec::new() };
+        let found = exceptions(&index.read(), &GroupsOf::new(), &[&interface], &[guest]);
+        let [only] = &found[..] else { panic!("{found:?}") };
+        assert_eq!(only.ranges.iter().map(ToString::to_string).collect::<Vec<_>>(), ranges[..3]);
+        let gateways: Vec<String> = only.gateways.iter().map(ToString::to_string).collect();
+        assert_eq!(gateways[..2], ["10.77.0.1", "fd00:60::1"]);
+        assert!(gateways[2].starts_with("fe80::5054:ff:fe"), "{gateways:?}");
     }
 
     #[test]

@@ -147,6 +147,7 @@ mod tests {
                     search_domains: [],
                     names: None,
                     routes: [],
+                    ipv6_routes: [],
                     leases: [
                         Lease {
                             mac: "52:54:00:00:00:01",

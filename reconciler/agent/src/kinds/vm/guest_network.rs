@@ -2,10 +2,10 @@
 
 use berth_api::vm::{ConfiguredRoute, InterfaceConfig, InterfaceStatus};
 use berth_api::{Egress, Network, SHARED_NAMESPACE, VM};
-use berth_host::{GuestRoutes, Route};
+use berth_host::{GuestRoutes, Ipv6Route, Route};
 
 use crate::index::{Tables, mtu_of};
-use crate::networking::{find, routes_of};
+use crate::networking::{find, ipv6_routes_for, ipv6_routes_of, routes_of};
 
 /// Returns the configuration of each interface whose Network is known.
 pub(super) fn configs(tables: &Tables, vm: &VM) -> Vec<InterfaceConfig> {
@@ -35,6 +35,12 @@ fn config(network: &Network, interface: &InterfaceStatus) -> InterfaceConfig {
     };
     let ipv6_gateway = ipv6.and_then(|_| network.ipv6_gateway()).filter(|_| is_ipv6_open);
     let route = |route: &Route| ConfiguredRoute { to: route.to.to_string(), via: route.via.to_string() };
+    let ipv6_routes = match ipv6 {
+        Some(_) => ipv6_routes_for(&ipv6_routes_of(network), interface),
+        None => Vec::new(),
+    };
+    let ipv6_route =
+        |route: Ipv6Route| ConfiguredRoute { to: route.to.to_string(), via: route.via.to_string() };
     let address = |address: &str, length: u8| format!("{address}/{length}");
     let gateway = routes.default.map(|gateway| gateway.to_string());
     InterfaceConfig {
@@ -47,9 +53,10 @@ fn config(network: &Network, interface: &InterfaceStatus) -> InterfaceConfig {
         gateways: gateway.into_iter().chain(ipv6_gateway.map(|gateway| gateway.to_string())).collect(),
         dns: name_servers(network, interface, ipv4.is_some(), ipv6.is_some()),
         search_domains: search_domains(network, interface),
-        routes: routes.others.iter().map(route).collect(),
+        routes: routes.others.iter().map(route).chain(ipv6_routes.into_iter().map(ipv6_route)).collect(),
         dhcp4: (ipv4.is_some() && network.is_without_dhcp4(interface.dhcp4)).then_some(false),
         dhcp6: (ipv6.is_some() && !has_dhcp6).then_some(false),
+        ipv6_autoconfiguration: (ipv6.is_some() && has_dhcp6 && network.is_autoconfigured()).then_some(true),
         mtu: mtu_of(network).into(),
     }
 }
@@ -134,6 +141,24 @@ mod tests {
     }
 
     #[test]
+    fn ipv6_routes_are_those_of_guests_with_ipv6_but_not_of_their_router() {
+        let spec = json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64",
+            "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.77.0.9"},
+                {"name": "office6", "to": "fd09::/48", "via": "fd00:60::9"},
+                {"name": "lab6", "to": "fd0a::/48", "via": "fe80::5054:ff:fe00:1"},
+                {"name": "all", "to": "::/0", "via": "fd00:60::9"}]});
+        let of = |own: Value| configured(spec.clone(), own)["routes"].clone();
+        let (office, office6) = (
+            json!({"to": "192.168.0.0/16", "via": "10.77.0.9"}),
+            json!({"to": "fd09::/48", "via": "fd00:60::9"}),
+        );
+        let both = json!({"address": "10.77.0.2", "ipv6Address": "fd00:60::2"});
+        assert_eq!(of(both), json!([office, office6]), "the link-local router is the guest itself");
+        assert_eq!(of(json!({"address": "10.77.0.2"})), json!([office]));
+        assert_eq!(of(json!({"address": "10.77.0.2", "ipv6Address": "fd00:60::9"})), json!([office]));
+    }
+
+    #[test]
     fn an_interface_without_dhcp_has_the_same_configuration_and_is_marked() {
         let spec = json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64", "dhcp4": false});
         let own = json!({"address": "10.77.0.2", "ipv6Address": "fd00:60::2"});
@@ -162,6 +187,23 @@ mod tests {
         };
         assert_eq!(gateways(json!({})), json!(["fd00:60::1"]), "by router advertisements");
         assert_eq!(gateways(json!({"dhcp6": false})), Value::Null, "the guest ignores them");
+    }
+
+    #[test]
+    fn a_guest_that_forms_its_address_has_no_lease_of_it_unless_it_is_configured_without_router_advertisements()
+     {
+        let spec = json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64", "ipv6Autoconfiguration": true});
+        let config = |own: Value| -> InterfaceConfig {
+            serde_json::from_value(configured(spec.clone(), own)).expect("a configuration")
+        };
+        let ipv6 = "fd00:60::5054:ff:fe00:1";
+        let formed = config(json!({"ipv6Address": ipv6}));
+        assert_eq!((formed.ipv6_autoconfiguration, formed.dhcp6), (Some(true), None));
+        assert!(formed.is_wholly_without_dhcp());
+        assert!(!config(json!({"address": "10.77.0.2", "ipv6Address": ipv6})).is_wholly_without_dhcp());
+        let fixed = config(json!({"ipv6Address": ipv6, "dhcp6": false}));
+        assert_eq!((fixed.ipv6_autoconfiguration, fixed.dhcp6), (None, Some(false)));
+        assert!(fixed.is_wholly_without_dhcp());
     }
 
     #[test]

@@ -10,15 +10,15 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use berth_api::vm::{GuestAgentPolicy, InterfaceConfig, InterfaceStatus};
+use berth_api::vm::{ConfiguredRoute, GuestAgentPolicy, InterfaceConfig, InterfaceStatus};
 use berth_api::{Network, VM, password};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::bootstrap::{Bootstrap, BootstrapData, MetaData, mapping};
 use crate::index::mtu_of;
-use crate::networking::{guest_name, routes_of};
-use berth_host::{GuestRoutes, Route, Seed};
+use crate::networking::{guest_name, ipv6_routes_for, ipv6_routes_of, routes_of};
+use berth_host::{GuestRoutes, Ipv6Route, Route, Seed};
 use berth_yaml::Ordered;
 
 /// Returns the seed of a VM. YAML is written as JSON, which is a subset of YAML. Ignition does not read such a volume:
@@ -157,6 +157,7 @@ pub(crate) struct Lan {
     dns: Vec<String>,
     search_domains: Vec<String>,
     routes: Vec<Route>,
+    ipv6_routes: Vec<Ipv6Route>,
     mtu: u16,
     has_trunk: bool,
     checks_leases: bool,
@@ -193,6 +194,7 @@ impl Lan {
             dns: network.spec.dns.clone(),
             search_domains: network.spec.search_domains.clone(),
             routes: routes_of(network),
+            ipv6_routes: ipv6_routes_of(network),
             mtu: mtu_of(network),
             has_trunk: !bridge.trunk().is_empty(),
             checks_leases: network.checks_leases(),
@@ -239,6 +241,8 @@ impl Lan {
                 addresses.push(format!("{}/{prefix}", interface.ipv6_address));
                 let gateway = gateway.filter(|_| interface.default_route != Some(false));
                 routes.extend(gateway.map(|via| json!({"to": "::/0", "via": via})));
+                let own = ipv6_routes_for(&self.ipv6_routes, interface);
+                routes.extend(own.iter().map(|route| json!({"to": route.to, "via": route.via})));
             }
             LanFamily::None => {}
         }
@@ -284,6 +288,10 @@ fn own_network_config(vm: &VM, lans: &BTreeMap<String, Lan>, configs: &[Interfac
                     ethernet["dhcp6"] = json!(true);
                 }
                 if let Some(config) = configs.iter().find(|config| config.name == interface.name) {
+                    if config.ipv6_autoconfiguration == Some(true) {
+                        ethernet["dhcp6"] = json!(false);
+                        ethernet["accept-ra"] = json!(true);
+                    }
                     configure_without_dhcp(config, &mut ethernet);
                 }
             }
@@ -293,22 +301,28 @@ fn own_network_config(vm: &VM, lans: &BTreeMap<String, Lan>, configs: &[Interfac
     pretty(&json!({"version": 2, "ethernets": ethernets}))
 }
 
-/// Adds the addresses of an overlay that its DHCP server does not give out, and the rest that a guest gets with a lease.
+/// Adds the addresses of an overlay that its DHCP server does not give out, and the rest that a guest gets with a lease; also the IPv6
+/// routes, of which DHCPv6 has none and router advertisements only those by the router itself.
 fn configure_without_dhcp(config: &InterfaceConfig, ethernet: &mut Value) {
     let is_static = |text: &&String| config.is_static(text.contains(':'));
     let of = |list: &[String]| list.iter().filter(is_static).cloned().collect::<Vec<_>>();
     let addresses = of(&config.addresses);
-    if addresses.is_empty() {
-        return;
-    }
     let default = |via: String| {
         let to = if via.contains(':') { "::/0" } else { "0.0.0.0/0" };
         json!({"to": to, "via": via})
     };
     let mut routes: Vec<Value> = of(&config.gateways).into_iter().map(default).collect();
+    let is_configured = |route: &&ConfiguredRoute| route.to.contains(':') || config.is_static(false);
+    let declared = config.routes.iter().filter(is_configured);
+    routes.extend(declared.map(|route| json!({"to": route.to, "via": route.via})));
+    if !routes.is_empty() {
+        ethernet["routes"] = json!(routes);
+    }
+    if addresses.is_empty() {
+        return;
+    }
     if config.is_static(false) {
         ethernet["dhcp4"] = json!(false);
-        routes.extend(config.routes.iter().map(|route| json!({"to": route.to, "via": route.via})));
     }
     if config.is_static(true) {
         ethernet["dhcp6"] = json!(false);
@@ -318,9 +332,6 @@ fn configure_without_dhcp(config: &InterfaceConfig, ethernet: &mut Value) {
     let lists = [("addresses", of(&config.dns)), ("search", config.search_domains.clone())];
     for (key, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
         ethernet["nameservers"][key] = json!(list);
-    }
-    if !routes.is_empty() {
-        ethernet["routes"] = json!(routes);
     }
     if config.mtu != 1500 {
         ethernet["mtu"] = json!(config.mtu);

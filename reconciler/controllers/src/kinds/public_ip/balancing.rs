@@ -53,10 +53,14 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP, address: Option<IpAddr>) -> 
     let key = |name: &str| Key::namespaced(ObjectKind::VM, &namespace, name);
     let vms: BTreeMap<&str, Option<Arc<VM>>> =
         names.iter().map(|name| (*name, cache.tables.vms.get(&key(name)).cloned())).collect();
+    let is_ipv6 = address.is_some_and(|address| address.is_ipv6());
     let mut seen: BTreeMap<&str, Seen> =
-        vms.iter().map(|(name, vm)| (*name, target(cache, name, vm.as_deref()))).collect();
-    let host = holder(cache, ip, &seen, &vms);
+        vms.iter().map(|(name, vm)| (*name, target(cache, name, vm.as_deref(), is_ipv6))).collect();
+    let host = holder(cache, ip, &seen, &vms, is_ipv6);
     let networks = vms.values().flatten().filter_map(|vm| first_network(vm)).collect();
+    if is_ipv6 {
+        only_here(host.as_deref(), &mut seen);
+    }
     let forwarding_addresses = forwarding_addresses(cache, ip, host.as_deref(), &networks, &mut seen);
     let checks = host.as_deref().and_then(|host| cache.tables.hosts.cluster(host)).cloned();
     let assigned = ports::assign(ip);
@@ -87,8 +91,8 @@ fn first_network(vm: &VM) -> Option<String> {
     Some(vm.status.as_ref()?.interfaces.first()?.network.clone())
 }
 
-/// Returns the target if its VM runs on a host that reports.
-fn target(cache: &Cache, name: &str, vm: Option<&VM>) -> Seen {
+/// Returns the target if its VM runs on a host that reports, with its address of the family.
+fn target(cache: &Cache, name: &str, vm: Option<&VM>, is_ipv6: bool) -> Seen {
     let Some(vm) = vm else { return Err("does not exist".to_owned()) };
     if vm.metadata.deletion_timestamp.is_some() {
         return Err("is being deleted".to_owned());
@@ -101,9 +105,11 @@ fn target(cache: &Cache, name: &str, vm: Option<&VM>) -> Seen {
     if !cache.is_alive(&host) {
         return Err(format!("is on host {host}, which does not report"));
     }
-    let interface = status.and_then(|s| s.interfaces.first()).filter(|i| !i.address.is_empty());
-    let Some(interface) = interface else {
-        return Err("has no network interface with an address".to_owned());
+    let interface = status.and_then(|s| s.interfaces.first());
+    let address = interface.map(|i| if is_ipv6 { &i.ipv6_address } else { &i.address });
+    let (Some(interface), Some(address)) = (interface, address.filter(|address| !address.is_empty())) else {
+        let kind = if is_ipv6 { "an IPv6 address" } else { "an address" };
+        return Err(format!("has no network interface with {kind}"));
     };
     let network = interface.network.split_once('/');
     let network = network
@@ -113,33 +119,49 @@ fn target(cache: &Cache, name: &str, vm: Option<&VM>) -> Seen {
             "has its first interface on a bridge of its host, to which berth forwards nothing".to_owned()
         );
     }
+    if let Some(why) = network.filter(|_| is_ipv6).and_then(|network| network.without_public_ipv6()) {
+        return Err(format!("has its first interface on Network {}, which {why}", interface.network));
+    }
     Ok(PortTarget {
         name: name.to_owned(),
         host,
         network: interface.network.clone(),
-        address: interface.address.clone(),
+        address: address.clone(),
     })
 }
 
 /// Returns the host that has the address: as long as it reports and is not drained, the one that had it, else that of the first
-/// target that runs, in the order of the ports, else that of the first target with a host.
+/// target that runs, in the order of the ports, else that of the first target with a host. An IPv6 address leads to guests of its host
+/// only, and goes to a host with a target that runs.
 fn holder(
     cache: &Cache,
     ip: &PublicIP,
     seen: &BTreeMap<&str, Seen>,
     vms: &BTreeMap<&str, Option<Arc<VM>>>,
+    is_ipv6: bool,
 ) -> Option<String> {
     let current = ip.status.as_ref().and_then(|s| s.binding.as_ref()).map(|b| b.host.clone());
     let is_draining = |host: &String| cache.tables.hosts.cluster(host).is_none_or(|host| host.spec.draining);
     let stays = |host: &String| cache.is_alive(host) && !is_draining(host);
-    if let Some(host) = current.as_ref().filter(|host| stays(host)) {
-        return Some(host.clone());
-    }
     let names = || ip.spec.ports.iter().flat_map(|p| &p.targets).map(|t| t.as_str());
     let running = || names().filter_map(|name| Some(seen.get(name)?.as_ref().ok()?.host.clone()));
+    let serves = |host: &String| !is_ipv6 || running().next().is_none() || running().any(|of| of == *host);
+    if let Some(host) = current.as_ref().filter(|host| stays(host) && serves(host)) {
+        return Some(host.clone());
+    }
     let any = || names().filter_map(|name| host_of(vms.get(name)?.as_ref()?));
     let fit = running().find(|host| stays(host)).or_else(|| any().find(|host| stays(host)));
     fit.or_else(|| running().next()).or(current).or_else(|| any().next())
+}
+
+/// Leaves out the targets on other hosts than the one that has the address.
+fn only_here(host: Option<&str>, seen: &mut BTreeMap<&str, Seen>) {
+    for target in seen.values_mut() {
+        if target.as_ref().is_ok_and(|found| Some(found.host.as_str()) != host) {
+            let why = "is on another host than the address, to which no connections to IPv6 addresses are forwarded";
+            *target = Err(why.to_owned());
+        }
+    }
 }
 
 /// Returns an address in each Network with a target on another host. Targets of a Network without a free address are left out.

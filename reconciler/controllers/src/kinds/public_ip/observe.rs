@@ -51,14 +51,6 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
         (None, Some(pool)) if pool.metadata.deletion_timestamp.is_some() => {
             Err((Reason::WaitingForPool, format!("IPPool {} is being deleted", ip.spec.pool)))
         }
-        (None, Some(pool)) if pool.spec.is_ipv6() && !ip.spec.ports.is_empty() => {
-            let text = format!(
-                "IPPool {} has IPv6 addresses, which have no ports: take ports out and name the PublicIP in publicIPv6 of a VM's network \
-                 interface, or use an IPv4 pool",
-                ip.spec.pool
-            );
-            Err((Reason::NotSupported, text))
-        }
         (None, Some(pool)) => pick(pool, ip.spec.address.as_deref(), is_free),
         (None, None) => Err((Reason::WaitingForPool, format!("IPPool {} does not exist", ip.spec.pool))),
     };

@@ -110,7 +110,7 @@ fn the_lowest_free_ipv6_address_of_a_prefix_is_taken_and_never_that_of_its_route
 }
 
 #[test]
-fn an_address_of_an_ipv6_pool_has_no_ports_and_gets_none() {
+fn an_address_of_an_ipv6_pool_is_given_out_with_ports_and_without() {
     let mut cache = cache("", &json!([]), &[]);
     let mut segment = pool(&["2001:db8::/64"]);
     segment.metadata.name = Some("default".into());
@@ -118,10 +118,9 @@ fn an_address_of_an_ipv6_pool_has_no_ports_and_gets_none() {
     cache.put(segment, tokio::time::Instant::now());
     let mut ip = balancer("", false);
     ip.status = None;
-    let (reason, text) = observe(&cache, &ip).address.unwrap_err();
-    assert_eq!((reason, text.contains("take ports out")), (Reason::NotSupported, true), "{text}");
-    ip.spec.ports.clear();
     let address = |cache: &Cache, ip: &PublicIP| observe(cache, ip).address.expect("one is free").to_string();
+    assert_eq!(address(&cache, &ip), "2001:db8::1");
+    ip.spec.ports.clear();
     assert_eq!(address(&cache, &ip), "2001:db8::1");
     let mut first = host("h1", false, &json!([]));
     first.status.get_or_insert_default().ipv6_addresses = vec!["2001:db8::1".into()];
@@ -224,6 +223,44 @@ fn targets_that_do_not_run_are_named_and_those_elsewhere_get_an_address_of_their
     );
     assert!(with_it.index.is_address_used("ns/default", "10.77.0.254".parse().expect("an address")));
     assert_eq!(seen(&with_it, &ip).forwarding_addresses, found.forwarding_addresses, "it stays");
+}
+
+#[test]
+fn targets_of_an_ipv6_address_are_those_with_ipv6_on_the_host_that_has_it() {
+    let with_ipv6 = |name: &str, host: &str, state: &str, address: &str| {
+        let mut vm = vm(name, host, state, "");
+        vm.status.as_mut().expect("a status").interfaces[0].ipv6_address = address.to_owned();
+        vm
+    };
+    let world = |first: &str, egress: &str| {
+        let vms = [
+            with_ipv6("web-1", "h1", first, "fd00:60::2"),
+            with_ipv6("web-2", "h2", "Running", "fd00:60::3"),
+        ];
+        let mut cache = cache("", &json!([]), &vms);
+        let network = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Network",
+            "metadata": {"name": "default", "namespace": "ns", "uid": "n", "resourceVersion": "2"},
+            "spec": {"ipv6CIDR": "fd00:60::/64", "ipv6Egress": egress}});
+        let network = serde_json::from_value::<Network>(network).expect("a Network");
+        cache.put(network, tokio::time::Instant::now());
+        balancing::observe(&cache, &balancer("h1", false), "2001:db8::8".parse().ok()).expect("it has ports")
+    };
+    let found = world("Running", "Masquerade");
+    assert_eq!(found.host.as_deref(), Some("h1"));
+    assert_eq!(found.targets.iter().map(|t| t.address.as_str()).collect::<Vec<_>>(), ["fd00:60::2"]);
+    assert!(found.forwarding_addresses.is_empty());
+    assert_eq!(found.ports[0].available, 1);
+    assert!(found.ports[0].message.contains("VM web-2 is on another host"), "{:?}", found.ports);
+    let moved = world("Stopped", "Masquerade");
+    assert_eq!((moved.host.as_deref(), moved.ports[0].available), (Some("h2"), 1), "where a target runs");
+    let closed = world("Running", "None");
+    assert_eq!((closed.host.as_deref(), closed.ports[0].available), (Some("h1"), 0));
+    assert!(closed.ports[0].message.contains("ipv6Egress None"), "{:?}", closed.ports);
+    let ipv4 = [vm("web-1", "h1", "Running", "10.77.0.2")];
+    let cache = cache("", &json!([]), &ipv4);
+    let without = balancing::observe(&cache, &balancer("h1", false), "2001:db8::8".parse().ok());
+    let message = without.expect("it has ports").ports[0].message.clone();
+    assert!(message.contains("VM web-1 has no network interface with an IPv6 address"), "{message}");
 }
 
 #[test]

@@ -86,7 +86,14 @@ pub(crate) fn fresh(
                 continue;
             }
         };
-        let ipv6 = pick_ipv6(&cache.index, network, (ipv4, interface.ipv6_address.as_deref()), |a| {
+        let wanted = match wanted_ipv6(network, interface.ipv6_address.as_deref(), &mac) {
+            Ok(wanted) => wanted,
+            Err(why) => {
+                out.push(Err(why));
+                continue;
+            }
+        };
+        let ipv6 = pick_ipv6(&cache.index, network, (ipv4, wanted.as_deref()), |a| {
             let is_a_hosts = network.host_bridge().is_some() && cache.underlay.host_at(a.into()).is_some();
             taken_ipv6.contains(&(name.clone(), a))
                 || cache.index.is_ipv6_address_used(&name, a)
@@ -206,6 +213,19 @@ fn pick(
         return Err(format!("{address} is not an address for VMs of network {name} ({within})"));
     }
     if is_free(address) { Ok(Some(address)) } else { Err(format!("{address} is taken in network {name}")) }
+}
+
+/// Returns the IPv6 address that an interface is to have: the one that its guest forms, or the declared one. None: any.
+fn wanted_ipv6(network: &Network, declared: Option<&str>, mac: &str) -> Result<Option<String>, String> {
+    let Some(formed) = network.formed_address(mac) else { return Ok(declared.map(str::to_owned)) };
+    match declared.map(str::parse::<Ipv6Addr>) {
+        Some(Ok(declared)) if declared != formed => Err(format!(
+            "{declared} is not the address of an interface with the MAC address {mac} in network {}, whose guests form theirs \
+             (ipv6Autoconfiguration), here {formed}: take ipv6Address out",
+            network_name(network)
+        )),
+        _ => Ok(Some(formed.to_string())),
+    }
 }
 
 /// The most addresses of a network that are looked at for a free one.
@@ -381,6 +401,27 @@ mod tests {
         assert_eq!(pick_ipv6(&network, ipv4, None, |_| false), Ok(None));
         let why = pick_ipv6(&network, ipv4, Some("fd00:60::9"), |_| false).unwrap_err();
         assert!(why.contains("no ipv6CIDR"), "{why}");
+    }
+
+    #[test]
+    fn where_guests_form_their_addresses_an_interface_has_that_of_its_mac_and_no_other() {
+        let spec = NetworkSpec {
+            ipv6_cidr: "fd00:60::/64".into(),
+            ipv6_autoconfiguration: Some(true),
+            ..NetworkSpec::default()
+        };
+        let mut network = Network::new("app", spec);
+        network.metadata.namespace = Some("ns".into());
+        let (mac, formed) = ("52:54:00:00:00:09", "fd00:60::5054:ff:fe00:9".to_owned());
+        assert_eq!(wanted_ipv6(&network, None, mac), Ok(Some(formed.clone())));
+        assert_eq!(wanted_ipv6(&network, Some(&formed), mac), Ok(Some(formed.clone())));
+        let why = wanted_ipv6(&network, Some("fd00:60::2"), mac).unwrap_err();
+        assert!(why.contains(&formed) && why.contains("take ipv6Address out"), "{why}");
+        let given = pick_ipv6(&network, None, Some(&formed), |_| false);
+        assert_eq!(given, Ok(formed.parse::<Ipv6Addr>().ok()));
+        network.spec.ipv6_autoconfiguration = None;
+        assert_eq!(wanted_ipv6(&network, None, mac), Ok(None));
+        assert_eq!(wanted_ipv6(&network, Some("fd00:60::2"), mac), Ok(Some("fd00:60::2".to_owned())));
     }
 
     #[test]

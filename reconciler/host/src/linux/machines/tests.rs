@@ -554,6 +554,7 @@ fn network(bridge: &str) -> NetworkConfig {
         search_domains: Vec::new(),
         names: None,
         routes: Vec::new(),
+        ipv6_routes: Vec::new(),
         leases: Vec::new(),
         tunnel: None,
         tracked: false,

@@ -27,7 +27,7 @@ pub(super) struct PublicAddresses {
 impl PublicAddresses {
     pub(super) fn of(firewall: &Firewall) -> Self {
         let forwards = firewall.forwards.iter().map(|f| (f.public, &f.announced_on));
-        let balanced = firewall.balanced.iter().map(|b| (IpAddr::from(b.public), &b.announced_on));
+        let balanced = firewall.balanced.iter().map(|b| (b.public, &b.announced_on));
         let mut found = Self::default();
         for (public, announced_on) in forwards.chain(balanced) {
             match public {

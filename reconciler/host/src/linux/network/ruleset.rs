@@ -235,14 +235,15 @@ fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced]) -> Vec<Value>
             rules.push(rule("forward", vec![by_it, is_ipv4, reject]));
         }
     }
-    rules.extend(ipv6::leaving(nat, forwards));
+    let has_public_ipv6 = ipv6::has_public(forwards, balanced);
+    rules.extend(ipv6::leaving(nat, forwards, has_public_ipv6));
     let into_any = compare("==", meta("oifname"), any_bridge());
     rules.push(rule("forward", vec![into_any.clone(), drop()]));
     // A guest that reaches a neighbour by its public address must not be redirected to the direct path.
     let redirect =
         compare("==", json!({"payload": {"protocol": "icmp", "field": "type"}}), json!("redirect"));
     rules.push(rule("redirects", vec![into_any, redirect, drop()]));
-    rules.extend(ipv6::redirects(forwards));
+    rules.extend(ipv6::redirects(has_public_ipv6));
     rules
 }
 

@@ -149,6 +149,7 @@ fn network(bridge: &str, range: &str, leases: Vec<Lease>) -> NetworkConfig {
         search_domains: Vec::new(),
         names: None,
         routes: Vec::new(),
+        ipv6_routes: Vec::new(),
         leases,
         tunnel: None,
         tracked: false,

@@ -6,6 +6,7 @@
 //!                                        ▼
 //!                                    the kernel's tables: the same, or the trace is undecided
 //!  links, routes, rules of other programs ◀── the kernel                                             facts
+//!  routers of guests ◀── the networks' configuration                                                 guest_routes
 //! ```
 //!
 //! Two ways were open. A listing by `nft -j` is the truth, but nftables writes rules in a notation of its own, which differs between
@@ -15,6 +16,7 @@
 
 mod explain;
 mod facts;
+mod guest_routes;
 mod matching;
 mod path;
 mod rules;

@@ -159,7 +159,7 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
         networks.extend(overlay.and_then(|found| Some((bridge.clone(), config(&found, bridge, seen.host)?))));
     }
     let here = Here { host: seen.host, health: &seen.health, trusted: trusted(seen) };
-    let admit = |public: Ipv4Addr, mode| admit(public.into(), mode, seen, &mut wanted);
+    let admit = |public: IpAddr, mode| admit(public, mode, seen, &mut wanted);
     let balancing = balance(tables, &assigned.bridges, &mut networks, &here, admit);
     wanted.firewall.balanced = balancing.balanced;
     (wanted.checks, wanted.trusted) = (balancing.checks, balancing.trusted);
@@ -261,14 +261,9 @@ fn by_family(ranges: &[IpNet]) -> (Vec<Ipv4Net>, Vec<Ipv6Net>) {
 }
 
 /// Returns the public addresses with ports that an agent which has just started finds here.
-fn trusted(seen: &Actual<'_>) -> BTreeSet<Ipv4Addr> {
+fn trusted(seen: &Actual<'_>) -> BTreeSet<IpAddr> {
     let uplink = seen.uplink.filter(|_| seen.trusts_before_checks);
-    let public = uplink.into_iter().flat_map(|uplink| &uplink.public);
-    let ipv4 = |address: &IpAddr| match address {
-        IpAddr::V4(address) => Some(*address),
-        IpAddr::V6(_) => None,
-    };
-    public.filter_map(ipv4).collect()
+    uplink.into_iter().flat_map(|uplink| &uplink.public).copied().collect()
 }
 
 /// Forwards a public address to the interface's private one of the same family, or records why it cannot.

@@ -109,6 +109,18 @@ fn without_dhcp_the_guest_of_an_overlay_gets_all_of_a_lease_by_its_configuration
             "nameservers": {"addresses": ["fd00:60::1"], "search": ["app.internal"]}, "mtu": 1450})
     );
     assert_eq!(config(json!({})), json!({"match": card, "set-name": "lan0", "dhcp4": true, "dhcp6": true}));
+    let routes =
+        json!([{"to": "192.168.0.0/16", "via": "10.0.0.9"}, {"to": "fd09::/48", "via": "fd00:60::9"}]);
+    assert_eq!(
+        config(json!({"routes": routes})),
+        json!({"match": card, "set-name": "lan0", "dhcp4": true, "dhcp6": true,
+            "routes": [{"to": "fd09::/48", "via": "fd00:60::9"}]}),
+        "beside both leases"
+    );
+    assert_eq!(
+        config(json!({"ipv6Autoconfiguration": true})),
+        json!({"match": card, "set-name": "lan0", "dhcp4": true, "dhcp6": false, "accept-ra": true})
+    );
 }
 
 #[test]
@@ -138,11 +150,13 @@ fn on_a_bridge_the_guest_gets_its_ipv6_address_and_router_or_listens_to_the_netw
     };
     let (mac, bridge) = (json!({"macaddress": "52:54:00:aa:00:01"}), json!({"name": "vmbr0"}));
     let both = json!({"type": "Bridge", "bridge": bridge, "cidr": "10.0.0.0/24",
-        "ipv6CIDR": "2001:db8:7::/64", "ipv6": {"gateway": "fe80::1"}});
+        "ipv6CIDR": "2001:db8:7::/64", "ipv6": {"gateway": "fe80::1"},
+        "routes": [{"name": "office", "to": "fd09::/48", "via": "2001:db8:7::9"},
+            {"name": "itself", "to": "fd0a::/48", "via": "2001:db8:7::32"}]});
     assert_eq!(
         config("2001:db8:7::32", both),
         json!({"match": mac, "dhcp4": false, "dhcp6": false, "accept-ra": false,
-            "addresses": ["10.0.0.2/24", "2001:db8:7::32/64"], "routes": [{"to": "::/0", "via": "fe80::1"}]})
+            "addresses": ["10.0.0.2/24", "2001:db8:7::32/64"], "routes": [{"to": "::/0", "via": "fe80::1"}, {"to": "fd09::/48", "via": "2001:db8:7::9"}]})
     );
     let only = json!({"type": "Bridge", "bridge": bridge, "ipv6": {"allocation": "External"}});
     assert_eq!(config("", only), json!({"match": mac, "dhcp4": false, "accept-ra": true}));

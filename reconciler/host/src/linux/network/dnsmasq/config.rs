@@ -15,6 +15,9 @@ const LEASE_SECONDS: i64 = 12 * 3600;
 /// Short: dnsmasq gives a reserved IPv6 address to no other client while it is leased, and a guest that is installed anew is another
 /// client (its DUID changes, its MAC address does not).
 const IPV6_LEASE_SECONDS: i64 = 10 * 60;
+/// The time for which guests keep an address that they have formed of the prefix after the last advertisement: longer than the host's
+/// server of them is ever away. The prefix of a network does not change.
+const PREFIX_SECONDS: i64 = 24 * 3600;
 /// The interval of router advertisements, and the time for which guests keep the default route after the last one.
 const ADVERTISE_SECONDS: u32 = 60;
 const ROUTER_SECONDS: u32 = 1800;
@@ -58,7 +61,12 @@ pub(super) fn conf(files: &Files, network: &NetworkConfig, user: Option<&str>) -
     }
     if let Some(ipv6) = network.ipv6 {
         let (prefix, length) = (ipv6.prefix.network(), ipv6.prefix.prefix_len());
-        line(format_args!("dhcp-range={prefix},static,{length},{IPV6_LEASE_SECONDS}"));
+        // `static`: those in the hosts file. `ra-stateless`: guests form their own, and ask DHCPv6 for name servers only.
+        let (mode, seconds) = match ipv6.autoconfiguration {
+            true => ("ra-stateless", PREFIX_SECONDS),
+            false => ("static", IPV6_LEASE_SECONDS),
+        };
+        line(format_args!("dhcp-range={prefix},{mode},{length},{seconds}"));
         // A lifetime of 0: the gateway is no way to the outside.
         let lifetime = if ipv6.egress == Egress::None { 0 } else { ROUTER_SECONDS };
         let (bridge, mtu) = (&network.bridge, network.mtu);
@@ -80,7 +88,8 @@ pub(super) fn hosts(network: &NetworkConfig) -> String {
     leases.sort_by_key(|l| (l.address, &l.mac));
     let mut hosts = String::new();
     for lease in leases {
-        let (address, ipv6) = (lease.served(), lease.served_ipv6());
+        let gives_out_ipv6 = network.ipv6.is_some_and(|ipv6| !ipv6.autoconfiguration);
+        let (address, ipv6) = (lease.served(), lease.served_ipv6().filter(|_| gives_out_ipv6));
         // dnsmasq ignores guests that are not in this file.
         if address.is_none() && ipv6.is_none() {
             continue;
@@ -92,7 +101,7 @@ pub(super) fn hosts(network: &NetworkConfig) -> String {
         if let Some(address) = address.filter(|_| network.ipv4.is_some()) {
             write!(hosts, ",{address}").expect("writing to memory");
         }
-        if let Some(ipv6) = ipv6.filter(|_| network.ipv6.is_some()) {
+        if let Some(ipv6) = ipv6 {
             write!(hosts, ",[{ipv6}]").expect("writing to memory");
         }
         // dnsmasq would drop the whole line if it contained an invalid name.
@@ -196,6 +205,7 @@ mod tests {
             search_domains: Vec::new(),
             names: None,
             routes: Vec::new(),
+            ipv6_routes: Vec::new(),
             leases: Vec::new(),
             tunnel: None,
             tracked: false,
@@ -232,7 +242,27 @@ mod tests {
 
     fn ipv6(egress: Egress) -> Option<crate::Ipv6Network> {
         let prefix = "fd00:60::/64".parse().expect("a prefix");
-        Some(crate::Ipv6Network { prefix, gateway: "fd00:60::1".parse().expect("an address"), egress })
+        let gateway = "fd00:60::1".parse().expect("an address");
+        Some(crate::Ipv6Network { prefix, gateway, egress, autoconfiguration: false })
+    }
+
+    #[test]
+    fn guests_that_form_their_addresses_get_none_by_dhcp() {
+        let guest =
+            Lease { ipv6: "fd00:60::9".parse().ok(), ..lease("52:54:00:00:00:01", "10.77.0.9", "web") };
+        let only = Lease { address: None, ..guest.clone() };
+        let ipv6 = ipv6(Egress::Routed).map(|ipv6| crate::Ipv6Network { autoconfiguration: true, ..ipv6 });
+        let network = NetworkConfig { ipv6, leases: vec![guest], ..network() };
+        let text = conf(&Files::within(Path::new("/s")), &network, None);
+        let (_, added) = text.split_once("dhcp-range=fd00").expect("a range");
+        insta::assert_snapshot!(added, @r"
+        :60::,ra-stateless,64,86400
+        enable-ra
+        ra-param=bth-0a1b2c3d,mtu:1450,60,1800
+        dhcp-option=option6:dns-server,[fd00:60::1]
+        ");
+        assert_eq!(hosts(&network), "52:54:00:00:00:01,10.77.0.9,web\n");
+        assert_eq!(hosts(&NetworkConfig { ipv4: None, leases: vec![only], ..network }), "");
     }
 
     #[test]

@@ -243,6 +243,7 @@ mod tests {
             search_domains: Vec::new(),
             names: None,
             routes,
+            ipv6_routes: Vec::new(),
             leases,
             tunnel: None,
             tracked: false,

@@ -3,18 +3,19 @@
 //! ```text
 //!  table inet berth   to a port of such an address, from outside or from the host: the next guest of the list, or the one that
 //!                     the client's address selects; an established connection stays with its guest
-//!                     to all else at the address: refused, except echo requests
+//!                     to all else at the address: refused, except echo requests and neighbour discovery
 //!                     to a guest on another host: by the interface `btr-…`, with an address of the network as the source
 //!                     by such an interface come answers only
 //! ```
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::super::relay::{OUTER_PREFIX, relay_link};
-use super::{accept, answers, compare, drop, field, meta, rule};
+use super::ports::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION};
+use super::{accept, answers, compare, drop, meta, rule};
 use crate::{Balanced, BalancedPort, Nat, PortProtocol};
 
 /// The number of parts that clients' addresses are divided into. A guest that comes or goes moves its share of them only.
@@ -35,7 +36,9 @@ pub(super) fn choose(balanced: &[Balanced]) -> Vec<Value> {
     for address in balanced {
         for port in address.ports.iter().filter(|port| !port.targets.is_empty()) {
             let to_it = || vec![to(address.public), destination(port)];
-            let choice = json!({"dnat": {"family": "ip", "addr": target(port), "port": port.target_port}});
+            let family = family(address.public);
+            let choice =
+                json!({"dnat": {"family": family, "addr": target(port, family), "port": port.target_port}});
             for chain in ["prerouting", "output"] {
                 rules.push(rule(chain, to_it().into_iter().chain([choice.clone()]).collect()));
             }
@@ -44,12 +47,17 @@ pub(super) fn choose(balanced: &[Balanced]) -> Vec<Value> {
     rules
 }
 
-fn target(port: &BalancedPort) -> Value {
+/// The name of the protocol that an address is of.
+const fn family(public: IpAddr) -> &'static str {
+    if public.is_ipv4() { "ip" } else { "ip6" }
+}
+
+fn target(port: &BalancedPort, family: &str) -> Value {
     if let [target] = port.targets[..] {
         return json!(target);
     }
     let (key, parts) = if port.by_client {
-        let key = json!({"jhash": {"mod": PARTS, "offset": 0, "seed": 1, "expr": field("saddr")}});
+        let key = json!({"jhash": {"mod": PARTS, "offset": 0, "seed": 1, "expr": field(family, "saddr")}});
         (key, (0..PARTS).map(|part| target_of(part, &port.targets)).collect())
     } else {
         let key = json!({"numgen": {"mode": "inc", "mod": port.targets.len(), "offset": 0}});
@@ -60,9 +68,9 @@ fn target(port: &BalancedPort) -> Value {
 }
 
 /// Returns the guest with the highest hash for a part (rendezvous hashing).
-fn target_of(part: u32, targets: &[Ipv4Addr]) -> Ipv4Addr {
-    let weight = |target: &Ipv4Addr| Sha256::digest(format!("{part} {target}"));
-    targets.iter().copied().max_by_key(weight).unwrap_or(Ipv4Addr::UNSPECIFIED)
+fn target_of(part: u32, targets: &[IpAddr]) -> IpAddr {
+    let weight = |target: &IpAddr| Sha256::digest(format!("{part} {target}"));
+    targets.iter().copied().max_by_key(weight).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
 
 /// Rules of the chain `input`: refuse what no guest gets.
@@ -70,13 +78,19 @@ pub(super) fn refuse(balanced: &[Balanced]) -> Vec<Value> {
     let mut rules = Vec::new();
     for address in balanced {
         let to_it = || to(address.public);
-        let echo =
-            compare("==", json!({"payload": {"protocol": "icmp", "field": "type"}}), json!("echo-request"));
+        let icmp = if address.public.is_ipv4() { "icmp" } else { "icmpv6" };
+        let echo = compare("==", field(icmp, "type"), json!("echo-request"));
         let is_tcp = compare("==", meta("l4proto"), json!("tcp"));
         rules.push(rule("input", vec![to_it(), answers(), accept()]));
         rules.push(rule("input", vec![to_it(), echo, accept()]));
+        if address.public.is_ipv6() {
+            // Neighbours ask the address itself whether it is still there.
+            let discovery = json!({"set": [NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT]});
+            let is_discovery = compare("==", field(icmp, "type"), discovery);
+            rules.push(rule("input", vec![to_it(), is_discovery, accept()]));
+        }
         rules.push(rule("input", vec![to_it(), is_tcp, json!({"reject": {"type": "tcp reset"}})]));
-        let unreachable = json!({"reject": {"type": "icmp", "expr": "port-unreachable"}});
+        let unreachable = json!({"reject": {"type": icmp, "expr": "port-unreachable"}});
         rules.push(rule("input", vec![to_it(), unreachable]));
     }
     rules
@@ -122,8 +136,12 @@ fn any_relay() -> Value {
     json!(format!("{OUTER_PREFIX}*"))
 }
 
-fn to(public: Ipv4Addr) -> Value {
-    compare("==", field("daddr"), json!(public))
+fn to(public: IpAddr) -> Value {
+    compare("==", field(family(public), "daddr"), json!(public))
+}
+
+fn field(protocol: &str, name: &str) -> Value {
+    json!({"payload": {"protocol": protocol, "field": name}})
 }
 
 fn destination(port: &BalancedPort) -> Value {
@@ -179,10 +197,30 @@ mod tests {
     }
 
     #[test]
+    fn ports_of_an_ipv6_address_lead_to_ipv6_addresses_and_neighbours_still_find_it() {
+        let public = "2001:db8::7".parse().expect("an address");
+        let ports = vec![port(&["fd00:60::2", "fd00:60::3"], true)];
+        let balanced = [Balanced { public, announced_on: None, ports, sources: Vec::new() }];
+        let rules = choose(&balanced);
+        let choice = &rules[0]["add"]["rule"]["expr"];
+        let to = json!({"payload": {"protocol": "ip6", "field": "daddr"}});
+        assert_eq!((&choice[0]["match"]["left"], &choice[0]["match"]["right"]), (&to, &json!("2001:db8::7")));
+        assert_eq!(choice[2]["dnat"]["family"], "ip6");
+        assert_eq!(choice[2]["dnat"]["addr"]["map"]["key"]["jhash"]["expr"]["payload"]["protocol"], "ip6");
+        let refused = refuse(&balanced);
+        let expressions: Vec<&Value> = refused.iter().map(|rule| &rule["add"]["rule"]["expr"]).collect();
+        assert_eq!(expressions[2][1]["match"]["right"], json!({"set": [135, 136]}));
+        assert_eq!(expressions[2][2], accept());
+        let last = expressions.last().expect("a rule");
+        assert_eq!(last[1]["reject"]["type"], "icmpv6");
+        assert!(sources(&balanced).is_empty());
+    }
+
+    #[test]
     fn a_guest_that_goes_moves_its_own_clients_only_and_each_has_a_share() {
-        let address = |last: u8| Ipv4Addr::new(10, 77, 0, last);
+        let address = |last: u8| IpAddr::from([10, 77, 0, last]);
         let (three, two) = ([address(2), address(3), address(4)], [address(2), address(4)]);
-        let mut shares: BTreeMap<Ipv4Addr, u32> = BTreeMap::new();
+        let mut shares: BTreeMap<IpAddr, u32> = BTreeMap::new();
         for part in 0..PARTS {
             let before = target_of(part, &three);
             *shares.entry(before).or_default() += 1;

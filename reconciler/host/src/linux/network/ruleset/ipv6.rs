@@ -24,7 +24,7 @@ use super::{
     ROUTED, TABLE, accept, any_bridge, close_name_servers, compare, drop, from_guest, meta, port, rule,
     was_forwarded,
 };
-use crate::{Egress, Forward, Ipv6Network, Nat};
+use crate::{Balanced, Egress, Forward, Ipv6Network, Nat};
 
 /// Gateways, with the link-local addresses of bridges.
 const GATEWAYS: &str = "gateways6";
@@ -85,7 +85,7 @@ pub(super) fn to_host(nat: &[Nat]) -> Vec<Vec<Value>> {
 }
 
 /// The rules for packets that leave a network, after those for packets within one.
-pub(super) fn leaving(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {
+pub(super) fn leaving(nat: &[Nat], forwards: &[Forward], has_public: bool) -> Vec<Value> {
     let mut rules = Vec::new();
     let not_into_a_network = || compare("!=", meta("oifname"), any_bridge());
     for (bridge, ipv6) in networks(nat).filter(|(_, ipv6)| ipv6.egress != Egress::None) {
@@ -99,7 +99,7 @@ pub(super) fn leaving(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {
             rules.push(rule("postrouting", vec![from(), elsewhere, json!({"masquerade": null})]));
         }
     }
-    if has_public(forwards) {
+    if has_public {
         // Without this, a neighbour reached by its public address would reply directly, from another address.
         for (_, ipv6) in networks(nat) {
             let from = compare("==", payload("ip6", "saddr"), prefix(ipv6.prefix));
@@ -115,8 +115,8 @@ pub(super) fn leaving(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {
 }
 
 /// The rule of the chain `redirects`: a guest that reaches a neighbour by its public address is not sent to the direct path.
-pub(super) fn redirects(forwards: &[Forward]) -> Vec<Value> {
-    if !has_public(forwards) {
+pub(super) fn redirects(has_public: bool) -> Vec<Value> {
+    if !has_public {
         return Vec::new();
     }
     let into_any = compare("==", meta("oifname"), any_bridge());
@@ -124,8 +124,10 @@ pub(super) fn redirects(forwards: &[Forward]) -> Vec<Value> {
     vec![rule("redirects", vec![into_any, redirect, drop()])]
 }
 
-fn has_public(forwards: &[Forward]) -> bool {
-    forwards.iter().any(|forward| forward.public.is_ipv6())
+/// Whether public IPv6 addresses lead to guests here.
+pub(super) fn has_public(forwards: &[Forward], balanced: &[Balanced]) -> bool {
+    let mut all = forwards.iter().map(|f| f.public).chain(balanced.iter().map(|b| b.public));
+    all.any(|public| public.is_ipv6())
 }
 
 fn payload(protocol: &str, field: &str) -> Value {

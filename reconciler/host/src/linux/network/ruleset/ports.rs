@@ -6,15 +6,18 @@
 //!    tagged  those of its trunk, by [`trunks`], and no further checks
 //!    ARP     about itself: its MAC, and its address or none yet
 //!    IPv4    from its address; from 0.0.0.0 for DHCP requests, for its own MAC; no replies of a DHCP server
-//!    IPv6    from the link-local address of its MAC and from its address; no advertisement of other addresses and no detection of
-//!            duplicates of them; no router, no redirect, no DHCP server, no fragments
+//!    IPv6    from the link-local addresses of its MACs and from its address; no advertisement of other addresses and no detection of
+//!            duplicates of them; no router, no redirect, no DHCP server, no fragments; VRRP where a guest has further addresses
+//!    further addresses of single taps: those of ARP, IPv4 and IPv6 in [`others`], but for the gateway's
 //!    from a bridge of the host: no router advertisements, unless the network's routers give out its IPv6 addresses
 //! ```
 //!
 //! The sets assign addresses to taps: a tap that is in none of them passes nothing. Rules are stateless, because not
 //! every kernel tracks connections between the ports of a bridge.
 
-use ipnet::{IpNet, Ipv4Net};
+use std::net::IpAddr;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde_json::{Value, json};
 
 use super::super::TAP_PREFIX;
@@ -29,6 +32,7 @@ pub(super) const IPV6_ADDRESSES: &str = "ipv6_addresses";
 const CHAIN: &str = "guests";
 /// Ranges of further addresses that single taps may send from, and the chains that look there.
 const OTHERS: &str = "others";
+const OTHERS_IPV6: &str = "others6";
 const OTHER_ARP: &str = "other_arp";
 const OTHER_IPV4: &str = "other_ipv4";
 const OTHER_IPV6: &str = "other_ipv6";
@@ -49,6 +53,7 @@ pub(super) const REDIRECT: u8 = 137;
 const MULTICAST_REPORT: u8 = 143;
 /// TCP, UDP, ICMPv6.
 const UPPER: [u8; 3] = [6, 17, 58];
+const VRRP: u8 = 112;
 
 /// The sets, chains and rules, for an empty table. `advertised`: the bridges whose guests hear the network's routers.
 pub(super) fn guard(
@@ -71,6 +76,11 @@ pub(super) fn guard(
     macs.dedup();
     let mut ipv6 = elements(|port| Some(json!(link_local(&port.mac)?)));
     ipv6.extend(elements(|port| Some(json!(port.ipv6?))));
+    let of_macs =
+        |e: &PortException| of_macs(e).map(|own| json!({"concat": [e.tap, own]})).collect::<Vec<_>>();
+    ipv6.extend(exceptions.iter().flat_map(of_macs));
+    ipv6.sort_by_key(ToString::to_string);
+    ipv6.dedup();
     let mut commands = vec![
         set(MACS, "ether_addr", macs),
         set(ADDRESSES, "ipv4_addr", elements(|port| Some(json!(port.address?)))),
@@ -90,17 +100,71 @@ pub(super) fn guard(
             let own = compare("==", raw(ADVERTISED), number_of(own));
             commands.push(BRIDGED.rule(ADVERTISES, vec![by_it(), own, json!({"return": null})]));
         }
-        if !exceptions.iter().any(|exception| exception.tap == port.tap && has_any_ipv6(exception)) {
+        let further: Vec<&PortException> = exceptions.iter().filter(|e| e.tap == port.tap).collect();
+        commands.extend(further.iter().flat_map(|exception| advertises(exception)));
+        if !further.into_iter().any(has_any_ipv6) {
             commands.push(BRIDGED.rule(ADVERTISES, vec![by_it(), drop()]));
         }
     }
-    commands.extend(rules(advertised).into_iter().map(|expressions| BRIDGED.rule(CHAIN, expressions)));
+    commands.extend(
+        rules(exceptions, advertised).into_iter().map(|expressions| BRIDGED.rule(CHAIN, expressions)),
+    );
     commands
 }
 
 /// Whether the guest may send from any IPv6 address.
 fn has_any_ipv6(exception: &PortException) -> bool {
-    exception.ranges.iter().any(|range| matches!(range, IpNet::V6(range) if range.prefix_len() == 0))
+    ipv6_ranges(exception).iter().any(|range| range.prefix_len() == 0)
+}
+
+fn ipv6_ranges(exception: &PortException) -> Vec<Ipv6Net> {
+    let ipv6 = |range: &IpNet| match range {
+        IpNet::V4(_) => None,
+        IpNet::V6(range) => Some(*range),
+    };
+    Ipv6Net::aggregate(&exception.ranges.iter().filter_map(ipv6).collect::<Vec<_>>())
+}
+
+/// The link-local addresses that a guest forms of its further MAC addresses.
+fn of_macs(exception: &PortException) -> impl Iterator<Item = std::net::Ipv6Addr> {
+    exception.macs.iter().filter_map(|mac| link_local(mac))
+}
+
+/// The rules for neighbour discovery about further addresses of a tap. Those of the gateway are dropped, also within a range.
+fn advertises(exception: &PortException) -> Vec<Value> {
+    let by_it = || compare("==", meta("iifname"), json!(exception.tap));
+    let is_about = |address| compare("==", raw(ADVERTISED), number_of(address));
+    let mut rules = Vec::new();
+    for gateway in exception.gateways.iter().copied() {
+        let IpAddr::V6(gateway) = gateway else { continue };
+        rules.push(vec![by_it(), is_about(gateway), drop()]);
+    }
+    rules.extend(of_macs(exception).map(|own| vec![by_it(), is_about(own), json!({"return": null})]));
+    for range in ipv6_ranges(exception).into_iter().filter(|range| range.prefix_len() > 0) {
+        let mut expressions = vec![by_it()];
+        expressions.extend(is_about_one_of(range));
+        expressions.push(json!({"return": null}));
+        rules.push(expressions);
+    }
+    rules.into_iter().map(|expressions| BRIDGED.rule(ADVERTISES, expressions)).collect()
+}
+
+/// Conditions for a neighbour discovery message about an address of a range: on the whole bytes of the prefix, and on the bits after them.
+fn is_about_one_of(range: Ipv6Net) -> Vec<Value> {
+    let (start, length) = (ADVERTISED.0, u32::from(range.prefix_len()));
+    let (whole, rest) = (length / 8 * 8, length % 8);
+    let number = u128::from(range.network());
+    let mut conditions = Vec::new();
+    if whole > 0 {
+        let bytes = json!(format!("{:#x}", number >> (128 - whole)));
+        conditions.push(compare("==", raw((start, whole)), bytes));
+    }
+    if rest > 0 {
+        let byte = (number >> (120 - whole)) & 0xff;
+        let bits = json!({"&": [raw((start + whole, 8)), (0xff << (8 - rest)) & 0xff]});
+        conditions.push(compare("==", bits, json!(u8::try_from(byte).unwrap_or_default())));
+    }
+    conditions
 }
 
 /// The set and the chains for addresses that are not a tap's own. Those under which hosts forward connections into an isolated network
@@ -116,12 +180,10 @@ fn others(exceptions: &[PortException], isolated: &[Isolation]) -> Vec<Value> {
     let element = |tap: &String, range: Ipv4Net| json!({"concat": [tap, {"prefix": {"addr": range.network(), "len": range.prefix_len()}}]});
     let elements =
         exceptions.iter().flat_map(|e| ranges(e).into_iter().map(|range| element(&e.tap, range))).collect();
-    let mut extra = set(OTHERS, "ipv4_addr", elements);
-    extra["add"]["set"]["flags"] = json!(["interval"]);
-    let mut commands = vec![extra];
+    let mut commands = vec![interval_set(OTHERS, "ipv4_addr", elements)];
     for (name, protocol, field) in [(OTHER_ARP, "arp", "saddr ip"), (OTHER_IPV4, "ip", "saddr")] {
         commands.push(chain(name));
-        for (exception, gateway) in exceptions.iter().filter_map(|e| Some((e, e.gateway?))) {
+        for (exception, gateway) in gateways(exceptions, IpAddr::is_ipv4) {
             let by_it = compare("==", meta("iifname"), json!(exception.tap));
             let as_gateway = compare("==", payload(protocol, field), json!(gateway));
             commands.push(BRIDGED.rule(name, vec![by_it, as_gateway, drop()]));
@@ -137,13 +199,38 @@ fn others(exceptions: &[PortException], isolated: &[Isolation]) -> Vec<Value> {
         commands.push(BRIDGED.rule(name, vec![allowed, json!({"return": null})]));
         commands.push(BRIDGED.rule(name, vec![drop()]));
     }
+    let element = |tap: &String, range: Ipv6Net| json!({"concat": [tap, {"prefix": {"addr": range.network(), "len": range.prefix_len()}}]});
+    let ranges = |e: &PortException| ipv6_ranges(e).into_iter().filter(|range| range.prefix_len() > 0);
+    let elements: Vec<Value> =
+        exceptions.iter().flat_map(|e| ranges(e).map(|range| element(&e.tap, range))).collect();
+    let has_ranges = !elements.is_empty();
+    commands.push(interval_set(OTHERS_IPV6, "ipv6_addr", elements));
     commands.push(chain(OTHER_IPV6));
+    for (exception, gateway) in gateways(exceptions, IpAddr::is_ipv6) {
+        let by_it = compare("==", meta("iifname"), json!(exception.tap));
+        let as_gateway = compare("==", payload("ip6", "saddr"), json!(gateway));
+        commands.push(BRIDGED.rule(OTHER_IPV6, vec![by_it, as_gateway, drop()]));
+    }
+    if has_ranges {
+        let there = json!({"concat": [meta("iifname"), payload("ip6", "saddr")]});
+        let allowed = compare("==", there, json!(format!("@{OTHERS_IPV6}")));
+        commands.push(BRIDGED.rule(OTHER_IPV6, vec![allowed, json!({"return": null})]));
+    }
     for exception in exceptions.iter().filter(|exception| has_any_ipv6(exception)) {
         let by_it = compare("==", meta("iifname"), json!(exception.tap));
         commands.push(BRIDGED.rule(OTHER_IPV6, vec![by_it, json!({"return": null})]));
     }
     commands.push(BRIDGED.rule(OTHER_IPV6, vec![drop()]));
     commands
+}
+
+/// The gateways of these taps that are of one family.
+fn gateways(
+    exceptions: &[PortException],
+    is_of_family: fn(&IpAddr) -> bool,
+) -> Vec<(&PortException, IpAddr)> {
+    let all = exceptions.iter().flat_map(|e| e.gateways.iter().map(move |gateway| (e, *gateway)));
+    all.filter(|(_, gateway)| is_of_family(gateway)).collect()
 }
 
 /// The frames of routers' advertisements that come by a bridge of the host and do not reach guests.
@@ -160,7 +247,17 @@ fn from_routers(advertised: &[String]) -> Vec<Value> {
     }
 }
 
-fn rules(advertised: &[String]) -> Vec<Vec<Value>> {
+/// VRRP over IPv6 of the taps with further IPv6 or MAC addresses. That over IPv4 is a packet as any other.
+fn vrrp(exceptions: &[PortException]) -> Option<Vec<Value>> {
+    let has_further = |e: &&PortException| !e.macs.is_empty() || !ipv6_ranges(e).is_empty();
+    let taps: Vec<&str> = exceptions.iter().filter(has_further).map(|e| e.tap.as_str()).collect();
+    let by_one = compare("==", meta("iifname"), json!({"set": taps}));
+    let is_ipv6 = compare("==", payload("ether", "type"), json!("ip6"));
+    let is_vrrp = compare("==", meta("l4proto"), json!(VRRP));
+    (!taps.is_empty()).then(|| vec![by_one, is_ipv6, is_vrrp, accept()])
+}
+
+fn rules(exceptions: &[PortException], advertised: &[String]) -> Vec<Vec<Value>> {
     let not_of = |left: Value, set: &str| {
         compare("!=", json!({"concat": [meta("iifname"), left]}), json!(format!("@{set}")))
     };
@@ -217,6 +314,9 @@ fn rules(advertised: &[String]) -> Vec<Vec<Value>> {
             accept(),
         ],
         vec![not_of(payload("ip6", "saddr"), IPV6_ADDRESSES), go(OTHER_IPV6)],
+    ]);
+    rules.extend(vrrp(exceptions));
+    rules.extend([
         // The rules above match by protocol: a packet with any other one is dropped.
         vec![
             is("ether", "type", json!("ip6")),
@@ -234,6 +334,12 @@ fn set(name: &str, kind: &str, elements: Vec<Value>) -> Value {
         set["elem"] = elements.into();
     }
     json!({"add": {"set": set}})
+}
+
+fn interval_set(name: &str, kind: &str, elements: Vec<Value>) -> Value {
+    let mut set = set(name, kind, elements);
+    set["add"]["set"]["flags"] = json!(["interval"]);
+    set
 }
 
 /// A chain that rules jump to.
@@ -286,12 +392,86 @@ mod tests {
     }
 
     #[test]
+    fn further_ipv6_addresses_are_advertised_by_their_prefix_and_those_of_a_gateway_never() {
+        let exception = |ranges: &[&str]| PortException {
+            tap: "btt2".into(),
+            ranges: ranges.iter().map(|range| range.parse().expect("a range")).collect(),
+            macs: vec!["00:00:5e:00:02:0a".into()],
+            gateways: vec![
+                "10.77.0.1".parse().expect("an address"),
+                "fd00:60::1".parse().expect("an address"),
+            ],
+        };
+        let rules = |ranges: &[&str]| -> Vec<String> {
+            let rule = |command: &Value| {
+                let expressions = command["add"]["rule"]["expr"].as_array().cloned().unwrap_or_default();
+                let part = |expression: &Value| match expression.get("match") {
+                    Some(matched) if matched["left"].get("&").is_some() => {
+                        format!(
+                            "{}&{} {}",
+                            matched["left"]["&"][0]["payload"]["offset"],
+                            matched["left"]["&"][1],
+                            matched["right"]
+                        )
+                    }
+                    Some(matched) => {
+                        let payload = &matched["left"]["payload"];
+                        format!("{}+{} {}", payload["offset"], payload["len"], matched["right"])
+                    }
+                    None => expression.as_object().and_then(|o| o.keys().next()).cloned().unwrap_or_default(),
+                };
+                expressions.iter().skip(1).map(part).collect::<Vec<_>>().join(", ")
+            };
+            advertises(&exception(ranges)).iter().map(rule).collect()
+        };
+        let gateway = "64+128 \"0xfd000060000000000000000000000001\", drop";
+        let of_mac = "64+128 \"0xfe8000000000000002005efffe00020a\", return";
+        assert_eq!(rules(&["10.77.0.100/32"]), [gateway, of_mac], "none of IPv6");
+        assert_eq!(
+            rules(&["fd00:60::100/128", "fd00:61::/64", "fd00:70::/29"]),
+            [
+                gateway,
+                of_mac,
+                "64+128 \"0xfd000060000000000000000000000100\", return",
+                "64+64 \"0xfd00006100000000\", return",
+                "64+24 \"0xfd0000\", 88&248 112, return",
+            ]
+        );
+        assert_eq!(rules(&["::/0"]), [gateway, of_mac], "all pass, by the absence of the last rule");
+    }
+
+    #[test]
+    fn a_tap_with_further_ipv6_addresses_sends_from_them_and_by_vrrp() {
+        let port = Port { tap: "btt2".into(), mac: "52:54:00:00:00:02".into(), address: None, ipv6: None };
+        let exception = PortException {
+            tap: "btt2".into(),
+            ranges: vec!["fd00:60::100/128".parse().expect("a range")],
+            macs: vec!["00:00:5e:00:02:0a".into()],
+            gateways: vec!["fd00:60::1".parse().expect("an address")],
+        };
+        let text = |exceptions: &[PortException]| {
+            Value::from(guard(std::slice::from_ref(&port), exceptions, &[], &[])).to_string()
+        };
+        let (with, without) = (text(&[exception]), text(&[]));
+        for part in [
+            r#"["btt2",{"prefix":{"addr":"fd00:60::100","len":128}}]"#,
+            r#"["btt2","fe80::200:5eff:fe00:20a"]"#,
+            r#""right":"fd00:60::1""#,
+            r#""right":"@others6""#,
+            r#""right":112"#,
+        ] {
+            assert!(with.contains(part), "{part}: {with}");
+            assert!(!without.contains(part), "{part}: {without}");
+        }
+    }
+
+    #[test]
     fn a_guest_of_an_isolated_network_never_sends_from_an_address_that_other_hosts_forward_from() {
         let exception = PortException {
             tap: "btt00000002n0".into(),
             ranges: vec!["0.0.0.0/0".parse().expect("a range")],
             macs: Vec::new(),
-            gateway: None,
+            gateways: Vec::new(),
         };
         let isolated = Isolation {
             bridge: None,

@@ -20,7 +20,7 @@ fn address(text: &str) -> Ipv4Addr {
 
 /// A port of the public address.
 fn port(number: u16, protocol: PortProtocol, targets: &[&str], by_client: bool) -> BalancedPort {
-    let targets = targets.iter().map(|target| address(target)).collect();
+    let targets = targets.iter().map(|target| address(target).into()).collect();
     BalancedPort { protocol, port: number, by_client, targets, target_port: 80 }
 }
 
@@ -32,7 +32,8 @@ fn make(host: &Host, other: &Host, ports: Vec<BalancedPort>, remote: &'static [&
         targets: remote.iter().map(|target| address(target)).collect(),
     });
     let sources = relay.iter().map(|_| (BRIDGE.to_owned(), address(SOURCE))).collect();
-    let balanced = Balanced { public: address(PUBLIC), announced_on: Some("up0".to_owned()), ports, sources };
+    let public = address(PUBLIC).into();
+    let balanced = Balanced { public, announced_on: Some("up0".to_owned()), ports, sources };
     let config = NetworkConfig {
         mtu: 1450,
         tunnel: Some(tunnel.clone()),

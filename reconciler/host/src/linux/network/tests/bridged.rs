@@ -28,7 +28,7 @@ fn rules() -> Firewall {
         tap: port(3, None).tap,
         ranges: vec![Ipv4Net::default().into()],
         macs: Vec::new(),
-        gateway: None,
+        gateways: Vec::new(),
     };
     Firewall {
         bridged: vec![BRIDGE.to_owned()],

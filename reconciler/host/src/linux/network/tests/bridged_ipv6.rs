@@ -32,7 +32,7 @@ fn rules(is_external: bool) -> Firewall {
         tap: port(5, None).tap,
         ranges: vec!["::/0".parse().expect("a range")],
         macs: Vec::new(),
-        gateway: None,
+        gateways: Vec::new(),
     };
     Firewall {
         bridged: vec![BRIDGE.to_owned()],

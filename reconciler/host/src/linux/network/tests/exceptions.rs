@@ -1,6 +1,7 @@
 //! Guests that may send from more addresses than their own: routers, and addresses that guests share.
 
 use super::guest::Guest;
+use super::ipv6::{configure, ipv6};
 use super::*;
 use crate::{Port, PortException};
 
@@ -36,7 +37,7 @@ fn a_guest_answers_for_the_addresses_it_is_allowed_and_for_no_others() {
             tap: port(5).tap,
             ranges: vec![range.parse().expect("a range")],
             macs: vec!["00:00:5e:00:01:0a".into()],
-            gateway: Some(Ipv4Addr::new(10, 77, 0, 1)),
+            gateways: vec![Ipv4Addr::new(10, 77, 0, 1).into()],
         };
         f.networks.apply_firewall(&with(vec![exception("10.77.0.100/32")])).await.expect("rules");
         f.networks.ensure(&network(BRIDGE, "10.77.0.0/24", Vec::new())).await.expect("made");
@@ -82,6 +83,46 @@ fn a_guest_answers_for_the_addresses_it_is_allowed_and_for_no_others() {
         client.on(|| ip("neigh flush all"));
         assert!(!client.connects("10.77.0.100", 80), "taken away again");
         assert!(client.connects("10.77.0.5", 80));
+    });
+}
+
+#[test]
+fn a_guest_answers_for_the_ipv6_addresses_it_is_allowed_and_for_no_others() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        let ipv6 = ipv6(Egress::None);
+        let with = |range: &str| Firewall {
+            nat: vec![Nat { ipv6, ..nat(BRIDGE, "10.77.0.0/24", None) }],
+            ports: vec![port(5), port(6)],
+            guests: true,
+            exceptions: vec![PortException {
+                tap: port(5).tap,
+                ranges: vec![range.parse().expect("a range")],
+                macs: vec!["00:00:5e:00:02:0a".into()],
+                gateways: vec!["fd00:60::1".parse().expect("an address")],
+            }],
+            ..Firewall::default()
+        };
+        f.networks.apply_firewall(&with("fd00:60::100/128")).await.expect("rules");
+        let config = NetworkConfig { ipv6, ..network(BRIDGE, "10.77.0.0/24", Vec::new()) };
+        f.networks.ensure(&config).await.expect("made");
+        let (router, client) = (guest(5), guest(6));
+        configure(&router, "fd00:60::5");
+        configure(&client, "fd00:60::6");
+        router.on(|| {
+            ip("-6 addr add fd00:60::100/128 dev eth0 nodad");
+            ip("-6 addr add fd00:60::101/128 dev eth0 nodad");
+        });
+        router.serve6(80);
+        assert!(client.connects("fd00:60::100", 80), "an address that it shares");
+        assert!(!client.connects("fd00:60::101", 80), "not among them");
+        f.networks.apply_firewall(&with("fd00:60::/61")).await.expect("rules");
+        client.on(|| ip("-6 neigh flush all"));
+        assert!(client.connects("fd00:60::101", 80), "by a range whose length is no whole number of bytes");
+        f.networks.apply_firewall(&with("fd00:61::/64")).await.expect("rules");
+        client.on(|| ip("-6 neigh flush all"));
+        assert!(!client.connects("fd00:60::100", 80), "taken away again");
+        assert!(client.connects("fd00:60::5", 80), "its own");
     });
 }
 

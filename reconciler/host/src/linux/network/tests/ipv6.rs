@@ -27,7 +27,8 @@ const NAME_SERVERS: u16 = 23;
 
 pub(super) fn ipv6(egress: Egress) -> Option<Ipv6Network> {
     let prefix = "fd00:60::/64".parse().expect("a prefix");
-    Some(Ipv6Network { prefix, gateway: "fd00:60::1".parse().expect("an address"), egress })
+    let gateway = "fd00:60::1".parse().expect("an address");
+    Some(Ipv6Network { prefix, gateway, egress, autoconfiguration: false })
 }
 
 fn dual_stack(egress: Egress) -> NetworkConfig {
@@ -232,6 +233,27 @@ fn a_guest_learns_the_prefix_and_has_a_default_route_only_where_there_is_a_way_o
         assert!(!routes(&guest).contains("default"), "{}", routes(&guest));
         f.networks.ensure(&dual_stack(Egress::Masquerade)).await.expect("changed");
         assert!(has(&guest, "default via fe80:"), "{}", routes(&guest));
+        f.networks.remove(BRIDGE).await.expect("removed");
+    });
+}
+
+#[test]
+fn where_guests_form_their_addresses_they_have_that_of_their_mac_and_get_none_by_dhcp() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        let ipv6 = ipv6(Egress::None).map(|ipv6| Ipv6Network { autoconfiguration: true, ..ipv6 });
+        let config = NetworkConfig { ipv6, ..dual_stack(Egress::None) };
+        f.networks.ensure(&config).await.expect("made");
+        f.networks.apply_firewall(&rules(Egress::None)).await.expect("written");
+        let guest = Guest::join(BRIDGE, 5);
+        let addresses = |guest: &Guest| guest.on(|| ip("-6 addr show dev eth0"));
+        let is_formed = (0..150).any(|_| {
+            std::thread::sleep(Duration::from_millis(100));
+            addresses(&guest).contains("fd00:60::5054:ff:fe00:5/64")
+        });
+        assert!(is_formed, "{}", addresses(&guest));
+        let (given, _guest) = asks_in_vain(guest, duid(9)).await;
+        assert_eq!(given, None, "by DHCPv6");
         f.networks.remove(BRIDGE).await.expect("removed");
     });
 }

@@ -91,13 +91,13 @@ fn make(
     let relay =
         target.map(|target| Relay { addresses: vec![address(SOURCE)], targets: vec![address(target)] });
     let balanced = |target| Balanced {
-        public: address(PUBLIC),
+        public: address(PUBLIC).into(),
         announced_on: Some("up0".to_owned()),
         ports: vec![BalancedPort {
             protocol: PortProtocol::Tcp,
             port: 8080,
             by_client: false,
-            targets: vec![address(target)],
+            targets: vec![address(target).into()],
             target_port: 80,
         }],
         sources: vec![(BRIDGE.to_owned(), address(SOURCE))],

@@ -6,7 +6,7 @@ use super::guest::Guest;
 use super::host::{self, Host, segment};
 use super::ipv6::{configure, ipv6};
 use super::*;
-use crate::Uplink;
+use crate::{Balanced, BalancedPort, PortProtocol, Uplink};
 
 /// Of the segment between the hosts.
 const PUBLIC: &str = "2001:db8:9::130";
@@ -109,6 +109,45 @@ fn an_announced_ipv6_address_leads_to_its_guest_from_the_whole_segment_and_other
         }
         assert!(!one.connects("2001:db8:9::99", 80), "the host's own segment stays closed to guests");
         assert_eq!(a.ip("-6 neigh show proxy").split_whitespace().next(), Some(PUBLIC));
+        clear(&[&a, &b]);
+    });
+}
+
+#[test]
+fn ports_of_an_ipv6_address_lead_to_guests_and_all_others_are_refused() {
+    in_own_namespace(|| async {
+        let (a, b, outsider) = site();
+        let one = guest(&a, 5, "fd00:60::5");
+        let _two = guest(&a, 6, "fd00:60::6");
+        let targets =
+            ["fd00:60::5", "fd00:60::6"].map(|target| target.parse::<IpAddr>().expect("an address"));
+        let port = BalancedPort {
+            protocol: PortProtocol::Tcp,
+            port: 8080,
+            by_client: false,
+            targets: targets.into(),
+            target_port: 80,
+        };
+        let balanced = Balanced {
+            public: PUBLIC.parse().expect("an address"),
+            announced_on: Some("up0".to_owned()),
+            ports: vec![port],
+            sources: Vec::new(),
+        };
+        let firewall = Firewall { balanced: vec![balanced], ..rules(&[], None) };
+        a.run(move |f| {
+            Box::pin(async move {
+                f.networks.apply_firewall(&firewall).await.expect("written");
+            })
+        });
+        for _ in 0..2 {
+            let seen = outsider.fetch(PUBLIC, 8080);
+            assert_eq!(seen.as_deref(), Some("2001:db8:9::99"), "each guest in turn sees the client");
+            assert!(one.fetch(PUBLIC, 8080).is_some(), "a target reaches itself and its neighbour");
+        }
+        assert!(b.on(|_, _| guest::fetch(PUBLIC, 8080)).is_some(), "another host");
+        assert!(a.on(|_, _| guest::fetch(PUBLIC, 8080)).is_some(), "its own host");
+        assert!(!outsider.connects(PUBLIC, 80), "a port that is not declared");
         clear(&[&a, &b]);
     });
 }

@@ -25,7 +25,7 @@ fn rules(observed: &[u8]) -> Firewall {
         tap: tap(last),
         ranges: vec!["0.0.0.0/0".parse().expect("a range"), "::/0".parse().expect("a range")],
         macs: Vec::new(),
-        gateway: None,
+        gateways: Vec::new(),
     };
     let observed = observed.iter().map(|last| ObservedPort { tap: tap(*last), ipv4: true, ipv6: true });
     Firewall {

@@ -155,9 +155,10 @@ pub(super) fn reason(hit: &Hit) -> Option<(&'static str, &'static str)> {
             "source check",
             "a guest sends from the addresses of its interface only: allowed_addresses makes exceptions",
         ),
-        ("bridge", "other_ipv6") => {
-            ("source check", "a guest sends from the IPv6 addresses of its interface only")
-        }
+        ("bridge", "other_ipv6") => (
+            "source check",
+            "a guest sends from the IPv6 addresses of its interface only: allowed_addresses makes exceptions",
+        ),
         ("bridge", "guests") => ("source check", of_guests(&hit.rule)),
         ("inet", "input" | "forward") if is_tunnels => ("host", TUNNELS),
         ("inet", "input" | "forward" | "redirects") if has(WITHIN_WIREGUARD) || has("\"btw-*\"") => {

@@ -20,12 +20,10 @@ use super::super::ruleset::{GroupChain, link_local};
 use super::super::{BRIDGE_PREFIX, bridge_mac, hardware_address, tunnel};
 use super::explain::{self, Context};
 use super::facts::{Facts, RouteFound};
+use super::guest_routes;
 use super::matching::Frame;
 use super::rules::{Decision, Hit, Ruleset};
-use crate::{
-    GuestRoutes, NetworkConfig, Port, SENDER, StepResult, Trace, TraceEnd, TraceObject, TraceRequest,
-    TraceStep,
-};
+use crate::{NetworkConfig, Port, SENDER, StepResult, Trace, TraceEnd, TraceObject, TraceRequest, TraceStep};
 
 /// A part of the way: it ends here, or goes on.
 type Way = ControlFlow<TraceEnd>;
@@ -168,7 +166,7 @@ impl<'a> Walk<'a> {
         if is_within(&network, to) || is_link_local(to) {
             return self.delivered_on(&bridge, to);
         }
-        match self.router(&network, port, to) {
+        match guest_routes::router(&network, port, to) {
             Some(router) if is_gateway(&network, router) => self.handed_to_host(&bridge),
             Some(router) => {
                 let by = Some(TraceObject::Network { name: bridge.clone() });
@@ -182,21 +180,6 @@ impl<'a> Walk<'a> {
                 "the guest gets no route to the address, as default_route is false",
             ),
         }
-    }
-
-    /// The router to which a guest sends a packet, as DHCP gives it routes.
-    fn router(&self, network: &NetworkConfig, port: &Port, to: IpAddr) -> Option<IpAddr> {
-        let lease = network.leases.iter().find(|lease| lease.mac == port.mac);
-        let has_default = !lease.is_some_and(|lease| lease.no_default_route);
-        let IpAddr::V4(to) = to else {
-            // A guest with DHCPv6 follows the router's advertisements, whatever its interface declares.
-            let has_router = has_default || !lease.is_some_and(|lease| lease.no_dhcp6);
-            return network.ipv6.filter(|_| has_router).map(|ipv6| ipv6.gateway.into());
-        };
-        let gateway = network.ipv4?.gateway;
-        let routes = GuestRoutes::of(&network.routes, Some(gateway), port.address, has_default).all();
-        let found = routes.iter().filter(|route| route.to.contains(&to));
-        found.max_by_key(|route| route.to.prefix_len()).map(|route| route.via.into())
     }
 
     fn received_by_tunnel(&mut self, bridge: &str) -> Way {

@@ -49,7 +49,8 @@ fn rule(name: &str, protocol: FilterProtocol, ports: &[(u16, u16)], ranges: &[&s
 
 fn ipv6(egress: Egress) -> Option<Ipv6Network> {
     let prefix = "fd00:60::/64".parse().expect("a prefix");
-    Some(Ipv6Network { prefix, gateway: "fd00:60::1".parse().expect("an address"), egress })
+    let gateway = "fd00:60::1".parse().expect("an address");
+    Some(Ipv6Network { prefix, gateway, egress, autoconfiguration: false })
 }
 
 fn nat(bridge: &str, range: &str, egress: Egress) -> Nat {
@@ -104,7 +105,7 @@ fn firewall(egress: Egress) -> Firewall {
             tap: tap(3),
             ranges: vec!["10.77.0.100/32".parse().expect("a range")],
             macs: Vec::new(),
-            gateway: Some("10.77.0.1".parse().expect("an address")),
+            gateways: vec!["10.77.0.1".parse().expect("an address")],
         }],
         limits: vec![PortLimits { tap: tap(4), ingress: limits, egress: limits }],
         marks: vec![PortMark { tap: tap(4), dscp: 46 }],
@@ -149,6 +150,7 @@ fn network(nat: &Nat) -> NetworkConfig {
         dns: Vec::new(),
         search_domains: Vec::new(),
         routes: if nat.bridge == BRIDGE { vec![via] } else { Vec::new() },
+        ipv6_routes: Vec::new(),
         leases: (2..=4).map(lease).collect(),
         tunnel: nat.tunnel.clone(),
         tracked: true,
