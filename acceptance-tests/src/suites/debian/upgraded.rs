@@ -32,8 +32,8 @@ pub fn cases(
     address: &str,
     next: &NextVersion,
 ) {
-    report.case("the serial console has the messages of systemd and a login prompt", || {
-        contains_all(&console::log(platform, "web")?, &["Reached target", "login:"])
+    report.case("the serial console has the messages of cloud-init and a login prompt", || {
+        contains_all(&console::log(platform, "web")?, &["cloud-init[", "login:"])
     });
     report.case("the next version and this one again run under the guest while it writes", || {
         let this = platform.host().program().to_owned();
@@ -50,7 +50,7 @@ pub fn cases(
                 platform.start()?;
                 writes(platform, project, address, between.1)
             })?;
-        ssh(platform, project, address, "pkill -f home/debian/written; true")?.success()?;
+        ssh(platform, project, address, "pkill -f 'home/debian/[w]ritten'; true")?.success()?;
         ensure!(platform.qemu()? == pid, "another process");
         ensure!(after.0 == before.0, "the guest rebooted");
         platform.kubectl().condition("vm/web", "Ready=True", None, SOON)?;

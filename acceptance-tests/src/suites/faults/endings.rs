@@ -80,7 +80,7 @@ fn start(platform: &Platform, guest: &GuestImage) -> Result<String> {
     let url = platform.images().put("ending.qcow2", Content::File(guest.path.clone()));
     let vm = manifests::vm(NAME, NAME, NAME);
     let vm = manifests::with(vm, "restartPolicy", json!("OnFailure"));
-    let vm = manifests::with(vm, "watchdog", json!("Stop"));
+    let vm = manifests::with(vm, "watchdog", json!("PowerOff"));
     let vm = manifests::with(vm, "stop", json!({"mode": "Hard"}));
     let vm = manifests::with(vm, "bootstrap", json!({"userData": PAGES}));
     platform.kubectl().apply(&manifests::all(&[
