@@ -90,7 +90,8 @@ pub struct DiskSpec {
     /// nothing. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore: Option<DiskRestore>,
-    /// Name of the StoragePool. Default `default`. After a change, the file is moved on its host while no VM has the disk open: a running
+    /// Name of the StoragePool. Default `default`, which is the default pool of the namespace when the disk gets its host, if there is one
+    /// (`defaultForNamespaces` of a StoragePool). After a change, the file is moved on its host while no VM has the disk open: a running
     /// VM keeps the former one until its next power cycle. Setting it back before then moves nothing.
     #[serde(default = "default_pool")]
     pub pool: ResourceName,
@@ -176,6 +177,12 @@ impl DiskSpec {
     #[must_use]
     pub fn has_pool_choice(&self) -> bool {
         !self.pools.is_empty() || !self.pool_selector.is_empty()
+    }
+
+    /// Whether it is for the default pool of its namespace, if there is one.
+    #[must_use]
+    pub fn names_no_pool(&self) -> bool {
+        !self.has_pool_choice() && self.pool.as_str() == crate::DEFAULT_NAME
     }
 
     /// Whether it may be in this StoragePool, which has these labels.
@@ -353,7 +360,18 @@ impl Disk {
 
     /// Returns the StoragePool where its file belongs: `pool`, or the chosen one, which is not known before that.
     pub fn target_pool(&self) -> &ResourceName {
-        if self.spec.has_pool_choice() { self.pool() } else { &self.spec.pool }
+        let default = self.status.as_ref().and_then(|status| status.default_pool.as_ref());
+        match default.filter(|_| self.spec.names_no_pool()) {
+            _ if self.spec.has_pool_choice() => self.pool(),
+            Some(default) => default,
+            None => &self.spec.pool,
+        }
+    }
+
+    /// Whether the default pool of its namespace counts, which it takes once with its host.
+    pub fn awaits_default_pool(&self) -> bool {
+        let is_placed = self.status.as_ref().is_some_and(|s| s.binding.is_some() || s.pool.is_some());
+        self.spec.names_no_pool() && !is_placed
     }
 
     /// Whether its pool is still to be chosen.
@@ -469,6 +487,10 @@ pub struct DiskStatus {
     /// `poolSelector`, the chosen one, from the decision on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<ResourceName>,
+    /// The StoragePool that `default` in `spec.pool` stands for: the default pool of the namespace when the disk got its host. None: that
+    /// of the name `default`. Later changes of the default move no file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_pool: Option<ResourceName>,
     /// The space that its file takes on its host, as a quantity: measured every ten minutes and rounded up. The image and the snapshots that
     /// it is based on are not part of it. Absent before it is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -561,6 +583,11 @@ mod tests {
         assert_eq!((chosen.target_pool().as_str(), chosen.awaits_pool()), ("b", false));
         let ssd = BTreeMap::from([("media".to_owned(), "ssd".to_owned())]);
         assert!(chosen.spec.accepts_pool("a", &BTreeMap::new()) && !chosen.spec.accepts_pool("c", &ssd));
+        let unnamed = disk(json!({}), json!({"pool": "fast", "defaultPool": "fast"}));
+        assert_eq!((unnamed.target_pool().as_str(), unnamed.awaits_default_pool()), ("fast", false));
+        let named = disk(json!({"pool": "slow"}), json!({"pool": "fast", "defaultPool": "fast"}));
+        assert_eq!(named.target_pool().as_str(), "slow");
+        assert!(disk(json!({}), json!(null)).awaits_default_pool());
         let by_labels = disk(json!({"poolSelector": {"media": "ssd"}}), json!(null));
         assert!(
             by_labels.spec.accepts_pool("c", &ssd) && !by_labels.spec.accepts_pool("c", &BTreeMap::new())

@@ -85,8 +85,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         "ipv6": {"allocation": "Static", "gateway": "fe80::1", "range": "2001:db8:7::10-2001:db8:7::1f"}});
     let office6 = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6": {"allocation": "External"}});
     let pool = json!({"name": "p", "cidrs": ["192.0.2.0/24"], "mode": "local", "use_all_addresses": false});
-    let storage =
-        json!({"name": "s", "type": "Local", "trash_retention_seconds": 60, "overcommit_percent": 200});
+    let storage = json!({"name": "s", "type": "Local", "trash_retention_seconds": 60, "overcommit_percent": 200, "default_for_namespaces": ["a"]});
     let host = json!({"name": "h", "cordoned": false, "draining": false, "reserved": {"cpus": 1, "memory": "1Gi"},
         "namespaces": ["team-a"]});
     let check = json!({"type": "http", "path": "/a", "port": 80, "interval": "2s", "timeout": "1s", "healthy_threshold": 1, "unhealthy_threshold": 2});
@@ -347,7 +346,8 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_storage_pool", storage.clone(), "/type", json!("Shared"), Announced::Replace),
         ("berth_storage_pool", storage.clone(), "/type", json!("RBD"), Announced::Replace),
         ("berth_storage_pool", storage.clone(), "/trash_retention_seconds", json!(0), Announced::Live),
-        ("berth_storage_pool", storage, "/overcommit_percent", json!(100), Announced::Live),
+        ("berth_storage_pool", storage.clone(), "/overcommit_percent", json!(100), Announced::Live),
+        ("berth_storage_pool", storage, "/default_for_namespaces", json!(["a", "b"]), Announced::Live),
         ("berth_host", host.clone(), "/name", json!("h2"), Announced::Replace),
         ("berth_host", host.clone(), "/cordoned", json!(true), Announced::Live),
         ("berth_host", host.clone(), "/draining", json!(true), Announced::Live),
