@@ -95,10 +95,14 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
         args.json("-object", json!({"qom-type": "secret", "id": key_id(disk), "file": file}));
     }
     for disk in &spec.disks {
-        args.disk(disk, spec.disk_index(disk));
+        let thread = own_thread(spec, disk);
+        if let Some(thread) = &thread {
+            args.json("-object", json!({"qom-type": "iothread", "id": thread}));
+        }
+        args.disk(disk, spec.disk_index(disk), thread.as_deref());
     }
     if let Some(seed) = &files.seed {
-        args.disk(&seed_disk(seed), None);
+        args.disk(&seed_disk(seed), None, None);
     }
     for cdrom in &spec.cdroms {
         if let Some(medium) = &cdrom.medium {
@@ -146,6 +150,11 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
         sysprep(volume, &mut args);
     }
     args.0
+}
+
+/// Returns the id of the I/O thread that a disk has for itself. The disks on the controller share its thread.
+fn own_thread(spec: &MachineSpec, disk: &DiskSpec) -> Option<String> {
+    (spec.extras.thread_per_disk && disk.bus == Bus::VirtioBlk).then(|| format!("io-{}", disk.id))
 }
 
 fn identity(spec: &MachineSpec, args: &mut Arguments) {
@@ -568,8 +577,13 @@ impl Arguments {
         }
     }
 
-    fn disk(&mut self, disk: &DiskSpec, boot_index: Option<u8>) {
+    /// `thread`: the I/O thread that serves this disk alone.
+    fn disk(&mut self, disk: &DiskSpec, boot_index: Option<u8>, thread: Option<&str>) {
         self.blockdevs(disk);
-        self.device(with_index(disk_device(disk), boot_index));
+        let mut device = with_index(disk_device(disk), boot_index);
+        if let Some(thread) = thread {
+            device["iothread"] = json!(thread);
+        }
+        self.device(device);
     }
 }

@@ -113,7 +113,7 @@ fn missing_pool(disk: &Disk, defaults: &[String]) -> (String, Dependency) {
         [] => {}
         [pool] => {
             let text = format!(
-                "StoragePool {pool}, the default pool of the namespace, is of type RBD, which has no encrypted or thick disks and none from a file: set pool to another one"
+                "StoragePool {pool}, the default pool of the namespace, is of type RBD, which has no encrypted, thick or ReadWriteMany disks and none from a file: set pool to another one"
             );
             return (text, Dependency::StoragePools);
         }

@@ -89,7 +89,10 @@ pub(super) fn defaults(cache: &Cache, disk: &Disk) -> Vec<String> {
 pub(super) fn needs_file(disk: &Disk) -> bool {
     let spec = &disk.spec;
     let is_taken_over = spec.source.as_ref().is_some_and(|from| from.file.is_some());
-    spec.encryption.is_some() || is_taken_over || spec.provisioning == Provisioning::Thick
+    spec.encryption.is_some()
+        || is_taken_over
+        || spec.provisioning == Provisioning::Thick
+        || disk.is_read_write_many()
 }
 
 /// Returns the pools that a disk may be in, without those that do not exist, are being deleted or have no such disks.
