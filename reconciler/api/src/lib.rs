@@ -112,8 +112,9 @@ pub use condition::{ConditionType, ConditionUpdate, Conditions, Readiness};
 pub use cpu_amount::{CpuAmount, ParseCpuAmountError};
 pub use cpu_controls::CpuControls;
 pub use disk::{
-    DataOrigin, DeletionPolicy, Disk, DiskAccess, DiskImport, DiskLimits, DiskPlacement, DiskRestore,
-    DiskRestored, DiskSource, DiskSpec, DiskState, DiskStatus, ExpandPolicy, MOST_DISK_READERS, Provisioning,
+    CloneMode, DataOrigin, DeletionPolicy, Disk, DiskAccess, DiskFilesystem, DiskImport, DiskLimits,
+    DiskPlacement, DiskRestore, DiskRestored, DiskSource, DiskSpec, DiskState, DiskStatus, ExpandPolicy,
+    FilesystemType, MOST_DISK_READERS, Provisioning,
 };
 pub use disk_snapshot::{Consistency, DiskSnapshot, DiskSnapshotSpec, DiskSnapshotStatus};
 pub use hardware::{BootSource, CpuTopology, Firmware, Graphics, GuestOS, HugePages, Watchdog};

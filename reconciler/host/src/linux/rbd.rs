@@ -18,6 +18,7 @@
 
 mod client;
 mod fence;
+mod filled;
 mod images;
 mod note;
 mod replies;
