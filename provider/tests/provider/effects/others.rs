@@ -49,6 +49,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         foreign
     };
     let of_file = json!({"name": "d", "namespace": "default", "source": {"file": "/x"}});
+    let formatted = json!({"name": "d", "namespace": "default", "size": "2Gi", "filesystem": {"type": "ext4", "label": "data"}});
     let mut imported = of_file.clone();
     imported["imported_from"] =
         json!({"system": "libvirt", "guest": "a", "guest_identity": "1", "disk": "vda"});
@@ -243,6 +244,10 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_snapshot_schedule", selecting, "/vm_selector", json!({"tier": "db"}), Announced::Live),
         ("berth_disk", disk.clone(), "/expand_policy", json!("Offline"), Announced::Live),
         ("berth_disk", disk.clone(), "/provisioning", json!("Thick"), Announced::Replace),
+        ("berth_disk", disk.clone(), "/clone_mode", json!("Full"), Announced::Replace),
+        ("berth_disk", formatted.clone(), "/filesystem", Json::Null, Announced::Replace),
+        ("berth_disk", formatted.clone(), "/filesystem/type", json!("xfs"), Announced::Replace),
+        ("berth_disk", formatted, "/filesystem/label", json!("other"), Announced::Replace),
         ("berth_disk", disk.clone(), "/access", json!("ReadOnlyMany"), Announced::Replace),
         ("berth_disk", disk.clone(), "/limits", Json::Null, Announced::Live),
         ("berth_disk", disk.clone(), "/limits/iops", json!(150), Announced::Live),

@@ -8,7 +8,7 @@ use std::process::Command;
 use berth_qemu::machine::Format;
 use tempfile::TempDir;
 
-use super::super::LinuxConfig;
+use super::super::{ImageRules, LinuxConfig};
 use super::*;
 use crate::{Credentials, FilesystemKind, ImageSource, Images, NewFilesystem, VolumeOwner};
 
@@ -19,7 +19,9 @@ fn system() -> (TempDir, LinuxSystem) {
     let folder = tempfile::tempdir().expect("a folder");
     // As the users of a host's programs need it.
     fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o711)).expect("opened");
-    let system = LinuxSystem::open(LinuxConfig::new(folder.path().join("state"))).expect("opened");
+    let images = ImageRules { folders: vec![folder.path().to_owned()], ..ImageRules::default() };
+    let config = LinuxConfig { images, ..LinuxConfig::new(folder.path().join("state")) };
+    let system = LinuxSystem::open(config).expect("opened");
     (folder, system)
 }
 
