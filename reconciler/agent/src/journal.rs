@@ -22,7 +22,7 @@ use serde_json::Value;
 use crate::disk_places::DiskPlaces;
 use crate::error::Error;
 use crate::offline_restart::OfflineRestart;
-pub(crate) use run::{Ended, MemoryGrowth, PostStart, Run, RunCdrom, RunProfile};
+pub(crate) use run::{Ended, MemoryGrowth, PostStart, Run, RunCdrom, RunProfile, new_filesystem};
 
 /// The version of a journal that an older agent can read, too.
 const VERSION: u32 = 1;

@@ -96,7 +96,7 @@ pub use volume_copies::{
     Arrival, COPY_BLOCK, CopiedFile, CopiedPart, NewFetch, RemoteParts, RemoteVolume, RemoteVolumeFile,
     VolumeReader,
 };
-pub use volume_fill::{FilesystemKind, Fill, NewFilesystem};
+pub use volume_fill::{FilesystemKind, Fill, NewFilesystem, NewScratch};
 pub use volume_owner::{DeclaredSource, VolumeOwner};
 pub use volumes::{
     DeclaredRestore, MOST_RESTORES, MOST_SNAPSHOTS, Merged, NewMove, NewRestore, NewSnapshot, NewTake,

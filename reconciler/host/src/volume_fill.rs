@@ -22,3 +22,12 @@ pub enum FilesystemKind {
     Ext4,
     Xfs,
 }
+
+/// The temporary disk of a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewScratch {
+    /// In bytes.
+    pub size: u64,
+    /// None: it is empty.
+    pub filesystem: Option<NewFilesystem>,
+}

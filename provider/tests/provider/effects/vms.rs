@@ -29,6 +29,7 @@ pub(super) fn vm() -> Json {
     vm["resolution"] = Json::Null;
     vm["keyboard_layout"] = Json::Null;
     vm["sound"] = json!(false);
+    vm["scratch_disk"] = json!({"size": "2Gi", "filesystem": {"type": "ext4", "label": "a"}});
     vm["serial_ports"] = json!(2);
     vm["vsock"] = json!(false);
     vm["boot_order"] = json!(["Disk", "Cdrom"]);
@@ -119,6 +120,11 @@ pub(super) fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/resolution", json!("1920x1080"), Announced::PowerCycle),
         ("/keyboard_layout", json!("de"), Announced::PowerCycle),
         ("/sound", json!(true), Announced::PowerCycle),
+        ("/scratch_disk", Json::Null, Announced::PowerCycle),
+        ("/scratch_disk/size", json!("1Gi"), Announced::PowerCycle),
+        ("/scratch_disk/filesystem", Json::Null, Announced::PowerCycle),
+        ("/scratch_disk/filesystem/type", json!("xfs"), Announced::PowerCycle),
+        ("/scratch_disk/filesystem/label", json!("b"), Announced::PowerCycle),
         ("/serial_ports", Json::Null, Announced::PowerCycle),
         ("/vsock", json!(true), Announced::PowerCycle),
         ("/boot_order", json!(["Network", "Disk"]), Announced::PowerCycle),

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use berth_api::{Disk, FilesystemType, Readiness, Reason};
-use berth_host::{FilesystemKind, Fill, NewFilesystem, NewVolume};
+use berth_api::{Disk, Readiness, Reason};
+use berth_host::{Fill, NewVolume};
 use kube::ResourceExt;
 
 use super::Step;
@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::converge::Plan;
 use crate::details::Details;
 use crate::index::{Tables, volume_of};
+use crate::journal::new_filesystem;
 use crate::key::Key;
 use crate::pulls::{Pull, Wanted};
 
@@ -50,13 +51,7 @@ pub(super) fn of(disk: &Disk) -> Option<Fill> {
     if disk.is_full_clone() {
         return Some(Fill::Image);
     }
-    disk.spec.filesystem.as_deref().map(|declared| {
-        let kind = match declared.filesystem_type {
-            FilesystemType::Ext4 => FilesystemKind::Ext4,
-            FilesystemType::Xfs => FilesystemKind::Xfs,
-        };
-        Fill::Filesystem(NewFilesystem { kind, label: declared.label.clone() })
-    })
+    disk.spec.filesystem.as_deref().map(|declared| Fill::Filesystem(new_filesystem(declared)))
 }
 
 /// Returns the work that makes a volume with this data.

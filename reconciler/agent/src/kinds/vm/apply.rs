@@ -36,6 +36,7 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
         }
         Step::ForgetMachine => {
             ctx.machines.forget(instance);
+            ctx.system.remove_scratch(instance).await?;
             wake_disks(ctx, vm);
         }
         Step::WatchLeases(leases) => {
