@@ -279,7 +279,6 @@ fn left_volume(disk: &DiskSeen) -> Option<String> {
     status.former_host.as_ref().and(status.volume_id.clone())
 }
 
-/// Returns the image of the VM's boot disk, if that is of another architecture than the VM.
 /// Adds the scratch disk of a VM, which is in the pool `default` of its host, to its new disks.
 pub(super) fn with_scratch(
     cache: &Cache,
@@ -295,6 +294,7 @@ pub(super) fn with_scratch(
     disks
 }
 
+/// Returns the image of the VM's boot disk, if that is of another architecture than the VM.
 fn other_architecture(cache: &Cache, vm: &VM, disks: &[DiskSeen]) -> Option<OtherArchitecture> {
     let boot = vm.spec.disks.iter().find(|disk| disk.boot)?;
     let seen = disks.iter().find(|seen| &*seen.key.name == boot.name.as_str())?;
