@@ -29,7 +29,7 @@ pub(crate) fn wanted_fills(tables: &Tables) -> impl Iterator<Item = Wanted> + '_
     unmade.filter_map(|disk| declared_work(disk))
 }
 
-/// Returns the work as far as the Disk declares it, which tells it from other work.
+/// Returns the work as far as the Disk declares it, which distinguishes it from other work.
 fn declared_work(disk: &Disk) -> Option<Wanted> {
     let new = NewVolume {
         pool: disk.target_pool().to_string(),

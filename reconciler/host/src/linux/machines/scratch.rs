@@ -37,8 +37,11 @@ impl LinuxMachines {
             return Ok(None);
         };
         if from_saved_state {
-            let found = move || std::fs::metadata(&file).map(drop).map_err(failed("find", &file));
-            blocking(found).await?;
+            let find = move || {
+                std::fs::metadata(&file).map_err(failed("find", &file))?;
+                files::give(&file, user.as_ref())
+            };
+            blocking(find).await?;
             return Ok(Some(path));
         }
         let create = move || {
@@ -94,9 +97,11 @@ mod tests {
         files::ensure_folder(&machines.layout.instance("i-1")).expect("made");
         let filesystem = NewFilesystem { kind: FilesystemKind::Ext4, label: None };
         let new = || Some(NewScratch { size: 32 << 20, filesystem: Some(filesystem.clone()) });
-        let path = machines.prepare_scratch("i-1", new(), false, None).await.expect("made").expect("a path");
-        let first = std::fs::read(&path).expect("read");
-        assert!(first.len() > 300 << 10, "it has a file system");
+        let empty = Some(NewScratch { size: 32 << 20, filesystem: None });
+        let path = machines.prepare_scratch("i-1", empty, false, None).await.expect("made").expect("a path");
+        let empty = std::fs::read(&path).expect("read");
+        machines.prepare_scratch("i-1", new(), false, None).await.expect("made anew");
+        assert!(std::fs::read(&path).expect("read").len() > empty.len(), "it has a file system");
         std::fs::write(&path, b"data of the guest").expect("written");
         let kept = machines.prepare_scratch("i-1", new(), true, None).await.expect("found");
         assert_eq!(kept.as_ref(), Some(&path));
