@@ -31,6 +31,12 @@ pub enum FilesystemType {
 }
 
 impl FilesystemType {
+    /// Returns the file system of this name.
+    #[must_use]
+    pub fn of(name: &str) -> Option<Self> {
+        [Self::Ext4, Self::Xfs].into_iter().find(|known| known.as_str() == name)
+    }
+
     /// Its name, as `mount` takes it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
