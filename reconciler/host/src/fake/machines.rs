@@ -32,7 +32,7 @@ use super::FakeSystem;
 use super::state::instance_path;
 
 /// The name of the file of an instance's temporary disk.
-const SCRATCH: &str = "scratch.qcow2";
+pub(super) const SCRATCH: &str = "scratch.qcow2";
 
 impl FakeSystem {
     fn paths(instance: &str) -> MachinePaths {
@@ -292,6 +292,7 @@ impl Machines for FakeSystem {
             }
             self.files.remove(&instance_path(instance).join("seed.img"));
             self.files.remove(&Self::state_path(instance));
+            self.discard_scratch(instance);
             self.state().give_back(instance);
             self.state().journals.remove(instance);
             Ok(())
