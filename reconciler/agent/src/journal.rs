@@ -247,6 +247,12 @@ pub(crate) enum StopReason {
 }
 
 impl Journal {
+    /// Whether the machine has ended, and its scratch disk is not used again.
+    pub(crate) fn leaves_scratch(&self) -> bool {
+        let has_scratch = |run: &Run| run.ended.is_some() && run.profile.scratch_disk.is_some();
+        self.suspension.is_none() && self.run.as_ref().is_some_and(has_scratch)
+    }
+
     /// Returns the first journal of an instance.
     pub(crate) fn new(vm: &VM) -> Self {
         Self {

@@ -95,7 +95,7 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     /// Terminates the instance's QEMU: SIGTERM, then SIGKILL after `grace`. Returns when it has ended.
     async fn kill(&self, instance: &str, grace: Duration) -> Result<()>;
 
-    /// Removes the temporary disk of an instance whose QEMU has ended, unless the instance has a saved state. [`Machines::kill`] does it too.
+    /// Removes the temporary disk of an instance, unless its QEMU is alive or it has a saved state. [`Machines::kill`] does it too.
     async fn remove_scratch(&self, instance: &str) -> Result<()>;
 
     /// Removes all files of the instance, including its firmware variables and logs.

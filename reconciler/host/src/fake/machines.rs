@@ -518,7 +518,9 @@ impl Machines for FakeSystem {
 
     async fn remove_scratch(&self, instance: &str) -> Result<()> {
         let work = async {
-            self.discard_scratch(instance);
+            if self.running(instance).await?.is_none() {
+                self.discard_scratch(instance);
+            }
             Ok(())
         };
         self.call("remove_scratch", work).await

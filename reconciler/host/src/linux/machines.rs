@@ -284,7 +284,7 @@ impl LinuxMachines {
         }
         self.end_helpers(instance).await?;
         self.release_cpus(instance).await?;
-        self.remove_scratch(instance).await?;
+        self.discard_scratch(instance).await?;
         // Hard links keep the images' bytes allocated; the next start creates them again.
         self.take_back(instance).await
     }

@@ -59,8 +59,16 @@ impl LinuxMachines {
         Ok(Some(path))
     }
 
-    /// Removes the disk of an instance without a saved state.
+    /// Removes the disk of an instance whose QEMU has ended, and that has no saved state.
     pub(in super::super) async fn remove_scratch(&self, instance: &str) -> Result<()> {
+        match self.process(instance).await? {
+            Some(_) => Ok(()),
+            None => self.discard_scratch(instance).await,
+        }
+    }
+
+    /// Does the same after the QEMU has ended.
+    pub(super) async fn discard_scratch(&self, instance: &str) -> Result<()> {
         check_name("instance", instance)?;
         let (path, state) = (self.scratch(instance), self.layout.state(instance));
         blocking(move || match state.try_exists().map_err(failed("look for", &state))? {
@@ -108,12 +116,12 @@ mod tests {
         let state = machines.layout.state("i-1");
         std::fs::create_dir_all(state.parent().expect("a folder")).expect("made");
         std::fs::write(&state, b"memory").expect("saved");
-        machines.remove_scratch("i-1").await.expect("kept");
+        machines.discard_scratch("i-1").await.expect("kept");
         assert_eq!(std::fs::read(&path).expect("still there"), b"data of the guest");
         machines.prepare_scratch("i-1", new(), false, None).await.expect("made anew");
         assert_ne!(std::fs::read(&path).expect("read"), b"data of the guest");
         std::fs::remove_file(&state).expect("removed");
-        machines.remove_scratch("i-1").await.expect("removed");
+        machines.discard_scratch("i-1").await.expect("removed");
         assert!(!path.exists());
         machines
             .prepare_scratch("i-1", new(), true, None)
