@@ -247,10 +247,10 @@ pub(crate) enum StopReason {
 }
 
 impl Journal {
-    /// Whether the machine has ended, and its scratch disk is not used again.
+    /// Whether a scratch disk that the instance may have is not used again: there is no machine, and none that goes on.
     pub(crate) fn leaves_scratch(&self) -> bool {
-        let has_scratch = |run: &Run| run.ended.is_some() && run.profile.scratch_disk.is_some();
-        self.suspension.is_none() && self.run.as_ref().is_some_and(has_scratch)
+        let may_have = |run: &Run| run.process.is_none() && run.profile.scratch_disk.is_some();
+        self.suspension.is_none() && self.run.as_ref().is_none_or(may_have)
     }
 
     /// Returns the first journal of an instance.

@@ -61,10 +61,13 @@ impl LinuxMachines {
 
     /// Removes the disk of an instance whose QEMU has ended, and that has no saved state.
     pub(in super::super) async fn remove_scratch(&self, instance: &str) -> Result<()> {
-        match self.process(instance).await? {
-            Some(_) => Ok(()),
-            None => self.discard_scratch(instance).await,
+        check_name("instance", instance)?;
+        let path = self.scratch(instance);
+        let is_there = blocking(move || path.try_exists().map_err(failed("look for", &path))).await?;
+        if !is_there || self.process(instance).await?.is_some() {
+            return Ok(());
         }
+        self.discard_scratch(instance).await
     }
 
     /// Does the same after the QEMU has ended.
