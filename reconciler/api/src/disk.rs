@@ -93,7 +93,7 @@ pub struct DiskSpec {
     pub image: Option<ResourceName>,
     /// How it has the data of its image: `Linked` (default), as an overlay on the image in the host's cache, which takes no space at first;
     /// `Full`, as a copy of its own, which does not depend on the cache. Only with `image`. Cannot change.
-    #[serde(default, skip_serializing_if = "CloneMode::is_linked")]
+    #[serde(default, skip_serializing_if = "is_linked")]
     pub clone_mode: CloneMode,
     /// The file system of a blank disk. The host makes it once, before a VM sees the disk, and never again. Not with `image`, `source` or
     /// `encryption`. Default: none, the disk is empty. Cannot change.
@@ -258,6 +258,11 @@ pub struct DiskRestore {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub token: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_linked(mode: &CloneMode) -> bool {
+    *mode == CloneMode::Linked
 }
 
 fn default_pool() -> ResourceName {

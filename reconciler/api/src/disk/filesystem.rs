@@ -54,12 +54,3 @@ pub enum CloneMode {
     Linked,
     Full,
 }
-
-impl CloneMode {
-    /// Whether the disk is an overlay on its image.
-    #[must_use]
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-    pub fn is_linked(&self) -> bool {
-        *self == Self::Linked
-    }
-}
