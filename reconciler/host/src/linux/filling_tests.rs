@@ -65,8 +65,8 @@ fn content_of(path: &Path) -> Vec<u8> {
 
 fn has_ext4(content: &[u8]) -> bool {
     // The magic number and the label of the superblock, which begins at 1024.
-    content.get(1024 + 56..1024 + 58) == Some(&[0x53, 0xEF])
-        && content.get(1024 + 120..1024 + 124) == Some(b"data")
+    content.get(1024 + 56..1024 + 58) == Some(&[0x53, 0xEF][..])
+        && content.get(1024 + 120..1024 + 124) == Some(&b"data"[..])
 }
 
 fn names(system: &LinuxSystem) -> Vec<String> {
