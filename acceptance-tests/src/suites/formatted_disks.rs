@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use serde_json::{Value, json};
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
 
 use super::kubectl::contains_all;
 use super::lifecycle::page;
@@ -69,9 +69,17 @@ fn power_cycle(platform: &Platform, vm: &str) -> Result<()> {
     };
     set("Stopped")?;
     kubectl.until(&format!("vm/{vm}"), "to stop", SOON, |vm| vm["status"]["state"] == "Stopped")?;
+    ensure!(!has_scratch_file(platform, vm)?, "the file of the scratch disk is left");
     set("Running")?;
     kubectl.until(&format!("vm/{vm}"), "to run", BOOT, |vm| vm["status"]["state"] == "Running")?;
     Ok(())
+}
+
+/// Whether the host has a file of the scratch disk of a VM.
+fn has_scratch_file(platform: &Platform, vm: &str) -> Result<bool> {
+    let object = platform.kubectl().object("vm", vm)?;
+    let instance = object["status"]["instanceID"].as_str().context("an instance")?;
+    Ok(platform.host().state().join("instances").join(instance).join("scratch.qcow2").exists())
 }
 
 fn formatted(platform: &Platform, project: &Project) -> Result<()> {
@@ -99,6 +107,7 @@ fn scratch(platform: &Platform, project: &Project) -> Result<()> {
     ensure!(vm["status"]["hardware"]["scratchDisk"] == "1Gi", "{}", vm["status"]["hardware"]);
     let listed = vm["status"]["disks"].as_array().map(Vec::len);
     ensure!(listed == Some(1), "it is no Disk: {}", vm["status"]["disks"]);
+    ensure!(has_scratch_file(platform, "scratch")?, "its file is among those of the VM");
     power_cycle(platform, "scratch")?;
     contains_all(&found(platform, &address)?, &["mounted=yes", "kept=no"])
 }
