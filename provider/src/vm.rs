@@ -133,11 +133,11 @@ fn observed_fields() -> Vec<Field> {
                 "pending_power_cycle",
                 "/status/pendingPowerCycle",
                 "The names of what takes effect when the running VM is next started: `class`, `cpus`, `max_cpus`, `memory`, \
-                 `max_memory`, `huge_pages`, `firmware`, `secure_boot_keys`, `tpm`, `cpu_topology`, `numa_nodes`, `dedicated_cpu_placement`, `isolate_emulator_thread`, `cpu_model`, `machine_type`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `resolution`, `keyboard_layout`, `sound`, `serial_ports`, `vsock`, `boot_order`, `uuid`, `pci_devices`, `usb_devices`, `vgpus`, `shares`, `qemu_options` of its class, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`, `restore`, `placement` (the VM moves to another host). Every plan warns while it is not empty, \
+                 `max_memory`, `huge_pages`, `firmware`, `secure_boot_keys`, `tpm`, `cpu_topology`, `numa_nodes`, `dedicated_cpu_placement`, `isolate_emulator_thread`, `cpu_model`, `machine_type`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `resolution`, `keyboard_layout`, `sound`, `serial_ports`, `vsock`, `boot_order`, `uuid`, `pci_devices`, `usb_devices`, `vgpus`, `shares`, `scratch_disk`, `qemu_options` of its class, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`, `restore`, `placement` (the VM moves to another host). Every plan warns while it is not empty, \
                  whether this configuration or another client made the change. With `allow_reboot` the apply restarts the VM.",
             )
         }
-        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "huge_pages", "firmware", "secure_boot_keys", "tpm", "cpu_topology", "numa_nodes", "dedicated_cpu_placement", "isolate_emulator_thread", "cpu_model", "machine_type", "guest_os", "watchdog", "serial_number", "graphics", "resolution", "keyboard_layout", "sound", "serial_ports", "vsock", "boot_order", "uuid", "pci_devices", "usb_devices", "vgpus", "shares", "disks", "cdroms", "network_interfaces", "restore", "placement", "power"]),
+        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "huge_pages", "firmware", "secure_boot_keys", "tpm", "cpu_topology", "numa_nodes", "dedicated_cpu_placement", "isolate_emulator_thread", "cpu_model", "machine_type", "guest_os", "watchdog", "serial_number", "graphics", "resolution", "keyboard_layout", "sound", "serial_ports", "vsock", "boot_order", "uuid", "pci_devices", "usb_devices", "vgpus", "shares", "scratch_disk", "disks", "cdroms", "network_interfaces", "restore", "placement", "power"]),
         Field::observed(
             "host",
             "/status/binding/host",
@@ -214,6 +214,7 @@ impl ResourceKind for Vm {
             devices::pci_devices(),
             devices::usb_devices(),
             devices::vgpus(),
+            devices::scratch_disk(),
             devices::shares(),
             Field::spec("disks", Shape::Keyed(disk)).required(),
             cdroms(),

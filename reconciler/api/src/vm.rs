@@ -52,7 +52,7 @@ pub use templates::{is_disk_of, template_obstacle};
 
 use crate::{
     Architecture, BootSource, CpuAmount, CpuTopology, Firmware, Graphics, GuestOS, Hooks, HugePages,
-    PciDevices, Power, Probe, Quantity, ResourceName, Share, UsbDevices, Vgpus, Watchdog,
+    PciDevices, Power, Probe, Quantity, ResourceName, ScratchDisk, Share, UsbDevices, Vgpus, Watchdog,
     hardware::{KeyboardLayout, Resolution},
 };
 
@@ -315,6 +315,11 @@ pub struct VMSpec {
     /// the VM as after a crash, and `restartPolicy` decides. Default: none. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watchdog: Option<Watchdog>,
+    /// A temporary disk on the host of the VM, with the serial number `scratch`: it is empty at each start of the machine, and its data is gone when
+    /// the machine ends. A reboot of the guest and `power: Suspended` keep it. It is in no snapshot and no backup, and goes to no other host.
+    /// Default: that of the class. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scratch_disk: Option<Box<ScratchDisk>>,
     /// PCI devices of the host that the guest has for itself, such as GPUs (VFIO passthrough), keyed by `name`, at most 8 in total. The VM
     /// is placed on a host that offers enough of each (`status.pciDevices` of the Host) and that no other VM has. A VM with a display
     /// controller has no `graphics`; a VM with devices is not suspended. Default: those of the class. A change takes effect at the next

@@ -330,6 +330,11 @@ impl FakeSystem {
         self.files.saved_states()
     }
 
+    /// Returns the number of temporary disks of machines.
+    pub fn scratch_disks_now(&self) -> usize {
+        self.files.count(machines::SCRATCH)
+    }
+
     /// Returns everything berth created here that still exists.
     pub fn leftovers(&self) -> Leftovers {
         let processes = self.hypervisor.instances();

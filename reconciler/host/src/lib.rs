@@ -43,6 +43,7 @@ mod usage;
 mod vaults;
 mod vgpus;
 mod volume_copies;
+mod volume_fill;
 mod volume_owner;
 mod volumes;
 mod wireguard;
@@ -95,6 +96,7 @@ pub use volume_copies::{
     Arrival, COPY_BLOCK, CopiedFile, CopiedPart, NewFetch, RemoteParts, RemoteVolume, RemoteVolumeFile,
     VolumeReader,
 };
+pub use volume_fill::{FilesystemKind, Fill, NewFilesystem, NewScratch};
 pub use volume_owner::{DeclaredSource, VolumeOwner};
 pub use volumes::{
     DeclaredRestore, MOST_RESTORES, MOST_SNAPSHOTS, Merged, NewMove, NewRestore, NewSnapshot, NewTake,

@@ -23,6 +23,8 @@ mod direct_io;
 mod doctor;
 mod fetching;
 mod files;
+mod filesystems;
+mod filling;
 mod guests;
 mod host;
 mod huge_pages;

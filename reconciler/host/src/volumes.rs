@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Arrival, NewFetch, Progress, RemoteVolume, Result, SealedKey, SharedPool, SystemError, VolumeOwner,
+    Arrival, Fill, NewFetch, Progress, RemoteVolume, Result, SealedKey, SharedPool, SystemError, VolumeOwner,
     VolumeReader,
 };
 
@@ -48,6 +48,12 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// [`SystemError::SnapshotLost`] if its snapshot is not there; [`SystemError::NoSpace`], with no partial file left
     /// behind.
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts>;
+
+    /// Creates a volume that has this data. The data is written under another name, so that the volume has all of it or does not exist. An
+    /// existing file is returned as it is: it is never filled or formatted again. Dropping the future ends the work.
+    ///
+    /// *Errors*: those of [`Volumes::create_volume`]; [`SystemError::ProgramMissing`] without the program that makes the file system.
+    async fn create_filled_volume(&self, volume: &NewVolume, fill: &Fill) -> Result<VolumeFacts>;
 
     /// Moves a volume of another host, which does not use it any more, to this host's folder of the same shared pool. Does nothing if the
     /// volume is here. The caller knows that nothing writes to it any more.

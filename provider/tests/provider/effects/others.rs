@@ -50,6 +50,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         foreign
     };
     let of_file = json!({"name": "d", "namespace": "default", "source": {"file": "/x"}});
+    let formatted = json!({"name": "d", "namespace": "default", "size": "2Gi", "filesystem": {"type": "ext4", "label": "data"}});
     let mut imported = of_file.clone();
     imported["imported_from"] =
         json!({"system": "libvirt", "guest": "a", "guest_identity": "1", "disk": "vda"});
@@ -72,6 +73,8 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         "limits": {"read_iops": 1, "write_iops": 2, "read_bandwidth": "1Mi", "write_bandwidth": "2Mi"}});
     let class = json!({"name": "c", "namespace": "default", "cpus": 1, "memory": "1Gi", "firmware": "UEFI",
         "tpm": false, "architecture": "x86_64", "huge_pages": "None", "dedicated_cpu_placement": false, "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "pci_devices": [{"name": "nic-vf", "count": 1}], "usb_devices": [{"name": "licence-key", "count": 1}], "vgpus": [{"name": "a40-8q", "count": 1}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
+    let mut with_scratch = class.clone();
+    with_scratch["scratch_disk"] = json!({"size": "2Gi", "filesystem": {"type": "ext4", "label": "a"}});
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
     let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "ipv6_autoconfiguration": false, "dns": ["10.80.0.1"], "mtu": 1400, "isolated": false, "encryption": "None", "dhcp4": true, "dhcp6": true,
@@ -244,6 +247,10 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_snapshot_schedule", selecting, "/vm_selector", json!({"tier": "db"}), Announced::Live),
         ("berth_disk", disk.clone(), "/expand_policy", json!("Offline"), Announced::Live),
         ("berth_disk", disk.clone(), "/provisioning", json!("Thick"), Announced::Replace),
+        ("berth_disk", disk.clone(), "/clone_mode", json!("Full"), Announced::Replace),
+        ("berth_disk", formatted.clone(), "/filesystem", Json::Null, Announced::Replace),
+        ("berth_disk", formatted.clone(), "/filesystem/type", json!("xfs"), Announced::Replace),
+        ("berth_disk", formatted, "/filesystem/label", json!("other"), Announced::Replace),
         ("berth_disk", disk.clone(), "/access", json!("ReadOnlyMany"), Announced::Replace),
         ("berth_disk", disk.clone(), "/limits", Json::Null, Announced::Live),
         ("berth_disk", disk.clone(), "/limits/iops", json!(150), Announced::Live),
@@ -260,6 +267,23 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_disk", restored, "/restore/token", json!("2"), Announced::Live),
         ("berth_disk", disk, "/deletion_policy", json!("Retain"), Announced::Live),
         ("berth_vm_class", class.clone(), "/cpus", json!(2), Announced::PowerCycle),
+        ("berth_vm_class", with_scratch.clone(), "/scratch_disk", Json::Null, Announced::PowerCycle),
+        ("berth_vm_class", with_scratch.clone(), "/scratch_disk/size", json!("1Gi"), Announced::PowerCycle),
+        (
+            "berth_vm_class",
+            with_scratch.clone(),
+            "/scratch_disk/filesystem",
+            Json::Null,
+            Announced::PowerCycle,
+        ),
+        (
+            "berth_vm_class",
+            with_scratch.clone(),
+            "/scratch_disk/filesystem/type",
+            json!("xfs"),
+            Announced::PowerCycle,
+        ),
+        ("berth_vm_class", with_scratch, "/scratch_disk/filesystem/label", json!("b"), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/memory", json!("2Gi"), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/memory", Json::Null, Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/firmware", json!("BIOS"), Announced::PowerCycle),

@@ -86,6 +86,19 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_disk",
+            json!({"size": "1Gi", "filesystem": {"type": "xfs", "label": "data"}}),
+            json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
+                "access": "ReadWriteOnce", "expandPolicy": "Online", "provisioning": "Thin",
+                "filesystem": {"type": "xfs", "label": "data"}}),
+        ),
+        (
+            "berth_disk",
+            json!({"image": "debian", "clone_mode": "Full"}),
+            json!({"image": "debian", "cloneMode": "Full", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
+                "access": "ReadWriteOnce", "expandPolicy": "Online", "provisioning": "Thin"}),
+        ),
+        (
+            "berth_disk",
             json!({"size": "1Gi", "provisioning": "Thick", "expand_policy": "Offline",
                 "limits": {"iops": 500, "burst_iops": 2000, "write_bandwidth": "20Mi"}}),
             json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,

@@ -4,6 +4,7 @@
 //!  (image cached) ─Create─▶ file ─GrowOnline / GrowOffline─▶ file …   deleted, unused: ─Trash─▶ trash ─Release─▶ (gone)
 //!  restore annotation: trash ─Restore─▶ file                          Retain: file stays, recorded ─Release─▶ (gone)
 //!  restore, no machine has it open: file ─RestoreSnapshot─▶ file with the data of the snapshot, and the former one in the trash
+//!  full clone of its image, or file system: (image cached) ─StartFill─▶ file
 //!  its VM has left another host: (image cached) ─Take (shared pool) / Fetch─▶ file
 //!  another pool, no machine has it open: file ─StartMove─▶ file in that pool
 //! ```
@@ -17,6 +18,7 @@ mod encryption;
 #[cfg(test)]
 mod encryption_tests;
 mod fetch;
+mod fill;
 mod observe;
 mod plan;
 mod source;
@@ -44,6 +46,7 @@ use observe::Observed;
 
 pub(crate) use backup::wanted;
 pub(crate) use fetch::{copied_percent, is_in_local_pool, wanted_copies};
+pub(crate) use fill::wanted_fills;
 
 /// A step of a disk's plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,8 +64,12 @@ pub(crate) enum Step {
     StartRestore(Wanted),
     /// Has the disk enqueued on the progress of that.
     FollowRestore(Wanted),
-    /// Ends that: nothing is made for a disk that is gone.
+    /// Ends either: nothing is made for a disk that is gone.
     CancelRestore(String),
+    /// Starts to make its file with a copy of its image or with a file system, which continues in the background.
+    StartFill(Wanted),
+    /// Has the disk enqueued on the end of that.
+    FollowFill(Wanted),
     /// Takes the snapshot that the disk is to be an overlay on, or finishes one that was begun of the disk itself.
     TakeSnapshot(NewSnapshot),
     Restore {

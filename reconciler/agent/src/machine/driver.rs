@@ -7,7 +7,7 @@ use std::time::Duration;
 use berth_qemu::balloon::{self, Balloon};
 use berth_qemu::block::{self, Devices, DiskUse, ImageSnapshot, IoLimits, Observation, Unplugged};
 use berth_qemu::cdrom::{self, Changed};
-use berth_qemu::machine::{DiskSpec, Medium, NicSpec};
+use berth_qemu::machine::{DiskSpec, Medium, NicSpec, SCRATCH_ID, SEED_ID};
 use berth_qemu::memory::Growth;
 use berth_qemu::power::{self, RunState};
 use berth_qemu::qmp::{EventKind, Events, Notice, Qmp, QmpError};
@@ -326,7 +326,7 @@ impl Driver {
             self.report_started(false).await;
         }
         let Observation { mut disks, cdroms, nics, nic_ports } = self.devices.look(&self.qmp).await?;
-        disks.retain(|d| d.id != berth_qemu::machine::SEED_ID);
+        disks.retain(|d| ![SEED_ID, SCRATCH_ID].contains(&d.id.as_str()));
         let held: BTreeSet<String> = disks.iter().map(|d| d.id.clone()).collect();
         self.published.send_modify(|state| state.volumes = Some(held));
         // Sent together: on a host where many machines start, each answer waits for a turn.

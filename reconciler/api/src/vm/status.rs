@@ -115,7 +115,7 @@ pub struct VMStatus {
     pub dedicated_cpus: Option<Box<DedicatedCpus>>,
     /// The names of what takes effect at the next power cycle: `class`, `cpus`, `maxCpus`, `memory`, `maxMemory`, `hugePages`, `firmware`,
     /// `secureBootKeys`, `tpm`, `cpuTopology`, `numaNodes`, `dedicatedCpuPlacement`, `isolateEmulatorThread`, `cpuModel`, `machineType`, `guestOS`, `watchdog`,
-    /// `serialNumber`, `graphics`, `resolution`, `keyboardLayout`, `sound`, `serialPorts`, `vsock`, `bootOrder`, `uuid`, `pciDevices`, `usbDevices`, `vgpus`, `shares`, `qemuOptions` of its class, `disks[NAME]` of
+    /// `serialNumber`, `graphics`, `resolution`, `keyboardLayout`, `sound`, `serialPorts`, `vsock`, `bootOrder`, `uuid`, `pciDevices`, `usbDevices`, `vgpus`, `shares`, `scratchDisk`, `qemuOptions` of its class, `disks[NAME]` of
     /// another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`, `restore`, `placement` (it moves to another host). Empty while the VM does not run, and while its host is
     /// too small to start it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -430,6 +430,10 @@ pub struct Hardware {
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "vsockCID")]
     #[schemars(range(min = 3, max = 2147483647))]
     pub vsock_cid: Option<i64>,
+    /// The size of its scratch disk, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub scratch_disk: Option<String>,
     /// The places of the disks that the VM declares, kept over power cycles.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(length(max = 32))]

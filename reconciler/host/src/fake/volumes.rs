@@ -9,9 +9,9 @@ use async_trait::async_trait;
 use berth_qemu::machine::{Backing, DiskKey};
 
 use crate::{
-    Arrival, Merged, NewFetch, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, Progress, RemoteVolume,
-    Result, SealedKey, SharedPool, SnapshotFacts, SystemError, Taken, TrashedVolume, VolumeFacts,
-    VolumeOwner, VolumeReader, Volumes,
+    Arrival, Fill, Merged, NewFetch, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, Progress,
+    RemoteVolume, Result, SealedKey, SharedPool, SnapshotFacts, SystemError, Taken, TrashedVolume,
+    VolumeFacts, VolumeOwner, VolumeReader, Volumes,
 };
 
 use super::FakeSystem;
@@ -280,6 +280,10 @@ impl Volumes for FakeSystem {
 
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts> {
         self.call("create_volume", async { self.make_volume(volume) }).await
+    }
+
+    async fn create_filled_volume(&self, volume: &NewVolume, fill: &Fill) -> Result<VolumeFacts> {
+        self.call("create_filled_volume", async { self.make_filled(volume, fill) }).await
     }
 
     async fn take_volume(&self, volume: &NewTake) -> Result<VolumeFacts> {

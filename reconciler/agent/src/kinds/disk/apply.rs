@@ -22,8 +22,10 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
     match step {
         Step::Pull(source) => ctx.pulls.start(&Wanted::Image(source.clone()), key()),
         Step::FollowPull(source) => ctx.pulls.follow(&Wanted::Image(source.clone()), key()),
-        Step::StartRestore(wanted) | Step::Fetch(wanted) => ctx.pulls.start(wanted, key()),
-        Step::FollowRestore(wanted) => ctx.pulls.follow(wanted, key()),
+        Step::StartRestore(wanted) | Step::StartFill(wanted) | Step::Fetch(wanted) => {
+            ctx.pulls.start(wanted, key());
+        }
+        Step::FollowRestore(wanted) | Step::FollowFill(wanted) => ctx.pulls.follow(wanted, key()),
         Step::CancelRestore(volume) => ctx.pulls.cancel_restore(volume).await,
         Step::StartMove(wanted) => start_move(ctx, disk, wanted)?,
         Step::FollowMove(wanted) => ctx.pulls.follow(wanted, key()),

@@ -11,6 +11,7 @@ use kube::{Resource, ResourceExt};
 use super::backup::{self, LocalBackup};
 use super::claims::{self, UseRequest};
 use super::fetch::{self, DiskCopy};
+use super::fill;
 use super::source::{self, LocalSource};
 use crate::context::Context;
 use crate::error::Error;
@@ -21,6 +22,7 @@ use crate::machine::Holder;
 use crate::moves::{self, Move};
 use crate::plugging::io_limits;
 use crate::pools::{self, SeenVolume};
+use crate::pulls::Pull;
 use crate::restores::{self, Restore};
 use crate::unlocking::{self, Held, KeyState};
 
@@ -44,6 +46,8 @@ pub(crate) struct Observed {
     pub(crate) source: Option<LocalSource>,
     /// The backup that a disk without a file is made from. None: it is made from none, or it has a file.
     pub(crate) backup: Option<LocalBackup>,
+    /// The work that makes a disk without a file with data of this host.
+    pub(crate) filling: Option<Pull>,
     /// Its copy from the host that has its data. None: this host has it, or its pool is one that hosts share.
     pub(crate) fetch: Option<DiskCopy>,
     /// Whether it is being made from a backup. Only observed of a disk that is deleted.
@@ -98,6 +102,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         Some(_) => (None, None, None),
         None => (image(ctx, disk).await?, source::observe(ctx, disk).await?, backup::observe(ctx, disk)),
     };
+    let filling = if volume.is_none() { fill::observe(ctx, disk) } else { None };
     let held = match (&volume, &source) {
         (Some(volume), _) => Held::File(volume.encryption.as_deref()),
         (None, Some(source)) => source.held(),
@@ -129,6 +134,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         image,
         source,
         backup,
+        filling,
         fetch,
         is_restoring: leaves(disk) && ctx.pulls.is_restoring(&id),
         pending_with_others: pending_snapshot.as_ref().is_some_and(|facts| is_taken_with_others(ctx, facts)),
@@ -166,6 +172,11 @@ async fn opened(ctx: &Context, volume: &str) -> Vec<(ObservedDisk, bool)> {
 
 async fn image(ctx: &Context, disk: &Disk) -> Result<Option<LocalImage>, Error> {
     let Some(name) = &disk.spec.image else { return Ok(None) };
+    // Its file on another host does not depend on the image.
+    let is_elsewhere = disk.status.as_ref().is_some_and(|status| status.former_host.is_some());
+    if disk.is_full_clone() && is_elsewhere {
+        return Ok(None);
+    }
     let namespace = disk.namespace().unwrap_or_default();
     local::observe(ctx, &namespace, name.as_str(), &Key::of(disk)).await.map(Some)
 }

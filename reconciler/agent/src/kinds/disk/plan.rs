@@ -12,6 +12,7 @@ use super::Step;
 use super::backup;
 use super::encryption;
 use super::fetch::{self, DiskCopy};
+use super::fill;
 use super::observe::Observed;
 use super::source;
 use crate::converge::Plan;
@@ -384,6 +385,9 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     let shared = disk.is_read_write_many();
     let id = volume.to_owned();
     let create = NewVolume { encryption, pool, id, size, base, snapshot, file, thick, shared, owner };
+    if let Some(data) = fill::of(disk) {
+        return fill::plan(disk, create, data, observed.filling.as_ref());
+    }
     Plan::steps(vec![Step::Create(create)], Readiness::Reconciling(Reason::Provisioning, "being made".into()))
 }
 
@@ -395,7 +399,7 @@ fn take(disk: &Disk, volume: &str, from: String, observed: &Observed) -> Plan<St
     };
     // Its file has its size, also if content that was made anew since is larger.
     let size = size.filter(|_| disk.spec.image.is_none());
-    let base = match base(disk, size, observed.image.as_ref()) {
+    let base = match base_of_moved(disk, size, observed) {
         Ok(base) => base,
         Err(plan) => return plan,
     };
@@ -409,7 +413,7 @@ fn take(disk: &Disk, volume: &str, from: String, observed: &Observed) -> Plan<St
 
 /// Returns the plan for a disk whose data is on its former host, which has the pool for itself: nothing else is ever made for it.
 fn copy(disk: &Disk, from: &str, fetch: &DiskCopy, observed: &Observed) -> Plan<Step> {
-    let base = match base(disk, Some(u64::MAX), observed.image.as_ref()) {
+    let base = match base_of_moved(disk, Some(u64::MAX), observed) {
         Ok(base) => base,
         Err(plan) => return plan,
     };
@@ -453,6 +457,11 @@ fn user_waits(disk: &Disk) -> Plan<Step> {
     let binding = disk.status.as_ref().and_then(|status| status.binding.as_ref());
     let host = binding.map(|binding| binding.host.as_str()).unwrap_or_default();
     Plan::without_steps(Readiness::bound_to(host))
+}
+
+/// Returns the image below a file that comes from another host: a full clone has none.
+fn base_of_moved(disk: &Disk, size: Option<u64>, observed: &Observed) -> Result<Option<String>, Plan<Step>> {
+    if disk.is_full_clone() { Ok(None) } else { base(disk, size, observed.image.as_ref()) }
 }
 
 /// Returns the base image of the new file's overlay, or the plan to wait until it is known.

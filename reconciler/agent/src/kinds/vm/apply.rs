@@ -64,6 +64,9 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             ctx.system.write_journal(instance, &journal.to_value()).await?;
             let given = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
             ctx.networks.ports.record(instance, journal, given);
+            if journal.leaves_scratch() {
+                ctx.system.remove_scratch(instance).await?;
+            }
         }
         Step::RemoveStale(volumes) => stale::remove(ctx, vm, volumes).await?,
         Step::EnsureNetworks => {

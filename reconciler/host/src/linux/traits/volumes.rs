@@ -11,9 +11,9 @@ use crate::linux::LinuxSystem;
 use crate::linux::fetching::LeftReader;
 use crate::linux::volumes::LinuxVolumes;
 use crate::{
-    Arrival, Merged, NewFetch, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, Progress, RemoteVolume,
-    Result, SealedKey, SharedPool, SnapshotFacts, SystemError, Taken, TrashedVolume, VolumeFacts,
-    VolumeOwner, VolumeReader, Volumes,
+    Arrival, Fill, ImageFacts, Merged, NewFetch, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume,
+    Progress, RemoteVolume, Result, SealedKey, SharedPool, SnapshotFacts, SystemError, Taken, TrashedVolume,
+    VolumeFacts, VolumeOwner, VolumeReader, Volumes,
 };
 
 /// Why a pool of type RBD has no copies of volumes on other hosts.
@@ -22,6 +22,15 @@ const COPIED: &str = "hosts have the disks of a pool of type RBD in common: none
 /// The pools that a volume goes from and to.
 fn pools_of(volume: &NewMove) -> BTreeSet<String> {
     BTreeSet::from([volume.from.clone(), volume.to.clone()])
+}
+
+impl LinuxSystem {
+    /// Returns the cached image that a new volume names.
+    async fn base_of_volume(&self, volume: &NewVolume) -> Result<Option<ImageFacts>> {
+        let Some(digest) = &volume.base else { return Ok(None) };
+        let missing = || SystemError::ImageNotCached { digest: digest.clone() };
+        self.images.cached(digest).await?.ok_or_else(missing).map(Some)
+    }
 }
 
 #[async_trait]
@@ -86,20 +95,23 @@ impl Volumes for LinuxSystem {
 
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts> {
         let no_image_goes = self.bases.read().await;
-        let base = match &volume.base {
-            None => None,
-            Some(digest) => {
-                let missing = || SystemError::ImageNotCached { digest: digest.clone() };
-                Some(self.images.cached(digest).await?.ok_or_else(missing)?)
-            }
-        };
+        let base = self.base_of_volume(volume).await?;
         if let Some(rbd) = self.rbd.get(&volume.pool) {
             // An import takes minutes; it is tried again if the image goes meanwhile.
             drop(no_image_goes);
-            return rbd.create(volume, base.as_ref()).await;
+            return rbd.create(volume, base.as_ref(), None).await;
         }
         let new = volume.clone();
         self.on_pool(&volume.pool, move |v| v.create(&new, base.as_ref())).await
+    }
+
+    async fn create_filled_volume(&self, volume: &NewVolume, fill: &Fill) -> Result<VolumeFacts> {
+        let base = self.base_of_volume(volume).await?;
+        if let Some(rbd) = self.rbd.get(&volume.pool) {
+            return rbd.create(volume, base.as_ref(), Some(fill)).await;
+        }
+        // The copy is of the open file, if the image goes meanwhile.
+        self.fill(volume, base.as_ref(), fill).await
     }
 
     async fn take_volume(&self, volume: &NewTake) -> Result<VolumeFacts> {

@@ -40,6 +40,7 @@ mod pins;
 mod release;
 mod reported;
 mod running;
+mod scratch;
 mod screen;
 mod seeding;
 mod shares;
