@@ -10,6 +10,7 @@ use tokio::sync::{Semaphore, broadcast, watch};
 
 use super::guest_programs::GuestPrograms;
 use super::guest_users::GuestUsers;
+use super::mirrors::MirrorJob;
 use super::saved_states::{Migration, SavedStates};
 use super::{Behaviour, ImageFiles};
 use crate::hypervisor::{CpuTime, ProcessIdentity};
@@ -58,6 +59,8 @@ pub(super) struct Machine {
     pub(super) life: u64,
     pub(super) nodes: BTreeMap<String, Node>,
     pub(super) devices: BTreeMap<String, Device>,
+    /// The mirrors of disks, by the id of the job.
+    pub(super) mirrors: BTreeMap<String, MirrorJob>,
     pub(super) taps: Taps,
     /// The keys of disks, by the ids of the objects.
     pub(super) keys: BTreeMap<String, String>,
@@ -237,6 +240,7 @@ impl Machine {
             life: 0,
             nodes: BTreeMap::new(),
             cdroms: BTreeMap::new(),
+            mirrors: BTreeMap::new(),
             devices,
             taps,
             events: broadcast::channel(EVENT_BUFFER).0,
