@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nix::fcntl::{FallocateFlags, fallocate};
 
@@ -42,6 +42,17 @@ impl LinuxVolumes {
         Note { reserved: Some(size), ..note }.write(&place.note)?;
         tracing::info!(volume = id, size, "space reserved");
         Ok(())
+    }
+
+    /// Reserves the space for a disk of this size in a new qcow2 file.
+    pub(super) fn reserve_file(&self, path: &Path, size: u64) -> Result<()> {
+        let attempt = || failed("reserve space for", path);
+        let file = OpenOptions::new().write(true).open(path).map_err(attempt())?;
+        let whole = with_tables(size);
+        files::check_space(path, whole)?;
+        let length = i64::try_from(whole).map_err(|_| attempt()(io::ErrorKind::FileTooLarge.into()))?;
+        fallocate(&file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, length)
+            .map_err(|errno| attempt()(errno.into()))
     }
 
     /// Returns the bytes that the files of volumes take, those in the trash included, by the identity of the volume.
