@@ -66,6 +66,7 @@ mod lease_watcher;
 mod machine;
 mod measure;
 mod merges;
+mod mirrors;
 mod moves;
 mod networking;
 mod offline_restart;

@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_qemu::balloon::{self, Balloon};
+use berth_qemu::balloon::Balloon;
 use berth_qemu::block::{self, Devices, DiskUse, ImageSnapshot, IoLimits, Observation, Unplugged};
 use berth_qemu::cdrom::{self, Changed};
 use berth_qemu::machine::{DiskSpec, Medium, NicSpec};
-use berth_qemu::memory::Growth;
 use berth_qemu::power::{self, RunState};
 use berth_qemu::qmp::{EventKind, Events, Notice, Qmp, QmpError};
 use berth_qemu::saved_state::{self, Transfer};
-use berth_qemu::{cpus, guest_agent, memory, nics, shares, tpm};
+use berth_qemu::{cpus, guest_agent, nics, shares, tpm};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::legal::{Action, check_legal};
+use super::mirrors::MirrorRequest;
 use super::{DriverState, Ending, MachineError, MachineState, Notifier};
 use berth_host::{ProcessFacts, StateAccess};
 
@@ -60,6 +60,7 @@ pub(super) enum Command {
     ContinueInOverlays(Vec<DiskSpec>, oneshot::Sender<Result<bool, MachineError>>),
     SnapshotImages(Vec<ImageSnapshot>, Reply),
     ShortenChain(Box<DiskSpec>, Reply),
+    Mirror(MirrorRequest, oneshot::Sender<Result<bool, MachineError>>),
     SetLimits {
         id: String,
         limits: IoLimits,
@@ -102,6 +103,8 @@ pub(super) struct Driver {
     /// Set after the guest was started: the caller observes the result itself, so the next RESUME event enqueues
     /// nothing.
     pub(super) expects_resume: bool,
+    /// The same of the next STOP event, after a disk was switched to its mirror.
+    pub(super) expects_stop: bool,
     /// The number of CPUs, if it was read.
     pub(super) cpus: Option<i64>,
     /// Whether the machine has a device for memory that is plugged in, if it was asked.
@@ -168,6 +171,7 @@ impl Driver {
                 return;
             }
             EventKind::Resume if std::mem::take(&mut self.expects_resume) => return,
+            EventKind::Stop if std::mem::take(&mut self.expects_stop) => return,
             EventKind::GuestPanicked
             | EventKind::Watchdog
             | EventKind::BlockIoError { .. }
@@ -269,6 +273,10 @@ impl Driver {
             Command::ShortenChain(disk, reply) => {
                 let _ = reply.send(self.shorten_chain(&disk).await);
             }
+            Command::Mirror(request, reply) => {
+                let done = Box::pin(self.mirror(&request)).await;
+                let _ = reply.send(done);
+            }
             Command::SetLimits { id, limits, reply } => {
                 let _ = reply.send(self.set_limits(&id, &limits).await);
             }
@@ -314,7 +322,7 @@ impl Driver {
         }
     }
 
-    async fn allowed(&self, action: Action) -> Result<(), MachineError> {
+    pub(super) async fn allowed(&self, action: Action) -> Result<(), MachineError> {
         let state = power::run_state(&self.qmp).await?;
         Ok(check_legal(&state, action)?)
     }
@@ -328,7 +336,8 @@ impl Driver {
         let Observation { mut disks, cdroms, nics, nic_ports } = self.devices.look(&self.qmp).await?;
         disks.retain(|d| d.id != berth_qemu::machine::SEED_ID);
         let held: BTreeSet<String> = disks.iter().map(|d| d.id.clone()).collect();
-        self.published.send_modify(|state| state.volumes = Some(held));
+        let mirrors = block::mirrors(&self.qmp).await?;
+        self.published.send_modify(|state| (state.volumes, state.mirrors) = (Some(held), mirrors.len()));
         let (cpus, growth, has_tpm) = (self.cpus().await, self.growth().await, self.tpm().await);
         let lost_shares = self.lost_shares().await;
         let (transfer, saved_percent) = match state {
@@ -368,6 +377,7 @@ impl Driver {
             saved_percent,
             save_failure: published.save_failure.clone(),
             save_began: published.save_began,
+            mirrors,
         })
     }
 
@@ -382,6 +392,7 @@ impl Driver {
     async fn save(&mut self, at_most: u64) -> Result<(), MachineError> {
         let state = power::run_state(&self.qmp).await?;
         check_legal(&state, Action::Save)?;
+        self.cancel_mirrors().await?;
         self.system.lend_state(&self.instance, &self.qmp, StateAccess::Write { at_most }).await?;
         let now = self.notifier.clock.now();
         self.published.send_modify(|state| {
@@ -404,6 +415,7 @@ impl Driver {
     async fn start(&mut self) -> Result<(), MachineError> {
         let state = power::run_state(&self.qmp).await?;
         check_legal(&state, Action::Start)?;
+        self.ensure_none_switches(&state).await?;
         power::start(&self.qmp).await?;
         self.expects_resume = true;
         if state == RunState::Prelaunch {
@@ -496,41 +508,6 @@ impl Driver {
         self.cpus
     }
 
-    async fn request_memory(&self, bytes: u64) -> Result<(), MachineError> {
-        self.allowed(Action::ChangeDevices).await?;
-        Ok(memory::request(&self.qmp, bytes).await?)
-    }
-
-    /// Reads the memory that was plugged in. Most machines have no device for it, and are asked once.
-    async fn growth(&mut self) -> Option<Growth> {
-        if self.can_grow == Some(false) {
-            return None;
-        }
-        let growth = memory::observe(&self.qmp).await.ok()?;
-        self.can_grow = Some(growth.is_some());
-        growth
-    }
-
-    /// Reads the balloon. From the first time on the guest is asked to report its memory.
-    async fn balloon(&mut self) -> Result<Balloon, MachineError> {
-        if !self.reports_memory {
-            balloon::report_regularly(&self.qmp).await?;
-            self.reports_memory = true;
-        }
-        Ok(balloon::observe(&self.qmp).await?)
-    }
-
-    /// Reads how much is in the balloon, of a guest that runs: a state that is being loaded may change it.
-    async fn ballooned(&self) -> Result<u64, MachineError> {
-        self.allowed(Action::SetBalloon).await?;
-        Ok(balloon::ballooned(&self.qmp).await?)
-    }
-
-    async fn set_balloon(&self, bytes: u64) -> Result<(), MachineError> {
-        self.allowed(Action::SetBalloon).await?;
-        Ok(balloon::request(&self.qmp, bytes).await?)
-    }
-
     /// Reads whether the emulator of its TPM is there. Most machines have no TPM, and are asked once.
     async fn tpm(&mut self) -> Option<bool> {
         if !self.may_have_tpm {
@@ -553,6 +530,7 @@ impl Driver {
 
     async fn unplug(&self, id: &str) -> Result<Unplugged, MachineError> {
         self.allowed(Action::ChangeDevices).await?;
+        self.cancel_mirror(id).await?;
         Ok(block::unplug(&self.qmp, id, RELEASE_WAIT).await?)
     }
 

@@ -1,5 +1,7 @@
 //! Mirrors of volumes between the pools of the fake host.
 
+use berth_qemu::power::RunState;
+
 use super::FakeSystem;
 use super::state::{Volume, volume_path};
 use crate::{NewMove, Result, SystemError, VolumeFacts};
@@ -78,6 +80,6 @@ impl FakeSystem {
     fn runs_with(&self, id: &str) -> bool {
         let machines = self.hypervisor.instances();
         let mut views = machines.iter().filter_map(|instance| self.hypervisor.view(instance));
-        views.any(|view| view.disks.contains_key(id) && view.status == "running")
+        views.any(|view| view.disks.contains_key(id) && view.run_state == RunState::Running)
     }
 }

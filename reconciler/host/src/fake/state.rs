@@ -12,7 +12,7 @@ use super::{FakeRepositories, FakeSource};
 use crate::keyring::Keyring;
 use crate::{
     Arrival, BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, ExternalLease, Firewall, HostFacts,
-    HostLinks, ImageFacts, KvmFacts, NetworkConfig, QemuFacts, Result, SnapshotFacts, SystemError, TapConfig,
+    HostLinks, ImageFacts, KvmFacts, NetworkConfig, NewMove, QemuFacts, Result, SnapshotFacts, SystemError, TapConfig,
     Uplink, VolumeFacts, WireguardConfig,
 };
 

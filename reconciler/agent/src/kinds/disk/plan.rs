@@ -12,6 +12,7 @@ use super::Step;
 use super::backup;
 use super::encryption;
 use super::fetch::{self, DiskCopy};
+use super::mirror;
 use super::observe::Observed;
 use super::source;
 use crate::converge::Plan;
@@ -19,11 +20,11 @@ use crate::index::volume_of;
 use crate::kinds::image::local::{self, Fetch, LocalImage};
 use crate::moves::Move;
 use crate::plugging::io_limits;
-use crate::pulls::{Pull, percent};
+use crate::pulls::{Pull, Wanted, percent};
 use crate::restores::Restore;
 
 /// Interval at which it is seen whether the pool of the disk is back.
-const LOOK_FOR_POOL: Duration = Duration::from_secs(30);
+pub(super) const LOOK_FOR_POOL: Duration = Duration::from_secs(30);
 
 pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Step> {
     let Some(volume) = volume_of(disk) else {
@@ -127,6 +128,11 @@ fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         let readiness = Readiness::Reconciling(Reason::Deleting, text);
         return Plan::steps(vec![Step::CancelRestore(volume.to_owned())], readiness);
     }
+    if observed.mirror.prepared.is_some() {
+        let readiness = Readiness::Reconciling(Reason::Deleting, "its move is being ended".to_owned());
+        let step = Step::CancelMirror { volume: volume.to_owned(), failure: None };
+        return Plan::steps(vec![step], readiness);
+    }
     if observed.has_stray_move {
         let readiness = Readiness::Reconciling(Reason::Deleting, "its move is being ended".to_owned());
         return Plan::steps(vec![Step::CancelMove(volume.to_owned())], readiness);
@@ -163,6 +169,9 @@ fn keep(disk: &Disk, volume: &str, facts: &VolumeFacts, observed: &Observed) -> 
         let step = Step::FinishRestore { pool: facts.pool.clone(), volume: facts.id.clone() };
         let text = "its restore from a snapshot is being finished".to_owned();
         return Plan::steps(vec![step], Readiness::Reconciling(Reason::Provisioning, text));
+    }
+    if let Some(plan) = mirror::ongoing(disk, facts, observed) {
+        return plan;
     }
     if observed.has_stray_move {
         let text = "its move to another pool is being ended".to_owned();
@@ -241,8 +250,9 @@ fn moving(
         }
         Move::Due { to, wanted, pull } => (to, wanted, pull),
     };
-    if let Some(vm) = &observed.opener {
-        return Err((Some(waits(to, format!("no VM has it open: VM {vm} has, or may have"))), None));
+    if let (Some(vm), Wanted::Move(_, new)) = (&observed.opener, wanted.as_ref()) {
+        let begun = mirror::begin(new, vm, facts, observed);
+        return begun.map_err(|(readiness, again)| (Some(readiness), again));
     }
     let progress = |percent: Option<i64>| {
         let done = percent.map(|percent| format!(" ({percent} %)")).unwrap_or_default();
