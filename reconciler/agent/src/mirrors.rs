@@ -186,8 +186,7 @@ async fn begin_on_machine(ctx: &Context, new: &NewMove) -> Result<(), Error> {
     let disks = machine.state().await?.disks;
     let present = disks.into_iter().find(|disk| disk.id == new.id).ok_or(MachineError::Gone)?;
     let facts = ctx.system.prepare_mirror(new).await?;
-    let target =
-        DiskSpec { bus: present.bus, ..disk_spec(&facts, &present.serial, false, present.target) };
+    let target = DiskSpec { bus: present.bus, ..disk_spec(&facts, &present.serial, false, present.target) };
     let granted = ctx.system.grant_disk(&instance, &target).await?;
     machine.begin_mirror(granted).await?;
     // From now on it counts.
@@ -221,7 +220,9 @@ pub(crate) async fn finish(ctx: &Context, volume: &str) -> Result<(), Error> {
         match switched {
             Ok(()) => {}
             // Something else has been done with its file.
-            Err(error @ Error::System(SystemError::VolumeBusy { .. })) => return cancel(ctx, volume, Some(error.chain())).await,
+            Err(error @ Error::System(SystemError::VolumeBusy { .. })) => {
+                return cancel(ctx, volume, Some(error.chain())).await;
+            }
             Err(Error::Machine(error)) if error.is_failed_mirror() => {
                 return cancel(ctx, volume, Some(Error::from(error).chain())).await;
             }

@@ -12,8 +12,8 @@ use super::{FakeRepositories, FakeSource};
 use crate::keyring::Keyring;
 use crate::{
     Arrival, BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, ExternalLease, Firewall, HostFacts,
-    HostLinks, ImageFacts, KvmFacts, NetworkConfig, NewMove, QemuFacts, Result, SnapshotFacts, SystemError, TapConfig,
-    Uplink, VolumeFacts, WireguardConfig,
+    HostLinks, ImageFacts, KvmFacts, NetworkConfig, NewMove, QemuFacts, Result, SnapshotFacts, SystemError,
+    TapConfig, Uplink, VolumeFacts, WireguardConfig,
 };
 
 #[derive(Debug)]

@@ -19,9 +19,10 @@ pub(super) fn ongoing(disk: &Disk, facts: &VolumeFacts, observed: &Observed) -> 
     let seen = &observed.mirror;
     let volume = || facts.id.clone();
     let is_wanted = disk.metadata.deletion_timestamp.is_none()
-        && seen.prepared.as_ref().is_some_and(|new| {
-            new.from == facts.pool && new.to == disk.target_pool().to_string()
-        });
+        && seen
+            .prepared
+            .as_ref()
+            .is_some_and(|new| new.from == facts.pool && new.to == disk.target_pool().to_string());
     let cancel = |failure| {
         let text = "its move to another pool is being ended".to_owned();
         let step = Step::CancelMirror { volume: volume(), failure };
@@ -37,7 +38,8 @@ pub(super) fn ongoing(disk: &Disk, facts: &VolumeFacts, observed: &Observed) -> 
         Some(Mirror::Switched) => finish(),
         Some(Mirror::Pending | Mirror::Ready) if is_wanted && may_finish(observed) => finish(),
         Some(Mirror::Pending | Mirror::Ready) if is_wanted => {
-            let readiness = moving(facts, to, "it is copied, and its machine is switched once its guest runs");
+            let readiness =
+                moving(facts, to, "it is copied, and its machine is switched once its guest runs");
             Some(Plan::without_steps(readiness).requeue_after(LOOK_AGAIN))
         }
         Some(Mirror::Copying { done, total }) if is_wanted => {
@@ -48,9 +50,7 @@ pub(super) fn ongoing(disk: &Disk, facts: &VolumeFacts, observed: &Observed) -> 
         Some(Mirror::Failed(why)) => cancel(Some(why.clone()).filter(|_| is_wanted)),
         Some(_) => cancel(None),
         // Of one that has ended, whichever file counts. Another attempt makes the file anew.
-        None if seen.prepared.is_some() && seen.failure.is_none() && !is_begun_again(observed, is_wanted) => {
-            cancel(None)
-        }
+        None if seen.prepared.is_some() && !(is_wanted && is_begun_again(observed)) => cancel(None),
         None => None,
     }
 }
@@ -60,8 +60,10 @@ fn may_finish(observed: &Observed) -> bool {
     observed.mirror.is_running || observed.mirror.state == Some(Mirror::Pending)
 }
 
-fn is_begun_again(observed: &Observed, is_wanted: bool) -> bool {
-    is_wanted && observed.opener.is_some() && observed.mirror.obstacle.is_none()
+/// Whether a mirror of which a file is left begins once more, now or after a pause.
+fn is_begun_again(observed: &Observed) -> bool {
+    let is_open = observed.opener.is_some() && observed.mirror.obstacle.is_none();
+    is_open || observed.mirror.failure.is_some()
 }
 
 /// Returns the plan for a disk that is to move now and that this VM has open. The error is what else it reports, and when it is looked at
@@ -81,7 +83,8 @@ pub(super) fn begin(
         return Err((Readiness::Reconciling(Reason::MoveWaits, text), Some(super::plan::LOOK_FOR_POOL)));
     }
     if let Some((why, again)) = &seen.failure {
-        let text = format!("its guest goes on in the pool {}, and the move is tried again: {why}", facts.pool);
+        let text =
+            format!("its guest goes on in the pool {}, and the move is tried again: {why}", facts.pool);
         let again = (*again).max(Duration::from_millis(1));
         return Err((Readiness::Stalled(Reason::MoveRefused, text), Some(again)));
     }
@@ -89,6 +92,9 @@ pub(super) fn begin(
 }
 
 fn moving(facts: &VolumeFacts, to: &str, progress: &str) -> Readiness {
-    let text = format!("being moved from the pool {} to the pool {to} while its guest runs ({progress})", facts.pool);
+    let text = format!(
+        "being moved from the pool {} to the pool {to} while its guest runs ({progress})",
+        facts.pool
+    );
     Readiness::Reconciling(Reason::Moving, text)
 }

@@ -2,6 +2,8 @@
 mod changes;
 #[path = "tests/creation.rs"]
 mod creation;
+#[path = "tests/mirrors.rs"]
+mod mirrors;
 
 use berth_api::{ObjectUse, UseKind};
 use berth_host::{

@@ -27,7 +27,8 @@ use crate::{NewMove, SystemError, VolumeFacts};
 const ENCRYPTED: &str = "the disk is encrypted: it moves while no VM has it open";
 const SNAPSHOTS: &str = "the disk has files of snapshots below it: it moves while no VM has it open";
 const NOT_PREPARED: &str = "its file in the other pool is not there";
-const OPEN: &str = "a QEMU has its file in the other pool open, and it is not recorded that it does not count";
+const OPEN: &str =
+    "a QEMU has its file in the other pool open, and it is not recorded that it does not count";
 
 impl LinuxVolumes {
     /// Returns the mirror of a volume that was prepared and not settled.
