@@ -33,7 +33,7 @@ use crate::lease::HostLease;
 use crate::lease_watcher::LeaseWatcher;
 use crate::machine::Machines;
 use crate::merges::Merges;
-use crate::mirrors::Mirrors;
+use crate::mirror_attempts::Mirrors;
 use crate::networking::Networks;
 use crate::overhead::Overhead;
 use crate::probes::Probes;

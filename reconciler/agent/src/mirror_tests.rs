@@ -1,4 +1,4 @@
-//! Which disks move under their guests, and the pauses after failures.
+//! Which disks move under their guests.
 
 use berth_host::VolumeOwner;
 use berth_qemu::machine::Format;
@@ -62,23 +62,4 @@ fn a_disk_with_one_file_above_its_image_moves_under_its_guest_and_others_do_not(
     says(&VolumeFacts { format: Format::Raw, base: None, backing: None, ..volume() }, &[open()], "shares it");
     says(&volume(), &[OpenVolume { is_running: false, ..open() }], "does not run");
     says(&volume(), &[on_blank], "earlier version");
-}
-
-#[tokio::test(start_paused = true)]
-async fn each_failure_of_a_mirror_doubles_the_pause_before_the_next_attempt() {
-    let mirrors = Mirrors::default();
-    mirrors.begin("v-1");
-    assert!(mirrors.is_begun("v-1") && mirrors.failure("v-1").is_none());
-    for wait in [FIRST_WAIT, FIRST_WAIT * 2, FIRST_WAIT * 4] {
-        mirrors.fail("v-1", "full".to_owned());
-        assert_eq!(mirrors.failure("v-1"), Some(("full".to_owned(), wait)));
-        tokio::time::advance(wait).await;
-        assert_eq!(mirrors.failure("v-1"), None, "it is due");
-    }
-    for _ in 0..20 {
-        mirrors.fail("v-1", "full".to_owned());
-    }
-    assert_eq!(mirrors.failure("v-1"), Some(("full".to_owned(), LONGEST_WAIT)));
-    mirrors.forget("v-1");
-    assert!(!mirrors.is_begun("v-1"));
 }

@@ -10,15 +10,12 @@
 //! Nothing of this is remembered here but failures: QEMU is asked which files it has open, and the notes of the host which file counts. The
 //! guest is paused from the switch until the record, so both files are the same at the one moment at which it matters which one is taken.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use berth_api::{Disk, VM};
 use berth_host::{InstanceFacts, NewMove, SystemError, VolumeFacts};
 use berth_qemu::block::{Mirror, ObservedDisk};
 use berth_qemu::machine::{Backing, DiskSpec};
-use tokio::time::Instant;
 
 use crate::context::Context;
 use crate::error::Error;
@@ -30,8 +27,6 @@ use crate::plugging::disk_spec;
 
 /// The greatest number of mirrors of a host at a time: each reads and writes as fast as the drives allow.
 const MOST: usize = 2;
-const FIRST_WAIT: Duration = Duration::from_secs(10);
-const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// How long a guest may take to go on at the start or the end of the agent.
 const FINISH_LIMIT: Duration = Duration::from_secs(10);
 
@@ -63,55 +58,6 @@ pub(crate) struct OpenVolume {
     /// Whether its guest runs.
     pub(crate) is_running: bool,
     pub(crate) mirror: Option<Mirror>,
-}
-
-/// The mirrors that this agent has begun, and those that failed.
-#[derive(Debug, Default)]
-pub(crate) struct Mirrors {
-    /// Held while one begins, so that no more do than may.
-    beginning: tokio::sync::Mutex<()>,
-    begun: Mutex<BTreeMap<String, Attempts>>,
-}
-
-#[derive(Debug, Default)]
-struct Attempts {
-    failures: u32,
-    failed: Option<(String, Instant)>,
-}
-
-impl Mirrors {
-    fn begun(&self) -> MutexGuard<'_, BTreeMap<String, Attempts>> {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether one was begun for this volume, and it is not known that nothing of it is left.
-    fn is_begun(&self, volume: &str) -> bool {
-        self.begun().contains_key(volume)
-    }
-
-    fn begin(&self, volume: &str) {
-        self.begun().entry(volume.to_owned()).or_default();
-    }
-
-    fn forget(&self, volume: &str) {
-        self.begun().remove(volume);
-    }
-
-    fn fail(&self, volume: &str, text: String) {
-        let mut begun = self.begun();
-        let attempts = begun.entry(volume.to_owned()).or_default();
-        let wait = FIRST_WAIT.saturating_mul(1 << attempts.failures.min(10)).min(LONGEST_WAIT);
-        attempts.failures = attempts.failures.saturating_add(1);
-        attempts.failed = Some((text, Instant::now() + wait));
-    }
-
-    /// Returns why the last attempt failed, and the time until the next one. None: it is due.
-    fn failure(&self, volume: &str) -> Option<(String, Duration)> {
-        let begun = self.begun();
-        let (text, again) = begun.get(volume)?.failed.as_ref()?;
-        let left = again.saturating_duration_since(Instant::now());
-        (!left.is_zero()).then(|| (text.clone(), left))
-    }
 }
 
 /// Observes the mirror of a disk. `open`: as the machines that answer see it.

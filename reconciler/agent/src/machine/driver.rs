@@ -16,7 +16,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::legal::{Action, check_legal};
-use super::mirrors::MirrorRequest;
 use super::{DriverState, Ending, MachineError, MachineState, Notifier};
 use berth_host::{ProcessFacts, StateAccess};
 
@@ -82,6 +81,15 @@ pub(super) enum Command {
     CheckAnswer,
     /// Whether a process in the guest has the guest agent's port open.
     GuestListens(oneshot::Sender<Result<bool, MachineError>>),
+}
+
+/// A request about the mirror of a disk, which is named by its id.
+#[derive(Debug)]
+pub(super) enum MirrorRequest {
+    Begin(Box<DiskSpec>),
+    Switch(String),
+    End(String),
+    Cancel(String),
 }
 
 pub(super) type Reply = oneshot::Sender<Result<(), MachineError>>;

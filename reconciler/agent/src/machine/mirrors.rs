@@ -4,18 +4,9 @@ use berth_qemu::block::{self, BlockError};
 use berth_qemu::machine::DiskSpec;
 use berth_qemu::power::{self, RunState};
 
-use super::driver::{Command, Driver};
+use super::driver::{Command, Driver, MirrorRequest};
 use super::legal::Action;
 use super::{Machine, MachineError, Machines};
-
-/// A request about the mirror of a disk, which is named by its id.
-#[derive(Debug)]
-pub(super) enum MirrorRequest {
-    Begin(Box<DiskSpec>),
-    Switch(String),
-    End(String),
-    Cancel(String),
-}
 
 impl Driver {
     /// Returns false if a mirror was to be cancelled that is switched.
@@ -74,17 +65,17 @@ impl Driver {
 impl Machine {
     /// Begins to copy a disk to this empty file.
     pub(crate) async fn begin_mirror(&self, target: DiskSpec) -> Result<(), MachineError> {
-        self.ask(|reply| Command::Mirror(MirrorRequest::Begin(Box::new(target)), reply)).await.map(drop)
+        self.ask(|reply| Command::Mirror(MirrorRequest::Begin(Box::new(target)), reply)).await.map(|_| ())
     }
 
     /// Pauses the guest and switches a disk to the file that it was copied to.
     pub(crate) async fn switch_mirror(&self, id: &str) -> Result<(), MachineError> {
-        self.ask(|reply| Command::Mirror(MirrorRequest::Switch(id.to_owned()), reply)).await.map(drop)
+        self.ask(|reply| Command::Mirror(MirrorRequest::Switch(id.to_owned()), reply)).await.map(|_| ())
     }
 
     /// Lets the guest go on after a switch that is recorded, and closes the former file.
     pub(crate) async fn end_mirror(&self, id: &str) -> Result<(), MachineError> {
-        self.ask(|reply| Command::Mirror(MirrorRequest::End(id.to_owned()), reply)).await.map(drop)
+        self.ask(|reply| Command::Mirror(MirrorRequest::End(id.to_owned()), reply)).await.map(|_| ())
     }
 
     /// Ends the mirror of a disk, which stays in its file. Returns false if it is switched.

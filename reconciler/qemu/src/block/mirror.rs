@@ -27,7 +27,7 @@ use crate::machine::{BELOW, DiskSpec, chain_blockdev, overlay_blockdev};
 use crate::power::{self, RunState};
 use crate::qmp::{Qmp, QmpError};
 
-/// What precedes the id of the disk in the id of its job.
+/// The id of a job: this, and the id of its disk.
 const JOB: &str = "mirror-";
 /// How long the last writes to the other file may take, while the guest is paused.
 const SWITCH_LIMIT: Duration = Duration::from_secs(20);
@@ -174,8 +174,10 @@ pub async fn switch_mirror(qmp: &Qmp, id: &str) -> Result<(), BlockError> {
             }
             Some(Mirror::Ready) => format!("the last writes took longer than {SWITCH_LIMIT:?}"),
             Some(Mirror::Pending) => {
-                // A call that was interrupted may have paused it, and another program may have resumed it.
-                power::stop(qmp).await?;
+                // A call that was interrupted has paused it, unless another program has resumed it.
+                if power::run_state(qmp).await? == RunState::Running {
+                    power::stop(qmp).await?;
+                }
                 is_paused = true;
                 match qmp.execute("job-finalize", json!({"id": job_id(id)})).await {
                     Ok(_) => continue,

@@ -10,7 +10,6 @@ use tokio::sync::{Semaphore, broadcast, watch};
 
 use super::guest_programs::GuestPrograms;
 use super::guest_users::GuestUsers;
-use super::mirrors::MirrorJob;
 use super::saved_states::{Migration, SavedStates};
 use super::{Behaviour, ImageFiles};
 use crate::hypervisor::{CpuTime, ProcessIdentity};
@@ -88,6 +87,27 @@ pub(super) struct Node {
     pub(super) is_direct: bool,
     /// The snapshots within its image, by name.
     pub(super) snapshots: Vec<String>,
+}
+
+/// The job that mirrors a node.
+#[derive(Clone, Debug)]
+pub(super) struct MirrorJob {
+    pub(super) device: String,
+    pub(super) target: String,
+    pub(super) done: u64,
+    /// In QEMU's terms.
+    pub(super) status: &'static str,
+    pub(super) error: Option<String>,
+}
+
+impl MirrorJob {
+    /// The status of a job that has ended.
+    pub(super) const CONCLUDED: &str = "concluded";
+
+    /// Whether it reads from or writes to this node.
+    pub(super) fn has(&self, node: &str) -> bool {
+        self.status != Self::CONCLUDED && (self.device == node || self.target == node)
+    }
 }
 
 #[derive(Clone, Debug)]

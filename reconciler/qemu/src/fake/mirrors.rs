@@ -3,39 +3,21 @@
 use serde_json::{Map, Value, json};
 
 use super::command_error::CommandError;
-use super::machine::Machine;
+use super::machine::{Machine, MirrorJob};
 
 /// The bytes of a mirror, as its progress shows them.
 const TOTAL: u64 = 100;
 /// Those of one step.
 const STEP: u64 = 50;
 
-/// The job that mirrors a node.
-#[derive(Clone, Debug)]
-pub(super) struct MirrorJob {
-    device: String,
-    target: String,
-    done: u64,
-    /// In QEMU's terms.
-    status: &'static str,
-    error: Option<String>,
-}
-
-impl MirrorJob {
-    /// Whether it reads from or writes to this node.
-    pub(super) fn has(&self, node: &str) -> bool {
-        self.status != CONCLUDED && (self.device == node || self.target == node)
-    }
-
-    fn fail(&mut self, error: &str) {
-        (self.status, self.error) = (CONCLUDED, Some(error.to_owned()));
-    }
+fn fail(job: &mut MirrorJob, error: &str) {
+    (job.status, job.error) = (CONCLUDED, Some(error.to_owned()));
 }
 
 const RUNNING: &str = "running";
 const READY: &str = "ready";
 const PENDING: &str = "pending";
-const CONCLUDED: &str = "concluded";
+const CONCLUDED: &str = MirrorJob::CONCLUDED;
 
 pub(super) fn query(machine: &mut Machine) -> Value {
     let (stalls, fails) = (machine.behaviour.mirrors_stall, machine.behaviour.mirror_fails.clone());
@@ -52,7 +34,7 @@ pub(super) fn query(machine: &mut Machine) -> Value {
         }
         job.done += STEP;
         match &fails {
-            Some(error) => job.fail(error),
+            Some(error) => fail(job, error),
             None if job.done >= TOTAL => job.status = READY,
             None => {}
         }
@@ -95,7 +77,7 @@ pub(super) fn cancel(machine: &mut Machine, id: &Value) -> Result<Value, Command
     if job.status == CONCLUDED {
         return Err(refused(id, job.status, "cancel"));
     }
-    job.fail("Operation canceled");
+    fail(job, "Operation canceled");
     Ok(json!({}))
 }
 

@@ -14,6 +14,9 @@ use crate::pulls::percent;
 /// Interval at which QEMU is asked how much is copied.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
+/// Interval at which it is seen whether the disk can move under its guest now.
+const LOOK_FOR_OBSTACLE: Duration = Duration::from_secs(30);
+
 /// Returns the plan for a disk that has a mirror, or of which one has left a file. None: there is neither.
 pub(super) fn ongoing(disk: &Disk, facts: &VolumeFacts, observed: &Observed) -> Option<Plan<Step>> {
     let seen = &observed.mirror;
@@ -22,7 +25,7 @@ pub(super) fn ongoing(disk: &Disk, facts: &VolumeFacts, observed: &Observed) -> 
         && seen
             .prepared
             .as_ref()
-            .is_some_and(|new| new.from == facts.pool && new.to == disk.target_pool().to_string());
+            .is_some_and(|new| new.from == facts.pool && new.to == disk.target_pool().as_str());
     let cancel = |failure| {
         let text = "its move to another pool is being ended".to_owned();
         let step = Step::CancelMirror { volume: volume(), failure };
@@ -80,7 +83,7 @@ pub(super) fn begin(
             "it moves to the pool {} when no VM has it open: VM {vm} has, or may have, and it does not move under a running guest now: {why}",
             new.to
         );
-        return Err((Readiness::Reconciling(Reason::MoveWaits, text), Some(super::plan::LOOK_FOR_POOL)));
+        return Err((Readiness::Reconciling(Reason::MoveWaits, text), Some(LOOK_FOR_OBSTACLE)));
     }
     if let Some((why, again)) = &seen.failure {
         let text =

@@ -24,7 +24,7 @@ use crate::pulls::{Pull, Wanted, percent};
 use crate::restores::Restore;
 
 /// Interval at which it is seen whether the pool of the disk is back.
-pub(super) const LOOK_FOR_POOL: Duration = Duration::from_secs(30);
+const LOOK_FOR_POOL: Duration = Duration::from_secs(30);
 
 pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Step> {
     let Some(volume) = volume_of(disk) else {

@@ -21,6 +21,7 @@ use super::super::files::{self, failed};
 use super::encryption::NewFile;
 use super::moves::{CHANGED, Movable, busy};
 use super::note::Note;
+use super::space::reserve_file;
 use super::{LinuxVolumes, Place, Result, exists};
 use crate::{NewMove, SystemError, VolumeFacts};
 
@@ -74,7 +75,10 @@ impl LinuxVolumes {
         });
         let made = self
             .create_file(target, &target.file, NewFile { size, backing: backing.as_ref(), encryption: None })
-            .and_then(|()| self.reserve_for_mirror(target, note))
+            .and_then(|()| match note.reserved.filter(|size| *size > 0) {
+                Some(size) => reserve_file(&target.file, size),
+                None => Ok(()),
+            })
             .and_then(|()| files::give(&target.file, self.owner.as_ref()))
             .and_then(|()| files::sync_parent(&target.file).map_err(failed("write", &target.file)));
         if let Err(error) = made {
@@ -84,12 +88,6 @@ impl LinuxVolumes {
         }
         tracing::info!(volume = new.id, from = new.from, to = new.to, "volume is to be mirrored");
         self.facts_of_mirror(target, note)
-    }
-
-    /// Reserves the space that is reserved for the volume, for its file in the other pool.
-    fn reserve_for_mirror(&self, target: &Place, note: &Note) -> Result<()> {
-        let Some(size) = note.reserved.filter(|size| *size > 0) else { return Ok(()) };
-        self.reserve_file(&target.file, size)
     }
 
     fn facts_of_mirror(&self, target: &Place, note: &Note) -> Result<VolumeFacts> {
