@@ -131,6 +131,10 @@ async fn begin_on_machine(ctx: &Context, new: &NewMove) -> Result<(), Error> {
     let (instance, machine) = writer(ctx, &new.id)?;
     let disks = machine.state().await?.disks;
     let present = disks.into_iter().find(|disk| disk.id == new.id).ok_or(MachineError::Gone)?;
+    // A call that was interrupted may have opened a file, which is made anew.
+    if !machine.cancel_mirror(&new.id).await? {
+        return Ok(());
+    }
     let facts = ctx.system.prepare_mirror(new).await?;
     let target = DiskSpec { bus: present.bus, ..disk_spec(&facts, &present.serial, false, present.target) };
     let granted = ctx.system.grant_disk(&instance, &target).await?;

@@ -45,10 +45,10 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// Returns the mirror of a volume that was prepared and not settled: another pool has a file for it. None: there is none.
     async fn prepared_mirror(&self, id: &str) -> Result<Option<NewMove>>;
 
-    /// Creates the file in another pool to which a QEMU that has the volume open copies it, empty and of the same size. The volume is where
-    /// it was. Returns it with the paths of that file; if a QEMU has it open already, it stays as it is.
+    /// Creates the file in another pool to which a QEMU that has the volume open copies it, empty and of the same size, in the place of one
+    /// that an earlier mirror has left. The volume is where it was. Returns it with the paths of that file.
     ///
-    /// *Errors*: those of [`Volumes::check_move`]; [`SystemError::Invalid`] if the volume is encrypted or has files of snapshots below it:
+    /// *Errors*: those of [`Volumes::check_move`]; [`SystemError::VolumeBusy`] while a QEMU has that file open; [`SystemError::Invalid`] if the volume is encrypted or has files of snapshots below it:
     /// it moves only while no QEMU has it open.
     async fn prepare_mirror(&self, volume: &NewMove) -> Result<VolumeFacts>;
 

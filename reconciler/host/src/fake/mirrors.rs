@@ -22,9 +22,7 @@ impl FakeSystem {
         let name = now.path.file_name().unwrap_or_default();
         let path = volume_path(&new.to, &new.id).with_file_name(name);
         let mut state = self.state();
-        if self.files.size_of(&path).is_none() {
-            self.files.put(&path, now.size);
-        }
+        self.files.put(&path, now.size);
         state.mirrors.insert(new.id.clone(), (new.clone(), path.clone()));
         Ok(VolumeFacts { pool: new.to.clone(), path, ..now })
     }

@@ -84,7 +84,7 @@ async fn mirror(qmp: &Qmp, id: &str) -> Result<Option<Mirror>, BlockError> {
     Ok(mirrors(qmp).await?.remove(id))
 }
 
-/// Has QEMU begin to copy a disk of the running machine to the file of `target`, which is empty and has the same backing file. Does nothing
+/// Has QEMU begin to copy a disk of the running machine to the file of `target`, which is new and has the same backing file. Does nothing
 /// if the disk has a mirror, or is in that file.
 ///
 /// *Errors*: with the disk in its file, and the other one closed.
@@ -113,8 +113,7 @@ async fn begin(qmp: &Qmp, target: &DiskSpec, present: &ObservedDisk, top: &str) 
     let last = known.iter().filter_map(|name| place_in_chain(name, &target.id)).max();
     let name = format!("{}.{}", target.id, last.map_or(1, |last| last + 1));
     let mut node = overlay_blockdev(target, &name);
-    let backing = target.backing.as_ref().filter(|_| target.format.is_qcow2());
-    if let Some(backing) = backing {
+    if let Some(backing) = target.backing.as_ref().filter(|_| target.format.is_qcow2()) {
         let mut names = (1..).map(|number: u32| format!("{}{BELOW}{number}", target.id));
         let below = names.find(|name| !known.contains(name)).expect("numbers do not run out");
         let chain = chain_blockdev(&target.id, backing, &below);
@@ -131,7 +130,8 @@ async fn begin(qmp: &Qmp, target: &DiskSpec, present: &ObservedDisk, top: &str) 
         "job-id": job_id(&target.id),
         "device": top,
         "target": name,
-        "sync": if backing.is_some() { "top" } else { "full" },
+        // Of a disk without a backing file that is all of it. The other file is new, so nothing in it has to be overwritten with zeros.
+        "sync": "top",
         "copy-mode": "write-blocking",
         // An error of either file ends the mirror, and the guest goes on in its file.
         "on-source-error": "report",

@@ -53,12 +53,6 @@ impl LinuxVolumes {
             return Err(SystemError::Invalid { what: "pool", value: new.to.clone(), why: SNAPSHOTS });
         }
         let Movable { place, target, note, .. } = &movable;
-        if self.arriving(new, target)?.is_some_and(|arriving| arriving.has_files_of(note))
-            && exists(&target.file)?
-            && is_open(&target.file)?
-        {
-            return self.facts_of_mirror(target, note);
-        }
         self.check_room(new, &movable)?;
         self.settle_volume(&new.to, &new.id)?;
         if exists(&target.note)? || exists(&target.file)? {
@@ -87,11 +81,6 @@ impl LinuxVolumes {
             return Err(error);
         }
         tracing::info!(volume = new.id, from = new.from, to = new.to, "volume is to be mirrored");
-        self.facts_of_mirror(target, note)
-    }
-
-    fn facts_of_mirror(&self, target: &Place, note: &Note) -> Result<VolumeFacts> {
-        let size = target.read_size()?;
         self.facts(target, &target.file, note, size)
     }
 
