@@ -115,6 +115,10 @@ fn take_over(disk: &Disk, facts: &VolumeFacts) -> Plan<Step> {
 }
 
 fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
+    // Also while a VM uses it, whose guest may be paused for the switch.
+    if let Some(plan) = observed.volume.as_ref().and_then(|facts| mirror::ongoing(disk, facts, observed)) {
+        return plan;
+    }
     if let Some(user) = observed.users.first() {
         let text = format!("deleted, and held until nothing uses it: used by VM {}", user.vm);
         return Plan::without_steps(Readiness::Reconciling(Reason::InUse, text));
@@ -127,11 +131,6 @@ fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         let text = "the work on its file is being ended".to_owned();
         let readiness = Readiness::Reconciling(Reason::Deleting, text);
         return Plan::steps(vec![Step::CancelRestore(volume.to_owned())], readiness);
-    }
-    if observed.mirror.prepared.is_some() {
-        let readiness = Readiness::Reconciling(Reason::Deleting, "its move is being ended".to_owned());
-        let step = Step::CancelMirror { volume: volume.to_owned(), failure: None };
-        return Plan::steps(vec![step], readiness);
     }
     if observed.has_stray_move {
         let readiness = Readiness::Reconciling(Reason::Deleting, "its move is being ended".to_owned());

@@ -10,7 +10,7 @@ use super::super::*;
 use crate::mirrors::SeenMirror;
 use crate::pulls::Wanted;
 
-use super::{GIB, deleted, disk, reason, volume};
+use super::{GIB, deleted, disk, reason, user, volume};
 
 fn new() -> NewMove {
     NewMove { id: "v-1".into(), from: "default".into(), to: "slow".into() }
@@ -71,6 +71,9 @@ fn a_mirror_that_is_not_declared_any_more_is_cancelled_unless_qemu_is_switched()
         let switched = plan(disk, &with(Mirror::Switched));
         assert_eq!(switched.steps, [Step::FinishMirror("v-1".into())], "its guest is paused");
     }
+    let used = |state| Observed { users: vec![user()], ..with(state) };
+    assert_eq!(plan(&deleted(declared()), &used(Mirror::Ready)).steps, cancel(None));
+    assert_eq!(plan(&deleted(declared()), &used(Mirror::Switched)).steps, [Step::FinishMirror("v-1".into())]);
     let mut left = with(Mirror::Ready);
     (left.mirror.state, left.opener, left.open_size) = (None, None, None);
     assert_eq!(plan(&set_back, &left).steps, cancel(None), "its machine has ended");
