@@ -206,7 +206,7 @@ impl Volumes for LinuxSystem {
             return rbd.trash(id, self.trash_clock().await?).await;
         }
         // The file in another pool would be left without a volume that it is a copy of.
-        if let Some(new) = self.prepared_mirror(id).await?.filter(|new| new.from == pool) {
+        if let Some(new) = self.prepared_mirror(id).await? {
             self.settle_mirror(&new).await?;
         }
         let (of_pool, id) = (pool.to_owned(), id.to_owned());
