@@ -52,7 +52,7 @@ fn declared(fixed: Effect, pool: Effect) -> Vec<Field> {
             .effect(pool)
             .refers(STORAGE_POOL)
             .text(
-                "Name of the StoragePool. Default: `pool` of the provider, or `default`; a disk that exists stays in its pool when it names none. After a change the file is moved on its host while no VM has the disk open: a running VM keeps the former one until its next power cycle, and the apply does not wait for that. In a template it cannot change.",
+                "Name of the StoragePool. Default: `pool` of the provider, or `default`; a disk that exists stays in its pool when it names none. After a change the file is moved on its host, also while its guest runs, and the apply waits for that. A disk that is encrypted, has snapshots or is used by several VMs is moved once no VM has it open: a running VM keeps the former file until its next power cycle, and the apply does not wait for that. In a template it cannot change.",
             ),
         Field::spec("deletion_policy", Shape::Text(Form::Any)).default("Delete"),
         Field::spec("expand_policy", Shape::Text(Form::Any)).default("Online"),

@@ -33,6 +33,7 @@ use crate::lease::HostLease;
 use crate::lease_watcher::LeaseWatcher;
 use crate::machine::Machines;
 use crate::merges::Merges;
+use crate::mirror_attempts::Mirrors;
 use crate::networking::Networks;
 use crate::overhead::Overhead;
 use crate::probes::Probes;
@@ -62,6 +63,7 @@ pub(crate) struct Context {
     pub(crate) disk_keys: DiskKeys,
     pub(crate) pulls: Pulls,
     pub(crate) merges: Merges,
+    pub(crate) mirrors: Mirrors,
     pub(crate) networks: Networks,
     pub(crate) lease_watcher: LeaseWatcher,
     pub(crate) probes: Probes,
@@ -123,6 +125,7 @@ impl Context {
             disk_keys: DiskKeys::new(client.clone(), system.clone()),
             pulls: Pulls::new(system.clone(), queue.clone(), secrets, copies),
             merges: Merges::new(system.clone(), queue.clone()),
+            mirrors: Mirrors::default(),
             networks: Networks::new(system.clone(), queue.clone()),
             lease_watcher: LeaseWatcher::new(system.clone(), queue.clone(), config.clock.clone()),
             probes: Probes::new(system.clone(), queue.clone()),

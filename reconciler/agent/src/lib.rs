@@ -66,6 +66,8 @@ mod lease_watcher;
 mod machine;
 mod measure;
 mod merges;
+mod mirror_attempts;
+mod mirrors;
 mod moves;
 mod networking;
 mod offline_restart;

@@ -24,6 +24,7 @@ use crate::index::instance_of;
 use crate::key::Key;
 use crate::kinds::{self, host};
 use crate::measure;
+use crate::mirrors;
 use crate::networking::tap_prefix;
 use crate::recorder::{self, Recorder};
 use crate::snapshots;
@@ -72,9 +73,9 @@ pub async fn run(
         () = work(&ctx) => Ok(()),
     };
     // No save goes on without the agent, which would let its guest go on.
-    let resumed = Box::pin(snapshots::resume_paused(&ctx));
+    let resumed = Box::pin(let_guests_go_on(&ctx));
     if tokio::time::timeout(RESUME_AT_END, resumed).await.is_err() {
-        tracing::warn!("guests that were paused for snapshots may stay paused until the agent runs again");
+        tracing::warn!("guests that were paused for a moment may stay paused until the agent runs again");
     }
     // The control plane has sent this agent away: a later one must not act for it while that is not reachable.
     if ended.is_err() {
@@ -89,7 +90,7 @@ pub async fn run(
     ended
 }
 
-/// How long an agent that ends waits for guests that are paused for snapshots to go on.
+/// How long an agent that ends waits for guests that are paused for a moment to go on.
 const RESUME_AT_END: Duration = Duration::from_secs(15);
 /// How long an agent that was sent away may take to remove the records of restarts.
 const FORGET_AT_END: Duration = Duration::from_secs(15);
@@ -108,9 +109,15 @@ async fn watch_all(ctx: &Arc<Context>) {
     std::future::pending::<()>().await;
 }
 
+/// Lets the guests go on that were paused for snapshots, or for the switch of a disk to another pool.
+async fn let_guests_go_on(ctx: &Context) {
+    snapshots::resume_paused(ctx).await;
+    mirrors::finish_interrupted(ctx).await;
+}
+
 async fn work(ctx: &Arc<Context>) {
     // The control plane may be away for long, and these guests were running.
-    Box::pin(snapshots::resume_paused(ctx)).await;
+    Box::pin(let_guests_go_on(ctx)).await;
     Box::pin(kinds::vm::restart_until_answered(ctx)).await;
     ctx.lease.acquired().await;
     while let Err(error) = host::inventory(ctx).await {

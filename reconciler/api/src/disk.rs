@@ -108,8 +108,9 @@ pub struct DiskSpec {
     /// nothing. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore: Option<DiskRestore>,
-    /// Name of the StoragePool. Default `default`. After a change, the file is moved on its host while no VM has the disk open: a running
-    /// VM keeps the former one until its next power cycle. Setting it back before then moves nothing.
+    /// Name of the StoragePool. Default `default`. After a change, the file is moved on its host, also while its guest runs. A disk that is
+    /// encrypted, has snapshots or is used by several VMs is moved while no VM has it open: a running VM keeps the former file until its
+    /// next power cycle. Setting it back before then moves nothing.
     #[serde(default = "default_pool")]
     pub pool: ResourceName,
     /// The names of up to 16 StoragePools. The scheduler chooses one of them together with the host of the first VM: the one with the most

@@ -15,6 +15,7 @@ mod info;
 mod kept_states;
 mod machines;
 mod made_volumes;
+mod mirrors;
 mod moves;
 mod networks;
 mod state;

@@ -42,6 +42,32 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// a QEMU has it open, a snapshot of it is not finished, or files below it are merged.
     async fn move_volume(&self, volume: &NewMove, progress: Progress<'_>) -> Result<VolumeFacts>;
 
+    /// Returns the mirror of a volume that was prepared and not settled: another pool has a file for it. None: there is none.
+    async fn prepared_mirror(&self, id: &str) -> Result<Option<NewMove>>;
+
+    /// Creates the file in another pool to which a QEMU that has the volume open copies it, empty and of the same size, in the place of one
+    /// that an earlier mirror has left. The volume is where it was. Returns it with the paths of that file.
+    ///
+    /// *Errors*: those of [`Volumes::check_move`]; [`SystemError::VolumeBusy`] while a QEMU has that file open; [`SystemError::Invalid`] if the volume is encrypted or has files of snapshots below it:
+    /// it moves only while no QEMU has it open.
+    async fn prepare_mirror(&self, volume: &NewMove) -> Result<VolumeFacts>;
+
+    /// Checks that [`Volumes::commit_mirror`] can record the file, and changes nothing: from the switch of QEMU on nothing else can be done.
+    ///
+    /// *Errors*: [`SystemError::VolumeBusy`] if the volume has changed since it was prepared.
+    async fn check_mirror(&self, volume: &NewMove) -> Result<()>;
+
+    /// Records durably that the file in the other pool is the volume. Does nothing if that is recorded.
+    ///
+    /// *Assumptions*: both files have the same data, on their media, and no guest writes to either meanwhile.
+    async fn commit_mirror(&self, volume: &NewMove) -> Result<()>;
+
+    /// Removes the file of a mirror that is not the volume: the former one of a mirror that is recorded, or the other one. Succeeds if there
+    /// is none.
+    ///
+    /// *Errors*: [`SystemError::VolumeBusy`] while a QEMU has a file open that is not recorded.
+    async fn settle_mirror(&self, volume: &NewMove) -> Result<()>;
+
     /// Creates the volume's file. An existing file is returned as it is (and grown if it is smaller).
     ///
     /// *Errors*: [`SystemError::SmallerThanImage`]; [`SystemError::ImageNotCached`] if its base is not in the cache;

@@ -7,6 +7,7 @@
 //!  full clone of its image, or file system: (image cached) ─StartFill─▶ file
 //!  its VM has left another host: (image cached) ─Take (shared pool) / Fetch─▶ file
 //!  another pool, no machine has it open: file ─StartMove─▶ file in that pool
+//!  another pool, its guest runs: file ─BeginMirror─▶ file, and its copy in that pool ─FinishMirror─▶ file in that pool
 //! ```
 //!
 //! A file that existed once and is missing is never created again: that would replace data with an empty disk.
@@ -19,6 +20,7 @@ mod encryption;
 mod encryption_tests;
 mod fetch;
 mod fill;
+mod mirror;
 mod observe;
 mod plan;
 mod source;
@@ -37,7 +39,7 @@ use crate::departed;
 use crate::error::Error;
 use crate::index::{Departed, Indexed, Table, Tables, volume_of};
 use crate::key::{Key, ObjectName};
-use berth_host::{ImageSource, NewRestore, NewSnapshot, NewTake, NewVolume, SealedKey, VolumeOwner};
+use berth_host::{ImageSource, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, SealedKey, VolumeOwner};
 use berth_qemu::block::IoLimits;
 
 use crate::pulls::Wanted;
@@ -118,6 +120,15 @@ pub(crate) enum Step {
     FollowMove(Wanted),
     /// Ends the moves of this volume.
     CancelMove(String),
+    /// Has the machine that has the volume open begin to copy it to another pool.
+    BeginMirror(NewMove),
+    /// Switches the machine to that copy, records it, and removes the former file.
+    FinishMirror(String),
+    /// Ends that, with the volume where it is. With why, if it failed.
+    CancelMirror {
+        volume: String,
+        failure: Option<String>,
+    },
     /// Has the machine that has the volume open read through the files that it is based on now: fewer than the machine has open.
     ShortenChain {
         pool: String,

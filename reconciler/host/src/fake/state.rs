@@ -12,8 +12,8 @@ use super::{FakeRepositories, FakeSource};
 use crate::keyring::Keyring;
 use crate::{
     Arrival, BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, ExternalLease, Firewall, HostFacts,
-    HostLinks, ImageFacts, KvmFacts, NetworkConfig, QemuFacts, Result, SnapshotFacts, SystemError, TapConfig,
-    Uplink, VolumeFacts, WireguardConfig,
+    HostLinks, ImageFacts, KvmFacts, NetworkConfig, NewMove, QemuFacts, Result, SnapshotFacts, SystemError,
+    TapConfig, Uplink, VolumeFacts, WireguardConfig,
 };
 
 #[derive(Debug)]
@@ -36,6 +36,8 @@ pub(super) struct State {
     pub(super) uploads: BTreeMap<String, Vec<u8>>,
     pub(super) pulls: u64,
     pub(super) volumes: BTreeMap<String, Volume>,
+    /// The mirrors of volumes that were prepared, by the identity of the volume: with the files that they go to, or have come from.
+    pub(super) mirrors: BTreeMap<String, (NewMove, PathBuf)>,
     /// The stays that volumes were copied here for, by id.
     pub(super) arrivals: BTreeMap<String, Arrival>,
     pub(super) trash: BTreeMap<String, (Volume, u64, Timestamp)>,
@@ -115,6 +117,7 @@ impl Default for State {
             pulls: 0,
             volumes: BTreeMap::new(),
             arrivals: BTreeMap::new(),
+            mirrors: BTreeMap::new(),
             trash: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             keys: Keyring::default(),

@@ -278,6 +278,26 @@ impl Volumes for FakeSystem {
         self.call("move_volume", work).await
     }
 
+    async fn prepared_mirror(&self, id: &str) -> Result<Option<NewMove>> {
+        self.call("prepared_mirror", async { Ok(self.mirror_of(id)) }).await
+    }
+
+    async fn prepare_mirror(&self, volume: &NewMove) -> Result<VolumeFacts> {
+        self.call("prepare_mirror", async { self.prepare(volume) }).await
+    }
+
+    async fn check_mirror(&self, volume: &NewMove) -> Result<()> {
+        self.call("check_mirror", async { self.check_prepared(volume) }).await
+    }
+
+    async fn commit_mirror(&self, volume: &NewMove) -> Result<()> {
+        self.call("commit_mirror", async { self.commit(volume) }).await
+    }
+
+    async fn settle_mirror(&self, volume: &NewMove) -> Result<()> {
+        self.call("settle_mirror", async { self.settle(volume) }).await
+    }
+
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts> {
         self.call("create_volume", async { self.make_volume(volume) }).await
     }

@@ -58,6 +58,8 @@ pub(super) struct Machine {
     pub(super) life: u64,
     pub(super) nodes: BTreeMap<String, Node>,
     pub(super) devices: BTreeMap<String, Device>,
+    /// The mirrors of disks, by the id of the job.
+    pub(super) mirrors: BTreeMap<String, MirrorJob>,
     pub(super) taps: Taps,
     /// The keys of disks, by the ids of the objects.
     pub(super) keys: BTreeMap<String, String>,
@@ -85,6 +87,27 @@ pub(super) struct Node {
     pub(super) is_direct: bool,
     /// The snapshots within its image, by name.
     pub(super) snapshots: Vec<String>,
+}
+
+/// The job that mirrors a node.
+#[derive(Clone, Debug)]
+pub(super) struct MirrorJob {
+    pub(super) device: String,
+    pub(super) target: String,
+    pub(super) done: u64,
+    /// In QEMU's terms.
+    pub(super) status: &'static str,
+    pub(super) error: Option<String>,
+}
+
+impl MirrorJob {
+    /// The status of a job that has ended.
+    pub(super) const CONCLUDED: &str = "concluded";
+
+    /// Whether it reads from or writes to this node.
+    pub(super) fn has(&self, node: &str) -> bool {
+        self.status != Self::CONCLUDED && (self.device == node || self.target == node)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -237,6 +260,7 @@ impl Machine {
             life: 0,
             nodes: BTreeMap::new(),
             cdroms: BTreeMap::new(),
+            mirrors: BTreeMap::new(),
             devices,
             taps,
             events: broadcast::channel(EVENT_BUFFER).0,

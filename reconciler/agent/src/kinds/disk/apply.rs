@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::index::volume_of;
 use crate::key::Key;
 use crate::machine::MachineError;
+use crate::mirrors;
 use crate::plugging::disk_spec;
 use crate::pulls::Wanted;
 use crate::snapshots::take;
@@ -30,6 +31,11 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
         Step::StartMove(wanted) => start_move(ctx, disk, wanted)?,
         Step::FollowMove(wanted) => ctx.pulls.follow(wanted, key()),
         Step::CancelMove(volume) => ctx.pulls.cancel_moves(volume).await,
+        Step::BeginMirror(new) => Box::pin(mirrors::begin(ctx, new)).await?,
+        Step::FinishMirror(volume) => Box::pin(mirrors::finish(ctx, volume)).await?,
+        Step::CancelMirror { volume, failure } => {
+            Box::pin(mirrors::cancel(ctx, volume, failure.clone())).await?;
+        }
         Step::Create(volume) => {
             ctx.system.create_volume(volume).await?;
         }

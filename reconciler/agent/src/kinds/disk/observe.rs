@@ -3,7 +3,7 @@
 use berth_api::vm::disk_obstacle;
 use berth_api::{ConditionType, Disk, ObjectUse, UseKind, VM, condition, former_uid};
 use berth_host::{SnapshotFacts, VolumeFacts};
-use berth_qemu::block::{IoLimits, ObservedDisk};
+use berth_qemu::block::IoLimits;
 use berth_qemu::power::RunState;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
@@ -19,6 +19,7 @@ use crate::index::{Index, Tables, volume_of};
 use crate::key::{Key, ObjectName};
 use crate::kinds::image::local::{self, LocalImage};
 use crate::machine::Holder;
+use crate::mirrors::{self, OpenVolume, SeenMirror};
 use crate::moves::{self, Move};
 use crate::plugging::io_limits;
 use crate::pools::{self, SeenVolume};
@@ -60,6 +61,8 @@ pub(crate) struct Observed {
     pub(crate) restore: Restore,
     /// The move to another pool that it declares; only observed of a disk with a file.
     pub(crate) moving: Move,
+    /// Its mirror to another pool, while a machine has it open.
+    pub(crate) mirror: SeenMirror,
     /// Whether a move goes on that it does not declare (any more).
     pub(crate) has_stray_move: bool,
     /// Bytes that its file took when that was measured last.
@@ -92,12 +95,12 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         && ctx.system.trash().await?.iter().any(|t| t.volume.id == id && t.volume.pool == *pool);
     let open = opened(ctx, &id).await;
     let declared = io_limits(disk.spec.limits.as_deref());
-    let mut limits = open.iter().map(|(disk, _)| disk.limits);
+    let mut limits = open.iter().map(|open| open.disk.limits);
     let first_limits = limits.clone().next();
     let open_limits = limits.find(|limits| *limits != declared).or(first_limits);
-    let files_below = open.iter().filter(|(_, changes)| *changes).map(|(disk, _)| disk.files_below).max();
-    let open_size = open.first().map(|(disk, _)| disk.size);
-    let is_read_only = open.iter().any(|(disk, _)| disk.read_only);
+    let files_below = open.iter().filter(|open| open.changes).map(|open| open.disk.files_below).max();
+    let open_size = open.first().map(|open| open.disk.size);
+    let is_read_only = open.iter().any(|open| open.disk.read_only);
     let (image, source, backup) = match &volume {
         Some(_) => (None, None, None),
         None => (image(ctx, disk).await?, source::observe(ctx, disk).await?, backup::observe(ctx, disk)),
@@ -119,6 +122,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         None => Restore::default(),
     };
     let moving = declared_move(ctx, disk, volume.as_ref()).await?;
+    let mirror = mirrors::observe(ctx, disk, volume.as_ref(), &moving, &open).await?;
     let opener = (restore.is_due() || moving.is_due()).then(|| opener(ctx, disk, &id)).flatten();
     let has_orphan = volume.is_some() && orphan(ctx, disk, &id).is_some();
     let users = users(ctx, disk, &id, volume.is_some());
@@ -142,6 +146,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         restore,
         has_stray_move: moving == Move::Done && ctx.pulls.is_moving(&id),
         moving,
+        mirror,
         used: ctx.disk_use.of(&id),
         opener,
         in_trash,
@@ -159,13 +164,16 @@ async fn declared_move(ctx: &Context, disk: &Disk, volume: Option<&VolumeFacts>)
     }
 }
 
-/// Returns the volume as the machines that have it open see it, each with whether the machine's files can be changed now.
-async fn opened(ctx: &Context, volume: &str) -> Vec<(ObservedDisk, bool)> {
+/// Returns the volume as the machines that have it open see it.
+async fn opened(ctx: &Context, volume: &str) -> Vec<OpenVolume> {
     let mut open = Vec::new();
     for machine in ctx.machines.openers(volume) {
-        let Ok(state) = machine.state().await else { continue };
-        let changes = matches!(state.run_state, RunState::Running | RunState::Paused);
-        open.extend(state.disks.into_iter().find(|disk| disk.id == volume).map(|disk| (disk, changes)));
+        let Ok(mut state) = machine.state().await else { continue };
+        let is_running = state.run_state == RunState::Running;
+        let changes = is_running || state.run_state == RunState::Paused;
+        let mirror = state.mirrors.remove(volume);
+        let disk = state.disks.into_iter().find(|disk| disk.id == volume);
+        open.extend(disk.map(|disk| OpenVolume { disk, changes, is_running, mirror }));
     }
     open
 }

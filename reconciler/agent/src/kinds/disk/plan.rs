@@ -13,6 +13,7 @@ use super::backup;
 use super::encryption;
 use super::fetch::{self, DiskCopy};
 use super::fill;
+use super::mirror;
 use super::observe::Observed;
 use super::source;
 use crate::converge::Plan;
@@ -20,7 +21,7 @@ use crate::index::volume_of;
 use crate::kinds::image::local::{self, Fetch, LocalImage};
 use crate::moves::Move;
 use crate::plugging::io_limits;
-use crate::pulls::{Pull, percent};
+use crate::pulls::{Pull, Wanted, percent};
 use crate::restores::Restore;
 
 /// Interval at which it is seen whether the pool of the disk is back.
@@ -115,6 +116,10 @@ fn take_over(disk: &Disk, facts: &VolumeFacts) -> Plan<Step> {
 }
 
 fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
+    // Also while a VM uses it, whose guest may be paused for the switch.
+    if let Some(plan) = observed.volume.as_ref().and_then(|facts| mirror::ongoing(disk, facts, observed)) {
+        return plan;
+    }
     if let Some(user) = observed.users.first() {
         let text = format!("deleted, and held until nothing uses it: used by VM {}", user.vm);
         return Plan::without_steps(Readiness::Reconciling(Reason::InUse, text));
@@ -164,6 +169,9 @@ fn keep(disk: &Disk, volume: &str, facts: &VolumeFacts, observed: &Observed) -> 
         let step = Step::FinishRestore { pool: facts.pool.clone(), volume: facts.id.clone() };
         let text = "its restore from a snapshot is being finished".to_owned();
         return Plan::steps(vec![step], Readiness::Reconciling(Reason::Provisioning, text));
+    }
+    if let Some(plan) = mirror::ongoing(disk, facts, observed) {
+        return plan;
     }
     if observed.has_stray_move {
         let text = "its move to another pool is being ended".to_owned();
@@ -242,8 +250,9 @@ fn moving(
         }
         Move::Due { to, wanted, pull } => (to, wanted, pull),
     };
-    if let Some(vm) = &observed.opener {
-        return Err((Some(waits(to, format!("no VM has it open: VM {vm} has, or may have"))), None));
+    if let (Some(vm), Wanted::Move(_, new)) = (&observed.opener, wanted.as_ref()) {
+        let begun = mirror::begin(new, vm, facts, observed);
+        return begun.map_err(|(readiness, again)| (Some(readiness), again));
     }
     let progress = |percent: Option<i64>| {
         let done = percent.map(|percent| format!(" ({percent} %)")).unwrap_or_default();

@@ -2,6 +2,8 @@
 mod changes;
 #[path = "tests/creation.rs"]
 mod creation;
+#[path = "tests/mirrors.rs"]
+mod mirrors;
 
 use berth_api::{ObjectUse, UseKind};
 use berth_host::{
@@ -307,7 +309,9 @@ proptest! {
                     Step::Fetch(_) => prop_assert!(observed.volume.is_none() && observed.fetch.is_some()),
                     Step::RestoreSnapshot(_) => prop_assert!(observed.opener.is_none() && observed.restore.is_due()),
                     Step::StartMove(_) => prop_assert!(observed.opener.is_none()),
-                    Step::FollowMove(_) | Step::CancelMove(_) | Step::Pull(_) | Step::FollowPull(_) | Step::FollowRestore(_) | Step::FollowFill(_) | Step::CancelRestore(_) | Step::TakeSnapshot(_) | Step::FinishRestore { .. } | Step::TakeOver { .. } | Step::Reserve { .. } | Step::Rewrap { .. } | Step::SetLimits { .. } | Step::ShortenChain { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
+                    Step::BeginMirror(_) => prop_assert!(observed.opener.is_some()),
+                    Step::FinishMirror(_) => prop_assert!(observed.mirror.state.is_some()),
+                    Step::FollowMove(_) | Step::CancelMove(_) | Step::CancelMirror { .. } | Step::Pull(_) | Step::FollowPull(_) | Step::FollowRestore(_) | Step::FollowFill(_) | Step::CancelRestore(_) | Step::TakeSnapshot(_) | Step::FinishRestore { .. } | Step::TakeOver { .. } | Step::Reserve { .. } | Step::Rewrap { .. } | Step::SetLimits { .. } | Step::ShortenChain { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
                 }
             }
         }

@@ -93,6 +93,35 @@ impl Volumes for LinuxSystem {
         found.ok_or_else(|| SystemError::VolumeLost { id: volume.id.clone() })
     }
 
+    async fn prepared_mirror(&self, id: &str) -> Result<Option<NewMove>> {
+        let id = id.to_owned();
+        self.on_all_pools(move |v| v.prepared_mirror(&id)).await
+    }
+
+    async fn prepare_mirror(&self, volume: &NewMove) -> Result<VolumeFacts> {
+        for pool in [&volume.from, &volume.to] {
+            self.rbd.refuse(pool, "disks move neither to nor from a pool of type RBD")?;
+        }
+        let new = volume.clone();
+        let prepared = self.on_pools(pools_of(volume), move |v| v.prepare_mirror(&new)).await?;
+        self.with_cache(prepared).await
+    }
+
+    async fn check_mirror(&self, volume: &NewMove) -> Result<()> {
+        let new = volume.clone();
+        self.on_pools(pools_of(volume), move |v| v.check_mirror(&new)).await
+    }
+
+    async fn commit_mirror(&self, volume: &NewMove) -> Result<()> {
+        let new = volume.clone();
+        self.on_pools(pools_of(volume), move |v| v.commit_mirror(&new)).await
+    }
+
+    async fn settle_mirror(&self, volume: &NewMove) -> Result<()> {
+        let new = volume.clone();
+        self.on_pools(pools_of(volume), move |v| v.settle_mirror(&new)).await
+    }
+
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts> {
         let no_image_goes = self.bases.read().await;
         let base = self.base_of_volume(volume).await?;
@@ -187,6 +216,10 @@ impl Volumes for LinuxSystem {
     async fn trash_volume(&self, pool: &str, id: &str) -> Result<()> {
         if let Some(rbd) = self.rbd.get(pool) {
             return rbd.trash(id, self.trash_clock().await?).await;
+        }
+        // The file in another pool would be left without a volume that it is a copy of.
+        if let Some(new) = self.prepared_mirror(id).await? {
+            self.settle_mirror(&new).await?;
         }
         let (of_pool, id) = (pool.to_owned(), id.to_owned());
         self.on_pool(pool, move |v| v.trash(&of_pool, &id)).await

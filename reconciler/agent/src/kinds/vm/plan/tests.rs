@@ -323,6 +323,7 @@ fn present(state: RunState) -> Observed {
         saved_percent: None,
         save_failure: None,
         save_began: None,
+        mirrors: Default::default(),
     };
     Observed {
         journal: Journal { run: Some(run()), ..Journal::new(&vm(json!({}))) },
