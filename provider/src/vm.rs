@@ -56,6 +56,7 @@ fn guest_users() -> Field {
         Field::spec("name", Shape::Text(Form::UserName)).required(),
         Field::spec("ssh_authorized_keys", Shape::TextList(Form::SshKey)),
         Field::spec("ssh_authorized_keys_secret", Shape::Text(Form::DottedName)).refers(SECRET),
+        Field::spec("password_secret", Shape::Text(Form::DottedName)).refers(SECRET),
     ];
     Field::spec("guest_users", Shape::Keyed(fields))
 }

@@ -1,4 +1,4 @@
-//! SSH keys that change in a running Debian guest, by its guest agent; and a probe that runs a program in it.
+//! SSH keys and passwords that change in a running Debian guest, by its guest agent; and a probe that runs a program in it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -36,6 +36,10 @@ pub fn cases(report: &mut Report, platform: &Platform, project: &Project, addres
         guest.change()
     });
     report.case("keys that are rotated in their Secret reach the running guest", || guest.rotate());
+    report.case(
+        "a password that changes in its Secret reaches the running guest, and no plan shows it",
+        || guest.password(),
+    );
     report
         .case("an agent that may not read keys is named in the status, and allowed again it is used", || {
             guest.forbid()
@@ -146,6 +150,35 @@ impl Guest<'_> {
         self.gets_in("fourth")?;
         self.refuses("third")?;
         self.synced()
+    }
+
+    fn password(&self) -> Result<()> {
+        let kubectl = self.platform.kubectl();
+        let set = |text: &str| {
+            let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "login"}, "stringData": {"password": text}});
+            kubectl.apply(&secret.to_string()).map(drop)
+        };
+        let hash = || self.ssh("id", "sudo getent shadow debian | cut -d: -f2")?.success();
+        let changes = |before: &str| {
+            wait::until("another password", SOON, || {
+                let hash = hash()?;
+                ensure!(hash.starts_with("$6$rounds=25000$") && hash != before, "the hash is {hash}");
+                Ok(hash)
+            })
+        };
+        let before = hash()?;
+        set("first password")?;
+        let declared = "ssh_authorized_keys_secret = \"rotated\"";
+        self.project.edit("main.tf", declared, &format!("{declared}, password_secret = \"login\""))?;
+        self.project.apply()?;
+        let first = changes(&before)?;
+        self.synced()?;
+        set("second password")?;
+        changes(&first)?;
+        self.synced()?;
+        let vm = kubectl.ok(&["get", VM, "-o", "json"])?;
+        ensure!(!vm.contains("second password") && !vm.contains("rounds=25000"), "the password is in the VM");
+        self.project.plan_is_empty()
     }
 
     fn forbid(&self) -> Result<()> {

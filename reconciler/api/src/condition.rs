@@ -39,7 +39,7 @@ pub enum ConditionType {
     ClassSynced,
     /// A running VM has the network interfaces its spec declares.
     InterfacesSynced,
-    /// The declared users of a running guest have the declared SSH keys. Present only while some are declared.
+    /// The declared users of a running guest have the declared SSH keys and passwords. Present only while some are declared.
     GuestUsersSynced,
     /// The SecurityGroups that a VM's interfaces name exist. Present only while they do not.
     SecurityGroupsSynced,

@@ -376,8 +376,8 @@ pub struct VMSpec {
     /// Data for the guest's first boot (cloud-init, NoCloud).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Box<Bootstrap>>,
-    /// Users of the guest whose SSH keys are set in the running guest by its guest agent (qemu-guest-agent 5.2 or later), keyed by
-    /// `name`, at most 8. The condition `GuestUsersSynced` says whether they have the declared keys. Other keys of a user stay as they
+    /// Users of the guest whose SSH keys and passwords are set in the running guest by its guest agent (qemu-guest-agent 5.2 or later),
+    /// keyed by `name`, at most 8. The condition `GuestUsersSynced` says whether they have the declared ones. Other keys of a user stay as they
     /// are, and the keys of a user that is taken off the list are removed. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
@@ -443,7 +443,7 @@ pub struct VMSpec {
 impl VMSpec {
     /// Returns the names of the Secrets that the VM's host has to read.
     pub fn secrets(&self) -> impl Iterator<Item = &str> {
-        let of_users = self.guest_users.iter().filter_map(|user| user.ssh_authorized_keys_secret.as_deref());
+        let of_users = self.guest_users.iter().flat_map(GuestUser::secrets);
         let of_keys = self.secure_boot_keys.iter().map(|keys| keys.secret_name.as_str());
         self.bootstrap.iter().flat_map(|bootstrap| bootstrap.secrets()).chain(of_users).chain(of_keys)
     }

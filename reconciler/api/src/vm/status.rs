@@ -148,7 +148,7 @@ pub struct VMStatus {
     /// Facts that the guest reports about itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestStatus>,
-    /// The users of the guest whose SSH keys are declared, and those whose keys of berth are still to be removed.
+    /// The users of the guest whose SSH keys or passwords are declared, and those whose keys of berth are still to be removed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 32))]

@@ -136,6 +136,13 @@ impl FakeHypervisor {
         machine.map(|machine| machine.users.keys(user)).unwrap_or_default()
     }
 
+    /// Returns the hashes that the password of a user of the guest was set to, the first one first.
+    pub fn guest_passwords(&self, instance: &str, user: &str) -> Vec<String> {
+        let world = self.lock();
+        let machine = world.machines.values().find(|m| m.spec.machine.instance == instance);
+        machine.map(|machine| machine.users.passwords(user)).unwrap_or_default()
+    }
+
     /// The guest has a user with these SSH keys.
     pub fn set_authorized_keys(&self, instance: &str, user: &str, keys: &[&str]) {
         self.with(instance, |machine| machine.users.set_keys(user, keys));

@@ -28,6 +28,11 @@ pub(super) fn guest() -> Vec<Bad> {
             "guest_users[0].ssh_authorized_keys_secret",
             "is not a name",
         ),
+        everywhere(
+            users(json!([{"name": "a", "password_secret": "a_b"}])),
+            "guest_users[0].password_secret",
+            "is not a name",
+        ),
         everywhere(users(json!([{"name": "a"}, {"name": "a"}])), "guest_users", "is used twice"),
         everywhere(boots("hostname", json!("a_b")), "bootstrap.hostname", "not a DNS label"),
         everywhere(boots("domain", json!("example_org")), "bootstrap.domain", "is not a domain"),
