@@ -14,6 +14,8 @@ use crate::{process, wait};
 
 const VM: &str = "vm/web";
 const SOON: Duration = Duration::from_secs(90);
+/// For the package manager of an emulated guest.
+const PACKAGE: Duration = Duration::from_secs(600);
 const PLACE: &str = "  power    = \"Running\"";
 /// The user's entry in the configuration, with the key of this file.
 const ENTRY: &str = "  guest_users = [{ name = \"debian\", ssh_authorized_keys = [file(\"FILE\")], ssh_authorized_keys_secret = \"rotated\" }]\n";
@@ -79,6 +81,29 @@ pub fn exec_probe(platform: &Platform, project: &Project, address: &str) -> Resu
         &json!({"spec": {"readinessProbe": null}}).to_string(),
     ])?;
     kubectl.condition(VM, "Ready=True", Some("Running"), SOON)?;
+    project.plan_is_empty()
+}
+
+/// The package of the guest agent is upgraded, then removed. Nothing needs the agent afterwards.
+pub fn agent_package(platform: &Platform, project: &Project) -> Result<()> {
+    const KIND: &str = "GuestAgentSynced=True";
+    let kubectl = platform.kubectl();
+    project.edit("main.tf", PLACE, &format!("  guest_agent = {{ policy = \"Upgrade\" }}\n{PLACE}"))?;
+    project.apply()?;
+    let vm = kubectl.condition(VM, KIND, Some("Synced"), PACKAGE)?;
+    ensure!(vm["status"]["guestAgent"]["time"].is_string(), "{}", vm["status"]["guestAgent"]);
+    ensure!(vm["status"]["guest"]["agent"] == true, "the agent is gone: {}", vm["status"]["guest"]);
+    let process = vm["status"]["process"].clone();
+    project.edit("main.tf", "policy = \"Upgrade\"", "policy = \"Remove\"")?;
+    // Without an agent, a disk is unplugged by force.
+    let mut variables: serde_json::Value = serde_json::from_str(&project.read("terraform.tfvars.json")?)?;
+    variables["guest_agent"] = false.into();
+    project.write("terraform.tfvars.json", &variables.to_string())?;
+    project.apply()?;
+    let removed = |vm: &serde_json::Value| vm["status"]["guestAgent"]["policy"] == "Remove";
+    kubectl.until(VM, "the removal of the guest agent", PACKAGE, removed)?;
+    let vm = kubectl.condition(VM, KIND, Some("Synced"), PACKAGE)?;
+    ensure!(vm["status"]["process"] == process, "the VM was restarted");
     project.plan_is_empty()
 }
 

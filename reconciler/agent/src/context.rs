@@ -24,6 +24,7 @@ use crate::definitions::Definitions;
 use crate::disk_keys::DiskKeys;
 use crate::disk_use::DiskUse;
 use crate::error::Error;
+use crate::guest_packages::GuestPackages;
 use crate::held_statuses::{HeldStatuses, LastReport};
 use crate::hooks::HookCalls;
 use crate::huge_pages;
@@ -67,6 +68,7 @@ pub(crate) struct Context {
     pub(crate) probes: Probes,
     pub(crate) hooks: HookCalls,
     pub(crate) ssh_keys: SshKeys,
+    pub(crate) guest_packages: GuestPackages,
     /// Which VMs are started first after a boot of the host.
     pub(crate) start_order: StartOrder,
     pub(crate) recorder: Recorder,
@@ -128,6 +130,7 @@ impl Context {
             probes: Probes::new(system.clone(), queue.clone()),
             hooks: HookCalls::new(system.clone(), queue.clone()),
             ssh_keys: SshKeys::new(queue.clone()),
+            guest_packages: GuestPackages::new(queue.clone(), config.clock.clone()),
             start_order: StartOrder::default(),
             recorder,
             held_statuses: HeldStatuses::default(),

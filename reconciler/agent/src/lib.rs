@@ -50,6 +50,7 @@ mod disk_use;
 mod error;
 mod group_turn;
 mod guest_memory;
+mod guest_packages;
 mod hardware;
 mod heartbeat;
 mod held_statuses;

@@ -22,6 +22,8 @@ mod fixture;
 mod frozen;
 #[path = "agent/guest_access.rs"]
 mod guest_access;
+#[path = "agent/guest_package.rs"]
+mod guest_package;
 #[path = "agent/guest_users.rs"]
 mod guest_users;
 #[path = "agent/hooks.rs"]

@@ -7,6 +7,7 @@ mod devices;
 mod disk_use;
 mod disks;
 mod dscp;
+mod guest_agent;
 mod guest_user;
 mod interface;
 mod moves;
@@ -33,6 +34,7 @@ pub use devices::{declared_shares, taken_devices};
 pub use disk_use::disk_obstacle;
 pub use disks::{Cdrom, DiskBus, VMDisk};
 pub use dscp::DscpClass;
+pub use guest_agent::{GuestAgent, GuestAgentStatus, PackagePolicy};
 pub use guest_user::{GuestUser, GuestUserStatus};
 pub use interface::{Acceleration, InterfaceLimits, LinkState, NetworkInterface, NicModel};
 pub use moves::{MOVE_ANNOTATION, MovePolicy, RequestedMove};
@@ -118,6 +120,7 @@ use crate::{
     validation = Rule::new("!has(self.readinessProbe) || has(self.readinessProbe.exec) || self.networkInterfaces.size() > 0").message("a probe with tcpSocket or httpGet needs a network interface").field_path(".readinessProbe"),
     validation = Rule::new("!has(self.livenessProbe) || has(self.livenessProbe.exec) || self.networkInterfaces.size() > 0").message("a probe with tcpSocket or httpGet needs a network interface").field_path(".livenessProbe"),
     validation = Rule::new("!has(self.hooks) || self.networkInterfaces.size() > 0 || !(has(self.hooks.preStop) && has(self.hooks.preStop.httpGet) || has(self.hooks.postStart) && has(self.hooks.postStart.httpGet))").message("a hook with httpGet needs a network interface").field_path(".hooks"),
+    validation = Rule::new("!has(self.guestAgent) || self.guestAgent.policy != 'Remove' || !has(self.guestUsers) || self.guestUsers.size() == 0").message("policy Remove of guestAgent excludes guestUsers, which the agent sets").field_path(".guestAgent"),
     validation = Rule::new("!has(self.startDelaySeconds) || self.startDelaySeconds == 0 || has(self.startOrder)").message("startDelaySeconds needs startOrder: VMs without an order are the last to start").field_path(".startDelaySeconds"),
     validation = Rule::new("!has(self.classPolicy) || self.classPolicy != 'Pin' || has(self.class)").message("classPolicy Pin needs a class").field_path(".classPolicy"),
     validation = Rule::new("self.disks.filter(d, d.boot).size() == 1").message("exactly one disk must have boot: true").field_path(".disks"),
@@ -383,6 +386,10 @@ pub struct VMSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 8))]
     pub guest_users: Vec<GuestUser>,
+    /// The guest agent after the first boot. The condition `GuestAgentSynced` says whether it is as declared. Default: it is left as it is.
+    /// Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_agent: Option<Box<GuestAgent>>,
     /// `Running`, `Stopped`, `Paused`: a running guest's CPUs are stopped and its memory is kept; a VM that starts as `Paused`
     /// is created with its CPUs stopped, or `Suspended`: the guest's memory is saved to a file of its host, and the guest goes on
     /// where it was once `power` is `Running` again. Default `Running`. Applied live.

@@ -24,6 +24,7 @@ pub(super) fn vm() -> Json {
     });
     // One macro has no room for all of it.
     vm["numa_nodes"] = json!(1);
+    vm["guest_agent"] = json!({"policy": "Keep"});
     vm["machine_type"] = json!("pc-q35-7.2");
     vm["architecture"] = json!("x86_64");
     vm["resolution"] = Json::Null;
@@ -275,6 +276,8 @@ pub(super) fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/guest_users/0/ssh_authorized_keys_secret", json!("other"), Announced::Live),
         ("/guest_users/0/password_secret", json!("other"), Announced::Live),
         ("/guest_users", json!([]), Announced::Live),
+        ("/guest_agent/policy", json!("Upgrade"), Announced::Live),
+        ("/guest_agent", Json::Null, Announced::Live),
         ("/guest_users", json!([{"name": "root", "ssh_authorized_keys": ["ssh-rsa A"]}]), Announced::Live),
         ("/power", json!("Stopped"), Announced::Live),
         ("/restart_policy", json!("Never"), Announced::Live),

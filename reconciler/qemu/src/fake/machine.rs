@@ -337,6 +337,12 @@ impl Machine {
         self.agent_port(true);
     }
 
+    /// The guest's agent ends, and is not started again.
+    pub(super) fn remove_agent(&mut self) {
+        self.agent_port(false);
+        self.behaviour.guest_agent = false;
+    }
+
     fn agent_port(&self, open: bool) {
         if self.behaviour.guest_agent && (open || self.booted) {
             self.emit("VSERPORT_CHANGE", json!({"id": "qga-port0", "open": open}));

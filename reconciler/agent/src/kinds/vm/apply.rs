@@ -56,6 +56,13 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
                 None => ctx.ssh_keys.forget(&name),
             }
         }
+        Step::KeepPackage(plan) => {
+            let name = ObjectName::of(vm);
+            match plan {
+                Some(plan) => ctx.guest_packages.keep(&name, (**plan).clone(), machine()?),
+                None => ctx.guest_packages.forget(&name),
+            }
+        }
         Step::RunHook(call) => {
             let name = ObjectName::new(vm.namespace().unwrap_or_default(), vm.name_any());
             ctx.hooks.start(&name, (**call).clone(), machine()?);

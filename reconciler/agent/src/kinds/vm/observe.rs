@@ -29,6 +29,7 @@ use crate::context::Context;
 use crate::disk_use::VmBytes;
 use crate::error::Error;
 use crate::group_turn::GroupTurn;
+use crate::guest_packages::ObservedPackage;
 use crate::hardware::architecture_of;
 use crate::hooks::DueHook;
 use crate::host_shutdown::AtShutdown;
@@ -77,6 +78,7 @@ pub(crate) struct Observed {
     /// The hook that is due or runs.
     pub(crate) hook: Option<DueHook>,
     pub(crate) guest_users: GuestUsers,
+    pub(crate) guest_package: ObservedPackage,
     pub(crate) guest: GuestFacts,
     pub(crate) lease_taken: bool,
     /// The size with which it is started next.
