@@ -42,7 +42,7 @@ use crate::recorder::Recorder;
 use crate::site::SiteTerm;
 use crate::ssh_keys::SshKeys;
 use crate::start_order::StartOrder;
-use crate::usage::{Reconciles, UsageCache};
+use crate::usage::{History, Reconciles, UsageCache};
 use berth_engine::Queue;
 use berth_host::{HostFacts, System};
 
@@ -82,6 +82,8 @@ pub(crate) struct Context {
     pub(crate) overhead: Overhead,
     /// The last reading of the use of this host.
     pub(crate) usage: UsageCache,
+    /// The use of the last hour.
+    pub(crate) history: Mutex<History>,
     pub(crate) reconciles: Reconciles,
     /// Whether the control plane's definitions contain every reported field.
     pub(crate) definitions: Definitions,
@@ -139,6 +141,7 @@ impl Context {
             lease: HostLease::new(client.clone(), config.clone(), site),
             overhead: Overhead::default(),
             usage: UsageCache::default(),
+            history: Mutex::default(),
             reconciles: Reconciles::default(),
             definitions: Definitions::default(),
             is_working: AtomicBool::new(false),

@@ -101,4 +101,4 @@ pub use host_shutdown::{AtShutdown, GuestsLeft, HostShutdown};
 pub use packet_trace::PacketTrace;
 pub use run::run;
 pub use typed_api::TypedApi;
-pub use usage::{DiskUsage, PoolUsage, Usage, UsageServer, VmUsage};
+pub use usage::{DiskUsage, History, HostPoint, PoolUsage, Usage, UsageServer, VmHistory, VmPoint, VmUsage};
