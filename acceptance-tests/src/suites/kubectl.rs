@@ -431,10 +431,6 @@ fn machines(report: &mut Report, platform: &mut Platform) {
         }
         let top = platform.host().on_state("top", &[])?.success()?;
         contains_all(&top, &["HOST", "NAMESPACE", "default", "empty"])?;
-        wait::until("a reading of the last hour", Duration::from_secs(90), || {
-            let history = platform.host().on_state("top", &["--history"])?.success()?;
-            contains_all(&history, &["LAST HOUR", "RESIDENT", "empty"])
-        })?;
         let metrics = http::get(platform.namespace(), METRICS, "/metrics", SOON)?;
         contains_all(
             &metrics,

@@ -109,6 +109,10 @@ fn reported(platform: &Platform) -> Result<()> {
         Ok(())
     })?;
     contains_all(&platform.host().on_state("top", &[])?.success()?, &["USED", NAME])?;
+    // A reading is kept each minute.
+    wait::until("the VM in the last hour", 2 * SOON, || {
+        contains_all(&platform.host().on_state("top", &["--history"])?.success()?, &["LAST HOUR", NAME])
+    })?;
     let metrics = http::get(platform.namespace(), METRICS, "/metrics", SOON)?;
     contains_all(&metrics, &["berth_vm_memory_used_bytes{namespace=\"default\",vm=\"mortal\"}"])
 }
