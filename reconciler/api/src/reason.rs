@@ -125,6 +125,9 @@ reasons! {
     Attaching,
     /// Being detached.
     Detaching,
+    /// Another program has removed the tap of a network interface of a running VM from its host: the guest has no connection by it. The message
+    /// names the interface.
+    TapMissing => "A card that can be plugged is exchanged by itself. Otherwise restart the VM (`restartToken`).",
     /// Being grown.
     Growing,
     /// Being deleted.

@@ -172,6 +172,8 @@ pub(crate) enum Step {
     EndProcess,
     /// Publishes that the guest did not shut down within its grace period, and was powered off.
     ReportPowerOff,
+    /// Publishes that the card of the interface with this name is exchanged, as its tap was removed from the host.
+    ReportLostTap(String),
     RemoveTap(String),
     RemoveInstance,
     /// Removes this host's finalizer.
@@ -283,7 +285,8 @@ impl Reconciler for VmReconciler {
         let stored = stored?;
         let found = status::restarted(stored, status)
             .or_else(|| stop_snapshots::not_taken(stored, status))
-            .or_else(|| status::frozen(stored, status));
+            .or_else(|| status::frozen(stored, status))
+            .or_else(|| status::without_tap(stored, status));
         let warning = found.map(|(reason, note)| (EventType::Warning, reason, note));
         warning.or_else(|| {
             let (reason, note) = status::transition(stored, status)?;

@@ -3,7 +3,7 @@
 mod indexed;
 mod running;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use berth_api::vm::{
@@ -103,6 +103,8 @@ pub(crate) struct Observed {
     pub(crate) bytes: Option<VmBytes>,
     /// Mount points in the guest of volumes that are to be unplugged; without volumes that no guest agent reports on.
     pub(crate) mounts: BTreeMap<String, Vec<String>>,
+    /// Its interfaces with a card in the running machine and without a tap on the host.
+    pub(crate) lost_taps: BTreeSet<String>,
     pub(crate) missing_networks: Vec<String>,
     /// Why one of its interfaces cannot be on its network here, for people.
     pub(crate) refused_network: Option<String>,

@@ -34,7 +34,7 @@ use crate::journal::{Ended, ForwardedAddress, Journal, Owner, Run, Stop, StopRea
 use crate::machine::{MachineState, has_ended};
 use crate::probes::Outcome;
 
-pub(super) use interfaces::changes as interface_changes;
+pub(super) use interfaces::{changes as interface_changes, tap_missing};
 pub(super) use running::IO_ERROR;
 pub(super) use start::{limits_with, too_large};
 

@@ -20,7 +20,7 @@ use self::conditions::{
     write_restore_synced, write_running,
 };
 use self::disks::{disks, disks_of_another_start, is_booted_later};
-pub(super) use self::events::{frozen, restarted, transition};
+pub(super) use self::events::{frozen, restarted, transition, without_tap};
 use self::hardware::{dedicated_cpus, hardware, pci_devices, usb_devices, vgpus};
 use self::interfaces::{write_interfaces_synced, write_security_groups_synced};
 use super::plan::{interface_changes, too_large};

@@ -101,6 +101,7 @@ pub(super) fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed 
         reported_disks: reported_disks(&tables, vm, name),
         bytes: ctx.disk_use.of_vm(&tables, name, vm),
         mounts: BTreeMap::new(),
+        lost_taps: BTreeSet::new(),
         missing_networks,
         refused_network: network::why_not(ctx, &tables, vm),
         missing_groups: missing_groups(&tables, vm, name),
