@@ -2,6 +2,8 @@
 
 #[path = "agent/balloons.rs"]
 mod balloons;
+#[path = "agent/behind.rs"]
+mod behind;
 #[path = "agent/consoles.rs"]
 mod consoles;
 #[path = "agent/copies.rs"]

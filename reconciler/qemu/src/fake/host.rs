@@ -210,6 +210,11 @@ impl FakeHypervisor {
         self.with(instance, |machine| machine.release(disk));
     }
 
+    /// A device is taken out of the machine, without a request of berth.
+    pub fn pull_device(&self, instance: &str, id: &str) {
+        self.with(instance, |machine| machine.pull(id));
+    }
+
     /// The guest opens the tray of a CD-ROM drive.
     pub fn guest_ejects(&self, instance: &str, slot: u8) {
         self.with(instance, |machine| cdroms::guest_ejects(machine, &CdromSpec::id(slot)));

@@ -386,6 +386,13 @@ impl Machine {
         }
     }
 
+    /// Takes a device out, as a request at another monitor does.
+    pub(super) fn pull(&mut self, id: &str) {
+        if self.devices.remove(id).is_some() {
+            self.emit("DEVICE_DELETED", json!({"device": id, "path": format!("/machine/peripheral/{id}")}));
+        }
+    }
+
     pub(super) fn disks(&self) -> impl Iterator<Item = (&String, &Disk)> {
         self.devices.iter().filter_map(|(id, d)| Some((id, d.disk.as_ref()?)))
     }
