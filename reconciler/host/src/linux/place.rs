@@ -15,14 +15,13 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use berth_qemu::process::list_qemu;
 use serde::{Deserialize, Serialize};
 
 use super::files;
 use crate::SystemError;
 
 const FILE: &str = "place.json";
-/// The start of the name of QEMU's programs.
-const QEMU: &str = "qemu-system-";
 
 /// A directory, by its path and by its identity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,22 +117,11 @@ fn judge(
 /// Returns the QEMU processes with a path below this directory in their arguments.
 fn machines_of(directory: &Path) -> io::Result<Vec<i32>> {
     let below = format!("{}/", directory.display());
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let entry = entry?;
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
-            continue;
-        };
-        // It may have ended meanwhile.
-        let Ok(arguments) = fs::read(entry.path().join("cmdline")) else { continue };
-        let text = String::from_utf8_lossy(&arguments);
-        let program = text.split('\0').next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
-        if program.starts_with(QEMU) && text.contains(&below) {
-            found.push(pid);
-        }
-    }
-    found.sort_unstable();
-    Ok(found)
+    let found = list_qemu().map_err(io::Error::other)?;
+    let ours = found.into_iter().filter(|qemu| qemu.argv.iter().any(|argument| argument.contains(&below)));
+    let mut running: Vec<i32> = ours.map(|qemu| qemu.identity.pid).collect();
+    running.sort_unstable();
+    Ok(running)
 }
 
 #[cfg(test)]
