@@ -212,7 +212,7 @@ pub struct VMStorage {
     /// The space that the files of its disks take, without the images and the snapshots that they are based on.
     #[schemars(length(max = 32))]
     pub disks: String,
-    /// The space that the files of the snapshots of its disks take.
+    /// The space that the files of the snapshots of its disks take, with the memory that they keep.
     #[schemars(length(max = 32))]
     pub snapshots: String,
     /// The space that its other files take: the memory of a suspended guest, firmware variables, the TPM, logs and bootstrap data.
