@@ -61,6 +61,9 @@ fn cases(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Result
         killed(platform)
     });
     report.case("a QEMU that is stopped by a signal is seen, and goes on as the same", || stopped(platform));
+    report.case("a tap that another program removes is made again, with a new card of the same QEMU", || {
+        untapped(platform)
+    });
     report.case(
         "a guest that ignores the power button is powered off after its grace period, with an event",
         || deaf(platform, &address),
@@ -174,6 +177,26 @@ fn stopped(platform: &Platform) -> Result<()> {
     let vm = kubectl.condition(VM, "Ready=True", Some("Running"), SOON)?;
     ensure!(platform.qemu()? == pid && vm["status"]["restarts"] == 2, "{:#}", vm["status"]);
     Ok(())
+}
+
+fn untapped(platform: &Platform) -> Result<()> {
+    let kubectl = platform.kubectl();
+    let vm = kubectl.object("vm", NAME)?;
+    let instance = vm["status"]["instanceID"].as_str().context("no instance")?;
+    let tap = format!("btt{}n0", instance.get(2..10).context("an identity that is too short")?);
+    let pid = platform.qemu()?;
+    platform.namespace().ip(&["link", "del", &tap])?;
+    // The host looks at its links when a Network is made, and otherwise every five minutes.
+    let network = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Network", "metadata": {"name": "look"},
+        "spec": {"cidr": "10.98.0.0/24"}});
+    kubectl.apply(&network.to_string())?;
+    wait::until("another tap", VM_START, || platform.namespace().ip(&["link", "show", &tap]))?;
+    kubectl.condition(VM, "Ready=True", Some("Running"), SOON)?;
+    ensure!(platform.qemu()? == pid, "another process");
+    kubectl.ok(&["delete", "network/look", "--timeout=60s"])?;
+    wait::until("the event", SOON, || {
+        contains_all(&kubectl.ok(&["get", "events", "-o", "yaml"])?, &["TapMissing"])
+    })
 }
 
 fn deaf(platform: &Platform, address: &str) -> Result<()> {
