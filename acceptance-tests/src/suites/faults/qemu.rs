@@ -57,13 +57,14 @@ fn cases(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Result
         reserve(platform, &Value::Null)?;
         ballooned
     });
+    // The guest boots again after that, and configures its card.
+    report.case("a tap that another program removes is made again, with a new card of the same QEMU", || {
+        untapped(platform)
+    });
     report.case("a QEMU that is killed is started again, and the second time after a delay", || {
         killed(platform)
     });
     report.case("a QEMU that is stopped by a signal is seen, and goes on as the same", || stopped(platform));
-    report.case("a tap that another program removes is made again, with a new card of the same QEMU", || {
-        untapped(platform)
-    });
     report.case(
         "a guest that ignores the power button is powered off after its grace period, with an event",
         || deaf(platform, &address),
@@ -187,9 +188,7 @@ fn untapped(platform: &Platform) -> Result<()> {
     let pid = platform.qemu()?;
     platform.namespace().ip(&["link", "del", &tap])?;
     // The host looks at its links when a Network is made, and otherwise every five minutes.
-    let network = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Network", "metadata": {"name": "look"},
-        "spec": {"cidr": "10.98.0.0/24"}});
-    kubectl.apply(&network.to_string())?;
+    kubectl.apply(&manifests::all(&[manifests::network("look", "10.98.0.0/24")]))?;
     wait::until("another tap", VM_START, || platform.namespace().ip(&["link", "show", &tap]))?;
     kubectl.condition(VM, "Ready=True", Some("Running"), SOON)?;
     ensure!(platform.qemu()? == pid, "another process");
