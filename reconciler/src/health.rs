@@ -68,7 +68,7 @@ pub(crate) async fn serve(listener: TcpListener, answer: Arc<Answer>) {
             Ok((stream, _)) => {
                 let answer = answer.clone();
                 tokio::spawn(async move {
-                    connection(stream, &*answer).await;
+                    connection(stream, answer.as_ref()).await;
                     drop(place);
                 });
             }

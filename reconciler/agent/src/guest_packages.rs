@@ -203,7 +203,7 @@ impl GuestPackages {
                 let seen = guest.agent_starts();
                 let latest = match wanted.policy {
                     PackagePolicy::Keep => return,
-                    PackagePolicy::Upgrade => upgrade(&guest, &mut upgraded, &*clock).await,
+                    PackagePolicy::Upgrade => upgrade(&guest, &mut upgraded, clock.as_ref()).await,
                     PackagePolicy::Remove => remove(&guest, clock.now()).await,
                 };
                 let before = lock(&report).replace(latest.clone());

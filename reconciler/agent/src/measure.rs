@@ -5,8 +5,8 @@
 //!   QEMU (block statistics) ─┴▶ Usage ─▶ cached for a moment ─▶ server (HTTP), console (a ticket's holder)
 //! ```
 //!
-//! *Guarantees:* it is read for a request, and every minute for the history, at most once in [`FRESH`], a few VMs at a time. A QEMU that does not answer
-//! delays neither its driver's other requests nor the rest by more than two seconds. Nothing of it is written to the control
+//! *Guarantees:* it is read for a request, and every minute for the history, at most once in [`FRESH`], a few VMs at a time. A QEMU that
+//! does not answer delays neither its driver's other requests nor the rest by more than two seconds. Nothing of it is written to the control
 //! plane.
 
 mod past;

@@ -57,7 +57,7 @@ fn cases(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Result
         reserve(platform, &Value::Null)?;
         ballooned
     });
-    // The guest boots again after that, and configures its card.
+    // In the next case the guest boots again, and configures its card.
     report.case("a tap that another program removes is made again, with a new card of the same QEMU", || {
         untapped(platform)
     });
