@@ -39,6 +39,9 @@ resource "berth_vm" "guest" {
     # kubectl create secret generic login --from-literal=password=…
     password_secret = var.password_secret
   }]
+
+  # After each start, and every day, the guest's package manager upgrades the agent.
+  guest_agent = { policy = "Upgrade" }
 }
 
 output "address" {
