@@ -5,6 +5,7 @@ pub(crate) mod architecture;
 mod bootstrap;
 pub(crate) mod devices;
 mod disks;
+mod guest;
 mod hardware;
 mod interfaces;
 mod network_config;
@@ -30,7 +31,7 @@ use crate::{
     kind::{KindInfo, ResourceKind, SideObject},
     private::Private,
     readiness::{self, Outcome, Readiness},
-    references::{CLASS, DISK, GROUP, HOST, IMAGE, Named, PUBLIC_IP, Reference, SECRET, VM_GROUP},
+    references::{CLASS, DISK, GROUP, HOST, IMAGE, Named, PUBLIC_IP, Reference, VM_GROUP},
 };
 
 /// A virtual machine.
@@ -49,15 +50,6 @@ fn cdroms() -> Field {
         Field::spec("guest_can_eject", Shape::Bool).default(true),
     ];
     Field::spec("cdroms", Shape::Keyed(fields)).effect(Effect::PowerCycle)
-}
-
-fn guest_users() -> Field {
-    let fields = vec![
-        Field::spec("name", Shape::Text(Form::UserName)).required(),
-        Field::spec("ssh_authorized_keys", Shape::TextList(Form::SshKey)),
-        Field::spec("ssh_authorized_keys_secret", Shape::Text(Form::DottedName)).refers(SECRET),
-    ];
-    Field::spec("guest_users", Shape::Keyed(fields))
 }
 
 fn placement_field() -> Field {
@@ -221,7 +213,8 @@ impl ResourceKind for Vm {
             interfaces::network_interfaces(),
             placement_field(),
             bootstrap::field(),
-            guest_users(),
+            guest::users(),
+            guest::agent(),
             Field::spec("power", Shape::Text(Form::Any)).default("Running"),
             Field::spec("restart_policy", Shape::Text(Form::Any)).default("OnFailure"),
             probes::probe("readiness_probe"),
@@ -276,6 +269,7 @@ impl ResourceKind for Vm {
         found.extend(devices::check_shares(config));
         found.extend(interfaces::check_interfaces(config));
         found.extend(bootstrap::check(config.get("bootstrap")));
+        found.extend(guest::check(config));
         found.extend(restart::check(config.get("restart_token")));
         found.extend(annotations::check(config));
         found.extend(placement::check(config));

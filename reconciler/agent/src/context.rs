@@ -24,6 +24,7 @@ use crate::definitions::Definitions;
 use crate::disk_keys::DiskKeys;
 use crate::disk_use::DiskUse;
 use crate::error::Error;
+use crate::guest_packages::GuestPackages;
 use crate::held_statuses::{HeldStatuses, LastReport};
 use crate::hooks::HookCalls;
 use crate::huge_pages;
@@ -42,7 +43,7 @@ use crate::recorder::Recorder;
 use crate::site::SiteTerm;
 use crate::ssh_keys::SshKeys;
 use crate::start_order::StartOrder;
-use crate::usage::{Reconciles, UsageCache};
+use crate::usage::{History, Reconciles, UsageCache};
 use berth_engine::Queue;
 use berth_host::{HostFacts, System};
 
@@ -69,6 +70,7 @@ pub(crate) struct Context {
     pub(crate) probes: Probes,
     pub(crate) hooks: HookCalls,
     pub(crate) ssh_keys: SshKeys,
+    pub(crate) guest_packages: GuestPackages,
     /// Which VMs are started first after a boot of the host.
     pub(crate) start_order: StartOrder,
     pub(crate) recorder: Recorder,
@@ -82,6 +84,8 @@ pub(crate) struct Context {
     pub(crate) overhead: Overhead,
     /// The last reading of the use of this host.
     pub(crate) usage: UsageCache,
+    /// The use of the last hour.
+    pub(crate) history: Mutex<History>,
     pub(crate) reconciles: Reconciles,
     /// Whether the control plane's definitions contain every reported field.
     pub(crate) definitions: Definitions,
@@ -131,6 +135,7 @@ impl Context {
             probes: Probes::new(system.clone(), queue.clone()),
             hooks: HookCalls::new(system.clone(), queue.clone()),
             ssh_keys: SshKeys::new(queue.clone()),
+            guest_packages: GuestPackages::new(queue.clone(), config.clock.clone()),
             start_order: StartOrder::default(),
             recorder,
             held_statuses: HeldStatuses::default(),
@@ -139,6 +144,7 @@ impl Context {
             lease: HostLease::new(client.clone(), config.clone(), site),
             overhead: Overhead::default(),
             usage: UsageCache::default(),
+            history: Mutex::default(),
             reconciles: Reconciles::default(),
             definitions: Definitions::default(),
             is_working: AtomicBool::new(false),

@@ -10,7 +10,7 @@ mod ports;
 mod probes;
 mod senders;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -79,6 +79,8 @@ pub(crate) struct Applied {
     pub(crate) refused_networks: BTreeMap<String, String>,
     /// Bridged networks of VMs here that have no connection, and why.
     pub(crate) disconnected: Vec<String>,
+    /// The taps that were there at the last look, and those made since. None before the first look.
+    pub(crate) taps: Option<BTreeSet<String>>,
     /// When everything was last applied again.
     pub(crate) ensured_at: Option<Instant>,
 }
@@ -109,6 +111,18 @@ impl Networks {
 
     pub(crate) fn applied(&self) -> MutexGuard<'_, Applied> {
         self.applied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records a tap that was made.
+    pub(crate) fn tap_made(&self, tap: &str) {
+        if let Some(taps) = &mut self.applied().taps {
+            taps.insert(tap.to_owned());
+        }
+    }
+
+    /// Whether a tap was not seen at the last look. One that was made meanwhile may be there.
+    pub(crate) fn may_miss(&self, tap: &str) -> bool {
+        self.applied().taps.as_ref().is_none_or(|taps| !taps.contains(tap))
     }
 
     /// Returns why this public address cannot be forwarded to its VM.
@@ -256,6 +270,11 @@ pub(crate) fn tap_prefix(instance: &str) -> String {
 /// Returns the name of the tap of the network interface in this slot of an instance.
 pub(crate) fn tap_of(instance: &str, slot: u8) -> String {
     format!("{}{slot}", tap_prefix(instance))
+}
+
+/// Returns the id of the network card in this slot.
+pub(crate) fn card_of(slot: u8) -> String {
+    format!("nic{slot}")
 }
 
 /// Returns the hostname given to the guest.

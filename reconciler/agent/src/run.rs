@@ -67,6 +67,7 @@ pub async fn run(
         () = follow_leases(&ctx) => Ok(()),
         () = console::serve(&ctx) => Ok(()),
         () = measure::serve(&ctx) => Ok(()),
+        () = Box::pin(measure::remember(&ctx)) => Ok(()),
         () = stop_guests::run(&ctx) => Ok(()),
         () = Box::pin(balloons::run(&ctx)) => Ok(()),
         () = heartbeat::run(&ctx) => Ok(()),

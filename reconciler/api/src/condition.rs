@@ -39,8 +39,10 @@ pub enum ConditionType {
     ClassSynced,
     /// A running VM has the network interfaces its spec declares.
     InterfacesSynced,
-    /// The declared users of a running guest have the declared SSH keys. Present only while some are declared.
+    /// The declared users of a running guest have the declared SSH keys and passwords. Present only while some are declared.
     GuestUsersSynced,
+    /// The package of a running guest's agent is as its policy declares. Present only with a policy.
+    GuestAgentSynced,
     /// The SecurityGroups that a VM's interfaces name exist. Present only while they do not.
     SecurityGroupsSynced,
     /// The disks of a VM have the data that its `restore` declares. Present only while they have not.
@@ -97,6 +99,7 @@ impl ConditionType {
             Self::ClassSynced => "ClassSynced",
             Self::InterfacesSynced => "InterfacesSynced",
             Self::GuestUsersSynced => "GuestUsersSynced",
+            Self::GuestAgentSynced => "GuestAgentSynced",
             Self::SecurityGroupsSynced => "SecurityGroupsSynced",
             Self::RestoreSynced => "RestoreSynced",
             Self::EncryptionSynced => "EncryptionSynced",

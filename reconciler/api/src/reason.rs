@@ -125,6 +125,9 @@ reasons! {
     Attaching,
     /// Being detached.
     Detaching,
+    /// Another program has removed the tap of a network interface of a running VM from its host: the guest has no connection by it. The message
+    /// names the interface.
+    TapMissing => "A card that can be plugged is exchanged by itself. Otherwise restart the VM (`restartToken`).",
     /// Being grown.
     Growing,
     /// Being deleted.
@@ -158,8 +161,12 @@ reasons! {
     GuestNotSeen => "Look at the guest with `berth logs` and `berth console`. Without DHCP and without qemu-guest-agent it is never seen.",
     /// No guest agent has answered, so the keys of the guest's users are not known.
     NoGuestAgent => "Install and start qemu-guest-agent in the guest.",
-    /// The guest agent did not read or set the keys of a user; the message has the cause.
-    GuestAgentRefused => "Use qemu-guest-agent 5.2 or later, and allow `guest-ssh-…` in its configuration.",
+    /// The guest agent did not do what the VM declares, such as setting the keys of a user; the message has the cause.
+    GuestAgentRefused => "Use qemu-guest-agent 5.2 or later, and allow the command in its configuration: `guest-ssh-…`, `guest-set-user-password` or `guest-exec`.",
+    /// The package of the guest agent is about to be upgraded or removed.
+    GuestPackagePending,
+    /// The package manager in the guest did not upgrade or remove the guest agent; the message has the cause.
+    GuestPackageFailed => "Correct the cause in the guest. It is tried again every ten minutes.",
     /// The guest has no user with this name.
     NoSuchGuestUser => "Create the user in the guest, or correct `guestUsers`.",
     /// The host's Lease is stale: the state of its objects is unknown.

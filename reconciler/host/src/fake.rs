@@ -363,6 +363,11 @@ impl FakeSystem {
         self.firewall_removed.notify_one();
     }
 
+    /// Another program removes a tap, also from below a machine.
+    pub fn lose_tap(&self, name: &str) {
+        self.state().taps.remove(name);
+    }
+
     /// From now on a machine with an interface that nothing filters is a violation.
     pub fn expect_filters(&self) {
         self.state().filters_expected = true;

@@ -175,7 +175,8 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// snapshots below them are not part of it, and volumes in pools that are away are left out.
     async fn used_bytes(&self) -> Result<BTreeMap<String, u64>>;
 
-    /// Returns the bytes that the files of snapshots take, by the identity of the snapshot; without those in pools that are away.
+    /// Returns the bytes that the files of snapshots take, with the memory that they keep, by the identity of the snapshot; without the files in
+    /// pools that are away.
     async fn snapshot_bytes(&self) -> Result<BTreeMap<String, u64>>;
 
     /// Lists the trash of all pools.

@@ -15,7 +15,7 @@ pub(super) fn vm() -> Json {
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A"], "hostname": "web", "user_data": "x", "domain": "example.net",
             "network_config": "version: 1\n", "meta_data": "role: web\n", "user": "admin", "password_hash": "$6$a$b",
             "password_expires": true, "guest_agent": "Skip", "sysprep_unattend": "<a/>", "ssh_authorized_keys_secret": "keys"},
-        "guest_users": [{"name": "debian", "ssh_authorized_keys": ["ssh-rsa A"], "ssh_authorized_keys_secret": "keys"}],
+        "guest_users": [{"name": "debian", "ssh_authorized_keys": ["ssh-rsa A"], "ssh_authorized_keys_secret": "keys", "password_secret": "passwords"}],
         "power": "Running", "restart_policy": "Always", "stop": {"mode": "Graceful", "grace_period_seconds": 60},
         "hooks": {"post_start": hook(), "pre_stop": pre_stop()},
         "readiness_probe": probe(), "liveness_probe": probe(),
@@ -24,6 +24,7 @@ pub(super) fn vm() -> Json {
     });
     // One macro has no room for all of it.
     vm["numa_nodes"] = json!(1);
+    vm["guest_agent"] = json!({"policy": "Keep"});
     vm["machine_type"] = json!("pc-q35-7.2");
     vm["architecture"] = json!("x86_64");
     vm["resolution"] = Json::Null;
@@ -283,7 +284,10 @@ pub(super) fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/bootstrap/meta_data", json!("role: db\n"), Announced::Refused),
         ("/guest_users/0/ssh_authorized_keys", json!(["ssh-rsa B"]), Announced::Live),
         ("/guest_users/0/ssh_authorized_keys_secret", json!("other"), Announced::Live),
+        ("/guest_users/0/password_secret", json!("other"), Announced::Live),
         ("/guest_users", json!([]), Announced::Live),
+        ("/guest_agent/policy", json!("Upgrade"), Announced::Live),
+        ("/guest_agent", Json::Null, Announced::Live),
         ("/guest_users", json!([{"name": "root", "ssh_authorized_keys": ["ssh-rsa A"]}]), Announced::Live),
         ("/power", json!("Stopped"), Announced::Live),
         ("/restart_policy", json!("Never"), Announced::Live),

@@ -226,7 +226,7 @@ impl Machine {
     }
 
     /// Whether the guest has its agent's port open. True if the monitor does not answer: that is no reason not to ask.
-    pub(super) async fn guest_listens(&self) -> bool {
+    pub(crate) async fn guest_listens(&self) -> bool {
         self.ask(Command::GuestListens).await.unwrap_or(true)
     }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    Acceleration, DiskBus, DscpClass, GuestUserStatus, InterfaceConfig, InterfaceLimits,
+    Acceleration, DiskBus, DscpClass, GuestAgentStatus, GuestUserStatus, InterfaceConfig, InterfaceLimits,
     MOST_LISTED_SNAPSHOTS, ObservedAddresses, PinnedClass, SnapshotOfVM, StopSnapshot, VMOperation,
     VMRestored,
 };
@@ -31,9 +31,9 @@ pub struct VMStatus {
     /// The generation that these conditions describe; -1 before the first report.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
-    /// `Ready`, `Reconciling`, `Stalled`, `Scheduled`, `Running`, `GuestReady`, `ClassSynced`, `InterfacesSynced`,
-    /// `GuestUsersSynced` (only with `guestUsers`), `PlacementSynced`, `RestoreSynced` and `SecurityGroupsSynced` (only while they are
-    /// `False`), `GuestFrozen` (only while it is `True`), `Movable` (only while it is to move to another host).
+    /// `Ready`, `Reconciling`, `Stalled`, `Scheduled`, `Running`, `GuestReady`, `ClassSynced`, `InterfacesSynced`, `GuestUsersSynced` (only
+    /// with `guestUsers`), `GuestAgentSynced` (only with `guestAgent`), `PlacementSynced`, `RestoreSynced` and `SecurityGroupsSynced` (only
+    /// while they are `False`), `GuestFrozen` (only while it is `True`), `Movable` (only while it is to move to another host).
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
@@ -148,11 +148,14 @@ pub struct VMStatus {
     /// Facts that the guest reports about itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestStatus>,
-    /// The users of the guest whose SSH keys are declared, and those whose keys of berth are still to be removed.
+    /// The users of the guest whose SSH keys or passwords are declared, and those whose keys of berth are still to be removed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 32))]
     pub guest_users: Vec<GuestUserStatus>,
+    /// The package of its guest agent. Absent without a policy for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_agent: Option<Box<GuestAgentStatus>>,
     /// The QEMU process, while there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessStatus>,
@@ -209,7 +212,7 @@ pub struct VMStorage {
     /// The space that the files of its disks take, without the images and the snapshots that they are based on.
     #[schemars(length(max = 32))]
     pub disks: String,
-    /// The space that the files of the snapshots of its disks take.
+    /// The space that the files of the snapshots of its disks take, with the memory that they keep.
     #[schemars(length(max = 32))]
     pub snapshots: String,
     /// The space that its other files take: the memory of a suspended guest, firmware variables, the TPM, logs and bootstrap data.

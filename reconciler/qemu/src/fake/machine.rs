@@ -361,6 +361,12 @@ impl Machine {
         self.agent_port(true);
     }
 
+    /// The guest's agent ends, and is not started again.
+    pub(super) fn remove_agent(&mut self) {
+        self.agent_port(false);
+        self.behaviour.guest_agent = false;
+    }
+
     fn agent_port(&self, open: bool) {
         if self.behaviour.guest_agent && (open || self.booted) {
             self.emit("VSERPORT_CHANGE", json!({"id": "qga-port0", "open": open}));
@@ -400,6 +406,13 @@ impl Machine {
     pub(super) fn release(&mut self, id: &str) {
         if self.devices.get(id).is_some_and(|d| d.unplugging) {
             self.devices.remove(id);
+            self.emit("DEVICE_DELETED", json!({"device": id, "path": format!("/machine/peripheral/{id}")}));
+        }
+    }
+
+    /// Takes a device out, as a request at another monitor does.
+    pub(super) fn pull(&mut self, id: &str) {
+        if self.devices.remove(id).is_some() {
             self.emit("DEVICE_DELETED", json!({"device": id, "path": format!("/machine/peripheral/{id}")}));
         }
     }

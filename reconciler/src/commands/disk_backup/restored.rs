@@ -320,7 +320,9 @@ fn needed(spec: &Value, sources: &[Source]) -> Vec<String> {
         found.extend(text(spec, pointer).map(|name| ("Secret", name)));
     }
     for user in list(spec, "guestUsers") {
-        found.extend(text(user, "/sshAuthorizedKeysSecret").map(|name| ("Secret", name)));
+        for pointer in ["/sshAuthorizedKeysSecret", "/passwordSecret"] {
+            found.extend(text(user, pointer).map(|name| ("Secret", name)));
+        }
     }
     for disk in sources.iter().map(|source| &source.declaration.disk_spec) {
         found.extend(text(disk, "/encryption/keyClass").map(|name| ("KeyClass", name)));

@@ -292,7 +292,12 @@ impl Volumes for LinuxSystem {
     }
 
     async fn snapshot_bytes(&self) -> Result<BTreeMap<String, u64>> {
-        self.on_all_pools(LinuxVolumes::snapshot_bytes).await
+        let mut used = self.on_all_pools(LinuxVolumes::snapshot_bytes).await?;
+        for (id, memory) in self.machines.kept_state_bytes().await? {
+            let of_snapshot = used.entry(id).or_default();
+            *of_snapshot = of_snapshot.saturating_add(memory);
+        }
+        Ok(used)
     }
 
     async fn trash(&self) -> Result<Vec<TrashedVolume>> {
