@@ -344,8 +344,8 @@ reasons! {
     BridgeUnavailable => "Correct that on the host: guests that run there are connected again within minutes.",
     /// Guests run in the systemd unit of the host's agent: when it is stopped or restarted, systemd can end them. The message names them.
     SharedUnit => "Run `berth service install` on the host, and restart its agent: guests leave the unit at their next power cycle.",
-    /// A firewall that is not berth's drops forwarded packets.
-    ForeignFirewall => "Allow forwarding in that firewall: `berth doctor` on the host tells how.",
+    /// A firewall that is not berth's drops packets of guests: forwarded ones, or those by which they ask the host for addresses and names.
+    ForeignFirewall => "Accept them in that firewall: the message has the chain and the commands, as has `berth doctor` on the host.",
     /// The host takes no new VMs.
     Cordoned => "When it may take VMs again: `berth host uncordon HOST`.",
     /// The control plane's definitions are older than the host's agent.

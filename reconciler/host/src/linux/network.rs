@@ -34,7 +34,7 @@ mod wireguard;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -53,7 +53,7 @@ use answers::Changes;
 pub(super) use dnsmasq::DNSMASQ;
 pub(super) use firewall::NFT;
 use firewall::Rules;
-use foreign::Needed;
+use foreign::{Guests, Needed};
 use lost::Removals;
 use netlink::{Link, LinkKind, Netlink};
 use public::PublicAddresses;
@@ -420,8 +420,31 @@ impl LinuxNetworks {
                 return Ok(Forwarding { ok: false, message: message.to_owned() });
             }
         }
-        let needed = needed_of(&Netlink::open()?.links().await?);
-        foreign::forwarding(Needed { ipv6: self.leads_ipv6.load(Ordering::Relaxed), ..needed }).await
+        let netlink = Netlink::open()?;
+        let links = netlink.links().await?;
+        let guests = self.guests_of(&netlink, &links).await?;
+        let needed = Needed { ipv6: self.leads_ipv6.load(Ordering::Relaxed), ..needed_of(&links) };
+        foreign::forwarding(needed, &guests).await
+    }
+
+    /// Lists the bridges of private networks, whose guests ask this host for addresses and names.
+    async fn guests_of(&self, netlink: &Netlink, links: &[Link]) -> Result<Guests> {
+        let with = |indices: BTreeSet<u32>| {
+            let bridges = links.iter().filter(move |link| indices.contains(&link.index));
+            let ours = bridges.filter(|link| check_link("bridge", &link.name, BRIDGE_PREFIX).is_ok());
+            ours.map(|link| link.name.clone()).collect::<Vec<_>>()
+        };
+        let ipv6 = netlink.all_ipv6_networks().await?.into_iter();
+        let ipv6 = ipv6.filter(|(_, of)| !of.addr().is_unicast_link_local());
+        let ipv4 = netlink.all_addresses().await?.into_iter().map(|(index, _)| index);
+        let (ipv4, ipv6) = (with(ipv4.collect()), with(ipv6.map(|(index, _)| index).collect()));
+        let folders: BTreeMap<String, PathBuf> =
+            ipv4.iter().chain(&ipv6).map(|bridge| (bridge.clone(), self.layout.network(bridge))).collect();
+        let is_serving =
+            |(bridge, folder): (String, PathBuf)| dnsmasq::answers_names(&folder).then_some(bridge);
+        let names: BTreeSet<String> =
+            blocking(move || folders.into_iter().filter_map(is_serving).collect()).await;
+        Ok(Guests { ipv4, ipv6, names })
     }
 
     pub(super) async fn trace(&self, request: &TraceRequest) -> Result<Trace> {
@@ -462,9 +485,12 @@ async fn check_range(netlink: &Netlink, network: &NetworkConfig) -> Result<()> {
     Err(netlink::network("make", &network.bridge, detail))
 }
 
-/// Returns what drops guests' packets of IPv4 on this machine, and how to remove it.
+/// Returns what drops guests' packets of IPv4 on this machine, and how to remove it. Those to the host count also before it has a
+/// network.
 pub(super) async fn foreign_forwarding() -> Result<Option<String>> {
-    let found = foreign::forwarding(needed_of(&Netlink::open()?.links().await?)).await?;
+    let any = format!("{BRIDGE_PREFIX}00000000");
+    let guests = Guests { ipv4: vec![any.clone()], ipv6: Vec::new(), names: BTreeSet::from([any]) };
+    let found = foreign::forwarding(needed_of(&Netlink::open()?.links().await?), &guests).await?;
     Ok((!found.ok).then_some(found.message))
 }
 

@@ -142,6 +142,12 @@ pub(super) async fn remove(folder: &Path) -> Result<()> {
     .await
 }
 
+/// Whether guests ask the host for names: by its DHCP server, or by a name server of its own.
+pub(super) fn answers_names(folder: &Path) -> bool {
+    let conf = read(&Files::within(folder).conf).unwrap_or_default();
+    names::is_there(folder) || !conf.lines().any(|line| line == "port=0")
+}
+
 pub(super) fn leases_taken(folder: &Path) -> Result<Vec<LeaseTaken>> {
     let files = Files::within(folder);
     Ok(config::parse_leases(&read(&files.leases)?, &read(&files.hosts)?))

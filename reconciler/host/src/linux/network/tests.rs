@@ -8,6 +8,7 @@ mod dns;
 mod echo;
 mod exceptions;
 mod filters;
+mod foreign_input;
 mod guest;
 mod host;
 mod hosts;

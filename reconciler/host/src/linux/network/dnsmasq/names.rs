@@ -78,6 +78,11 @@ fn prepare(files: &Files, conf: &str, records: &str) -> Result<bool> {
     Ok(true)
 }
 
+/// Whether the network has a name server of its own.
+pub(super) fn is_there(folder: &Path) -> bool {
+    Files::within(folder).conf.exists()
+}
+
 /// Terminates the name server, if there is one, and removes its files.
 pub(super) async fn remove(folder: &Path) -> Result<()> {
     let files = Files::within(folder);
