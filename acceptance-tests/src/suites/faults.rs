@@ -1,7 +1,9 @@
-//! Faults of a machine that no user causes: a full disk, a clock that jumps, a QEMU that dies or stands still.
+//! Faults of a machine that no user causes: a full disk, a clock that jumps, a QEMU that dies or stands still, a firewall of another
+//! program, a DHCP server that dies.
 
 pub mod clocks;
 pub mod full_disk;
+pub mod networks;
 pub mod qemu;
 
 use anyhow::Result;
@@ -18,5 +20,6 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let within = |folder: &str| Parts { logs: parts.logs.join(folder), ..parts.clone() };
     full_disk::run(report, &within("full-disk"), &guest)?;
     qemu::run(report, &within("qemu"), &guest)?;
+    networks::run(report, &within("networks"), &guest)?;
     clocks::run(report, &within("clocks"), &guest, &library)
 }

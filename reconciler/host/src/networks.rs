@@ -78,6 +78,10 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
     /// removal since its first call.
     async fn firewall_removed(&self) -> Result<()>;
 
+    /// Waits until the DHCP or DNS server of a private network has ended by itself, and returns its bridge. The network is watched again
+    /// once it is ensured. One caller at a time; a dropped call misses no end.
+    async fn network_server_ended(&self) -> Result<String>;
+
     /// Lists the DHCP leases that guests of this network have taken.
     async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>>;
 

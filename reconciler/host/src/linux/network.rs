@@ -51,6 +51,7 @@ use crate::{
 use announce::Announcer;
 use answers::Changes;
 pub(super) use dnsmasq::DNSMASQ;
+use dnsmasq::Servers;
 pub(super) use firewall::NFT;
 use firewall::Rules;
 use foreign::{Guests, Needed};
@@ -89,6 +90,7 @@ pub(super) struct LinuxNetworks {
     /// Whether the kernel had VLANs when it was asked.
     vlans: OnceCell<bool>,
     wireguard: Wireguard,
+    servers: Servers,
 }
 
 impl LinuxNetworks {
@@ -107,6 +109,7 @@ impl LinuxNetworks {
             may_observe: AtomicBool::new(true),
             vlans: OnceCell::new(),
             wireguard,
+            servers: Servers::default(),
         }
     }
 
@@ -132,7 +135,7 @@ impl LinuxNetworks {
         if bridge.mtu != u32::from(network.mtu) {
             netlink.set_mtu(&bridge, network.mtu.into()).await?;
         }
-        dnsmasq::ensure(&self.layout.network(&network.bridge), network).await
+        self.servers.ensure(&self.layout.network(&network.bridge), network).await
     }
 
     pub(super) async fn ensure_bridged(&self, network: &BridgedNetwork) -> Result<()> {
@@ -201,7 +204,7 @@ impl LinuxNetworks {
     pub(super) async fn remove(&self, bridge: &str) -> Result<()> {
         check_link("bridge", bridge, BRIDGE_PREFIX)?;
         let folder = self.layout.network(bridge);
-        dnsmasq::remove(&folder).await?;
+        self.servers.remove(&folder, bridge).await?;
         let netlink = Netlink::open()?;
         tunnel::remove(&netlink, bridge).await?;
         bridged::remove(&netlink, bridge).await?;
@@ -394,6 +397,11 @@ impl LinuxNetworks {
                 return Ok(());
             }
         }
+    }
+
+    /// Returns the bridge of a network whose DHCP or DNS server has ended by itself.
+    pub(super) async fn network_server_ended(&self) -> Result<String> {
+        self.servers.ended().await
     }
 
     pub(super) async fn uplink(&self, choice: &UplinkChoice) -> Result<Uplink> {

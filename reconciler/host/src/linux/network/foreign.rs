@@ -447,10 +447,14 @@ mod tests {
     }
 
     #[test]
-    fn the_forwarding_of_ufw_and_firewalld_is_opened_with_their_own_commands() {
+    fn the_forwarding_of_each_firewall_program_is_opened_with_its_own_commands() {
         let ufw: Value = serde_json::from_str(include_str!("foreign/ufw.json")).expect("a listing");
         let found = judge(&ufw, ALONE).message;
         assert!(found.contains("(ufw route allow in on bth-+; ufw route allow out on bth-+)"), "{found}");
+        let mut dockers = docker();
+        dockers.push(json!({"chain": {"family": "ip", "table": "filter", "name": "DOCKER-USER"}}));
+        let found = judge(&json!({"nftables": dockers}), ALONE).message;
+        assert!(found.contains("(iptables -I DOCKER-USER -i bth-+ -j ACCEPT; iptables"), "{found}");
         let chain = json!({"chain": {"family": "inet", "table": "firewalld", "name": "filter_FORWARD", "hook": "forward", "policy": "drop"}});
         let found = judge(&json!({"nftables": [chain]}), ALONE).message;
         assert!(found.contains("firewall-cmd --permanent --zone=trusted --add-interface=bth-+"), "{found}");

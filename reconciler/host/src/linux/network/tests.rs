@@ -21,6 +21,7 @@ mod options;
 mod over_interface;
 mod public_ipv6;
 mod senders;
+mod servers;
 mod snooping;
 mod spoofing;
 mod trace;

@@ -83,6 +83,12 @@ pub(super) fn is_there(folder: &Path) -> bool {
     Files::within(folder).conf.exists()
 }
 
+/// Returns the name server of a network, if it runs.
+pub(super) fn find(folder: &Path) -> Result<Option<Daemon>> {
+    let files = Files::within(folder);
+    Daemon::find(&files.conf, &files.pid)
+}
+
 /// Terminates the name server, if there is one, and removes its files.
 pub(super) async fn remove(folder: &Path) -> Result<()> {
     let files = Files::within(folder);

@@ -6,11 +6,15 @@ use super::super::BRIDGE_PREFIX;
 use super::service::Service;
 use super::{LEGACY, name, text};
 
+/// Docker's chain for the rules of an administrator, which it leaves as they are.
+const DOCKER_USER: &str = "DOCKER-USER";
+
 /// The program that wrote a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Author {
     Firewalld,
     Ufw,
+    Docker,
     /// By the interface of the kernel before nftables.
     Legacy,
     Other,
@@ -20,10 +24,11 @@ impl Author {
     pub(super) fn of(items: &[Value], chain: &Value) -> Self {
         let of_its_table =
             |other: &&Value| other["family"] == chain["family"] && other["table"] == chain["table"];
-        let mut others = items.iter().filter_map(|item| item.get("chain")).filter(of_its_table);
-        let is_ufws = others.any(|other| text(&other["name"]).starts_with("ufw"));
+        let others = items.iter().filter_map(|item| item.get("chain")).filter(of_its_table);
+        let names: Vec<&str> = others.map(|other| text(&other["name"])).collect();
         match text(&chain["table"]) {
-            _ if is_ufws => Self::Ufw,
+            _ if names.iter().any(|name| name.starts_with("ufw")) => Self::Ufw,
+            _ if chain["hook"] == "forward" && names.contains(&DOCKER_USER) => Self::Docker,
             "firewalld" => Self::Firewalld,
             LEGACY => Self::Legacy,
             _ => Self::Other,
@@ -35,6 +40,7 @@ impl Author {
         match self {
             Self::Firewalld => " (firewalld)",
             Self::Ufw => " (ufw)",
+            Self::Docker => " (Docker)",
             Self::Legacy | Self::Other => "",
         }
     }
@@ -45,6 +51,11 @@ impl Author {
             Self::Firewalld => into_trusted_zone(),
             Self::Ufw => {
                 format!("ufw route allow in on {BRIDGE_PREFIX}+; ufw route allow out on {BRIDGE_PREFIX}+")
+            }
+            Self::Docker => {
+                let program = if chain["family"] == "ip6" { "ip6tables" } else { "iptables" };
+                let rule = format!("{program} -I {DOCKER_USER}");
+                format!("{rule} -i {BRIDGE_PREFIX}+ -j ACCEPT; {rule} -o {BRIDGE_PREFIX}+ -j ACCEPT")
             }
             Self::Legacy => {
                 let (program, to) = legacy(chain);
@@ -72,7 +83,9 @@ impl Author {
             Self::Firewalld => {
                 format!("firewall-cmd --permanent --add-port={port}/udp; firewall-cmd --reload")
             }
-            Self::Other => format!("nft insert rule {} udp dport {port} accept", name(chain)),
+            Self::Docker | Self::Other => {
+                format!("nft insert rule {} udp dport {port} accept", name(chain))
+            }
         }
     }
 
@@ -108,7 +121,7 @@ impl Author {
                 };
                 format!("{program} -I {to} -i {BRIDGE_PREFIX}+ {packets} -j ACCEPT")
             }
-            Self::Firewalld | Self::Other => {
+            Self::Firewalld | Self::Docker | Self::Other => {
                 let packets = match port {
                     Some(port) => format!("udp dport {port}"),
                     None => "meta l4proto ipv6-icmp".to_owned(),
