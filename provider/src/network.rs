@@ -78,6 +78,7 @@ impl ResourceKind for Network {
                     Field::spec("gateway", Shape::Text(Form::Ipv4)),
                     Field::spec("range", Shape::Text(Form::Ipv4Sequence)),
                     Field::spec("source_check", Shape::Text(Form::Any)),
+                    Field::spec("dhcp", Shape::Bool),
                 ]),
             ),
             Field::spec(

@@ -35,6 +35,7 @@ pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
     declared.check_bridge();
     declared.check_presence();
     declared.check_source();
+    declared.check_dhcp();
     for family in [IPV4, IPV6] {
         declared.check_family(&family);
         declared.check_within(&family);
@@ -103,6 +104,15 @@ impl Declared<'_> {
                 "source_check without external allocation",
                 detail,
             );
+        }
+    }
+
+    /// A network with a DHCP server of its own needs none of berth's, which would give out other addresses.
+    fn check_dhcp(&mut self) {
+        let is_served = self.config.get(IPV4.object).get("dhcp").as_bool() == Some(true);
+        if self.is_bridge && is_served && self.is_external(&IPV4) {
+            let detail = "with external allocation, guests ask the network's own DHCP server. Leave it out, or set ipv4.allocation = \"Static\".";
+            self.wrong(at(IPV4.object).attribute("dhcp"), "dhcp with external allocation", detail);
         }
     }
 

@@ -75,6 +75,7 @@ pub use ipv6::{Ipv6Spec, ipv6_at};
     validation = Rule::new("has(self.cidr) || !has(self.routes) || self.routes.size() == 0").message("routes are those of IPv4, and need cidr").field_path(".routes"),
     validation = Rule::new("!(has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || !(has(self.cidr) || has(self.ipv4.gateway) || has(self.ipv4.range) || (has(self.dns) && self.dns.size() > 0) || (has(self.searchDomains) && self.searchDomains.size() > 0) || (has(self.routes) && self.routes.size() > 0))").message("with ipv4.allocation External, guests get everything from a DHCP server that is not berth's: leave cidr, dns, searchDomains, routes, ipv4.gateway and ipv4.range out").field_path(".ipv4"),
     validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.sourceCheck) || self.ipv4.sourceCheck == 'None' || (has(self.ipv4.allocation) && self.ipv4.allocation == 'External')").message("ipv4.sourceCheck Lease needs ipv4.allocation External: an address that berth gives out is always checked").field_path(".ipv4"),
+    validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.dhcp) || !self.ipv4.dhcp || (has(self.cidr) && !(has(self.ipv4.allocation) && self.ipv4.allocation == 'External'))").message("ipv4.dhcp gives out the addresses that berth allocates: it needs cidr and ipv4.allocation Static; with External, the network has a DHCP server of its own").field_path(".ipv4"),
     validation = Rule::new("!has(self.routes) || !has(self.cidr) || !isCIDR(self.cidr) || self.routes.all(r, isIP(r.via) && cidr(self.cidr).containsIP(r.via))").message("via of each route must be an address of cidr").field_path(".routes"),
     validation = Rule::new("!has(self.routes) || !has(self.ipv4) || !has(self.ipv4.gateway) || self.routes.all(r, r.to != '0.0.0.0/0')").message("ipv4.gateway is the default route: leave the route to 0.0.0.0/0 out").field_path(".routes"),
     validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.gateway) || !has(self.cidr) || !isCIDR(self.cidr) || (isIP(self.ipv4.gateway) && cidr(self.cidr).containsIP(self.ipv4.gateway))").message("ipv4.gateway must be an address of cidr").field_path(".ipv4"),
@@ -263,6 +264,11 @@ pub struct Ipv4Spec {
     /// lease its host has not seen is cut off until it asks for a new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_check: Option<SourceCheck>,
+    /// With `allocation` `Static`: whether each host also gives its own VMs their addresses by DHCP, for guests without cloud-init.
+    /// Machines that are not VMs of the host get no answer, and requests of its VMs reach no other DHCP server. Default: false. A change
+    /// reaches running guests when they ask next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhcp: Option<bool>,
 }
 
 /// The IPv4 addresses that guests may send from where others give them out.
@@ -291,6 +297,12 @@ impl Network {
     pub fn is_external(&self) -> bool {
         let external = self.spec.ipv4.as_ref().is_some_and(|ipv4| ipv4.allocation == Allocation::External);
         external && self.host_bridge().is_some()
+    }
+
+    /// Whether its hosts give their guests' IPv4 addresses out by DHCP, on a bridge.
+    pub fn serves_dhcp(&self) -> bool {
+        let declared = self.spec.ipv4.as_ref().is_some_and(|ipv4| ipv4.dhcp == Some(true));
+        declared && self.host_bridge().is_some() && !self.is_external()
     }
 
     /// Whether its guests may send only from the IPv4 addresses that its DHCP server, which is not berth's, has leased to them.

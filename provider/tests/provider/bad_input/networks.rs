@@ -192,6 +192,12 @@ pub(super) fn networks() -> Vec<Bad> {
             "always checked",
         ),
         everywhere(with(bridged(), "/ipv4", json!({"source_check": "Arp"})), "ipv4.source_check", "Arp"),
+        everywhere(
+            json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"},
+                "ipv4": {"allocation": "External", "dhcp": true}}),
+            "ipv4.dhcp",
+            "own DHCP server",
+        ),
     ]
 }
 

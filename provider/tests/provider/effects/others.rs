@@ -76,7 +76,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "dns": ["10.80.0.1"], "mtu": 1400, "isolated": false, "encryption": "None", "dhcp4": true, "dhcp6": true,
         "dns_domain": "app.internal", "search_domains": ["example.org"], "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.80.0.9"}]});
     let lan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0", "trunk_vlans": ["10"]}, "cidr": "10.80.0.0/24",
-        "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "range": "10.80.0.9-10.80.0.10"}});
+        "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "range": "10.80.0.9-10.80.0.10", "dhcp": false}});
     let vlan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"interface": "eth1", "vlan": 120}, "cidr": "10.80.0.0/24",
         "ipv4": {"allocation": "Static"}});
     let office = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv4": {"allocation": "External", "source_check": "None"}});
@@ -326,6 +326,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_network", vlan, "/bridge/vlan", json!(121), Announced::Replace),
         ("berth_network", lan.clone(), "/ipv4/gateway", json!("10.80.0.2"), Announced::Live),
         ("berth_network", lan.clone(), "/ipv4/range", json!("10.80.0.9-10.80.0.20"), Announced::Live),
+        ("berth_network", lan.clone(), "/ipv4/dhcp", json!(true), Announced::Live),
         ("berth_network", lan, "/type", json!("Overlay"), Announced::Replace),
         ("berth_network", office.clone(), "/ipv4/source_check", json!("Lease"), Announced::Live),
         ("berth_network", office, "/ipv4/allocation", json!("Static"), Announced::Replace),

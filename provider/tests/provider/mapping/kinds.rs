@@ -279,9 +279,9 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_network",
-            json!({"type": "Bridge", "bridge": {"name": "vmbr0", "trunk_vlans": ["20", "100-199"]}, "cidr": "10.80.0.0/24", "ipv4": {"gateway": "10.80.0.1"}}),
+            json!({"type": "Bridge", "bridge": {"name": "vmbr0", "trunk_vlans": ["20", "100-199"]}, "cidr": "10.80.0.0/24", "ipv4": {"gateway": "10.80.0.1", "dhcp": true}}),
             json!({"type": "Bridge", "bridge": {"name": "vmbr0", "trunkVLANs": ["20", "100-199"]}, "cidr": "10.80.0.0/24", "ipv6Egress": "None",
-                "ipv4": {"allocation": "Static", "gateway": "10.80.0.1"}}),
+                "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "dhcp": true}}),
         ),
         (
             "berth_network",

@@ -8,6 +8,7 @@
 mod announce;
 mod answers;
 mod bridged;
+mod bridged_dhcp;
 mod discovery;
 mod dnsmasq;
 mod firewall;
@@ -50,6 +51,7 @@ use crate::{
 
 use announce::Announcer;
 use answers::Changes;
+use bridged_dhcp::BridgedDhcp;
 pub(super) use dnsmasq::DNSMASQ;
 use dnsmasq::Servers;
 pub(super) use firewall::NFT;
@@ -83,6 +85,7 @@ pub(super) struct LinuxNetworks {
     removals: OnceCell<Removals>,
     changes: OnceCell<Changes>,
     snooping: Snooping,
+    bridged_dhcp: BridgedDhcp,
     /// Whether the firewall that was applied last leads packets of IPv6.
     leads_ipv6: AtomicBool,
     /// Whether there may be a table of the addresses that guests send from.
@@ -105,6 +108,7 @@ impl LinuxNetworks {
             removals: OnceCell::new(),
             changes: OnceCell::new(),
             snooping,
+            bridged_dhcp: BridgedDhcp::default(),
             leads_ipv6: AtomicBool::new(false),
             may_observe: AtomicBool::new(true),
             vlans: OnceCell::new(),
@@ -142,7 +146,8 @@ impl LinuxNetworks {
         let netlink = Netlink::open()?;
         bridged::ensure(&netlink, network).await?;
         let port = netlink.expect(&bridged::inner_of(&network.bridge)).await?;
-        self.snooping.listen(&network.bridge, &port, &network.leased)
+        self.snooping.listen(&network.bridge, &port, &network.leased)?;
+        self.bridged_dhcp.serve(&netlink, network).await
     }
 
     /// Lists the leases of guests on bridged networks.
@@ -209,6 +214,7 @@ impl LinuxNetworks {
         tunnel::remove(&netlink, bridge).await?;
         bridged::remove(&netlink, bridge).await?;
         self.snooping.forget(bridge).await?;
+        self.bridged_dhcp.forget(bridge);
         relay::remove(&netlink, bridge).await?;
         if let Some(link) = netlink.link(bridge).await? {
             link.must_be(LinkKind::Bridge)?;
@@ -299,7 +305,10 @@ impl LinuxNetworks {
         if link.hairpin != hairpin {
             netlink.set_hairpin(&link, hairpin).await?;
         }
-        if link.up { Ok(()) } else { netlink.set_up(&link).await }
+        if !link.up {
+            netlink.set_up(&link).await?;
+        }
+        self.bridged_dhcp.listen(&link)
     }
 
     pub(super) async fn remove_tap(&self, name: &str) -> Result<()> {

@@ -200,6 +200,7 @@ mod tests {
                     trunks: [],
                     isolated: [],
                     observed: [],
+                    answered: [],
                     filters: Filters {
                         ports: [],
                         groups: [],

@@ -2,6 +2,7 @@
 
 mod balancing;
 mod bridged;
+mod bridged_dhcp;
 mod bridged_ipv6;
 mod dhcp;
 mod dns;
