@@ -27,7 +27,7 @@ use crate::{BridgedNetwork, ServedGuest};
 const MOST_BYTES: u32 = 2048;
 /// The pause after a socket has failed: its link is down, and may be up again.
 const AFTER_ERROR: Duration = Duration::from_secs(1);
-/// Answers to a guest in a second, on average: a client asks every few seconds.
+/// The pause after an answer: a guest that asks all the time does not hold up other work.
 const BETWEEN_ANSWERS: Duration = Duration::from_millis(20);
 
 /// The guests that get their addresses from this host, and the sockets on their taps.
