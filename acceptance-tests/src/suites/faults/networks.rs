@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::guests::GuestImage;
+use crate::http::{self, Held};
 use crate::image_server::Content;
 use crate::kubectl::condition_of;
 use crate::manifests;
@@ -57,6 +58,10 @@ fn cases(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Result
     });
     report
         .case("with berth's bridges in a zone that accepts, the guest gets its address", || opened(platform));
+    report
+        .case("connections by its card survive another card, a security group and a public address", || {
+            kept(platform)
+        });
     report.case("a DHCP server that is killed runs again within seconds", || killed(platform));
     report.case(
         "one that is killed again and again is started after pauses, and the Host names its network",
@@ -92,7 +97,7 @@ fn start(platform: &Platform, guest: &GuestImage) -> Result<()> {
         manifests::image(NAME, &url, &guest.sha256),
         manifests::bios_class(NAME, "128Mi"),
         manifests::disk(NAME, NAME, "64Mi"),
-        manifests::vm(NAME, NAME, NAME),
+        manifests::with(manifests::vm(NAME, NAME, NAME), "networkInterfaces", json!([{"name": "nic0"}])),
     ]))?;
     platform.kubectl().condition(VM, "Running=True", None, VM_START).map(drop)
 }
@@ -151,6 +156,58 @@ fn leases(platform: &Platform) -> Result<String> {
         all += &fs::read_to_string(network?.path().join("leases")).unwrap_or_default();
     }
     Ok(all)
+}
+
+/// Holds a connection during each change of the guest's cards.
+fn kept(platform: &Platform) -> Result<()> {
+    let kubectl = platform.kubectl();
+    let group = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "SecurityGroup", "metadata": {"name": NAME},
+        "spec": {"ingress": [{"name": "web", "protocol": "tcp", "ports": ["80"], "cidrs": ["0.0.0.0/0"]}]},
+    });
+    kubectl.apply(&group.to_string())?;
+    kubectl.apply(&manifests::public_ip(NAME, "default").to_string())?;
+    let vm = kubectl.object("vm", NAME)?;
+    let address = vm["status"]["interfaces"][0]["address"].as_str().context("no address")?;
+    let changes = [
+        ("a second card", json!([{"name": "nic0"}, {"name": "nic1"}])),
+        ("no second card", json!([{"name": "nic0"}])),
+        ("a group", json!([{"name": "nic0", "securityGroups": [NAME]}])),
+        ("a public address", json!([{"name": "nic0", "securityGroups": [NAME], "publicIP": NAME}])),
+        ("no public address", json!([{"name": "nic0", "securityGroups": [NAME]}])),
+        ("no group", json!([{"name": "nic0"}])),
+    ];
+    for (what, interfaces) in changes {
+        let held = Held::open(platform.namespace(), address, SOON)?;
+        let patch = json!({"spec": {"networkInterfaces": interfaces}}).to_string();
+        kubectl.ok(&["patch", VM, "--type=merge", "-p", &patch])?;
+        let vm = kubectl.until(VM, what, SOON, |vm| are_in_effect(vm, &interfaces))?;
+        if let Some(public) = vm["status"]["publicAddress"].as_str() {
+            http::get_within(platform.neighbour(), public, "/", SOON)?;
+        }
+        let page = held.get("/").with_context(|| format!("the connection with {what}"))?;
+        contains_all(&page, &["hostname=walled"])?;
+    }
+    kubectl.delete(&format!("publicip/{NAME}"))?;
+    kubectl.delete(&format!("securitygroup/{NAME}"))
+}
+
+/// Whether a VM has these interfaces.
+fn are_in_effect(vm: &Value, interfaces: &Value) -> bool {
+    let status = &vm["status"];
+    let found = status["interfaces"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let wanted = interfaces.as_array().map(Vec::as_slice).unwrap_or_default();
+    let has_groups = |(found, wanted): (&Value, &Value)| {
+        found["securityGroups"].as_array().map_or(0, Vec::len)
+            == wanted["securityGroups"].as_array().map_or(0, Vec::len)
+    };
+    let is_synced =
+        condition_of(vm, "InterfacesSynced").is_none_or(|condition| condition["status"] == "True");
+    found.len() == wanted.len()
+        && found.iter().zip(wanted).all(has_groups)
+        && status["publicAddress"].is_string() == wanted.iter().any(|one| one["publicIP"].is_string())
+        && status["observedGeneration"] == vm["metadata"]["generation"]
+        && is_synced
 }
 
 /// Lists the process ids of the host's DHCP servers.
