@@ -62,7 +62,29 @@ impl Declared<'_> {
 
     fn is_without_addresses(&self) -> bool {
         let is_external = self.is_external(&IPV4) || self.is_external(&IPV6);
-        !self.has("cidr") && !self.has("ipv6_cidr") && !is_external
+        !self.has("cidr") && !self.has("ipv6_cidr") && !self.has_prefix_pool() && !is_external
+    }
+
+    /// Whether an overlay takes its prefix from a pool.
+    fn has_prefix_pool(&self) -> bool {
+        !self.is_bridge && !self.config.get(IPV6.object).get("pool").is_null()
+    }
+
+    /// Refuses beside a pool what it replaces.
+    fn check_pool(&mut self) {
+        let object = self.config.get(IPV6.object);
+        let of_object = ["gateway", "range"].map(|name| (at(IPV6.object).attribute(name), object.get(name)));
+        let all = of_object.into_iter().chain([(at(IPV6.cidr), self.config.get(IPV6.cidr))]);
+        let declared: Vec<AttributePath> =
+            all.filter(|(_, value)| !value.is_null()).map(|(path, _)| path).collect();
+        for path in declared {
+            let detail = "with ipv6.pool, the network takes its prefix from the pool: leave it out.";
+            self.wrong(path, "Conflicts with the pool of the prefix", detail);
+        }
+        if object.get("allocation").as_str() == Some("External") {
+            let detail = "only a network of type \"Bridge\" has it: leave it out.";
+            self.wrong(at(IPV6.object).attribute("allocation"), "Allocation of an overlay network", detail);
+        }
     }
 
     fn check_bridge(&mut self) {
@@ -119,6 +141,15 @@ impl Declared<'_> {
     fn check_family(&mut self, family: &Family) {
         let object = self.config.get(family.object);
         if object.is_null() {
+            return;
+        }
+        if family.object == IPV6.object && self.has_prefix_pool() {
+            self.check_pool();
+            return;
+        }
+        if self.is_bridge && !object.get("pool").is_null() {
+            let detail = "only an overlay takes its prefix from a pool. On a bridge, the prefix is that of its network: declare `ipv6_cidr`.";
+            self.wrong(at(family.object).attribute("pool"), "A pool of a bridged network", detail);
             return;
         }
         if !self.is_bridge {

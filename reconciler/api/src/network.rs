@@ -58,8 +58,10 @@ pub use ipv6::{Ipv6Spec, ipv6_at};
     validation = Rule::new("!has(self.egress) || !(has(self.type) && self.type == 'Bridge')").message("egress is for a Network of type Overlay: on a Bridge, guests are machines of its network").field_path(".egress"),
     validation = Rule::new("!has(self.egress) || has(self.cidr)").message("egress is that of IPv4, and needs cidr: the way out of IPv6 is ipv6Egress").field_path(".egress"),
     validation = Rule::new("(has(self.ipv6) && has(self.ipv6.allocation) ? self.ipv6.allocation : 'Static') == (has(oldSelf.ipv6) && has(oldSelf.ipv6.allocation) ? oldSelf.ipv6.allocation : 'Static')").message("ipv6.allocation cannot change: VMs have their addresses by it; create another Network").field_path(".ipv6"),
-    validation = Rule::new("!has(self.ipv6) || (has(self.type) && self.type == 'Bridge')").message("ipv6 is for a Network of type Bridge: in an Overlay, berth gives out the addresses of ipv6CIDR by DHCPv6").field_path(".ipv6"),
-    validation = Rule::new("!has(self.ipv6) || has(self.ipv6CIDR) || (has(self.ipv6.allocation) && self.ipv6.allocation == 'External')").message("ipv6 needs ipv6CIDR, unless ipv6.allocation is External").field_path(".ipv6"),
+    validation = Rule::new("!has(self.ipv6) || (has(self.type) && self.type == 'Bridge') || (has(self.ipv6.pool) && !has(self.ipv6.gateway) && !has(self.ipv6.range) && (!has(self.ipv6.allocation) || self.ipv6.allocation == 'Static'))").message("ipv6 is for a Network of type Bridge, except for ipv6.pool: in an Overlay, berth gives out the addresses of ipv6CIDR by DHCPv6").field_path(".ipv6"),
+    validation = Rule::new("!has(self.ipv6) || !has(self.ipv6.pool) || (!has(self.ipv6CIDR) && !(has(self.type) && self.type == 'Bridge'))").message("ipv6.pool gives an Overlay its prefix: leave ipv6CIDR out, and declare ipv6CIDR on a Bridge").field_path(".ipv6"),
+    validation = Rule::new("(has(self.ipv6) && has(self.ipv6.pool) ? self.ipv6.pool : '') == (has(oldSelf.ipv6) && has(oldSelf.ipv6.pool) ? oldSelf.ipv6.pool : '')").message("ipv6.pool cannot change: addresses are given out; create another Network").field_path(".ipv6"),
+    validation = Rule::new("!has(self.ipv6) || has(self.ipv6CIDR) || has(self.ipv6.pool) || (has(self.ipv6.allocation) && self.ipv6.allocation == 'External')").message("ipv6 needs ipv6CIDR, unless ipv6.allocation is External").field_path(".ipv6"),
     validation = Rule::new("!(has(self.ipv6) && has(self.ipv6.allocation) && self.ipv6.allocation == 'External') || !(has(self.ipv6CIDR) || has(self.ipv6.gateway) || has(self.ipv6.range))").message("with ipv6.allocation External, guests get everything of IPv6 from routers that are not berth's: leave ipv6CIDR, ipv6.gateway and ipv6.range out").field_path(".ipv6"),
     validation = Rule::new("!has(self.ipv6) || !has(self.ipv6.gateway) || !has(self.ipv6CIDR) || !isCIDR(self.ipv6CIDR) || self.ipv6.gateway.matches('^fe[89ab][0-9a-f]:') || (isIP(self.ipv6.gateway) && cidr(self.ipv6CIDR).containsIP(self.ipv6.gateway))").message("ipv6.gateway must be an address of ipv6CIDR, or a link-local one such as fe80::1").field_path(".ipv6"),
     validation = Rule::new("!has(self.ipv6) || !has(self.ipv6.range) || !has(self.ipv6CIDR) || !isCIDR(self.ipv6CIDR) || self.ipv6.range.split('-').all(a, isIP(a) && cidr(self.ipv6CIDR).containsIP(a))").message("ipv6.range must be two addresses of ipv6CIDR, such as 2001:db8:7::1000-2001:db8:7::1fff").field_path(".ipv6"),
@@ -69,8 +71,8 @@ pub use ipv6::{Ipv6Spec, ipv6_at};
     validation = Rule::new("!has(self.encryption) || self.encryption == 'None' || !(has(self.type) && self.type == 'Bridge')").message("encryption is for a Network of type Overlay: on a Bridge, packets between hosts are those of the network of the hosts").field_path(".encryption"),
     validation = Rule::new("!has(self.dnsDomain) || !(has(self.type) && self.type == 'Bridge')").message("dnsDomain is for a Network of type Overlay: on a Bridge, berth has no name server").field_path(".dnsDomain"),
     validation = Rule::new("!has(self.dnsDomain) || !has(self.searchDomains) || self.dnsDomain.size() + self.searchDomains.join('').size() <= 100").message("dnsDomain is the first of the search domains, and they must have at most 100 characters in total: more does not fit into a packet of DHCP").field_path(".dnsDomain"),
-    validation = Rule::new("!has(self.ipv6Egress) || self.ipv6Egress == 'None' || has(self.ipv6CIDR)").message("ipv6Egress needs ipv6CIDR").field_path(".ipv6Egress"),
-    validation = Rule::new("has(self.cidr) || has(self.ipv6CIDR) || (has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || (has(self.ipv6) && has(self.ipv6.allocation) && self.ipv6.allocation == 'External')").message("cidr is missing: a Network has cidr, ipv6CIDR or both, unless ipv4.allocation or ipv6.allocation is External").field_path(".cidr"),
+    validation = Rule::new("!has(self.ipv6Egress) || self.ipv6Egress == 'None' || has(self.ipv6CIDR) || (has(self.ipv6) && has(self.ipv6.pool))").message("ipv6Egress needs ipv6CIDR or ipv6.pool").field_path(".ipv6Egress"),
+    validation = Rule::new("has(self.cidr) || has(self.ipv6CIDR) || (has(self.ipv6) && has(self.ipv6.pool)) || (has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || (has(self.ipv6) && has(self.ipv6.allocation) && self.ipv6.allocation == 'External')").message("cidr is missing: a Network has cidr, ipv6CIDR or both, unless ipv4.allocation or ipv6.allocation is External").field_path(".cidr"),
     validation = Rule::new("has(self.cidr) || !has(self.ipv4) || !(has(self.ipv4.gateway) || has(self.ipv4.range))").message("ipv4.gateway and ipv4.range need cidr").field_path(".ipv4"),
     validation = Rule::new("has(self.cidr) || !has(self.routes) || self.routes.size() == 0").message("routes are those of IPv4, and need cidr").field_path(".routes"),
     validation = Rule::new("!(has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || !(has(self.cidr) || has(self.ipv4.gateway) || has(self.ipv4.range) || (has(self.dns) && self.dns.size() > 0) || (has(self.searchDomains) && self.searchDomains.size() > 0) || (has(self.routes) && self.routes.size() > 0))").message("with ipv4.allocation External, guests get everything from a DHCP server that is not berth's: leave cidr, dns, searchDomains, routes, ipv4.gateway and ipv4.range out").field_path(".ipv4"),
@@ -94,7 +96,8 @@ pub struct NetworkSpec {
     /// How VMs on a Network of type `Bridge` get their IPv4 addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv4: Option<Ipv4Spec>,
-    /// How VMs on a Network of type `Bridge` get their IPv6 addresses. Left out together with `ipv6CIDR`: they have link-local ones only.
+    /// How VMs on a Network of type `Bridge` get their IPv6 addresses, or with `pool` the IPPool that an `Overlay` takes its prefix from.
+    /// Left out together with `ipv6CIDR`: they have link-local ones only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<Ipv6Spec>,
     /// The IPv4 range, for example `10.77.0.0/16`. In an `Overlay`, the first address is the gateway. Loopback, link-local, multicast and
@@ -397,6 +400,10 @@ pub struct NetworkStatus {
     /// The largest packet, in bytes, that guests are given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<i64>,
+    /// With `ipv6.pool`: the prefix that it has from that pool.
+    #[serde(default, rename = "ipv6CIDR", skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 43))]
+    pub ipv6_cidr: String,
     /// The hosts it is on, by name: those with a VM of it that have reported their address, and with `encryption` their key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4096))]
