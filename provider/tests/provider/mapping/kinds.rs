@@ -300,6 +300,16 @@ fn every_other_kind_becomes_its_custom_resource() {
             json!({"cidrs": ["192.0.2.0/24"], "mode": "local", "useAllAddresses": false}),
         ),
         (
+            "berth_ip_pool",
+            json!({"network_prefixes": ["2001:db8:100::/56"]}),
+            json!({"networkPrefixes": ["2001:db8:100::/56"], "mode": "local", "useAllAddresses": false}),
+        ),
+        (
+            "berth_network",
+            json!({"ipv6": {"pool": "p"}, "ipv6_egress": "Routed"}),
+            json!({"ipv6": {"allocation": "Static", "pool": "p"}, "ipv6Egress": "Routed", "type": "Overlay"}),
+        ),
+        (
             "berth_storage_pool",
             json!({}),
             json!({"type": "Local", "trashRetentionSeconds": 86_400, "overcommitPercent": 1000}),

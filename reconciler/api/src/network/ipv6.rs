@@ -117,6 +117,17 @@ mod tests {
     }
 
     #[test]
+    fn with_a_pool_the_prefix_is_that_of_the_status_and_a_bridge_has_no_pool() {
+        let mut pooled = network(json!({"ipv6": {"pool": "p"}}));
+        assert_eq!((pooled.ipv6_prefix(), pooled.prefix_pool().map(|pool| pool.as_str())), (None, Some("p")));
+        let ipv6_cidr = "2001:db8:100::/64".to_owned();
+        pooled.status = Some(crate::NetworkStatus { ipv6_cidr, ..crate::NetworkStatus::default() });
+        assert_eq!(pooled.ipv6_gateway(), Some(address("2001:db8:100::1")));
+        let bridge = json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6CIDR": "fd00:60::/64", "ipv6": {"pool": "p"}});
+        assert_eq!(network(bridge).prefix_pool(), None);
+    }
+
+    #[test]
     fn the_ipv6_gateway_is_the_first_address_of_an_overlays_prefix() {
         let overlay = network(json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64"}));
         assert_eq!(overlay.ipv6_gateway(), "fd00:60::1".parse().ok());

@@ -23,7 +23,9 @@ const MOST_TRIED: u64 = 65_536;
 pub(super) fn give(cache: &Cache, network: &Network, observed: &mut Observed) {
     match pick(cache, network) {
         Ok(prefix) => observed.prefix = prefix,
-        Err(why) => drop(observed.rejection.get_or_insert(why)),
+        Err(why) => {
+            observed.rejection.get_or_insert(why);
+        }
     }
 }
 
