@@ -32,7 +32,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     let Some(network) = cache.tables.networks.get(key).cloned() else { return Outcome::Settled };
     let mut observed = observe(cache, &config.tenants, &network);
     prefix::give(cache, &network, &mut observed);
-    if observed.prefix.is_some() {
+    if observed.prefix.is_some() && observed.rejection.is_none() {
         batch.hold(cache, users::of_network(&network));
     }
     let readiness = plan(&observed);
