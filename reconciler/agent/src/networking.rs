@@ -9,6 +9,7 @@ mod leases;
 mod ports;
 mod probes;
 mod senders;
+mod servers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -36,6 +37,7 @@ pub(crate) use leases::Leases;
 pub(crate) use ports::{GuestPort, GuestPorts, ports_of};
 pub(crate) use probes::{Probe, Probes, RETRY_TAKEN};
 pub(crate) use senders::Senders;
+pub(crate) use servers::Servers;
 
 /// Maximum number of bridges, of interfaces, and of VLANs of one, in the API.
 const MAX_NETWORKS: usize = 64;
@@ -59,6 +61,8 @@ pub(crate) struct Networks {
     pub(crate) senders: Senders,
     /// Leases of guests on networks whose addresses another DHCP server gives out.
     pub(crate) leases: Leases,
+    /// Ends of the DHCP and DNS servers of networks.
+    pub(crate) servers: Servers,
     /// Serialises passes. A pass that applies everything again serves all callers waiting for one.
     pub(crate) flight: SingleFlight<()>,
 }
@@ -105,6 +109,7 @@ impl Networks {
             ports: GuestPorts::default(),
             senders: Senders::default(),
             leases: Leases::default(),
+            servers: Servers::default(),
             flight: SingleFlight::default(),
         }
     }
@@ -172,6 +177,12 @@ impl Networks {
         }
         seen.sort_by(|a, b| a.name.cmp(&b.name));
         Some(seen)
+    }
+
+    /// Describes the networks whose DHCP and DNS servers end again and again, or cannot be started again.
+    pub(crate) fn failing_servers(&self) -> Vec<String> {
+        let bridges = self.applied().bridges.clone();
+        self.servers.failing(&bridges)
     }
 
     /// Returns the networks (`namespace/name`) that have a bridge here or are to get one.

@@ -65,6 +65,7 @@ pub async fn run(
         () = restore_firewall(&ctx) => Ok(()),
         () = read_senders(&ctx) => Ok(()),
         () = follow_leases(&ctx) => Ok(()),
+        () = restore_servers(&ctx) => Ok(()),
         () = console::serve(&ctx) => Ok(()),
         () = measure::serve(&ctx) => Ok(()),
         () = Box::pin(measure::remember(&ctx)) => Ok(()),
@@ -98,6 +99,7 @@ const FORGET_AT_END: Duration = Duration::from_secs(15);
 /// The pause between two restorations of the firewall.
 const BETWEEN_RESTORATIONS: Duration = Duration::from_secs(1);
 const RETRY_LISTENING: Duration = Duration::from_secs(300);
+const RETRY_SERVERS: Duration = Duration::from_secs(10);
 /// The interval at which the addresses that guests send from are read.
 const READ_SENDERS_EVERY: Duration = Duration::from_secs(10);
 /// The pause between two changes of leases: a network with many of them does not have the rules written all the time.
@@ -203,6 +205,34 @@ async fn follow_leases(ctx: &Context) {
             Err(error) => tracing::debug!(error = error.chain(), "changes of leases are not noticed"),
         }
         tokio::time::sleep(BETWEEN_LEASES).await;
+    }
+}
+
+/// Has the DHCP and DNS server of a network started again when it has ended by itself: at once, and after a pause if it ends again.
+async fn restore_servers(ctx: &Context) {
+    let mut paused = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            ended = ctx.system.network_server_ended() => match ended {
+                Ok(bridge) => {
+                    let pause = ctx.networks.servers.ended(&bridge);
+                    tracing::warn!(bridge, ?pause, "the DHCP and DNS server of a network has ended: it is started again");
+                    ctx.enqueue(Key::host());
+                    paused.push(async move {
+                        tokio::time::sleep(pause).await;
+                        bridge
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(error = %error.chain(), "ends of DHCP servers are not noticed at once");
+                    tokio::time::sleep(RETRY_SERVERS).await;
+                }
+            },
+            Some(bridge) = paused.next() => {
+                ctx.networks.applied().networks.remove(&bridge);
+                ctx.queue.add(Key::networks());
+            }
+        }
     }
 }
 

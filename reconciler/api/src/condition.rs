@@ -67,6 +67,8 @@ pub enum ConditionType {
     PublicAddresses,
     /// The bridges and interfaces that Networks of VMs on a host need are there and connected. Present only while one is not.
     NetworksConnected,
+    /// The DHCP and DNS servers of the Networks of VMs on a host keep running. Present only while one ends again and again.
+    NetworksServed,
     /// A pool holds addresses of hosts. Present only while true.
     HostAddresses,
     /// The guests of a host go on when the service of its agent is stopped. Present only while some would end.
@@ -112,6 +114,7 @@ impl ConditionType {
             Self::TunnelsEncrypted => "TunnelsEncrypted",
             Self::PublicAddresses => "PublicAddresses",
             Self::NetworksConnected => "NetworksConnected",
+            Self::NetworksServed => "NetworksServed",
             Self::HostAddresses => "HostAddresses",
             Self::GuestsOutliveAgent => "GuestsOutliveAgent",
             Self::DefinitionsCurrent => "DefinitionsCurrent",

@@ -349,10 +349,12 @@ reasons! {
     ReservedTooLarge => "Lower `reserved` of the Host.",
     /// A bridge or an interface of the host that a Network of VMs here needs is missing, has no carrier, is used by the host itself, or has VLAN filtering beside a trunk.
     BridgeUnavailable => "Correct that on the host: guests that run there are connected again within minutes.",
+    /// The DHCP and DNS server of a Network on the host (dnsmasq) ended several times within minutes, or cannot be started again. Guests keep their addresses, but get none anew.
+    NetworkServerEnds => "Read the message and the host's logs: another program may end it, have its port, or take its memory.",
     /// Guests run in the systemd unit of the host's agent: when it is stopped or restarted, systemd can end them. The message names them.
     SharedUnit => "Run `berth service install` on the host, and restart its agent: guests leave the unit at their next power cycle.",
-    /// A firewall that is not berth's drops forwarded packets.
-    ForeignFirewall => "Allow forwarding in that firewall: `berth doctor` on the host tells how.",
+    /// A firewall that is not berth's drops packets of guests: forwarded ones, or those by which they ask the host for addresses and names.
+    ForeignFirewall => "Accept them in that firewall: the message has the chain and the commands, as has `berth doctor` on the host.",
     /// The host takes no new VMs.
     Cordoned => "When it may take VMs again: `berth host uncordon HOST`.",
     /// The control plane's definitions are older than the host's agent.

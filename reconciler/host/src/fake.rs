@@ -83,6 +83,7 @@ pub struct FakeSystem {
     state: Mutex<State>,
     faults: Mutex<Arc<dyn Faults>>,
     firewall_removed: Notify,
+    server_ended: Notify,
     leases_changed: Notify,
     clock: Arc<dyn Clock>,
 }
@@ -97,6 +98,7 @@ impl FakeSystem {
             state: Mutex::default(),
             faults: Mutex::new(Arc::new(NoFaults)),
             firewall_removed: Notify::new(),
+            server_ended: Notify::new(),
             leases_changed: Notify::new(),
             clock,
         }
@@ -366,6 +368,21 @@ impl FakeSystem {
     /// Another program removes a tap, also from below a machine.
     pub fn lose_tap(&self, name: &str) {
         self.state().taps.remove(name);
+    }
+
+    /// Ends the DHCP server of a network, as a crash does. It runs again once the network is ensured.
+    pub fn end_network_server(&self, bridge: &str) {
+        let mut state = self.state();
+        state.without_server.insert(bridge.to_owned());
+        state.ended_servers.push_back(bridge.to_owned());
+        drop(state);
+        self.server_ended.notify_one();
+    }
+
+    /// Whether the DHCP server of a network runs.
+    pub fn has_network_server(&self, bridge: &str) -> bool {
+        let state = self.state();
+        state.networks.contains_key(bridge) && !state.without_server.contains(bridge)
     }
 
     /// From now on a machine with an interface that nothing filters is a violation.

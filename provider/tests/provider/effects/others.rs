@@ -80,14 +80,15 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "ipv6_autoconfiguration": false, "dns": ["10.80.0.1"], "mtu": 1400, "isolated": false, "encryption": "None", "dhcp4": true, "dhcp6": true,
         "dns_domain": "app.internal", "search_domains": ["example.org"], "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.80.0.9"}]});
     let lan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0", "trunk_vlans": ["10"]}, "cidr": "10.80.0.0/24",
-        "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "range": "10.80.0.9-10.80.0.10"}});
+        "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "range": "10.80.0.9-10.80.0.10", "dhcp": false}});
     let vlan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"interface": "eth1", "vlan": 120}, "cidr": "10.80.0.0/24",
         "ipv4": {"allocation": "Static"}});
     let office = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv4": {"allocation": "External", "source_check": "None"}});
     let lan6 = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6_cidr": "2001:db8:7::/64",
         "ipv6": {"allocation": "Static", "gateway": "fe80::1", "range": "2001:db8:7::10-2001:db8:7::1f"}});
     let office6 = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6": {"allocation": "External"}});
-    let pool = json!({"name": "p", "cidrs": ["192.0.2.0/24"], "mode": "local", "use_all_addresses": false});
+    let pooled = json!({"name": "n", "namespace": "default", "ipv6": {"allocation": "Static", "pool": "p"}});
+    let pool = json!({"name": "p", "cidrs": ["192.0.2.0/24"], "network_prefixes": ["2001:db8:100::/56"], "mode": "local", "use_all_addresses": false});
     let storage =
         json!({"name": "s", "type": "Local", "trash_retention_seconds": 60, "overcommit_percent": 200});
     let host = json!({"name": "h", "cordoned": false, "draining": false, "reserved": {"cpus": 1, "memory": "1Gi"},
@@ -359,12 +360,15 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_network", vlan, "/bridge/vlan", json!(121), Announced::Replace),
         ("berth_network", lan.clone(), "/ipv4/gateway", json!("10.80.0.2"), Announced::Live),
         ("berth_network", lan.clone(), "/ipv4/range", json!("10.80.0.9-10.80.0.20"), Announced::Live),
+        ("berth_network", lan.clone(), "/ipv4/dhcp", json!(true), Announced::Live),
         ("berth_network", lan, "/type", json!("Overlay"), Announced::Replace),
         ("berth_network", office.clone(), "/ipv4/source_check", json!("Lease"), Announced::Live),
         ("berth_network", office, "/ipv4/allocation", json!("Static"), Announced::Replace),
         ("berth_network", lan6.clone(), "/ipv6/gateway", json!("fe80::2"), Announced::Live),
         ("berth_network", lan6, "/ipv6/range", json!("2001:db8:7::10-2001:db8:7::2f"), Announced::Live),
         ("berth_network", office6, "/ipv6/allocation", json!("Static"), Announced::Replace),
+        ("berth_network", pooled, "/ipv6/pool", json!("q"), Announced::Replace),
+        ("berth_ip_pool", pool.clone(), "/network_prefixes", json!(["2001:db8:200::/56"]), Announced::Live),
         ("berth_ip_pool", pool.clone(), "/cidrs", json!(["192.0.2.0/25"]), Announced::Live),
         ("berth_ip_pool", pool.clone(), "/mode", json!("l2"), Announced::Replace),
         ("berth_ip_pool", pool, "/use_all_addresses", json!(true), Announced::Live),

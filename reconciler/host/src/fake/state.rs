@@ -1,6 +1,6 @@
 //! State of the fake host.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 
 use berth_qemu::machine::{Accelerator, Architecture, Backing, DiskKey};
@@ -58,6 +58,10 @@ pub(super) struct State {
     pub(super) filters_expected: bool,
     /// Another program has removed the rules, and they are not written again yet.
     pub(super) firewall_lost: bool,
+    /// Bridges whose DHCP server does not run.
+    pub(super) without_server: BTreeSet<String>,
+    /// Those of them that were not reported yet.
+    pub(super) ended_servers: VecDeque<String>,
     pub(super) journals: BTreeMap<String, Value>,
     /// The control plane that was obeyed last.
     pub(super) site: Option<Value>,
@@ -131,6 +135,8 @@ impl Default for State {
             firewall: Firewall::default(),
             filters_expected: false,
             firewall_lost: false,
+            without_server: BTreeSet::new(),
+            ended_servers: VecDeque::new(),
             journals: BTreeMap::new(),
             site: None,
             started: BTreeMap::new(),

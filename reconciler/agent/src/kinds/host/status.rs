@@ -112,6 +112,19 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
             );
         }
     }
+    match observed.failing_servers.as_slice() {
+        [] => condition::remove(conditions, ConditionType::NetworksServed),
+        texts => {
+            let text = texts.iter().take(8).cloned().collect::<Vec<_>>().join("; ");
+            let (kind, reason) = (ConditionType::NetworksServed, Reason::NetworkServerEnds);
+            condition::set(
+                conditions,
+                ConditionUpdate::from_bool(kind, false, reason, &text),
+                generation,
+                now,
+            );
+        }
+    }
     write_outlived(conditions, observed, generation, now);
     let conflict = |(address, refused): (&std::net::IpAddr, &RefusedAddress)| {
         let mac = refused.mac.clone()?;

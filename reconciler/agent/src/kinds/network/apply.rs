@@ -10,6 +10,7 @@ use super::observe::Observed;
 use crate::context::Context;
 use crate::error::Error;
 use crate::index::instance_of;
+use crate::key::Key;
 use crate::networking::tap_prefix;
 
 /// Records which networks get which bridge, the addresses that guests may send from, and their leases, before any step is applied.
@@ -30,7 +31,12 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
     match step {
         Step::ProbeAddresses { interface, addresses } => ctx.networks.probes.ensure(interface, addresses),
         Step::EnsureNetwork(network) => {
-            ctx.system.ensure_network(network).await?;
+            let made = ctx.system.ensure_network(network).await;
+            let problem = made.as_ref().err().map(|error| error.chain());
+            if ctx.networks.servers.started(&network.bridge, problem) {
+                ctx.enqueue(Key::host());
+            }
+            made?;
             ctx.networks.applied().networks.insert(network.bridge.clone(), network.clone());
         }
         Step::EnsureBridged(network) => {
