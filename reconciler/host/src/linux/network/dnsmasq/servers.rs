@@ -3,6 +3,7 @@
 //! A server is not a child of this process, so its end is read from a pidfd.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -63,7 +64,7 @@ impl Servers {
             }
             let mut ends = FuturesUnordered::new();
             for fd in running.into_iter().filter_map(|(_, server)| server) {
-                let fd = AsyncFd::with_interest(fd, Interest::READABLE)
+                let fd = register(fd)
                     .map_err(|error| DNSMASQ.failed(format!("its end cannot be waited for: {error}")))?;
                 ends.push(async move { fd.readable().await.map(drop) });
             }
@@ -94,4 +95,10 @@ impl Servers {
         })
         .await
     }
+}
+
+#[allow(unsafe_code, reason = "tokio has no safe way to wait for a descriptor that it owns")]
+fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the descriptor is owned by the AsyncFd, which deregisters it before it is closed.
+    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
 }

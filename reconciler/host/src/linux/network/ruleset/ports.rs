@@ -455,7 +455,7 @@ mod tests {
             gateways: vec!["fd00:60::1".parse().expect("an address")],
         };
         let text = |exceptions: &[PortException]| {
-            Value::from(guard(std::slice::from_ref(&port), exceptions, &[], &[])).to_string()
+            Value::from(guard(std::slice::from_ref(&port), exceptions, &[], &[], &[])).to_string()
         };
         let (with, without) = (text(&[exception]), text(&[]));
         for part in [

@@ -37,7 +37,7 @@ fn rules() -> Firewall {
 
 /// Has a machine ask for an address, while the host goes on.
 async fn ask(machine: Guest) -> (Guest, Option<dhcp::Offer>) {
-    files::blocking(move || {
+    blocking(move || {
         let offer = machine.dhcp();
         (machine, offer)
     })

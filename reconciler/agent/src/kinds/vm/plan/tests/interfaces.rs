@@ -328,7 +328,7 @@ fn a_filtered_interface_on_a_network_with_a_trunk_is_named_by_a_condition() {
         let lan = crate::kinds::vm::seed::Lan::of(&network).expect("a bridge");
         observed.lans.insert("berth-shared/default".to_owned(), lan);
         let reported = status(&vm, &observed, &plan(&vm, &observed).readiness, at(NOW));
-        let found = berth_api::condition::find(&reported.conditions, "SecurityGroupsSynced");
+        let found = condition::find(&reported.conditions, "SecurityGroupsSynced");
         found.map(|condition| condition.message.clone()).unwrap_or_default()
     };
     let trunk = json!({"name": "vmbr0", "trunkVLANs": ["20"]});
