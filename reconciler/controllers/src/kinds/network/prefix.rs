@@ -68,7 +68,7 @@ fn pick(cache: &Cache, network: &Network) -> Result<Option<Ipv6Net>, Rejection> 
         return Err(rejected(Reason::InvalidSpec, text));
     }
     let called = format!("{}/{}", network.namespace().unwrap_or_default(), network.name_any());
-    let prefix = ranges.into_iter().find_map(|range| free_in(range, &called, &is_free));
+    let prefix = ranges.into_iter().find_map(|range| free_in(range, &called, is_free));
     prefix.map(Some).ok_or_else(|| {
         let text =
             format!("its ipv6.pool {name} has no free /64: add a range to that IPPool, or delete a Network");
