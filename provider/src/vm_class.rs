@@ -54,6 +54,7 @@ impl ResourceKind for VmClass {
             devices::pci_devices(),
             devices::usb_devices(),
             devices::vgpus(),
+            devices::scratch_disk(),
         ]
     }
 

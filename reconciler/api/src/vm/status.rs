@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    Acceleration, DiskBus, DscpClass, GuestUserStatus, InterfaceConfig, InterfaceLimits,
+    Acceleration, DiskBus, DscpClass, GuestAgentStatus, GuestUserStatus, InterfaceConfig, InterfaceLimits,
     MOST_LISTED_SNAPSHOTS, ObservedAddresses, PinnedClass, SnapshotOfVM, StopSnapshot, VMOperation,
     VMRestored,
 };
@@ -31,9 +31,9 @@ pub struct VMStatus {
     /// The generation that these conditions describe; -1 before the first report.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
-    /// `Ready`, `Reconciling`, `Stalled`, `Scheduled`, `Running`, `GuestReady`, `ClassSynced`, `InterfacesSynced`,
-    /// `GuestUsersSynced` (only with `guestUsers`), `PlacementSynced`, `RestoreSynced` and `SecurityGroupsSynced` (only while they are
-    /// `False`), `GuestFrozen` (only while it is `True`), `Movable` (only while it is to move to another host).
+    /// `Ready`, `Reconciling`, `Stalled`, `Scheduled`, `Running`, `GuestReady`, `ClassSynced`, `InterfacesSynced`, `GuestUsersSynced` (only
+    /// with `guestUsers`), `GuestAgentSynced` (only with `guestAgent`), `PlacementSynced`, `RestoreSynced` and `SecurityGroupsSynced` (only
+    /// while they are `False`), `GuestFrozen` (only while it is `True`), `Movable` (only while it is to move to another host).
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
@@ -115,7 +115,7 @@ pub struct VMStatus {
     pub dedicated_cpus: Option<Box<DedicatedCpus>>,
     /// The names of what takes effect at the next power cycle: `class`, `cpus`, `maxCpus`, `memory`, `maxMemory`, `hugePages`, `firmware`,
     /// `secureBootKeys`, `tpm`, `cpuTopology`, `numaNodes`, `dedicatedCpuPlacement`, `isolateEmulatorThread`, `ioThreadsPolicy`, `cpuModel`, `machineType`, `guestOS`, `watchdog`,
-    /// `serialNumber`, `graphics`, `resolution`, `keyboardLayout`, `sound`, `serialPorts`, `vsock`, `bootOrder`, `uuid`, `pciDevices`, `usbDevices`, `vgpus`, `shares`, `qemuOptions` of its class, `disks[NAME]` of
+    /// `serialNumber`, `graphics`, `resolution`, `keyboardLayout`, `sound`, `serialPorts`, `vsock`, `bootOrder`, `uuid`, `pciDevices`, `usbDevices`, `vgpus`, `shares`, `scratchDisk`, `qemuOptions` of its class, `disks[NAME]` of
     /// another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`, `restore`, `placement` (it moves to another host). Empty while the VM does not run, and while its host is
     /// too small to start it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -148,11 +148,14 @@ pub struct VMStatus {
     /// Facts that the guest reports about itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestStatus>,
-    /// The users of the guest whose SSH keys are declared, and those whose keys of berth are still to be removed.
+    /// The users of the guest whose SSH keys or passwords are declared, and those whose keys of berth are still to be removed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 32))]
     pub guest_users: Vec<GuestUserStatus>,
+    /// The package of its guest agent. Absent without a policy for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_agent: Option<Box<GuestAgentStatus>>,
     /// The QEMU process, while there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessStatus>,
@@ -209,7 +212,7 @@ pub struct VMStorage {
     /// The space that the files of its disks take, without the images and the snapshots that they are based on.
     #[schemars(length(max = 32))]
     pub disks: String,
-    /// The space that the files of the snapshots of its disks take.
+    /// The space that the files of the snapshots of its disks take, with the memory that they keep.
     #[schemars(length(max = 32))]
     pub snapshots: String,
     /// The space that its other files take: the memory of a suspended guest, firmware variables, the TPM, logs and bootstrap data.
@@ -430,6 +433,10 @@ pub struct Hardware {
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "vsockCID")]
     #[schemars(range(min = 3, max = 2147483647))]
     pub vsock_cid: Option<i64>,
+    /// The size of its scratch disk, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub scratch_disk: Option<String>,
     /// The places of the disks that the VM declares, kept over power cycles.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(length(max = 32))]

@@ -12,16 +12,18 @@
 //! QEMU gets a disk, nor which disks should exist.
 //!
 //! The first file of a volume is named by its id; after each snapshot it continues in another one, see `snapshots`. Below it are
-//! the files of snapshots; those of deleted ones become fewer, see `merges`. A volume goes to another pool by `moves`,
-//! from the folder of a lost host to that of this one by `taken`, and from another host by `left` there and `fetched` here.
+//! the files of snapshots; those of deleted ones become fewer, see `merges`. A volume goes to another pool by `moves`, or
+//! by `mirrored` while a QEMU has it open, from the folder of a lost host to that of this one by `taken`, and from another host by `left` there and `fetched` here.
 
 mod adopt;
 mod chains;
 mod clock;
+mod copying;
 mod encryption;
 mod fetched;
 mod left;
 mod merges;
+mod mirrored;
 mod moves;
 mod note;
 mod raw;
@@ -50,10 +52,10 @@ use crate::volumes::check_encryption;
 use crate::{ForeignKind, ForeignObject, ImageFacts, NewVolume, SystemError, VolumeFacts, VolumeOwner};
 
 use chains::{Chains, ChainsLock};
+use copying::Copying;
 use encryption::NewFile;
 pub(super) use fetched::Fetch;
 pub(super) use left::LeftFile;
-use moves::Copying;
 use note::{Base, Note};
 pub(super) use restored::{BACKUPS, Begun};
 

@@ -14,8 +14,8 @@ use super::boot::with_index;
 use super::{
     Accelerator, Affinity, Architecture, BALLOON, Bus, Cache, DISK_THREAD, DiskSpec, Format, Graphics,
     LaunchSpec, MAX_PCI_DEVICES, MAX_VGPUS, MEMORY_BLOCK, MEMORY_DEVICE, MachineFiles, MachinePaths,
-    MachineSpec, NicSpec, PciDeviceSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, ShareSpec, Tap,
-    Topology, UefiFiles, UsbDeviceSpec, VgpuSpec, Watchdog,
+    MachineSpec, NicSpec, PciDeviceSpec, SCRATCH_ID, SCRATCH_TARGET, SCSI_CONTROLLER, SEED_ID, SEED_TARGET,
+    SYSPREP_ID, ShareSpec, Tap, Topology, UefiFiles, UsbDeviceSpec, VgpuSpec, Watchdog,
 };
 use super::{
     backend_of, blockdevs, disk_device, key_id, medium_blockdev, nic_device, port_name, scsi_cdrom, slot,
@@ -95,7 +95,7 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
         args.json("-object", json!({"qom-type": "secret", "id": key_id(disk), "file": file}));
     }
     for disk in &spec.disks {
-        let thread = own_thread(spec, disk);
+        let thread = disk.own_thread(&spec.extras);
         if let Some(thread) = &thread {
             args.json("-object", json!({"qom-type": "iothread", "id": thread}));
         }
@@ -103,6 +103,9 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
     }
     if let Some(seed) = &files.seed {
         args.disk(&seed_disk(seed), None, None);
+    }
+    if let Some(scratch) = &files.scratch {
+        args.disk(&scratch_disk(scratch), None, None);
     }
     for cdrom in &spec.cdroms {
         if let Some(medium) = &cdrom.medium {
@@ -150,11 +153,6 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
         sysprep(volume, &mut args);
     }
     args.0
-}
-
-/// Returns the id of the I/O thread that a disk has for itself. The disks on the controller share its thread.
-fn own_thread(spec: &MachineSpec, disk: &DiskSpec) -> Option<String> {
-    (spec.extras.thread_per_disk && disk.bus == Bus::VirtioBlk).then(|| format!("io-{}", disk.id))
 }
 
 fn identity(spec: &MachineSpec, args: &mut Arguments) {
@@ -513,6 +511,17 @@ pub(crate) fn seed_disk(file: &Path) -> DiskSpec {
         bus: Bus::VirtioScsi,
         keeps_space: false,
         shared: false,
+    }
+}
+
+fn scratch_disk(file: &Path) -> DiskSpec {
+    DiskSpec {
+        id: SCRATCH_ID.to_owned(),
+        format: Format::Qcow2,
+        serial: SCRATCH_ID.to_owned(),
+        read_only: false,
+        target: Some(SCRATCH_TARGET),
+        ..seed_disk(file)
     }
 }
 

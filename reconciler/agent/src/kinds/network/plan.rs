@@ -201,6 +201,7 @@ mod tests {
                     trunks: [],
                     isolated: [],
                     observed: [],
+                    answered: [],
                     filters: Filters {
                         ports: [],
                         groups: [],

@@ -18,7 +18,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use berth_qemu::qcow2::ImageLock;
 use nix::errno::Errno;
@@ -28,6 +27,7 @@ use nix::unistd::{Whence, lseek};
 use super::super::files::{self, failed};
 use super::super::layout::{check_name, is_name};
 use super::super::reflink;
+use super::copying::CopyingGuard;
 use super::note::Note;
 use super::snapshot_note::SnapshotNote;
 use super::snapshots::SnapshotPlace;
@@ -47,48 +47,14 @@ const MARGIN: u64 = 16 << 20;
 
 const SNAPSHOT_PENDING: &str = "a snapshot of it is being taken";
 const MERGING: &str = "files of deleted snapshots below it are being merged: it is moved afterwards";
-const CHANGED: &str = "it has changed while it was copied";
+pub(super) const CHANGED: &str = "it has changed while it was copied";
 const ENCRYPTED: &str = "the disk is encrypted, and its pool has DiskSnapshots of it, whose key is changed together with its own: delete them first";
 
-/// The snapshots whose files are being copied, and are not merged meanwhile.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Copying(Arc<Mutex<Vec<String>>>);
-
-impl Copying {
-    pub(super) fn contains(&self, snapshot: &str) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|id| id == snapshot)
-    }
-
-    fn add(&self, snapshots: Vec<String>) -> CopyingGuard {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(snapshots.iter().cloned());
-        CopyingGuard { all: self.clone(), snapshots }
-    }
-}
-
-/// Removes its snapshots when it is dropped.
-#[derive(Debug)]
-struct CopyingGuard {
-    all: Copying,
-    snapshots: Vec<String>,
-}
-
-impl Drop for CopyingGuard {
-    fn drop(&mut self) {
-        let mut all = self.all.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for id in &self.snapshots {
-            // Another move may copy the same one.
-            if let Some(place) = all.iter().position(|found| found == id) {
-                all.swap_remove(place);
-            }
-        }
-    }
-}
-
 /// A volume that can be moved.
-struct Movable {
-    place: Place,
-    target: Place,
-    note: Note,
+pub(super) struct Movable {
+    pub(super) place: Place,
+    pub(super) target: Place,
+    pub(super) note: Note,
     /// The snapshots below it that the target does not have, the uppermost first.
     chain: Vec<(SnapshotPlace, SnapshotNote)>,
     /// The snapshot of the target that the lowest of these files is based on there.
@@ -168,6 +134,9 @@ impl LinuxVolumes {
         }
         let Some(from) = &note.moved_from else { return Ok(false) };
         let former = Note::read(&self.place(from, id)?.note)?;
+        if note.mirrored {
+            return Ok(!former.is_some_and(|former| former.is_ok_and(|former| former.moved_to.is_some())));
+        }
         Ok(former.is_some_and(|former| !former.is_ok_and(|former| former.moved_to.is_some())))
     }
 
@@ -241,7 +210,7 @@ impl LinuxVolumes {
     }
 
     /// Checks that a volume can be moved, and collects its files. The caller holds the lock.
-    fn movable(&self, new: &NewMove) -> Result<Movable> {
+    pub(super) fn movable(&self, new: &NewMove) -> Result<Movable> {
         let (place, target) = (self.place(&new.from, &new.id)?, self.place(&new.to, &new.id)?);
         let lost = || SystemError::VolumeLost { id: new.id.clone() };
         self.volume(&new.from, &new.id)?.ok_or_else(lost)?.ensure_qcow2()?;
@@ -279,7 +248,7 @@ impl LinuxVolumes {
     }
 
     /// Checks that the target has room for the files.
-    fn check_room(&self, new: &NewMove, movable: &Movable) -> Result<()> {
+    pub(super) fn check_room(&self, new: &NewMove, movable: &Movable) -> Result<()> {
         let folder = self.layout.volumes(&new.to);
         let folder = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
         let about = |path: &Path| fs::metadata(path).map_err(failed("look at", path));
@@ -364,19 +333,21 @@ impl LinuxVolumes {
     }
 
     /// Removes what a move has left of a volume in a pool that does not have it, or has not got it. The caller holds the lock.
-    fn settle_volume(&self, pool: &str, id: &str) -> Result<()> {
+    pub(super) fn settle_volume(&self, pool: &str, id: &str) -> Result<()> {
         let place = self.place(pool, id)?;
         let Some(Ok(note)) = Note::read(&place.note)? else { return Ok(()) };
         if note.moved_to.is_none() && note.moved_from.is_none() {
             return Ok(());
         }
         if !self.is_elsewhere(id, &note)? {
-            return Note { moved_from: None, ..note }.write(&place.note);
+            return Note { moved_from: None, mirrored: false, ..note }.write(&place.note);
         }
         // A file is removed only while there is another one.
         let Some(other) = self.pool_of_volume(id)? else { return Ok(()) };
         if note.moved_to.is_some() {
             self.settle_arrival(&other, id)?;
+        } else {
+            self.ensure_not_mirrored(&place, &other)?;
         }
         files::remove_if_there(&place.file).map_err(failed("delete", &place.file))?;
         files::sync_parent(&place.file).map_err(failed("write", &place.file))?;
@@ -389,7 +360,7 @@ impl LinuxVolumes {
         let place = self.place(pool, id)?;
         match Note::read(&place.note)? {
             Some(Ok(note)) if note.moved_from.is_some() => {
-                Note { moved_from: None, ..note }.write(&place.note)
+                Note { moved_from: None, mirrored: false, ..note }.write(&place.note)
             }
             _ => Ok(()),
         }
@@ -579,7 +550,7 @@ impl Identity {
     }
 }
 
-fn busy(new: &NewMove, detail: &'static str) -> SystemError {
+pub(super) fn busy(new: &NewMove, detail: &'static str) -> SystemError {
     SystemError::VolumeBusy { id: new.id.clone(), detail }
 }
 
