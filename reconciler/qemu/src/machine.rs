@@ -50,7 +50,7 @@ pub use validate::SpecError;
 
 /// Id of the one virtio-scsi controller that all disks are attached to.
 pub const SCSI_CONTROLLER: &str = "scsi0";
-/// Id of the thread that serves the controller, and the disks beside it that have no thread of their own, beside QEMU's main loop.
+/// Id of the I/O thread that serves the controller, and the disks on other buses that have no thread of their own.
 const DISK_THREAD: &str = "disks0";
 /// Device id of the bootstrap volume.
 pub const SEED_ID: &str = "seed";

@@ -297,7 +297,7 @@ impl Partial {
 
     /// Gives a restarted download this many bytes of a file without a copy of them, if the file system can do that. They are then
     /// [taken up](Self::take_up_next).
-    pub(super) fn take_clone(&mut self, from: &File, total: u64) -> Result<bool, SystemError> {
+    pub(super) fn take_clone(&self, from: &File, total: u64) -> Result<bool, SystemError> {
         let Some(file) = &self.file else { return Ok(false) };
         let cloned = || -> io::Result<bool> {
             let is_cloned = reflink::clone_file(from, file)?;
