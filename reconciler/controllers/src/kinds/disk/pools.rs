@@ -145,11 +145,14 @@ fn new_disk(cache: &Cache, disk: &Disk, pool: &str) -> NewDisks {
 mod tests {
     use std::{sync::Arc, time::Duration};
 
-    use berth_api::StoragePool;
+    use berth_api::{Readiness, Reason, StoragePool};
+    use k8s_openapi::jiff::Timestamp;
     use serde_json::{Value, json};
     use tokio::time::Instant;
 
-    use crate::kinds::disk::{Obstacle, observe::Observed, observe::observe, obstacle, plan::plan};
+    use crate::kinds::disk::{
+        Obstacle, observe::Observed, observe::observe, obstacle, plan::plan, status::status,
+    };
     use crate::plan::{Dependency, Step};
 
     use super::*;
@@ -333,5 +336,19 @@ mod tests {
         assert_eq!(bound_in("default").as_deref(), Ok("default"), "the source is older than the default");
         let refused = bound_in("slow").expect_err("refused");
         assert!(refused.contains("set pool to slow"), "{refused}");
+    }
+
+    #[test]
+    fn a_disk_whose_host_did_not_make_it_takes_the_default_pool_of_its_next_host() {
+        let ready = Some(Readiness::Ready(Reason::WaitingForFirstUse, String::new()));
+        let released = |size: Option<&str>| {
+            let mut bound = disk("d", &json!({"size": "1Gi"})).as_ref().clone();
+            let stored = json!({"binding": {"host": "h1", "epoch": 1}, "pool": "fast", "defaultPool": "fast", "size": size});
+            bound.status = Some(serde_json::from_value(stored).expect("a status"));
+            let status = status(&bound, &ready, Timestamp::UNIX_EPOCH);
+            (status.pool.is_some(), status.default_pool.is_some())
+        };
+        assert_eq!(released(None), (false, false));
+        assert_eq!(released(Some("1Gi")), (true, true), "it has a file");
     }
 }
