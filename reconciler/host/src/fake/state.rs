@@ -38,6 +38,8 @@ pub(super) struct State {
     pub(super) volumes: BTreeMap<String, Volume>,
     /// The stays that volumes were copied here for, by id.
     pub(super) arrivals: BTreeMap<String, Arrival>,
+    /// The volumes of other hosts whose guests are about to come here.
+    pub(super) arriving: BTreeSet<String>,
     pub(super) trash: BTreeMap<String, (Volume, u64, Timestamp)>,
     pub(super) snapshots: BTreeMap<String, Snapshot>,
     /// The keys of encrypted volumes, which the real host forgets with its agent.
@@ -114,6 +116,7 @@ impl Default for State {
             uploads: BTreeMap::new(),
             pulls: 0,
             volumes: BTreeMap::new(),
+            arriving: BTreeSet::new(),
             arrivals: BTreeMap::new(),
             trash: BTreeMap::new(),
             snapshots: BTreeMap::new(),

@@ -74,8 +74,9 @@ const COMMANDS: [(&str, &[&str]); 49] = [
     ("migrate", &["!uri"]),
     ("migrate-incoming", &["!uri"]),
     ("migrate_cancel", &[]),
+    ("migrate-continue", &["!state"]),
     ("migrate-set-capabilities", &["!capabilities"]),
-    ("migrate-set-parameters", &["max-bandwidth"]),
+    ("migrate-set-parameters", &["max-bandwidth", "downtime-limit"]),
     ("query-migrate", &[]),
 ];
 
@@ -181,6 +182,7 @@ pub(super) fn execute(
             machine.migrate_cancel();
             json!({})
         }
+        "migrate-continue" => machine.migrate_continue().map(|()| json!({}))?,
         "migrate-set-capabilities" | "migrate-set-parameters" => json!({}),
         "query-migrate" => machine.query_migrate(),
         other => return Err(unknown(other)),

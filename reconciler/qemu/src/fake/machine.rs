@@ -260,6 +260,9 @@ impl Machine {
             "running" => return Ok(Vec::new()),
             // QEMU would let the guest run as soon as its state is loaded, perhaps twice.
             "inmigrate" => return Err("a machine that waits for its state is never started".to_owned()),
+            "finish-migrate" => {
+                return Err("Can't cont while the migration is being finished".to_owned());
+            }
             "shutdown" | "internal-error" => {
                 return Err("Resetting the Virtual Machine is required".to_owned());
             }
@@ -367,7 +370,10 @@ impl Machine {
             Happening::GuestReboots => return self.reset(true),
             Happening::DeviceGone(id) => self.release(id),
             Happening::Saved => self.saved(),
-            Happening::Loaded => self.has_failed = !self.loaded(),
+            Happening::Loaded => match self.awaits_state() {
+                Some(later) => return vec![later],
+                None => self.has_failed = !self.loaded(),
+            },
         }
         Vec::new()
     }
