@@ -63,7 +63,7 @@ fn change(object: &Json, to: Option<&str>, title: &str) -> Result<Option<Json>, 
     if to == Some(host) {
         return Ok(None);
     }
-    let text = RequestedMove { epoch, host: to.map(str::to_owned) }.to_text();
+    let text = RequestedMove { epoch, host: to.map(str::to_owned), live: false }.to_text();
     let has_annotations = object.pointer("/metadata/annotations").is_some_and(Json::is_object);
     Ok(Some(if has_annotations {
         let path = format!("/metadata/annotations/{}", MOVE_ANNOTATION.replace('/', "~1"));

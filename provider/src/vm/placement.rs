@@ -50,7 +50,7 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
     let (was, is) = (change.prior.get("placement"), change.planned.get("placement"));
     let wanted = is.get("host").clone();
     let only_less = is_subset(is.get("host_selector"), was.get("host_selector"));
-    let moves = is.get("move_policy").as_str() == Some("WhenStopped");
+    let moves = matches!(is.get("move_policy").as_str(), Some("WhenStopped" | "Live"));
     let mut refused = None;
     for change in change.changes.iter_mut().filter(|change| change.effect == Effect::Placement) {
         let fits = match leaf(&change.path) {

@@ -63,6 +63,7 @@ mod key_provider;
 mod kinds;
 mod lease;
 mod lease_watcher;
+mod live_moves;
 mod machine;
 mod measure;
 mod merges;

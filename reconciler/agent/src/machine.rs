@@ -14,6 +14,8 @@ mod guest;
 mod guest_facts;
 mod guest_programs;
 mod legal;
+mod live;
+mod live_command;
 mod requests;
 mod saves;
 mod volumes;
@@ -366,6 +368,7 @@ impl Machines {
             may_have_shares: true,
             expects_resume: false,
             has_started: false,
+            is_sending: false,
         };
         let guest_task = GuestTask {
             system: self.system.clone(),

@@ -69,6 +69,12 @@ pub async fn receive(qmp: &Qmp) -> Result<(), QmpError> {
     qmp.execute("migrate-incoming", json!({"uri": format!("fd:{CHANNEL}")})).await.map(drop)
 }
 
+/// Has the network cards of a guest that has come announce where it is, a few times within a second.
+pub async fn announce(qmp: &Qmp) -> Result<(), QmpError> {
+    let repeated = json!({"initial": 50, "max": 550, "rounds": 5, "step": 100});
+    qmp.execute("announce-self", repeated).await.map(drop)
+}
+
 /// Queries the progress, with the part of the guest's memory that is sent, in percent.
 pub async fn progress(qmp: &Qmp) -> Result<(SendPhase, Option<i64>), QmpError> {
     let answer = qmp.execute("query-migrate", Value::Null).await?;

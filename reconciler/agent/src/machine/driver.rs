@@ -16,7 +16,8 @@ use berth_qemu::{cpus, guest_agent, memory, nics, shares, tpm};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::legal::{Action, check_legal};
+use super::legal::{Action, IllegalAction, check_legal};
+use super::live_command::LiveCommand;
 use super::{DriverState, Ending, MachineError, MachineState, Notifier};
 use berth_host::{ProcessFacts, StateAccess};
 
@@ -81,6 +82,7 @@ pub(super) enum Command {
     CheckAnswer,
     /// Whether a process in the guest has the guest agent's port open.
     GuestListens(oneshot::Sender<Result<bool, MachineError>>),
+    Live(LiveCommand),
 }
 
 pub(super) type Reply = oneshot::Sender<Result<(), MachineError>>;
@@ -115,6 +117,8 @@ pub(super) struct Driver {
     /// Whether this driver has reported that the machine runs. Per driver: an earlier one may have ended before its
     /// report.
     pub(super) has_started: bool,
+    /// Whether the guest is being sent to another host: its devices stay as they are.
+    pub(super) is_sending: bool,
 }
 
 /// Waits [`BRIEF_WAIT`] for an exchange with QEMU; its command may still take effect after that.
@@ -203,6 +207,7 @@ impl Driver {
                 let _ = reply.send(done);
             }
             Command::CancelSave(reply) => {
+                self.is_sending = false;
                 let _ = reply.send(saved_state::cancel(&self.qmp).await.map_err(MachineError::from));
             }
             Command::Load(cpus, reply) => {
@@ -308,6 +313,7 @@ impl Driver {
                     let _ = reply.send(briefly(self.set_balloon(bytes)).await);
                 }
             }
+            Command::Live(command) => self.execute_live(command).await,
             Command::GuestListens(reply) => {
                 let _ = reply.send(guest_agent::has_listener(&self.qmp).await.map_err(MachineError::from));
             }
@@ -316,6 +322,9 @@ impl Driver {
 
     async fn allowed(&self, action: Action) -> Result<(), MachineError> {
         let state = power::run_state(&self.qmp).await?;
+        if self.is_sending && matches!(action, Action::ChangeDevices | Action::ContinueInOverlays) {
+            return Err(IllegalAction { action, state }.into());
+        }
         Ok(check_legal(&state, action)?)
     }
 

@@ -12,7 +12,7 @@ use super::guest::{Freeze, GuestRequest};
 use super::{GuestFacts, Machine, MachineError, MachineState, QUEUE_LENGTH};
 
 impl Machine {
-    async fn ask<T>(
+    pub(super) async fn ask<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<Result<T, MachineError>>) -> Command,
     ) -> Result<T, MachineError> {

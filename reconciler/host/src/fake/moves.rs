@@ -27,7 +27,13 @@ impl FakeSystem {
 
     /// The file of the other host counts as one of this size.
     pub(super) fn arriving(&self, new: &NewTake) -> Result<VolumeFacts> {
-        let owner = VolumeOwner { uid: new.uid.clone(), ..VolumeOwner::default() };
+        let owner = VolumeOwner {
+            namespace: String::new(),
+            name: new.id.clone(),
+            uid: new.uid.clone(),
+            image: None,
+            source: None,
+        };
         let made = self.make_volume(&NewVolume {
             pool: new.pool.clone(),
             id: new.id.clone(),

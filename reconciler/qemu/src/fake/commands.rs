@@ -71,6 +71,7 @@ const COMMANDS: [(&str, &[&str]); 49] = [
     ("netdev_add", &["!type", "!id", "fds", "vhost", "vhostfds"]),
     ("netdev_del", &["!id"]),
     ("set_link", &["!name", "!up"]),
+    ("announce-self", &["initial", "max", "rounds", "step"]),
     ("migrate", &["!uri"]),
     ("migrate-incoming", &["!uri"]),
     ("migrate_cancel", &[]),
@@ -183,7 +184,7 @@ pub(super) fn execute(
             json!({})
         }
         "migrate-continue" => machine.migrate_continue().map(|()| json!({}))?,
-        "migrate-set-capabilities" | "migrate-set-parameters" => json!({}),
+        "announce-self" | "migrate-set-capabilities" | "migrate-set-parameters" => json!({}),
         "query-migrate" => machine.query_migrate(),
         other => return Err(unknown(other)),
     };
