@@ -32,6 +32,7 @@
 //! The agent must not know how a host implements the trait, what other hosts do, or how objects are bound to hosts.
 
 mod admission;
+mod arrivals;
 mod awaited;
 mod balloons;
 pub mod config;

@@ -22,6 +22,7 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use crate::index::Tables;
+use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
 use berth_engine::Queue;
 use berth_host::{
@@ -58,6 +59,8 @@ pub(crate) struct Networks {
     pub(crate) senders: Senders,
     /// Leases of guests on networks whose addresses another DHCP server gives out.
     pub(crate) leases: Leases,
+    /// The journals of guests that come from other hosts, by instance: their networks are made before their taps.
+    arriving: Mutex<BTreeMap<String, Journal>>,
     /// Serialises passes. A pass that applies everything again serves all callers waiting for one.
     pub(crate) flight: SingleFlight<()>,
 }
@@ -102,12 +105,27 @@ impl Networks {
             ports: GuestPorts::default(),
             senders: Senders::default(),
             leases: Leases::default(),
+            arriving: Mutex::default(),
             flight: SingleFlight::default(),
         }
     }
 
     pub(crate) fn applied(&self) -> MutexGuard<'_, Applied> {
         self.applied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has networks made for a guest that comes from another host, or not any more.
+    pub(crate) fn set_arriving(&self, instance: &str, journal: Option<Journal>) {
+        let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
+        match journal {
+            Some(journal) => drop(arriving.insert(instance.to_owned(), journal)),
+            None => drop(arriving.remove(instance)),
+        }
+    }
+
+    /// Returns the guests that come from other hosts, by instance.
+    pub(crate) fn arriving(&self) -> BTreeMap<String, Journal> {
+        self.arriving.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns why this public address cannot be forwarded to its VM.

@@ -111,6 +111,7 @@ async fn watch_all(ctx: &Arc<Context>) {
 async fn work(ctx: &Arc<Context>) {
     // The control plane may be away for long, and these guests were running.
     Box::pin(snapshots::resume_paused(ctx)).await;
+    Box::pin(arrivals::settle_left(ctx)).await;
     Box::pin(kinds::vm::restart_until_answered(ctx)).await;
     ctx.lease.acquired().await;
     while let Err(error) = host::inventory(ctx).await {

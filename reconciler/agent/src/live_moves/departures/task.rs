@@ -107,7 +107,7 @@ impl Task {
     async fn connect(&self) -> Result<Link, String> {
         let Departure { id, to, .. } = &self.new.departure;
         let connected = self.copies.live_move(to, &self.new.key.name, id).await;
-        let connection = connected.map_err(|RemoteError::Unreachable(why) | RemoteError::Refused(why)| why)?;
+        let connection = connected.map_err(|(RemoteError::Unreachable(why) | RemoteError::Refused(why))| why)?;
         let (from, to) = tokio::io::split(connection);
         Ok(Link { from: BufReader::new(from), to })
     }
