@@ -31,7 +31,7 @@ use crate::journal::{Arrival, ArrivalPhase, Journal, Run};
 use crate::key::{Key, ObjectName};
 use crate::kinds::image::local::{self, LocalImage};
 use crate::kinds::vm::{end_process, launch_arriving};
-use crate::machine::{Machine, MachineError};
+use crate::machine::Machine;
 use crate::networking::tap_prefix;
 use crate::pools;
 use crate::pulls::Wanted;
@@ -275,7 +275,9 @@ pub(crate) async fn start(ctx: &Context, instance: &str, machine: &Machine) -> S
     let mut why = "QEMU does not answer".to_owned();
     let mut is_paused = false;
     for _ in 0..STARTS {
-        if let Err(error) = machine.start().await {
+        if let Err(problem) = own_disks(ctx, instance).await {
+            why = problem;
+        } else if let Err(error) = machine.start().await {
             why = Error::from(error).chain();
         } else {
             return started(ctx, instance, machine).await;
@@ -294,6 +296,16 @@ pub(crate) async fn start(ctx: &Context, instance: &str, machine: &Machine) -> S
         // It may have run: it is this host's, whatever becomes of it.
         false => StartEnd::Started,
     }
+}
+
+/// Gives the disks to the QEMU here: the one of the other host has given them up.
+async fn own_disks(ctx: &Context, instance: &str) -> Result<(), String> {
+    let read = ctx.system.read_journal(instance).await.map_err(|error| error.chain())?;
+    let journal = read.and_then(|journal| Journal::parse(journal).ok());
+    for (pool, id) in journal.iter().filter_map(|j| j.arrival.as_ref()).flat_map(|arrival| &arrival.volumes) {
+        ctx.system.own_arriving(pool, id, instance).await.map_err(|error| error.chain())?;
+    }
+    Ok(())
 }
 
 async fn started(ctx: &Context, instance: &str, machine: &Machine) -> StartEnd {
@@ -385,6 +397,9 @@ async fn resume(ctx: &Context, instance: &str, journal: &Journal) -> Result<(), 
     let machine = ctx.machines.connect(instance, Some(&journal.uid), Some(key), &process).await?;
     let state = machine.state().await?;
     if state.run_state == RunState::Paused {
+        for (pool, id) in journal.arrival.iter().flat_map(|arrival| &arrival.volumes) {
+            ctx.system.own_arriving(pool, id, instance).await?;
+        }
         machine.start().await?;
         let _ = machine.announce().await;
     }

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use crate::arrivals;
 use crate::balloons;
 use crate::config::AgentConfig;
 use crate::console;

@@ -63,6 +63,9 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// *Errors*: those of [`Volumes::take_volume`], except that a QEMU may have it open.
     async fn prepare_arriving(&self, volume: &NewTake) -> Result<VolumeFacts>;
 
+    /// Lets the QEMU of this instance, and no other, write to an arriving volume: the one of the other host has given it up.
+    async fn own_arriving(&self, pool: &str, id: &str, instance: &str) -> Result<()>;
+
     /// Ends [`Volumes::prepare_arriving`]: the volume stays the other host's alone. Does nothing to a volume that is this host's.
     async fn drop_arriving(&self, pool: &str, id: &str) -> Result<()>;
 

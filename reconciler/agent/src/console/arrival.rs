@@ -32,7 +32,7 @@ use crate::error::Error;
 use crate::index::instance_of;
 use crate::key::ObjectName;
 use crate::live_moves::{Line, read_line, write_line};
-use crate::machine::Machine;
+use crate::machine::{Machine, MachineError};
 use crate::typed_api::TypedApi;
 
 /// The time for the first message, which has the bootstrap data.
@@ -192,7 +192,7 @@ impl ArrivalSession {
         from: &mut (impl AsyncBufRead + Unpin),
         to: &mut (impl AsyncWrite + Unpin),
     ) -> Result<(), String> {
-        let text = |error| Error::from(error).chain();
+        let text = |error: MachineError| Error::from(error).chain();
         let cpus = usize::try_from(cpus).unwrap_or_default();
         let channel = machine.receive_guest(cpus).await.map_err(text)?;
         let (_from_qemu, mut to_qemu) = channel.into_parts();

@@ -290,6 +290,10 @@ impl Volumes for FakeSystem {
         self.call("prepare_arriving", async { self.arriving(volume) }).await
     }
 
+    async fn own_arriving(&self, _pool: &str, _id: &str, _instance: &str) -> Result<()> {
+        self.call("own_arriving", async { Ok(()) }).await
+    }
+
     async fn drop_arriving(&self, _pool: &str, id: &str) -> Result<()> {
         let work = async {
             self.not_arriving(id);

@@ -51,6 +51,7 @@ use crate::keyring::Keyring;
 use crate::volumes::check_encryption;
 use crate::{ForeignKind, ForeignObject, ImageFacts, NewVolume, SystemError, VolumeFacts, VolumeOwner};
 
+pub(super) use arriving::is_arriving;
 use chains::{Chains, ChainsLock};
 use encryption::NewFile;
 pub(super) use fetched::Fetch;

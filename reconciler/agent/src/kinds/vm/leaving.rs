@@ -55,7 +55,7 @@ pub(super) async fn depart(
 
 /// Lets a guest go on that an earlier agent began to send, and removes the record: the other host was not asked to start it.
 pub(super) async fn abandon(ctx: &Context, instance: &str, machine: &Machine) -> Result<(), Error> {
-    go_on(machine).await;
+    go_on(ctx.system.as_ref(), instance, machine).await;
     let journal = ctx.system.read_journal(instance).await?.ok_or(MachineError::Gone)?;
     let updated = Journal::parse(journal)?.with_departure(None);
     Ok(ctx.system.write_journal(instance, &updated.to_value()).await?)

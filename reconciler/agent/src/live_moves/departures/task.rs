@@ -7,7 +7,7 @@ use std::time::Duration;
 use berth_api::live_move::{DestinationMessage, MovedMachine, SourceMessage};
 use berth_console_client::Connection;
 use berth_engine::ErrorChain;
-use berth_host::{RemoteError, System};
+use berth_host::{RemoteError, System, SystemError};
 use berth_qemu::live_move::{SendLimits, SendPhase};
 use berth_qemu::power::RunState;
 use tokio::io::{AsyncRead, AsyncReadExt, BufReader, ReadHalf, WriteHalf};
@@ -221,7 +221,7 @@ impl Task {
     async fn go_on(&self, why: String) -> Ended {
         tracing::warn!(instance = self.new.instance, to = self.new.departure.to, why, "the guest stays here");
         if let Some(machine) = &self.machine {
-            go_on(machine).await;
+            go_on(self.system.as_ref(), &self.new.instance, machine).await;
         }
         let mut pause = ASK_AGAIN;
         while let Err(problem) = self.record(None).await {
@@ -234,18 +234,22 @@ impl Task {
 
     async fn record(&self, departure: Option<Departure>) -> Result<(), String> {
         let instance = &self.new.instance;
-        let read = self.system.read_journal(instance).await.map_err(|error| error.chain().to_string())?;
+        let read = self.system.read_journal(instance).await.map_err(|error| error.chain())?;
         let journal = read.ok_or_else(|| "its journal is gone".to_owned())?;
         let journal = Journal::parse(journal).map_err(|error| error.chain())?;
         let updated = journal.with_departure(departure).to_value();
         let written = self.system.write_journal(instance, &updated).await;
-        written.map_err(|error| error.chain().to_string())
+        written.map_err(|error| error.chain())
     }
 }
 
 /// Ends the sending of a guest, and lets it go on. One that has ended meanwhile, or that QEMU refuses, is left to the plan of its VM.
-pub(crate) async fn go_on(machine: &Machine) {
+pub(crate) async fn go_on(system: &dyn System, instance: &str, machine: &Machine) {
     for _ in 0..STARTS {
+        // The other host may have let its QEMU open the files, and QEMU opens them again to write.
+        if let Err(error) = grant(system, instance).await {
+            tracing::warn!(instance, error = error.chain(), "the disks of a guest that goes on are not granted");
+        }
         // Ends QEMU's part, if it is not complete. A guest that is paused for the last part then goes on.
         let ended = machine.cancel_save().await;
         let state = match (ended, machine.state().await) {
@@ -268,6 +272,15 @@ pub(crate) async fn go_on(machine: &Machine) {
         }
         sleep(ASK_AGAIN).await;
     }
+}
+
+async fn grant(system: &dyn System, instance: &str) -> Result<(), SystemError> {
+    let journal = system.read_journal(instance).await?.and_then(|journal| Journal::parse(journal).ok());
+    let machine = journal.and_then(|journal| journal.run).and_then(|run| run.machine);
+    for disk in machine.iter().flat_map(|machine| &machine.disks) {
+        system.grant_disk(instance, disk).await?;
+    }
+    Ok(())
 }
 
 /// Passes the bytes of QEMU on, to their end.

@@ -129,6 +129,15 @@ impl Volumes for LinuxSystem {
         self.on_pool(&volume.pool, move |v| v.prepare_arriving(&new)).await
     }
 
+    async fn own_arriving(&self, pool: &str, id: &str, instance: &str) -> Result<()> {
+        let (of_pool, of) = (pool.to_owned(), id.to_owned());
+        let file = self.on_pool(pool, move |v| v.arriving_file(&of_pool, &of)).await?;
+        match file {
+            Some(file) => self.machines.own(instance, file).await,
+            None => Err(SystemError::VolumeLost { id: id.to_owned() }),
+        }
+    }
+
     async fn drop_arriving(&self, pool: &str, id: &str) -> Result<()> {
         if self.rbd.get(pool).is_some() {
             return Ok(());

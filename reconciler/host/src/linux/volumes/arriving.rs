@@ -14,7 +14,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::super::files::{self, failed};
 use super::note::Note;
@@ -49,6 +49,12 @@ impl LinuxVolumes {
         let place = self.place(&new.pool, &new.id)?;
         let size = place.read_size()?;
         self.facts(&place, &here, &arriving, size)
+    }
+
+    /// Returns the file of a volume that is arriving, or has arrived.
+    pub(in super::super) fn arriving_file(&self, pool: &str, id: &str) -> Result<Option<PathBuf>> {
+        let place = self.place(pool, id)?;
+        Ok(exists(&place.file)?.then_some(place.file))
     }
 
     pub(in super::super) fn drop_arriving(&self, pool: &str, id: &str) -> Result<()> {
@@ -86,6 +92,12 @@ impl LinuxVolumes {
         tracing::info!(volume = place.id, host = new.from, "volume taken with its running guest");
         Ok(true)
     }
+}
+
+/// Whether this file is that of a volume whose guest is about to come: the QEMU of another host writes to it.
+pub(in super::super) fn is_arriving(file: &Path, id: &str) -> Result<bool> {
+    let note = Note::read(&file.with_file_name(format!("{id}.json")))?;
+    Ok(note.is_some_and(|note| note.is_ok_and(|note| note.arriving_from.is_some())))
 }
 
 /// Gives a file a second name, unless it has that.
