@@ -14,7 +14,6 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_api::live_move::MovedMachine;
-use berth_api::vm::VMMigration;
 use berth_api::{Disk, StoragePoolType, VM};
 use berth_host::{BootstrapFile, InstanceFacts, NewTake, VolumeFacts};
 use berth_qemu::machine::{DiskSpec, MachineSpec};
@@ -60,7 +59,8 @@ pub(crate) struct Coming<'a> {
     pub(crate) id: &'a str,
     /// The host that it leaves.
     pub(crate) from: &'a str,
-    pub(crate) migration: &'a VMMigration,
+    /// Of the binding that it leaves.
+    pub(crate) epoch: i64,
 }
 
 /// Makes everything for the machine, and returns it when it waits for the guest. The error is for people; what was made is left to
@@ -91,7 +91,7 @@ pub(crate) async fn prepare(
         phase: ArrivalPhase::Receiving,
         volumes,
     };
-    let epoch = coming.migration.epoch.saturating_add(1);
+    let epoch = coming.epoch.saturating_add(1);
     let journal = received(vm, theirs, epoch).with_arrival(Some(arrival));
     // Before anything is made: without it, nothing would remove that.
     write(ctx, instance, &journal).await?;
@@ -100,6 +100,9 @@ pub(crate) async fn prepare(
         files.push(ctx.system.prepare_arriving(disk).await.map_err(|error| error.chain())?);
     }
     let machine = on_files(machine, &files)?;
+    let run = journal.run.clone().map(|run| Run { machine: Some(Box::new(machine.clone())), ..run });
+    let journal = Journal { run, ..journal };
+    write(ctx, instance, &journal).await?;
     let bootstrap = bootstrap(moved)?;
     let written = ctx.system.write_bootstrap_files(instance, &bootstrap).await;
     written.map_err(|error| error.chain())?;
@@ -377,15 +380,16 @@ pub(crate) async fn settle(ctx: &Context, coming: &Coming<'_>) -> Result<StartEn
     let Some(journal) = read else { return Ok(refused()) };
     let journal = Journal::parse(journal).map_err(|error| error.chain())?;
     match journal.arrival.as_deref() {
-        Some(arrival) if arrival.id == coming.id && arrival.phase == ArrivalPhase::Started => {
+        Some(arrival) if arrival.id != coming.id || arrival.from != coming.from => Ok(refused()),
+        Some(arrival) if arrival.phase == ArrivalPhase::Started => {
             resume(ctx, instance, &journal).await.map_err(|error| error.chain())?;
             Ok(StartEnd::Started)
         }
-        Some(arrival) if arrival.id == coming.id => {
+        Some(_) => {
             remove(ctx, instance).await?;
             Ok(refused())
         }
-        _ => Ok(refused()),
+        None => Ok(refused()),
     }
 }
 

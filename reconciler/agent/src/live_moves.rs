@@ -12,5 +12,5 @@ mod departures;
 mod wire;
 
 pub(crate) use arrival_locks::ArrivalLocks;
-pub(crate) use departures::{DepartureState, Departures, NewDeparture, go_on};
+pub(crate) use departures::{DepartureState, Departures, FailedDeparture, NewDeparture, go_on};
 pub(crate) use wire::{Line, read_line, write_line};

@@ -54,7 +54,8 @@ const SLACK: u64 = 1 << 30;
 pub(super) struct ArrivalSession {
     ctx: Arc<Context>,
     vm: VM,
-    migration: VMMigration,
+    /// None: the control plane knows no such move any more.
+    migration: Option<VMMigration>,
     /// Of the attempt.
     id: String,
     /// The host that it leaves.
@@ -86,7 +87,11 @@ impl ArrivalSession {
         let vm = vm.map_err(|error| ConsoleRefusal::CannotReadNeeds { detail: error.to_string() })?;
         let not_coming = || ConsoleRefusal::NotComing { host: host.to_owned() };
         let vm = vm.ok_or_else(not_coming)?;
-        let migration = migration(&vm, ctx.host(), host, id).ok_or_else(not_coming)?;
+        // A question about an attempt is answered from its record, also if the control plane lists it no more.
+        if !is_of(&vm, ctx.host(), host) {
+            return Err(not_coming());
+        }
+        let migration = migration(&vm, ctx.host(), host, id);
         tracing::info!(namespace = name.namespace, vm = name.name, host, id, "move of a running guest opened");
         let place = consoles.arrivals.take(host.to_owned());
         Ok(Self { ctx: ctx.clone(), vm, migration, id: id.to_owned(), from: host.to_owned(), place })
@@ -140,7 +145,8 @@ impl ArrivalSession {
     }
 
     fn coming(&self) -> Coming<'_> {
-        Coming { vm: &self.vm, id: &self.id, from: &self.from, migration: &self.migration }
+        let epoch = self.migration.as_ref().map_or(0, |migration| migration.epoch);
+        Coming { vm: &self.vm, id: &self.id, from: &self.from, epoch }
     }
 
     async fn begin(
@@ -155,6 +161,9 @@ impl ArrivalSession {
                 "{ARRIVALS_OF_HOST} running guests of host {} come to this host, or {ARRIVALS} in all: one arrives first",
                 self.from
             ));
+        }
+        if self.migration.is_none() {
+            return Err("the VM does not move to this host any more".to_owned());
         }
         if self.vm.metadata.deletion_timestamp.is_some() {
             return Err("the VM is being deleted".to_owned());
@@ -250,11 +259,19 @@ async fn loaded(machine: &Machine) -> Result<(), String> {
     }
 }
 
+/// Whether a VM is bound to that host, and not to this one.
+fn is_of(vm: &VM, own: &str, from: &str) -> bool {
+    let binding = vm.status.as_ref().and_then(|status| status.binding.as_ref());
+    from != own && binding.is_some_and(|binding| binding.host == from)
+}
+
 /// Returns the move of a VM from that host to this one that an attempt is of.
 fn migration(vm: &VM, own: &str, from: &str, id: &str) -> Option<VMMigration> {
     let status = vm.status.as_ref()?;
-    let is_there = status.binding.as_ref().is_some_and(|binding| binding.host == from && from != own);
-    let migration = VMStatus::live_move(status).filter(|migration| is_there && migration.to == own)?;
+    let migration = VMStatus::live_move(status).filter(|migration| migration.to == own)?;
+    if !is_of(vm, own, from) {
+        return None;
+    }
     let is_of_it = id.strip_prefix(migration.id.as_str()).is_some_and(|attempt| attempt.starts_with('-'));
     is_of_it.then(|| migration.clone())
 }

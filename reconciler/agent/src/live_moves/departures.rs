@@ -46,8 +46,20 @@ pub(crate) struct DepartureState {
     pub(crate) percent: Option<i64>,
     /// Whether the task was asked to end.
     pub(crate) is_cancelled: bool,
-    /// Why the last attempt of this move failed, and the time until the next.
-    pub(crate) failure: Option<(String, Duration)>,
+    /// The last attempt, if it failed.
+    pub(crate) failure: Option<FailedDeparture>,
+}
+
+/// An attempt that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FailedDeparture {
+    pub(crate) why: String,
+    /// The time until the next attempt.
+    pub(crate) left: Duration,
+    /// The number of attempts that have failed since one succeeded.
+    pub(crate) count: u32,
+    /// The move, as the control plane knows it.
+    pub(crate) migration: String,
 }
 
 /// A guest to send.
@@ -100,13 +112,16 @@ impl Departures {
         Self { system, copies, queue, entries, slots: Arc::new(Semaphore::new(AT_A_TIME)), tasks }
     }
 
-    /// Returns how the move with this identity is, of the guest of this instance.
-    pub(crate) fn state(&self, instance: &str, migration: Option<&str>) -> DepartureState {
+    /// Returns how the move of the guest of this instance is.
+    pub(crate) fn state(&self, instance: &str) -> DepartureState {
         let entries = locked(&self.entries);
         let Some(entry) = entries.get(instance) else { return DepartureState::default() };
-        let failure = entry.failure.as_ref().filter(|_| Some(entry.migration.as_str()) == migration);
-        let failure =
-            failure.map(|(why, again)| (why.clone(), again.saturating_duration_since(Instant::now())));
+        let failure = entry.failure.as_ref().map(|(why, again)| FailedDeparture {
+            why: why.clone(),
+            left: again.saturating_duration_since(Instant::now()),
+            count: entry.failures,
+            migration: entry.migration.clone(),
+        });
         let is_cancelled = entry.cancelled.load(Ordering::Relaxed);
         DepartureState { is_active: entry.is_active, percent: entry.percent, is_cancelled, failure }
     }
@@ -119,10 +134,6 @@ impl Departures {
             let entry = entries.entry(instance.clone()).or_default();
             if entry.is_active {
                 return;
-            }
-            if entry.migration != new.departure.migration {
-                entry.failures = 0;
-                entry.failure = None;
             }
             entry.is_active = true;
             entry.percent = None;
@@ -154,6 +165,10 @@ impl Departures {
             if let Some(entry) = locked(&entries).get_mut(&instance) {
                 entry.is_active = false;
                 entry.percent = None;
+                entry.failure = None;
+                if matches!(ended, Ended::HandedOver) {
+                    entry.failures = 0;
+                }
                 if let Ended::Failed(why) = ended {
                     let wait = FIRST_WAIT.saturating_mul(1 << entry.failures.min(6)).min(LONGEST_WAIT);
                     entry.failures = entry.failures.saturating_add(1);

@@ -243,8 +243,10 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         ..from_index(ctx, vm, &name)
     };
     observed.draining |= observed.at_shutdown.is_some();
-    let migration = vm.status.as_ref().and_then(VMStatus::live_move).map(|migration| migration.id.as_str());
-    observed.departure = ctx.departures.state(&observed.instance, migration);
+    observed.departure = ctx.departures.state(&observed.instance);
+    if observed.journal.departure.is_none() && vm.status.as_ref().and_then(VMStatus::live_move).is_none() {
+        ctx.departures.forget(&observed.instance);
+    }
     if observed.journal.suspension.is_some() {
         observed.state_kept = ctx.system.has_state(&observed.instance).await?;
     }

@@ -36,7 +36,7 @@ use crate::machine::{MachineState, has_ended};
 use crate::probes::Outcome;
 
 pub(super) use interfaces::changes as interface_changes;
-pub(super) use live::refusal as live_refusal;
+pub(super) use live::{is_withdrawn as is_live_move_withdrawn, refusal as live_refusal};
 pub(super) use running::IO_ERROR;
 pub(super) use start::{limits_with, too_large};
 

@@ -23,7 +23,7 @@ use self::disks::{disks, disks_of_another_start, is_booted_later};
 pub(super) use self::events::{frozen, restarted, transition};
 use self::hardware::{dedicated_cpus, hardware, pci_devices, usb_devices, vgpus};
 use self::interfaces::{write_interfaces_synced, write_security_groups_synced};
-use super::plan::{interface_changes, live_refusal, too_large};
+use super::plan::{interface_changes, is_live_move_withdrawn, live_refusal, too_large};
 use super::{Observed, cpu_time, guest_users, media, process_facts, stop_snapshots};
 use crate::converge::held_conditions;
 use crate::disk_use;
@@ -106,6 +106,9 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
 /// Reports, in the write of the release, that the guest runs on the other host, and before that why it does not.
 fn write_migration(status: &mut VMStatus, vm: &VM, observed: &Observed) {
     let epoch = status.binding.as_ref().map(|binding| binding.epoch);
+    if observed.journal_written && is_live_move_withdrawn(vm, observed) {
+        status.migration = None;
+    }
     let Some(migration) = status.migration.as_mut().filter(|migration| Some(migration.epoch) == epoch) else {
         return;
     };
@@ -116,7 +119,7 @@ fn write_migration(status: &mut VMStatus, vm: &VM, observed: &Observed) {
     if is_over && observed.journal.released.is_some() {
         migration.phase = MigrationPhase::HandedOver;
     }
-    let failure = observed.departure.failure.as_ref().map(|(why, _)| why.clone());
+    let failure = observed.departure.failure.as_ref().map(|failed| failed.why.clone());
     let why = match departure {
         Some(_) => None,
         None => failure.or_else(|| live_refusal(vm, observed)),

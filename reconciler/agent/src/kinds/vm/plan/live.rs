@@ -20,6 +20,8 @@ use crate::saved_machine::as_it_is;
 
 /// How often the progress is looked at.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// The number of attempts after which the controllers choose another host, or the same.
+const ATTEMPTS: u32 = 3;
 /// How often it is seen whether a guest can move that could not.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
@@ -88,7 +90,8 @@ fn is_to_move_on(vm: &VM, observed: &Observed) -> bool {
             && observed.journal.departure.as_ref().is_none_or(|now| now.migration == migration.id)
     });
     let restarts = observed.journal.run.as_ref().is_some_and(|run| asks_for_restart(vm, run));
-    is_requested && vm.spec.power == Power::Running && !deleting(vm) && !restarts && !observed.draining
+    let is_to_move = status.is_some_and(VMStatus::is_to_move);
+    is_requested && is_to_move && vm.spec.power == Power::Running && !deleting(vm) && !restarts && !observed.draining
 }
 
 /// Returns why the guest of a VM that is to move cannot be sent, as far as its host sees that. None also if it can.
@@ -108,6 +111,20 @@ pub(in crate::kinds::vm) fn refusal(vm: &VM, observed: &Observed) -> Option<Stri
 
 fn volumes(observed: &Observed) -> Vec<&VolumeFacts> {
     observed.disks.iter().filter_map(|disk| disk.volume.as_ref()).collect()
+}
+
+/// Whether the record of the move is withdrawn: the VM does not move out of this binding any more, or the controllers are to choose again
+/// after some attempts. Only its host knows that the guest is not being handed over.
+pub(in crate::kinds::vm) fn is_withdrawn(vm: &VM, observed: &Observed) -> bool {
+    let Some(migration) = vm.status.as_ref().and_then(VMStatus::live_move) else { return false };
+    if observed.journal.departure.is_some() || observed.departure.is_active || observed.journal.released.is_some() {
+        return false;
+    }
+    let failed = observed.departure.failure.as_ref();
+    let has_failed = failed.is_some_and(|failed| {
+        failed.migration == migration.id && failed.count > 0 && failed.count.is_multiple_of(ATTEMPTS)
+    });
+    has_failed || !vm.status.as_ref().is_some_and(VMStatus::is_to_move)
 }
 
 /// Begins to send a running guest, if that is requested and possible now.
@@ -141,7 +158,7 @@ pub(super) fn begin(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
 
 /// Whether an attempt has failed, and the next is not due.
 fn is_waiting(observed: &Observed) -> bool {
-    observed.departure.failure.as_ref().is_some_and(|(_, left)| !left.is_zero())
+    observed.departure.failure.as_ref().is_some_and(|failed| !failed.left.is_zero())
 }
 
 /// Has a VM looked at again whose guest could not be sent.
@@ -150,7 +167,7 @@ pub(super) fn requeue(vm: &VM, observed: &Observed, plan: Plan<Step>) -> Plan<St
         return plan;
     }
     match &observed.departure.failure {
-        Some((_, left)) if !left.is_zero() => plan.requeue_after(*left),
+        Some(failed) if !failed.left.is_zero() => plan.requeue_after(failed.left),
         _ => plan.requeue_after(ASK_AGAIN),
     }
 }

@@ -122,7 +122,7 @@ fn the_status_says_whether_it_can_move_only_while_it_is_to_move() {
     let now = Timestamp::UNIX_EPOCH;
     let vm = vm(json!({}), None);
     let written =
-        |decided: Option<&Result<(), String>>| write(&vm, decided, vm.status.clone().expect("a status"), now);
+        |decided: Option<&Result<(), String>>| write(&vm, decided, None, vm.status.clone().expect("a status"), now);
     let movable =
         |status: &VMStatus| condition::find(&status.conditions, "Movable").map(|found| found.status.clone());
     let before = written(None);
@@ -133,5 +133,5 @@ fn the_status_says_whether_it_can_move_only_while_it_is_to_move() {
     assert_eq!((stays.move_epoch, movable(&stays).as_deref()), (None, Some("False")));
     let mut released = moves.clone();
     released.released_epoch = Some(4);
-    assert_eq!(write(&vm, None, released.clone(), now), released, "it is given up: nothing is withdrawn");
+    assert_eq!(write(&vm, None, None, released.clone(), now), released, "it is given up: nothing is withdrawn");
 }
