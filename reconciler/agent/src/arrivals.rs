@@ -380,7 +380,10 @@ pub(crate) async fn settle(ctx: &Context, coming: &Coming<'_>) -> Result<StartEn
     let Some(journal) = read else { return Ok(refused()) };
     let journal = Journal::parse(journal).map_err(|error| error.chain())?;
     match journal.arrival.as_deref() {
-        Some(arrival) if arrival.id != coming.id || arrival.from != coming.from => Ok(refused()),
+        Some(arrival) if arrival.id != coming.id || arrival.from != coming.from => match arrival.phase {
+            ArrivalPhase::Receiving => Ok(refused()),
+            ArrivalPhase::Started => Err("the guest has come by another move".to_owned()),
+        },
         Some(arrival) if arrival.phase == ArrivalPhase::Started => {
             resume(ctx, instance, &journal).await.map_err(|error| error.chain())?;
             Ok(StartEnd::Started)
@@ -389,7 +392,9 @@ pub(crate) async fn settle(ctx: &Context, coming: &Coming<'_>) -> Result<StartEn
             remove(ctx, instance).await?;
             Ok(refused())
         }
-        None => Ok(refused()),
+        // It is none of an earlier stay only if the host gave the VM up.
+        None if journal.released.is_some() => Ok(refused()),
+        None => Err("this host has a machine of the VM that has not come by this move".to_owned()),
     }
 }
 

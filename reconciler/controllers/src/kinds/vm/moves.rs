@@ -70,6 +70,7 @@ pub(super) fn write(
     }
     let generation = vm.metadata.generation.unwrap_or_default();
     let kind = ConditionType::Movable;
+    let moving: String;
     let update = match decided {
         None => {
             status.move_epoch = None;
@@ -83,7 +84,7 @@ pub(super) fn write(
                 false => MOVES,
             };
             // One that is there is removed by its host alone, which may be handing the guest over.
-            let text = match live {
+            moving = match live {
                 Some(Live::Moves(migration)) if status.live_move().is_none() => {
                     let text = format!("its running guest moves to host {}", migration.to);
                     status.migration = Some(migration);
@@ -93,7 +94,7 @@ pub(super) fn write(
                 Some(Live::Refused(why)) => format!("{text}. While it runs, it does not move: {why}"),
                 None => text.to_owned(),
             };
-            ConditionUpdate::from_bool(kind, true, Reason::MoveWaits, &text)
+            ConditionUpdate::from_bool(kind, true, Reason::MoveWaits, &moving)
         }
         Some(Err(why)) => {
             status.move_epoch = None;

@@ -13,9 +13,9 @@ use berth_qemu::power::RunState;
 
 use super::super::leaving::Leaving;
 use super::interfaces::are_recorded;
-use super::{Observed, Step, asks_for_restart, deleting, vanished, write_journal};
+use super::{Observed, Step, asks_for_restart, deleting, running, vanished, write_journal};
 use crate::converge::Plan;
-use crate::journal::{Departure, DeparturePhase, Journal, Released, epoch_of};
+use crate::journal::{ArrivalPhase, Departure, DeparturePhase, Journal, Released, epoch_of};
 use crate::saved_machine::as_it_is;
 
 /// How often the progress is looked at.
@@ -29,10 +29,24 @@ fn sending(to: &str) -> Readiness {
     Readiness::Reconciling(Reason::Moving, format!("the running guest is being sent to host {to}"))
 }
 
+/// A guest that runs stands as it does without the move.
+fn while_sending(vm: &VM, observed: &Observed, departure: &Departure) -> Readiness {
+    let runs = observed.machine.as_ref().is_some_and(|machine| machine.run_state == RunState::Running);
+    match runs && departure.phase == DeparturePhase::Sending {
+        true => running::plan(vm, observed).readiness,
+        false => sending(&departure.to),
+    }
+}
+
 /// Plans for a guest that is being sent, or was sent, or has come. None: it is not, or there is nothing to do for it but the usual.
 pub(super) fn moving(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     let journal = &observed.journal;
-    if journal.arrival.is_some() {
+    if let Some(arrival) = journal.arrival.as_deref() {
+        if arrival.phase == ArrivalPhase::Receiving {
+            let text = format!("what was made for its guest from host {} is being removed", arrival.from);
+            let waits = Readiness::Reconciling(Reason::Moving, text);
+            return Some(Plan::without_steps(waits).requeue_after(LOOK_AGAIN));
+        }
         // The VM is bound here.
         let updated = Journal { epoch: epoch_of(vm), ..journal.clone() }.with_arrival(None);
         let readiness = Readiness::Reconciling(Reason::Moving, "its running guest has come".to_owned());
@@ -44,7 +58,7 @@ pub(super) fn moving(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
         _ if observed.departure.is_active => {
             let is_over = observed.departure.is_cancelled || departure.phase != DeparturePhase::Sending;
             let cancel = (!is_over && !is_to_move_on(vm, observed)).then_some(Step::CancelDeparture);
-            let plan = Plan::steps(cancel.into_iter().collect(), sending(&departure.to));
+            let plan = Plan::steps(cancel.into_iter().collect(), while_sending(vm, observed, departure));
             Some(plan.requeue_after(LOOK_AGAIN))
         }
         DeparturePhase::HandingOver => {
@@ -151,9 +165,10 @@ pub(super) fn begin(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
         since: observed.now,
     };
     let updated = journal.clone().with_departure(Some(departure.clone()));
+    let readiness = while_sending(vm, observed, &departure);
     let leaving = Leaving { departure, machine: spec, cpus };
     let steps = vec![write_journal(updated), Step::Depart(Box::new(leaving))];
-    Some(Plan::steps(steps, sending(&migration.to)).requeue_after(LOOK_AGAIN))
+    Some(Plan::steps(steps, readiness).requeue_after(LOOK_AGAIN))
 }
 
 /// Whether an attempt has failed, and the next is not due.

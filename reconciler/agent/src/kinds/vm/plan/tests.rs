@@ -34,6 +34,7 @@ mod devices;
 mod ended;
 mod enrolling;
 mod interfaces;
+mod live;
 mod media;
 mod offline;
 mod pins;
