@@ -190,8 +190,10 @@ async fn disks(ctx: &Context, coming: &Coming<'_>) -> Result<Vec<NewTake>, Strin
         let is_there = status.binding.as_ref().is_some_and(|binding| binding.host == coming.from);
         let uid = coming.vm.metadata.uid.as_ref();
         let is_used = status.used_by.iter().any(|user| Some(&user.vm_uid) == uid);
-        let id = volume_of(&disk).filter(|_| is_there && is_used && disk.metadata.deletion_timestamp.is_none());
-        let id = id.ok_or_else(|| format!("Disk {} is not one of the VM on host {}", declared.name, coming.from))?;
+        let id =
+            volume_of(&disk).filter(|_| is_there && is_used && disk.metadata.deletion_timestamp.is_none());
+        let id =
+            id.ok_or_else(|| format!("Disk {} is not one of the VM on host {}", declared.name, coming.from))?;
         let pool = disk.pool().to_string();
         let of_pool = ctx.index.read().pools.get(&ObjectName::new("", &pool));
         if of_pool.is_none_or(|of| of.spec.pool_type != StoragePoolType::Shared) {
@@ -231,7 +233,8 @@ async fn base(ctx: &Context, vm: &ObjectName, disk: &Disk) -> Result<Option<Stri
 fn on_files(machine: MachineSpec, files: &[VolumeFacts]) -> Result<MachineSpec, String> {
     let disk = |disk: &DiskSpec| {
         let volume = files.iter().find(|volume| volume.id == disk.id);
-        let volume = volume.ok_or_else(|| format!("the machine has a disk {} that the VM does not declare", disk.id))?;
+        let volume = volume
+            .ok_or_else(|| format!("the machine has a disk {} that the VM does not declare", disk.id))?;
         Ok(DiskSpec {
             file: volume.path.clone(),
             format: volume.format,
@@ -285,13 +288,14 @@ pub(crate) async fn start(ctx: &Context, instance: &str, machine: &Machine) -> S
         } else {
             return started(ctx, instance, machine).await;
         }
-        let state = machine.state().await;
-        match &state {
-            Ok(state) if state.run_state == RunState::Running => return started(ctx, instance, machine).await,
-            Err(_) if machine.is_closed() => break,
-            Ok(_) | Err(_) => {}
+        let state = machine.state().await.ok().map(|state| state.run_state);
+        if state == Some(RunState::Running) {
+            return started(ctx, instance, machine).await;
         }
-        is_paused = state.is_ok_and(|state| state.run_state == RunState::Paused);
+        is_paused = state == Some(RunState::Paused);
+        if machine.is_closed() {
+            break;
+        }
         sleep(START_AGAIN).await;
     }
     match is_paused {
@@ -348,7 +352,8 @@ async fn unmake(ctx: &Context, instance: &str) -> Result<(), String> {
 pub(crate) async fn remove_attempt(ctx: &Context, instance: &str, id: &str) -> Result<(), String> {
     let read = ctx.system.read_journal(instance).await.map_err(|error| error.chain())?;
     let journal = read.and_then(|journal| Journal::parse(journal).ok());
-    let is_its = journal.is_some_and(|j| is_receiving(&j) && j.arrival.is_some_and(|arrival| arrival.id == id));
+    let is_its =
+        journal.is_some_and(|j| is_receiving(&j) && j.arrival.is_some_and(|arrival| arrival.id == id));
     if is_its { remove(ctx, instance).await } else { Ok(()) }
 }
 
@@ -419,7 +424,9 @@ async fn resume(ctx: &Context, instance: &str, journal: &Journal) -> Result<(), 
 pub(crate) async fn settle_left(ctx: &Context) {
     let instances = match ctx.system.instances().await {
         Ok(instances) => instances,
-        Err(error) => return tracing::warn!(%error, "it is not known whether guests were coming to this host"),
+        Err(error) => {
+            return tracing::warn!(%error, "it is not known whether guests were coming to this host");
+        }
     };
     for InstanceFacts { instance, journal, .. } in instances {
         let Some(Ok(journal)) = journal.map(Journal::parse) else { continue };

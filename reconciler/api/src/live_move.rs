@@ -128,7 +128,9 @@ mod tests {
         let whole = path("ns", "web", "m-1");
         assert_eq!(of_path(&whole), Some(("ns", "web", "m-1")));
         assert_eq!((ConsoleUse::of_path(&whole), volume_copy::of_path(&whole)), (None, None));
-        for wrong in ["", "/v1/namespaces/ns/moves/web", "/v1/namespaces/ns/moves/web/", "/v1/namespaces//moves/a/b"] {
+        for wrong in
+            ["", "/v1/namespaces/ns/moves/web", "/v1/namespaces/ns/moves/web/", "/v1/namespaces//moves/a/b"]
+        {
             assert_eq!(of_path(wrong), None, "{wrong}");
         }
     }

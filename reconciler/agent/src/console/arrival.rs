@@ -92,7 +92,13 @@ impl ArrivalSession {
             return Err(not_coming());
         }
         let migration = migration(&vm, ctx.host(), host, id);
-        tracing::info!(namespace = name.namespace, vm = name.name, host, id, "move of a running guest opened");
+        tracing::info!(
+            namespace = name.namespace,
+            vm = name.name,
+            host,
+            id,
+            "move of a running guest opened"
+        );
         let place = consoles.arrivals.take(host.to_owned());
         Ok(Self { ctx: ctx.clone(), vm, migration, id: id.to_owned(), from: host.to_owned(), place })
     }
@@ -248,7 +254,9 @@ async fn loaded(machine: &Machine) -> Result<(), String> {
     loop {
         match machine.state().await {
             Ok(state) if state.run_state == RunState::Paused => return Ok(()),
-            Err(_) if machine.is_closed() => return Err("QEMU could not load the state of the guest".to_owned()),
+            Err(_) if machine.is_closed() => {
+                return Err("QEMU could not load the state of the guest".to_owned());
+            }
             // It answers nothing while it loads.
             Ok(_) | Err(_) => {}
         }

@@ -210,7 +210,8 @@ pub(super) fn without_mark(cache: &Cache, disk: &Disk) -> Option<DiskStatus> {
         let is_deleted = vm.is_some_and(|vm| vm.metadata.deletion_timestamp.is_some());
         let status = vm.and_then(|vm| vm.status.as_ref());
         // The guest of a deleted one may run on another host, which is to delete it.
-        let status = status.filter(|status| status.is_released() && (!is_deleted || status.handed_over().is_some()));
+        let status =
+            status.filter(|status| status.is_released() && (!is_deleted || status.handed_over().is_some()));
         status.and_then(|status| status.binding.as_ref()).is_some_and(|binding| binding.host == *host)
     };
     if cache.index.vms_with_disk(&Key::of(disk)).iter().any(leaves) {

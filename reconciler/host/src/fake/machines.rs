@@ -22,8 +22,8 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 
 use crate::{
-    BootstrapFile, DeviceSpecs, InstanceFacts, InterfaceUse, LaunchRequest, MachineUse, Machines, PciDeviceFacts,
-    ProcessFacts, Result, StateAccess, SystemError, UsbDeviceFacts, VgpuFacts,
+    BootstrapFile, DeviceSpecs, InstanceFacts, InterfaceUse, LaunchRequest, MachineUse, Machines,
+    PciDeviceFacts, ProcessFacts, Result, StateAccess, SystemError, UsbDeviceFacts, VgpuFacts,
 };
 
 use crate::dedicated_cpus::{GuestCpus, choose};
@@ -543,7 +543,8 @@ impl Machines for FakeSystem {
     async fn bootstrap_files(&self, instance: &str) -> Result<Vec<BootstrapFile>> {
         let seed = instance_path(instance).join("seed.img");
         let work = async {
-            let file = self.files.size_of(&seed).map(|_| BootstrapFile { name: "seed".to_owned(), bytes: vec![0] });
+            let file =
+                self.files.size_of(&seed).map(|_| BootstrapFile { name: "seed".to_owned(), bytes: vec![0] });
             Ok(file.into_iter().collect())
         };
         self.call("bootstrap_files", work).await

@@ -49,8 +49,11 @@ impl Machine {
 
     fn begin(&mut self, uri: &Value, after: Duration, what: Happening) -> Answer {
         if self.has_channel(uri) {
-            self.migration =
-                Migration { status: Some("active"), channel: self.migration.channel.take(), ..Migration::default() };
+            self.migration = Migration {
+                status: Some("active"),
+                channel: self.migration.channel.take(),
+                ..Migration::default()
+            };
             self.emit("MIGRATION", json!({"status": "active"}));
             return Ok((json!({}), vec![Later { after, life: None, what }]));
         }
@@ -101,7 +104,8 @@ impl Machine {
 
     /// Gives the disks up, and sends the state.
     pub(super) fn migrate_continue(&mut self) -> Result<(), CommandError> {
-        let channel = self.migration.channel.take().filter(|_| self.migration.status == Some("pre-switchover"));
+        let channel =
+            self.migration.channel.take().filter(|_| self.migration.status == Some("pre-switchover"));
         let Some(mut channel) = channel else {
             return Err(CommandError::generic("Migration not in expected state: pre-switchover"));
         };

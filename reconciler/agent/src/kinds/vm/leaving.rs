@@ -27,12 +27,7 @@ pub(crate) struct Leaving {
 }
 
 /// Begins to send the guest.
-pub(super) async fn depart(
-    ctx: &Context,
-    vm: &VM,
-    machine: Machine,
-    leaving: &Leaving,
-) -> Result<(), Error> {
+pub(super) async fn depart(ctx: &Context, vm: &VM, machine: Machine, leaving: &Leaving) -> Result<(), Error> {
     let instance = leaving.machine.instance.as_str();
     let journal = ctx.system.read_journal(instance).await?.ok_or(MachineError::Gone)?;
     let files = ctx.system.bootstrap_files(instance).await?;

@@ -37,7 +37,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const STARTS: u32 = 20;
 /// The bytes that are passed on at a time.
 const CHUNK: usize = 256 << 10;
-const CANCELLED: &str = "it is cancelled: the VM is to be stopped, restarted, suspended or deleted, or is not to move any more";
+const CANCELLED: &str =
+    "it is cancelled: the VM is to be stopped, restarted, suspended or deleted, or is not to move any more";
 
 /// How an attempt has ended.
 #[derive(Debug)]
@@ -107,7 +108,8 @@ impl Task {
     async fn connect(&self) -> Result<Link, String> {
         let Departure { id, to, .. } = &self.new.departure;
         let connected = self.copies.live_move(to, &self.new.key.name, id).await;
-        let connection = connected.map_err(|(RemoteError::Unreachable(why) | RemoteError::Refused(why))| why)?;
+        let connection =
+            connected.map_err(|(RemoteError::Unreachable(why) | RemoteError::Refused(why))| why)?;
         let (from, to) = tokio::io::split(connection);
         Ok(Link { from: BufReader::new(from), to })
     }
@@ -205,7 +207,11 @@ impl Task {
     }
 
     async fn handed_over(&self) -> Ended {
-        tracing::info!(instance = self.new.instance, to = self.new.departure.to, "the guest runs on the other host");
+        tracing::info!(
+            instance = self.new.instance,
+            to = self.new.departure.to,
+            "the guest runs on the other host"
+        );
         let over = Departure { phase: DeparturePhase::HandedOver, ..self.new.departure.clone() };
         let mut pause = ASK_AGAIN;
         // Without the record, the other host is asked again, and answers the same.
@@ -248,7 +254,11 @@ pub(crate) async fn go_on(system: &dyn System, instance: &str, machine: &Machine
     for _ in 0..STARTS {
         // The other host may have let its QEMU open the files, and QEMU opens them again to write.
         if let Err(error) = grant(system, instance).await {
-            tracing::warn!(instance, error = error.chain(), "the disks of a guest that goes on are not granted");
+            tracing::warn!(
+                instance,
+                error = error.chain(),
+                "the disks of a guest that goes on are not granted"
+            );
         }
         // Ends QEMU's part, if it is not complete. A guest that is paused for the last part then goes on.
         let ended = machine.cancel_save().await;

@@ -32,8 +32,7 @@ pub(super) fn bind(
     let disks =
         vm.spec.disks.iter().filter_map(|disk| cache.tables.disks.named(&namespace, disk.name.as_str()));
     let left: Vec<&Arc<Disk>> = disks.filter(|disk| host_of(disk).is_some_and(|of| of == host)).collect();
-    let unmarked: Vec<&Arc<Disk>> =
-        left.iter().copied().filter(|disk| data_host(disk).is_none()).collect();
+    let unmarked: Vec<&Arc<Disk>> = left.iter().copied().filter(|disk| data_host(disk).is_none()).collect();
     if !unmarked.is_empty() {
         // The Disks enqueue the VM when they have the mark.
         for disk in unmarked {

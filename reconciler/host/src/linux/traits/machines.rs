@@ -17,8 +17,8 @@ use serde_json::Value;
 use crate::linux::files::blocking;
 use crate::linux::{LinuxSystem, process_details, usage, vsock};
 use crate::{
-    BootstrapFile, DeviceSpecs, InstanceFacts, LaunchRequest, MachineUse, Machines, ProcessDetails, ProcessFacts, Result,
-    StateAccess, SystemError,
+    BootstrapFile, DeviceSpecs, InstanceFacts, LaunchRequest, MachineUse, Machines, ProcessDetails,
+    ProcessFacts, Result, StateAccess, SystemError,
 };
 
 #[async_trait]

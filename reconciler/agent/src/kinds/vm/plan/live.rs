@@ -88,8 +88,7 @@ fn handed_over(vm: &VM, observed: &Observed, departure: &Departure) -> Option<Pl
         let awaits_host = released.epoch == epoch_of(vm) && deleting(vm);
         return awaits_host.then(|| Plan::without_steps(readiness));
     }
-    let volumes: BTreeSet<String> =
-        observed.disks.iter().filter_map(|disk| disk.volume_id.clone()).collect();
+    let volumes: BTreeSet<String> = observed.disks.iter().filter_map(|disk| disk.volume_id.clone()).collect();
     let released = Released { epoch: departure.epoch, volumes };
     let journal = Journal { public: Vec::new(), public_ipv6: Vec::new(), ..observed.journal.clone() };
     let updated = journal.without_devices().stopped().with_release(Some(released));
@@ -105,7 +104,12 @@ fn is_to_move_on(vm: &VM, observed: &Observed) -> bool {
     });
     let restarts = observed.journal.run.as_ref().is_some_and(|run| asks_for_restart(vm, run));
     let is_to_move = status.is_some_and(VMStatus::is_to_move);
-    is_requested && is_to_move && vm.spec.power == Power::Running && !deleting(vm) && !restarts && !observed.draining
+    is_requested
+        && is_to_move
+        && vm.spec.power == Power::Running
+        && !deleting(vm)
+        && !restarts
+        && !observed.draining
 }
 
 /// Returns why the guest of a VM that is to move cannot be sent, as far as its host sees that. None also if it can.
@@ -115,7 +119,10 @@ pub(in crate::kinds::vm) fn refusal(vm: &VM, observed: &Observed) -> Option<Stri
     }
     let machine = observed.machine.as_ref().filter(|machine| machine.run_state == RunState::Running)?;
     if let Some(bus) = observed.journal.device_bus() {
-        return Some(format!("it has {} of its host, which stay there: it moves while it is off", bus.noun(0)));
+        return Some(format!(
+            "it has {} of its host, which stay there: it moves while it is off",
+            bus.noun(0)
+        ));
     }
     if machine.has_tpm.is_some() {
         return Some("its TPM is on this host: it moves while it is off".to_owned());
@@ -131,7 +138,10 @@ fn volumes(observed: &Observed) -> Vec<&VolumeFacts> {
 /// after some attempts. Only its host knows that the guest is not being handed over.
 pub(in crate::kinds::vm) fn is_withdrawn(vm: &VM, observed: &Observed) -> bool {
     let Some(migration) = vm.status.as_ref().and_then(VMStatus::live_move) else { return false };
-    if observed.journal.departure.is_some() || observed.departure.is_active || observed.journal.released.is_some() {
+    if observed.journal.departure.is_some()
+        || observed.departure.is_active
+        || observed.journal.released.is_some()
+    {
         return false;
     }
     let failed = observed.departure.failure.as_ref();

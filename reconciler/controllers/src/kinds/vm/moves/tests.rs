@@ -121,8 +121,9 @@ async fn a_request_counts_for_the_binding_that_it_names_whatever_the_policy() {
 fn the_status_says_whether_it_can_move_only_while_it_is_to_move() {
     let now = Timestamp::UNIX_EPOCH;
     let vm = vm(json!({}), None);
-    let written =
-        |decided: Option<&Result<(), String>>| write(&vm, decided, None, vm.status.clone().expect("a status"), now);
+    let written = |decided: Option<&Result<(), String>>| {
+        write(&vm, decided, None, vm.status.clone().expect("a status"), now)
+    };
     let movable =
         |status: &VMStatus| condition::find(&status.conditions, "Movable").map(|found| found.status.clone());
     let before = written(None);
@@ -133,5 +134,9 @@ fn the_status_says_whether_it_can_move_only_while_it_is_to_move() {
     assert_eq!((stays.move_epoch, movable(&stays).as_deref()), (None, Some("False")));
     let mut released = moves.clone();
     released.released_epoch = Some(4);
-    assert_eq!(write(&vm, None, None, released.clone(), now), released, "it is given up: nothing is withdrawn");
+    assert_eq!(
+        write(&vm, None, None, released.clone(), now),
+        released,
+        "it is given up: nothing is withdrawn"
+    );
 }

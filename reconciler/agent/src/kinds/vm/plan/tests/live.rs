@@ -71,14 +71,14 @@ fn recorded() -> Observed {
 
 #[test]
 fn a_guest_is_sent_once_that_is_recorded_and_only_while_nothing_else_is_declared() {
-    let begun = live::begin(&moving_vm(json!({})), &recorded());
-    if let Some(begun) = begun {
-        assert_eq!(names(&begun), ["WriteJournal", "Depart"], "the record comes first");
-        let Some(Step::Depart(leaving)) = begun.steps.last() else { panic!("it is sent") };
-        let Leaving { departure, .. } = leaving.as_ref();
-        assert_eq!((departure.to.as_str(), departure.phase), ("h2", DeparturePhase::Sending));
-    }
-    for declared in [json!({"power": "Stopped"}), json!({"power": "Paused"}), json!({"restartToken": "again"})] {
+    let begun = live::begin(&moving_vm(json!({})), &recorded()).expect("it can be sent");
+    assert_eq!(names(&begun), ["WriteJournal", "Depart"], "the record comes first");
+    let Some(Step::Depart(leaving)) = begun.steps.last() else { panic!("it is sent") };
+    let Leaving { departure, .. } = leaving.as_ref();
+    assert_eq!((departure.to.as_str(), departure.phase), ("h2", DeparturePhase::Sending));
+    for declared in
+        [json!({"power": "Stopped"}), json!({"power": "Paused"}), json!({"restartToken": "again"})]
+    {
         assert_eq!(live::begin(&moving_vm(declared.clone()), &recorded()), None, "{declared}");
     }
     assert_eq!(live::begin(&vm(json!({})), &recorded()), None, "it is not to move");
@@ -97,7 +97,9 @@ fn a_guest_is_sent_once_that_is_recorded_and_only_while_nothing_else_is_declared
 fn nothing_but_the_task_decides_about_a_guest_that_is_being_sent() {
     let sending = leaving(RunState::Running, DeparturePhase::Sending, true);
     assert_eq!(names(&plan(&moving_vm(json!({})), &sending)), [""; 0]);
-    for declared in [json!({"power": "Stopped"}), json!({"power": "Suspended"}), json!({"restartToken": "again"})] {
+    for declared in
+        [json!({"power": "Stopped"}), json!({"power": "Suspended"}), json!({"restartToken": "again"})]
+    {
         assert_eq!(names(&plan(&moving_vm(declared), &sending)), ["CancelDeparture"]);
     }
     assert_eq!(names(&plan(&deleted(moving_vm(json!({}))), &sending)), ["CancelDeparture"]);
