@@ -89,6 +89,9 @@ pub(super) fn execute(
     args: &Map<String, Value>,
 ) -> Answer {
     check(command, args)?;
+    if command == "cont" && world.machine(pid)?.status != "inmigrate" {
+        world.activate(pid)?;
+    }
     let machine = world.machine(pid)?;
     if let Some(words) = machine.behaviour.refuses.get(command) {
         return Err(CommandError::generic(words.clone()));

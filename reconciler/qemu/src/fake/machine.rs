@@ -51,6 +51,8 @@ pub(super) struct Machine {
     /// with the same.
     pub(super) boot: Option<u64>,
     pub(super) migration: Migration,
+    /// It has given the locks of its files up, or has not taken them yet.
+    pub(super) is_inactive: bool,
     pub(super) states: SavedStates,
     pub(super) files: Arc<dyn ImageFiles>,
     /// Counts resets and shutdowns, so that a delayed transition of an earlier life of the guest does not apply to a
@@ -197,7 +199,8 @@ impl Machine {
         behaviour: Behaviour,
         (files, states): (Arc<dyn ImageFiles>, SavedStates),
     ) -> Self {
-        let status = if spec.files.from_saved_state { "inmigrate" } else { "prelaunch" };
+        let is_inactive = spec.files.from_saved_state;
+        let status = if is_inactive { "inmigrate" } else { "prelaunch" };
         let (mut devices, taps) = cards_at_start(&spec.machine);
         let fixed = [
             ("scsi0", "virtio-scsi-pci"),
@@ -232,6 +235,7 @@ impl Machine {
             booted: false,
             boot: None,
             migration: Migration::default(),
+            is_inactive,
             states,
             files,
             life: 0,

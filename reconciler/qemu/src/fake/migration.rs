@@ -116,6 +116,7 @@ impl Machine {
             let _ = channel.shutdown().await;
         });
         self.status = "postmigrate";
+        self.is_inactive = true;
         self.end_migration("completed", None);
         Ok(())
     }
@@ -171,6 +172,8 @@ impl Machine {
 
     /// Returns false if QEMU ends because it cannot load the state.
     pub(super) fn loaded(&mut self) -> bool {
+        // A state in a file is loaded with the disks; one that another machine sends waits for them until the guest is started.
+        self.is_inactive &= self.migration.received.is_some();
         let state = match self.migration.received.take() {
             None => self.states.lock().get(&self.migration.file).cloned(),
             Some(received) => {
