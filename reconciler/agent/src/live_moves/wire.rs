@@ -16,7 +16,7 @@ const WRITE_TIME: Duration = Duration::from_secs(60);
 #[error("{0}")]
 pub(crate) struct WireError(pub(crate) String);
 
-/// What a source has sent.
+/// A message of a source, or a chunk.
 #[derive(Debug)]
 pub(crate) enum Line {
     Message(Box<SourceMessage>),

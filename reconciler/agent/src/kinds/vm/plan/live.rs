@@ -16,6 +16,7 @@ use super::interfaces::are_recorded;
 use super::{Observed, Step, asks_for_restart, deleting, running, vanished, write_journal};
 use crate::converge::Plan;
 use crate::journal::{ArrivalPhase, Departure, DeparturePhase, Journal, Released, epoch_of};
+use crate::live_moves::FailedDeparture;
 use crate::saved_machine::as_it_is;
 
 /// How often the progress is looked at.
@@ -153,7 +154,7 @@ pub(in crate::kinds::vm) fn is_withdrawn(vm: &VM, observed: &Observed) -> bool {
 
 /// Begins to send a running guest, if that is requested and possible now.
 pub(super) fn begin(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
-    if !is_to_move_on(vm, observed) || is_waiting(observed) || refusal(vm, observed).is_some() {
+    if !is_to_move_on(vm, observed) || awaited(observed).is_some() || refusal(vm, observed).is_some() {
         return None;
     }
     let journal = &observed.journal;
@@ -181,9 +182,9 @@ pub(super) fn begin(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     Some(Plan::steps(steps, readiness).requeue_after(LOOK_AGAIN))
 }
 
-/// Whether an attempt has failed, and the next is not due.
-fn is_waiting(observed: &Observed) -> bool {
-    observed.departure.failure.as_ref().is_some_and(|failed| !failed.left.is_zero())
+/// Returns the attempt that has failed, while the next is not due.
+fn awaited(observed: &Observed) -> Option<&FailedDeparture> {
+    observed.departure.failure.as_ref().filter(|failed| !failed.left.is_zero())
 }
 
 /// Has a VM looked at again whose guest could not be sent.
@@ -191,8 +192,5 @@ pub(super) fn requeue(vm: &VM, observed: &Observed, plan: Plan<Step>) -> Plan<St
     if observed.journal.departure.is_some() || !is_to_move_on(vm, observed) {
         return plan;
     }
-    match &observed.departure.failure {
-        Some(failed) if !failed.left.is_zero() => plan.requeue_after(failed.left),
-        _ => plan.requeue_after(ASK_AGAIN),
-    }
+    plan.requeue_after(awaited(observed).map_or(ASK_AGAIN, |failed| failed.left))
 }
