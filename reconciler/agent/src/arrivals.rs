@@ -16,7 +16,7 @@ use base64::engine::general_purpose::STANDARD;
 use berth_api::live_move::MovedMachine;
 use berth_api::{Disk, StoragePoolType, VM};
 use berth_host::{BootstrapFile, InstanceFacts, NewTake, VolumeFacts};
-use berth_qemu::machine::{DiskSpec, MachineSpec};
+use berth_qemu::machine::{DiskSpec, MachineSpec, Tap};
 use berth_qemu::power::RunState;
 use kube::ResourceExt;
 use tokio::time::{Instant, sleep};
@@ -25,7 +25,7 @@ use crate::admission::{Admission, Offer};
 use crate::context::Context;
 use crate::definitions::VersionSkew;
 use crate::error::Error;
-use crate::index::{instance_of, volume_of};
+use crate::index::{declared_profile, instance_of, volume_of};
 use crate::journal::{Arrival, ArrivalPhase, Journal, Run};
 use crate::key::{Key, ObjectName};
 use crate::kinds::image::local::{self, LocalImage};
@@ -77,6 +77,7 @@ pub(crate) async fn prepare(
     if !is_its || theirs.run.is_none() {
         return Err("the machine that is sent is not that of the VM".to_owned());
     }
+    check(ctx, vm, &machine)?;
     let facts = ctx.facts().await.map_err(|error| error.chain())?.for_guests_of(machine.architecture());
     if let Some(why) = facts.refusal(machine.architecture()) {
         return Err(why);
@@ -119,6 +120,31 @@ fn read(moved: &MovedMachine) -> Result<(Journal, MachineSpec), String> {
     Ok((journal, machine))
 }
 
+/// Checks a machine that another host describes: nothing but the files of its disks, its taps and its bootstrap data is opened for it.
+fn check(ctx: &Context, vm: &VM, machine: &MachineSpec) -> Result<(), String> {
+    let declared = declared_profile(&ctx.index.read(), &ObjectName::of(vm), vm).qemu_options;
+    let has_devices =
+        !machine.pci_devices.is_empty() || !machine.usb_devices.is_empty() || !machine.vgpus.is_empty();
+    let refusals = [
+        (has_devices, "it has devices of the other host"),
+        (!machine.shares.is_empty(), "it has shared folders of the other host"),
+        (machine.tpm, "its TPM is on the other host"),
+        (machine.cdroms.iter().any(|drive| drive.medium.is_some()), "there is a medium in a CD-ROM drive"),
+        (
+            machine.nics.iter().any(|nic| !matches!(nic.tap, Tap::Name(_))),
+            "it has a network card without a tap",
+        ),
+        (
+            machine.extras.options != declared,
+            "it was started with other qemuOptions than its class declares now",
+        ),
+    ];
+    match refusals.iter().find(|(refuses, _)| *refuses) {
+        Some((_, why)) => Err((*why).to_owned()),
+        None => Ok(()),
+    }
+}
+
 /// The journal of a guest with the decisions that were made about it on the host that it leaves.
 fn received(vm: &VM, theirs: Journal, epoch: i64) -> Journal {
     let run = theirs.run.map(|run| Run { process: None, started_at: None, ..run });
@@ -128,7 +154,8 @@ fn received(vm: &VM, theirs: Journal, epoch: i64) -> Journal {
         slots: theirs.slots,
         in_ports: theirs.in_ports,
         disk_places: theirs.disk_places,
-        interfaces: theirs.interfaces,
+        // Decided by the controllers: the word of the other host does not count.
+        interfaces: vm.status.as_ref().map(|status| status.interfaces.clone()).unwrap_or_default(),
         run,
         bootstrap: theirs.bootstrap,
         loaded: theirs.loaded,
