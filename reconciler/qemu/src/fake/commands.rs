@@ -9,7 +9,7 @@ use super::{balloon, blocks, cdroms};
 use crate::machine::{MEMORY_BLOCK, MEMORY_DEVICE};
 
 /// All commands and their arguments; `!` marks required ones, `*` a command that accepts any argument.
-const COMMANDS: [(&str, &[&str]); 49] = [
+const COMMANDS: [(&str, &[&str]); 51] = [
     ("qmp_capabilities", &["enable"]),
     ("query-status", &[]),
     ("query-version", &[]),
