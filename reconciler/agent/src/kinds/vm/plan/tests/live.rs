@@ -84,7 +84,7 @@ fn a_guest_is_sent_once_that_is_recorded_and_only_while_nothing_else_is_declared
     assert_eq!(live::begin(&vm(json!({})), &recorded()), None, "it is not to move");
     let failed = FailedDeparture {
         why: "no room".into(),
-        left: std::time::Duration::from_secs(9),
+        left: Duration::from_secs(9),
         count: 1,
         migration: "m1".into(),
     };
