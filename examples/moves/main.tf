@@ -1,5 +1,5 @@
 # A VM that moves to another host when its placement changes: at the next restart, with its disks in a pool that the hosts share. With
-# -var host=kvm-2 -var allow_reboot=true an apply restarts it there. The administrator of each host names the folder of the pool:
+# -var host=kvm-2 -var allow_reboot=true an apply restarts it there, and with -var move_policy=Live it goes there while it runs. The administrator of each host names the folder of the pool:
 # berth host --pool-folder moves=/mnt/site/berth
 
 terraform {
@@ -28,6 +28,11 @@ variable "allow_reboot" {
   default = false
 }
 
+variable "move_policy" {
+  type    = string
+  default = "WhenStopped"
+}
+
 resource "berth_storage_pool" "moves" {
   name = "moves"
   type = "Shared"
@@ -50,6 +55,6 @@ resource "berth_vm" "wiki" {
   cpus         = 1
   memory       = "512Mi"
   disks        = [{ name = berth_disk.root.name, boot = true }]
-  placement    = { host = var.host, move_policy = "WhenStopped" }
+  placement    = { host = var.host, move_policy = var.move_policy }
   allow_reboot = var.allow_reboot
 }

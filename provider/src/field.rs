@@ -161,7 +161,7 @@ impl Effect {
             Self::Replace => "replace",
             Self::Fixed => "cannot change: give the element another name",
             Self::Placement => {
-                "live if the VM's host fits or it has none yet; else next power cycle with `move_policy` `WhenStopped`, or refused"
+                "live if the VM's host fits or it has none yet; else live with `move_policy` `Live`, next power cycle with `WhenStopped`, or refused"
             }
             Self::Policy => "according to `user_data_policy`",
             Self::Local => "provider only",

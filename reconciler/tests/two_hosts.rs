@@ -32,6 +32,8 @@ mod image;
 mod image_copies;
 #[path = "shared/installed.rs"]
 mod installed;
+#[path = "two_hosts/live_moves.rs"]
+mod live_moves;
 #[path = "two_hosts/namespaces.rs"]
 mod namespaces;
 #[path = "shared/setup.rs"]

@@ -8,6 +8,7 @@ pub mod copied_image;
 pub mod faults;
 pub mod host_labels;
 pub mod joining;
+pub mod live_move;
 pub mod load_balancer;
 pub mod lost_host;
 pub mod moved_vm;
@@ -101,6 +102,7 @@ fn chapters(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Resul
     copied_image::run(report, fleet);
     shared_pool::run(report, fleet);
     moved_vm::run(report, fleet);
+    live_move::run(report, fleet);
     copied_disk::run(report, fleet);
     lost_host::run(report, fleet);
     faults::run(report, fleet, &group);

@@ -55,7 +55,7 @@ fn binding(object: &Json) -> Option<(&str, i64)> {
 }
 
 /// The change that requests the move. None: the VM is on that host.
-fn change(object: &Json, to: Option<&str>, title: &str) -> Result<Option<Json>, Diagnostic> {
+fn change(object: &Json, to: Option<&str>, live: bool, title: &str) -> Result<Option<Json>, Diagnostic> {
     let Some((host, epoch)) = binding(object) else {
         let detail = "It waits for its first host.";
         return Err(Diagnostic::error(format!("{title} has no host yet"), detail));
@@ -63,7 +63,7 @@ fn change(object: &Json, to: Option<&str>, title: &str) -> Result<Option<Json>, 
     if to == Some(host) {
         return Ok(None);
     }
-    let text = RequestedMove { epoch, host: to.map(str::to_owned) }.to_text();
+    let text = RequestedMove { epoch, host: to.map(str::to_owned), live }.to_text();
     let has_annotations = object.pointer("/metadata/annotations").is_some_and(Json::is_object);
     Ok(Some(if has_annotations {
         let path = format!("/metadata/annotations/{}", MOVE_ANNOTATION.replace('/', "~1"));
@@ -71,6 +71,11 @@ fn change(object: &Json, to: Option<&str>, title: &str) -> Result<Option<Json>, 
     } else {
         json!({"op": "add", "path": "/metadata/annotations", "value": {MOVE_ANNOTATION: text}})
     }))
+}
+
+/// Whether the running guest is being sent to the other host.
+fn is_sent(object: &Json) -> bool {
+    object.pointer("/status/migration").is_some_and(Json::is_object)
 }
 
 /// The restart in which the VM moves. None: it is not declared to run.
@@ -104,9 +109,13 @@ impl Action for VmMove {
                 "Whether to restart a VM that runs, as its `stop` says, so that it moves now. Default false: it moves when it is next \
                  stopped, and the action does not wait for that.",
             ),
+            Attribute::bool("live").optional().description(
+                "Whether a VM that runs moves without a stop, if all its disks are in pools of type `Shared` and nothing else keeps its guest \
+                 on its host. Otherwise it moves when it is next stopped. Default false.",
+            ),
         ];
         Schema::new(arguments(own)).description(
-            "Moves a VM to another host while it is off. Its disks in pools of type `Local` are copied there. \
+            "Moves a VM to another host while it is off, or with `live` while it runs. Its disks in pools of type `Local` are copied there. \
              Terraform 1.14 and later.\n\nThe next plan of the VM's resource is empty. If \
              `placement` of the VM does not allow the other host, the VM is not moved, and the action \
              fails. A VM that is off moves at once. Variables of UEFI firmware, such as boot entries, are \
@@ -130,7 +139,8 @@ impl Action for VmMove {
         };
         let to = config.get("to").as_str();
         let restarts = config.get("restart").as_bool() == Some(true);
-        let mut object = match action.patch(|object| change(object, to, &action.title)).await {
+        let live = config.get("live").as_bool() == Some(true);
+        let mut object = match action.patch(|object| change(object, to, live, &action.title)).await {
             Ok(object) => object,
             Err(diagnostics) => return diagnostics,
         };
@@ -168,7 +178,7 @@ impl Action for VmMove {
             let runs = has_ended || object.pointer("/status/process").is_some_and(Json::is_object);
             match condition(object, "Movable") {
                 Some(movable) if movable.status == "False" => Verdict::Done(Some(movable)),
-                Some(_) if runs && !restarts => Verdict::Done(None),
+                Some(_) if runs && !restarts && !is_sent(object) => Verdict::Done(None),
                 _ => Verdict::Wait(state(object).to_owned()),
             }
         };

@@ -50,7 +50,8 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
     let (was, is) = (change.prior.get("placement"), change.planned.get("placement"));
     let wanted = is.get("host").clone();
     let only_less = is_subset(is.get("host_selector"), was.get("host_selector"));
-    let moves = is.get("move_policy").as_str() == Some("WhenStopped");
+    let policy = is.get("move_policy").as_str();
+    let (moves, moves_live) = (policy == Some("WhenStopped"), policy == Some("Live"));
     let mut refused = None;
     for change in change.changes.iter_mut().filter(|change| change.effect == Effect::Placement) {
         let fits = match leaf(&change.path) {
@@ -58,7 +59,8 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
             Some("host") => wanted.is_null() || wanted.as_str() == bound.as_deref(),
             _ => only_less,
         };
-        if fits {
+        // One that cannot move while it runs stays until its next stop: nothing stops it for that.
+        if fits || moves_live {
             change.effect = Effect::Live;
         } else if moves {
             // Whether it has to move for other labels is not known here; a power cycle that was not needed leaves it where it is.
@@ -77,8 +79,8 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
     }
     let pending = change.prior.get("pending_power_cycle").elements();
     let is_to_move = pending.iter().any(|name| name.as_str() == Some("placement"));
-    if change.is_update() && (moves || is_to_move) {
-        // The update may stop or restart it.
+    if change.is_update() && (moves || moves_live || is_to_move) {
+        // The update may stop or restart it, or it moves while it runs.
         change.planned.set("host", Value::UNKNOWN);
     }
 }

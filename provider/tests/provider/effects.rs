@@ -210,6 +210,23 @@ async fn a_vm_that_moves_when_it_is_stopped_moves_at_its_next_power_cycle() {
 }
 
 #[tokio::test]
+async fn a_vm_that_moves_live_moves_without_a_reboot_also_where_one_is_allowed() {
+    let provider = BerthProvider::default();
+    let stage = Stage::new(&provider, "berth_vm");
+    let mut config = vm();
+    config["placement"]["move_policy"] = json!("Live");
+    let prior = created(&stage, "berth_vm", &config).await;
+    for allowed in [false, true] {
+        let mut changed = config.clone();
+        changed["placement"]["host"] = json!("other");
+        changed["allow_reboot"] = json!(allowed);
+        let plan = stage.plan_from(prior.clone(), &changed).await;
+        assert_eq!(announced(&plan), Announced::Live, "{}", text_of(&plan.diagnostics));
+        assert!(plan.planned.get("host").is_unknown(), "it may have another one afterwards");
+    }
+}
+
+#[tokio::test]
 async fn every_attribute_of_a_vm_is_announced_as_its_page_shows_it_for_each_power() {
     let provider = BerthProvider::default();
     let stage = Stage::new(&provider, "berth_vm");

@@ -10,6 +10,7 @@
 //!                          client  ────────────────▶ the partial file of an image
 //!                          client, or host  ◀─────── the file of an image
 //!                          host             ◀─────── the file of a volume
+//!                          host             ◀───────▶ a running guest, which comes to this host
 //!                          client  ◀───────────────▶ parts of the data of a backup or a snapshot
 //!                          client  ◀──────────────── the way of a packet through the host's rules
 //! ```
@@ -17,8 +18,9 @@
 //! *Guarantees:* a ticket opens one connection (`ticket`). A viewer that does not read loses output and is then
 //! disconnected; it delays neither the guest nor another viewer (`serial_line`, `session`). Connections, requests and
 //! memory are limited, also for clients without a ticket. Nothing here changes an object, and nothing but the reset button and the
-//! non-maskable interrupt of a client changes a machine.
+//! non-maskable interrupt of a client, and the arrival of a guest, changes a machine.
 
+mod arrival;
 mod copying;
 mod disk_read;
 mod download;
@@ -47,6 +49,7 @@ use berth_api::console::{
     upload_audience,
 };
 use berth_api::disk_read::DiskOrigin;
+use berth_api::live_move;
 use berth_api::volume_copy::of_path;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
@@ -64,6 +67,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::context::Context;
 use crate::index::instance_of;
 use crate::key::ObjectName;
+use arrival::ArrivalSession;
 use disk_read::DiskReadSession;
 use download::DownloadSession;
 use file_copy::FileCopy;
@@ -115,6 +119,9 @@ const COPIES_OF_HOST: usize = 4;
 /// The number of copies of volumes to other hosts, and to one of them: each reads as fast as the network allows.
 const VOLUME_COPIES: usize = 4;
 const VOLUME_COPIES_OF_HOST: usize = 2;
+/// The number of running guests that come to this host at a time, and from one host.
+const ARRIVALS: usize = 2;
+const ARRIVALS_OF_HOST: usize = 2;
 /// The number of clients that read backups and snapshots of this host, and those of a namespace: each takes up to 16 MiB of memory, or
 /// a process.
 const DISK_READS: usize = 8;
@@ -145,6 +152,8 @@ struct Consoles {
     copies: Places<String>,
     /// By the host that copies.
     volume_copies: Places<String>,
+    /// By the host that they leave.
+    arrivals: Places<String>,
     /// By namespace.
     disk_reads: Places<String>,
     traces: Places<String>,
@@ -162,6 +171,7 @@ enum Session {
     Download(Box<DownloadSession>),
     Copy(Box<FileCopy>),
     VolumeCopy(Box<VolumeCopy>),
+    Arrival(Box<ArrivalSession>),
     DiskRead(Box<DiskReadSession>),
 }
 
@@ -178,6 +188,7 @@ impl Session {
             Self::Download(session) => session.run(stream).await,
             Self::Copy(session) => session.run(stream).await,
             Self::VolumeCopy(session) => session.run(stream).await,
+            Self::Arrival(session) => Box::pin(session.run(stream)).await,
             Self::DiskRead(session) => session.run(stream).await,
         }
     }
@@ -198,6 +209,7 @@ pub(crate) async fn serve(ctx: &Arc<Context>) {
         downloads_by_namespace: Places::new(DOWNLOADS, DOWNLOADS_OF_NAMESPACE),
         copies: Places::new(COPIES, COPIES_OF_HOST),
         volume_copies: Places::new(VOLUME_COPIES, VOLUME_COPIES_OF_HOST),
+        arrivals: Places::new(ARRIVALS, ARRIVALS_OF_HOST),
         disk_reads: Places::new(DISK_READS, DISK_READS_OF_NAMESPACE),
         traces: Places::among_namespaces(TRACES, TRACES_OF_VM),
     });
@@ -288,7 +300,7 @@ async fn open(
     let is_of_image =
         [of_upload_path(path), of_download_path(path), of_copy_path(path)].iter().any(Option::is_some);
     let is_of_disk = DiskOrigin::of_path(path).is_some() || of_path(path).is_some();
-    let is_of_data = is_of_image || is_of_disk;
+    let is_of_data = is_of_image || is_of_disk || live_move::of_path(path).is_some();
     let of_vm = ConsoleUse::of_path(path);
     if !is_of_data && of_vm.is_none() {
         return Err(ConsoleRefusal::NoSuchPath);
@@ -397,6 +409,11 @@ async fn open_of_data(
         let disk = (ObjectName::new(namespace, name), volume);
         let session = VolumeCopy::open(ctx, consoles, disk, query, ticket).await?;
         return Ok(Session::VolumeCopy(Box::new(session)));
+    }
+    if let Some((namespace, name, id)) = live_move::of_path(path) {
+        let name = ObjectName::new(namespace, name);
+        let session = ArrivalSession::open(ctx, consoles, name, id, query, ticket).await?;
+        return Ok(Session::Arrival(Box::new(session)));
     }
     if let Some((namespace, name)) = of_upload_path(path) {
         return open_upload(ctx, consoles, ObjectName::new(namespace, name), ticket, peer).await;

@@ -32,6 +32,7 @@ use crate::index::Index;
 use crate::key::{Key, ObjectName};
 use crate::lease::HostLease;
 use crate::lease_watcher::LeaseWatcher;
+use crate::live_moves::{ArrivalLocks, Departures};
 use crate::machine::Machines;
 use crate::merges::Merges;
 use crate::mirror_attempts::Mirrors;
@@ -65,6 +66,8 @@ pub(crate) struct Context {
     pub(crate) pulls: Pulls,
     pub(crate) merges: Merges,
     pub(crate) mirrors: Mirrors,
+    pub(crate) departures: Departures,
+    pub(crate) arrival_locks: ArrivalLocks,
     pub(crate) networks: Networks,
     pub(crate) lease_watcher: LeaseWatcher,
     pub(crate) probes: Probes,
@@ -127,6 +130,8 @@ impl Context {
             reservations: Reservations::default(),
             machines: Machines::new(system.clone(), queue.clone(), config.clock.clone()),
             disk_keys: DiskKeys::new(client.clone(), system.clone()),
+            departures: Departures::new(system.clone(), copies.clone(), queue.clone()),
+            arrival_locks: ArrivalLocks::default(),
             pulls: Pulls::new(system.clone(), queue.clone(), secrets, copies),
             merges: Merges::new(system.clone(), queue.clone()),
             mirrors: Mirrors::default(),

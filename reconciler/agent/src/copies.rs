@@ -7,6 +7,7 @@
 //! A ticket opens one connection: each attempt has its own.
 
 mod holders;
+mod live_moves;
 mod volumes;
 
 use std::fmt;

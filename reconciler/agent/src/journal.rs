@@ -3,6 +3,7 @@
 //! It contains only what cannot be read back: what was decided once (pins), what was requested (a stop), and how the
 //! machine ended. Whether QEMU runs and which devices it has is always read from the host.
 
+mod live_move;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -22,14 +23,17 @@ use serde_json::Value;
 use crate::disk_places::DiskPlaces;
 use crate::error::Error;
 use crate::offline_restart::OfflineRestart;
+pub(crate) use live_move::{Arrival, ArrivalPhase, Departure, DeparturePhase};
 pub(crate) use run::{Ended, MemoryGrowth, PostStart, Run, RunCdrom, RunProfile, new_filesystem};
 
 /// The version of a journal that an older agent can read, too.
 const VERSION: u32 = 1;
 /// The version of a suspended machine. An older agent would boot it and so lose what its memory holds.
 const WITH_SUSPENSION: u32 = 2;
-/// The newest version: that of a VM which was given up. An older agent would start it.
+/// The version of a VM which was given up. An older agent would start it.
 const WITH_RELEASE: u32 = 3;
+/// The newest version: that of a guest which is sent to another host, or comes from one. An older agent would let it go on.
+const WITH_LIVE_MOVE: u32 = 4;
 /// A machine that ran for this long before it ended is not in a crash loop.
 const STABLE: SignedDuration = SignedDuration::from_secs(600);
 const FIRST_DELAY: SignedDuration = SignedDuration::from_secs(10);
@@ -112,6 +116,12 @@ pub(crate) struct Journal {
     /// Set once the VM was given up here, so that it moves to another host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) released: Option<Released>,
+    /// Set while its running guest is sent to another host, and after that as long as `released` is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) departure: Option<Box<Departure>>,
+    /// Set while its running guest comes from another host, and until the VM is bound here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) arrival: Option<Box<Arrival>>,
 }
 
 /// A VM that its host has given up: it is not started here again under this binding.
@@ -285,14 +295,17 @@ impl Journal {
             not_before: None,
             deleting: false,
             released: None,
+            departure: None,
+            arrival: None,
         }
     }
 
     pub(crate) fn parse(value: Value) -> Result<Self, Error> {
         let journal: Self =
             serde_json::from_value(value).map_err(|e| Error::Journal { detail: e.to_string() })?;
-        if journal.version > WITH_RELEASE {
-            let detail = format!("its version {} is newer than this agent ({WITH_RELEASE})", journal.version);
+        if journal.version > WITH_LIVE_MOVE {
+            let detail =
+                format!("its version {} is newer than this agent ({WITH_LIVE_MOVE})", journal.version);
             return Err(Error::Journal { detail });
         }
         Ok(journal)
@@ -399,12 +412,34 @@ impl Journal {
 
     /// Returns the journal of a VM that was given up, or is back.
     pub(crate) fn with_release(mut self, released: Option<Released>) -> Self {
+        if released.is_none() {
+            self.departure = None;
+        }
         self.released = released;
         self.version = self.least_version();
         self
     }
 
+    /// Returns the journal of an instance whose guest is being sent to another host, or not any more.
+    pub(crate) fn with_departure(mut self, departure: Option<Departure>) -> Self {
+        self.departure = departure.map(Box::new);
+        // Nothing but the move decides about the guest meanwhile, also if the control plane is away.
+        self.offline = None;
+        self.version = self.least_version();
+        self
+    }
+
+    /// Returns the journal of an instance whose guest is coming from another host, or has come.
+    pub(crate) fn with_arrival(mut self, arrival: Option<Arrival>) -> Self {
+        self.arrival = arrival.map(Box::new);
+        self.version = self.least_version();
+        self
+    }
+
     fn least_version(&self) -> u32 {
+        if self.departure.is_some() || self.arrival.is_some() {
+            return WITH_LIVE_MOVE;
+        }
         match (&self.released, &self.suspension) {
             (Some(_), _) => WITH_RELEASE,
             (None, Some(_)) => WITH_SUSPENSION,

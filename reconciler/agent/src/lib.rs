@@ -11,6 +11,7 @@
 //!                                                pulls       downloads in the background, and copies from other hosts (copies)
 //!                                                merges      merges of snapshots' files in the background
 //!                                                moves       which disks are to go to another pool
+//!                                                live_moves  running guests that go to other hosts (and come, by arrivals)
 //!                                                networking  what is applied of the host's networks
 //!                                                console     serial consoles, for clients with a ticket
 //!                                                usage       the use of the host by its VMs (read by measure)
@@ -32,6 +33,7 @@
 //! The agent must not know how a host implements the trait, what other hosts do, or how objects are bound to hosts.
 
 mod admission;
+mod arrivals;
 mod awaited;
 mod balloons;
 pub mod config;
@@ -64,6 +66,7 @@ mod key_provider;
 mod kinds;
 mod lease;
 mod lease_watcher;
+mod live_moves;
 mod machine;
 mod measure;
 mod merges;

@@ -14,6 +14,8 @@ mod guest;
 mod guest_facts;
 mod guest_programs;
 mod legal;
+mod live;
+mod live_command;
 mod memory;
 mod mirrors;
 mod requests;
@@ -373,6 +375,7 @@ impl Machines {
             expects_resume: false,
             expects_stop: false,
             has_started: false,
+            is_sending: false,
         };
         let guest_task = GuestTask {
             system: self.system.clone(),

@@ -24,6 +24,7 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use crate::index::Tables;
+use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
 use berth_engine::Queue;
 use berth_host::{
@@ -63,6 +64,8 @@ pub(crate) struct Networks {
     pub(crate) leases: Leases,
     /// Ends of the DHCP and DNS servers of networks.
     pub(crate) servers: Servers,
+    /// The journals of guests that come from other hosts, by instance: their networks are made before their taps.
+    arriving: Mutex<BTreeMap<String, Journal>>,
     /// Serialises passes. A pass that applies everything again serves all callers waiting for one.
     pub(crate) flight: SingleFlight<()>,
 }
@@ -110,6 +113,7 @@ impl Networks {
             senders: Senders::default(),
             leases: Leases::default(),
             servers: Servers::default(),
+            arriving: Mutex::default(),
             flight: SingleFlight::default(),
         }
     }
@@ -128,6 +132,20 @@ impl Networks {
     /// Whether a tap was not seen at the last look. One that was made meanwhile may be there.
     pub(crate) fn may_miss(&self, tap: &str) -> bool {
         self.applied().taps.as_ref().is_none_or(|taps| !taps.contains(tap))
+    }
+
+    /// Has networks made for a guest that comes from another host, or not any more.
+    pub(crate) fn set_arriving(&self, instance: &str, journal: Option<Journal>) {
+        let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
+        match journal {
+            Some(journal) => drop(arriving.insert(instance.to_owned(), journal)),
+            None => drop(arriving.remove(instance)),
+        }
+    }
+
+    /// Returns the guests that come from other hosts, by instance.
+    pub(crate) fn arriving(&self) -> BTreeMap<String, Journal> {
+        self.arriving.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns why this public address cannot be forwarded to its VM.

@@ -236,6 +236,9 @@ pub struct HostStatus {
     /// encrypted Disk is bound to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_encryption: Option<bool>,
+    /// Whether running VMs can move to this host and from it. Absent in the report of an older agent: they cannot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live_migration: Option<bool>,
     /// The PCI devices that its administrator lets VMs have (`--pci-device`), by name. At most 64 names are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]

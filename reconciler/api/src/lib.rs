@@ -61,6 +61,7 @@ pub mod join;
 mod json_kind;
 pub mod key_class;
 mod labels;
+pub mod live_move;
 pub mod manifests;
 pub mod name;
 pub mod network;

@@ -37,7 +37,7 @@ pub use dscp::DscpClass;
 pub use guest_agent::{GuestAgent, GuestAgentStatus, PackagePolicy};
 pub use guest_user::{GuestUser, GuestUserStatus};
 pub use interface::{Acceleration, InterfaceLimits, LinkState, NetworkInterface, NicModel};
-pub use moves::{MOVE_ANNOTATION, MovePolicy, RequestedMove};
+pub use moves::{MOVE_ANNOTATION, MigrationPhase, MovePolicy, RequestedMove, VMMigration};
 pub use network_config::{ConfiguredRoute, InterfaceConfig};
 pub use observed_addresses::ObservedAddresses;
 pub use operation::{LONGEST_FACT, MOST_FACTS, VMOperation, VMOperationName};

@@ -66,7 +66,8 @@ pub use info::{
 pub use keyring::SealedKey;
 pub use linux::{bridge_mac, relay_link};
 pub use machines::{
-    DeviceSpecs, InstanceFacts, LaunchRequest, Machines, ProcessDetails, ProcessFacts, Seed, StateAccess,
+    BootstrapFile, DeviceSpecs, InstanceFacts, LaunchRequest, MAX_BOOTSTRAP, Machines, ProcessDetails,
+    ProcessFacts, Seed, StateAccess,
 };
 pub use names::{NameRecord, Names};
 pub use networks::{

@@ -186,6 +186,9 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     /// *Errors*: [`SystemError::NoSpace`] if the disk has less free space than the state can take.
     async fn lend_state(&self, instance: &str, qmp: &Qmp, access: StateAccess) -> Result<()>;
 
+    /// Gives the instance's QEMU one end of a new connection, over which the state of its guest comes or goes, and returns the other one.
+    async fn lend_channel(&self, instance: &str, qmp: &Qmp) -> Result<ConsoleStream>;
+
     /// Opens the tap of a network card and gives it to the instance's QEMU, over this connection.
     async fn lend_tap(&self, instance: &str, qmp: &Qmp, nic: &NicSpec) -> Result<LentTap>;
 
@@ -221,6 +224,17 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     /// Returns the names of the bootstrap data that the instance's machine was started with, in order: for each the guest has a device.
     async fn bootstrap_data(&self, instance: &str) -> Result<Vec<String>>;
 
+    /// Returns the bootstrap data that the instance's machine was started with, for the host that its guest moves to.
+    async fn bootstrap_files(&self, instance: &str) -> Result<Vec<BootstrapFile>>;
+
+    /// Writes the bootstrap data of a guest that comes from another host, in the place of all that the instance has. The instance has a
+    /// journal.
+    ///
+    /// *Errors*: [`SystemError::Invalid`] for another name than those of [`Machines::bootstrap_data`], or more than [`MAX_BOOTSTRAP`] bytes.
+    ///
+    /// [`SystemError::Invalid`]: crate::SystemError::Invalid
+    async fn write_bootstrap_files(&self, instance: &str, files: &[BootstrapFile]) -> Result<()>;
+
     /// The directory of an instance's files.
     fn instance_directory(&self, instance: &str) -> PathBuf;
 }
@@ -240,6 +254,23 @@ pub struct LaunchRequest {
     pub dedicated: Option<DedicatedRequest>,
     /// Whether the machine waits for its saved state instead of booting. Otherwise a saved state is removed.
     pub from_saved_state: bool,
+}
+
+/// The most bytes that the bootstrap data of a guest takes which comes from another host.
+pub const MAX_BOOTSTRAP: usize = 32 << 20;
+
+/// A file with bootstrap data. May contain secrets: never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct BootstrapFile {
+    /// As in [`Machines::bootstrap_data`].
+    pub name: String,
+    pub bytes: Vec<u8>,
+}
+
+impl fmt::Debug for BootstrapFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BootstrapFile").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 /// How QEMU uses the file of a saved state.

@@ -82,11 +82,24 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     async fn create_filled_volume(&self, volume: &NewVolume, fill: &Fill) -> Result<VolumeFacts>;
 
     /// Moves a volume of another host, which does not use it any more, to this host's folder of the same shared pool. Does nothing if the
-    /// volume is here. The caller knows that nothing writes to it any more.
+    /// volume is here. The caller knows that nothing writes to it any more but, after [`Volumes::prepare_arriving`], a machine of this host.
     ///
     /// *Errors*: [`SystemError::VolumeLost`] if the other host's folder does not have it; [`SystemError::VolumeBusy`] while a QEMU has it
     /// open; [`SystemError::VolumeDamaged`] if it is none that can be taken, with the file where it was; [`SystemError::ImageNotCached`].
     async fn take_volume(&self, volume: &NewTake) -> Result<VolumeFacts>;
+
+    /// Makes a volume of another host, in the same shared pool, one that a machine of this host can open, and returns it. It stays a volume of the
+    /// other host, whose machine has it open: the machine of this host must not write to it before that one has given it up. Ends with
+    /// [`Volumes::take_volume`] or [`Volumes::drop_arriving`].
+    ///
+    /// *Errors*: those of [`Volumes::take_volume`], except that a QEMU may have it open.
+    async fn prepare_arriving(&self, volume: &NewTake) -> Result<VolumeFacts>;
+
+    /// Lets the QEMU of this instance, and no other, write to an arriving volume: the one of the other host has given it up.
+    async fn own_arriving(&self, pool: &str, id: &str, instance: &str) -> Result<()>;
+
+    /// Ends [`Volumes::prepare_arriving`]: the volume stays the other host's alone. Does nothing to a volume that is this host's.
+    async fn drop_arriving(&self, pool: &str, id: &str) -> Result<()>;
 
     /// Returns the stay that a volume was copied here for, if it is whole. None: it was not, or there is none.
     async fn arrival(&self, pool: &str, id: &str) -> Result<Option<Arrival>>;

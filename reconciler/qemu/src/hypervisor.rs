@@ -98,6 +98,8 @@ pub enum LendError {
     Open { path: PathBuf, source: std::io::Error },
     #[error("cannot open the tap interface {name}")]
     Tap { name: String, source: std::io::Error },
+    #[error("cannot open a connection to QEMU")]
+    Channel(#[source] std::io::Error),
     #[error("cannot pass the file to QEMU")]
     Pass(#[source] QmpError),
 }
@@ -247,6 +249,9 @@ pub trait Hypervisor: Send + Sync + fmt::Debug {
     /// an empty one to write, or a saved one to read. QEMU's user needs no access to it.
     async fn lend_state(&self, qmp: &Qmp, paths: &MachinePaths, file: StateFile<'_>)
     -> Result<(), LendError>;
+
+    /// Gives QEMU one end of a new connection, which it names [`CHANNEL`](crate::live_move::CHANNEL), and returns the other one.
+    async fn lend_channel(&self, qmp: &Qmp, paths: &MachinePaths) -> Result<ConsoleStream, LendError>;
 
     /// Opens the tap of a network card and gives it to QEMU, for [`nics::plug`](crate::nics::plug).
     ///

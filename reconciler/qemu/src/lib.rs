@@ -11,6 +11,7 @@
 //!      ◀── shares          whether its folders of the host are served
 //!      ◀── nics            its network cards
 //!      ◀── saved_state     its memory and devices, saved to a file and loaded again
+//!      ◀── live_move       the same, sent to another QEMU while the guest runs
 //!  efi_variables   the file of UEFI variables, and the keys of Secure Boot in it
 //!  nbd         a disk that QEMU or qemu-nbd exports, read and written
 //!  guest_agent, console    the agent in the guest, its serial console and its screen
@@ -36,6 +37,7 @@ pub mod fake;
 pub mod guest_agent;
 pub mod hypervisor;
 pub mod installation;
+pub mod live_move;
 pub mod machine;
 pub mod memory;
 pub mod nbd;

@@ -95,17 +95,24 @@ pub async fn progress(qmp: &Qmp) -> Result<(Transfer, Option<i64>), QmpError> {
     Ok((transfer, saved))
 }
 
-fn saved_percent(answer: &Value) -> Option<i64> {
+pub(crate) fn saved_percent(answer: &Value) -> Option<i64> {
     let bytes = |name: &str| answer.get("ram")?.get(name)?.as_u64();
     let total = bytes("total").filter(|total| *total > 0)?;
     let saved = total.saturating_sub(bytes("remaining")?);
     i64::try_from(u128::from(saved) * 100 / u128::from(total)).ok()
 }
 
-/// Requests an event for each step.
+/// Requests an event for each step. The capabilities that an earlier move of the guest was begun with would hold it up.
 async fn announce(qmp: &Qmp) -> Result<(), QmpError> {
-    let events = json!({"capabilities": [{"capability": "events", "state": true}]});
-    qmp.execute("migrate-set-capabilities", events).await.map(|_| ())
+    let capabilities = [("events", true), ("auto-converge", false), ("pause-before-switchover", false)];
+    set_capabilities(qmp, &capabilities).await
+}
+
+/// Sets capabilities of the next transfer of the guest's state.
+pub(crate) async fn set_capabilities(qmp: &Qmp, states: &[(&str, bool)]) -> Result<(), QmpError> {
+    let list: Vec<Value> =
+        states.iter().map(|(name, state)| json!({"capability": name, "state": state})).collect();
+    qmp.execute("migrate-set-capabilities", json!({"capabilities": list})).await.map(drop)
 }
 
 #[cfg(test)]

@@ -49,14 +49,15 @@ pub enum HostAction {
         /// The host's name.
         host: String,
     },
-    /// Cordons the host and shuts down all its VMs, whatever power they declare. An uncordon starts them again.
+    /// Cordons the host, moves the running VMs with the move policy `Live` to other hosts, where that is possible, and shuts down all others,
+    /// whatever power they declare. An uncordon starts them again.
     Drain {
         /// The host's name.
         host: String,
         /// How long to wait until all VMs are off.
         #[arg(long, default_value = "15m", value_parser = time::time)]
         timeout: TimeSpan,
-        /// Returns without waiting.
+        /// Returns without waiting, and shuts down all VMs.
         #[arg(long)]
         no_wait: bool,
     },

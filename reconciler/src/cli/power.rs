@@ -32,8 +32,11 @@ pub struct MoveOptions {
     /// Restarts the VMs, so that they move now.
     #[arg(long)]
     pub restart: bool,
+    /// Moves VMs that run without stopping them, where they can. Others move at their next stop.
+    #[arg(long, conflicts_with = "restart")]
+    pub live: bool,
     /// Withdraws earlier requests: the VMs stay where they are.
-    #[arg(long, conflicts_with_all = ["to", "restart"])]
+    #[arg(long, conflicts_with_all = ["to", "restart", "live"])]
     pub cancel: bool,
     /// How long to wait until all have moved. Without `--restart`, a VM that runs is not waited for.
     #[arg(long, default_value = "10m", value_name = "TIME", value_parser = time::time)]

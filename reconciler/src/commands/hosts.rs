@@ -1,5 +1,6 @@
 //! `berth host list|cordon|uncordon|drain|recover|forget|adopt|release`: an administrator's operations on hosts.
 
+mod live;
 mod orphans;
 
 use std::{
@@ -64,6 +65,11 @@ pub async fn act(client: &Client, action: &HostAction) -> anyhow::Result<()> {
             Ok(())
         }
         HostAction::Drain { host, timeout, no_wait } => {
+            if !*no_wait {
+                declare(client, host, &json!({"cordoned": true})).await?;
+                // The rest of the time is for those that are shut down.
+                live::move_away(client, &bound::<VM>(client, host).await?, timeout.0 / 2).await?;
+            }
             declare(client, host, &json!({"cordoned": true, "draining": true})).await?;
             if *no_wait { Ok(()) } else { until_empty(client, host, timeout.0).await }
         }

@@ -83,7 +83,7 @@ fn change(name: &str, vm: &VM, options: &MoveOptions) -> anyhow::Result<(Option<
     if options.to.as_ref() == Some(&binding.host) {
         bail!("VM {name} is on host {} already", binding.host);
     }
-    let requested = RequestedMove { epoch: binding.epoch, host: options.to.clone() };
+    let requested = RequestedMove { epoch: binding.epoch, host: options.to.clone(), live: options.live };
     let mut change = json!({"metadata": {"annotations": {MOVE_ANNOTATION: requested.to_text()}}});
     if options.restart {
         if vm.spec.power != Power::Running {
@@ -149,6 +149,7 @@ fn progress(vm: &VM, left: &Binding, restarts: bool) -> Progress {
     let movable = condition::find(&status.conditions, ConditionType::Movable.as_str());
     match movable {
         Some(movable) if movable.status == "False" => Progress::Refused(movable.message.clone()),
+        Some(_) if status.live_move().is_some() => Progress::Waits,
         Some(_) if (runs(status) || power::has_ended(vm)) && !restarts => Progress::Later,
         _ => Progress::Waits,
     }
@@ -187,6 +188,12 @@ mod tests {
         let movable = bound(3, condition("Movable", "True"), &process);
         assert_eq!(progress(&movable, &left, false), Progress::Later);
         assert_eq!(progress(&movable, &left, true), Progress::Waits);
+        let mut live = movable.clone();
+        if let Some(status) = &mut live.status {
+            let migration = json!({"id": "m-1", "to": "b", "epoch": 3, "phase": "Requested"});
+            status.migration = serde_json::from_value(migration).expect("a migration");
+        }
+        assert_eq!(progress(&live, &left, false), Progress::Waits, "its guest is being sent");
         let refused = bound(3, condition("Movable", "False"), &process);
         assert_eq!(progress(&refused, &left, true), Progress::Refused("why".to_owned()));
         assert_eq!(

@@ -90,6 +90,10 @@ pub(super) enum ConsoleRefusal {
         "host {host} gets no copy of this volume: a Disk that is bound to it, and whose data is on this host (status.formerHost), names none"
     )]
     NotLeft { host: String },
+    #[error(
+        "the VM is not one that host {host} sends to this host by this move: status.migration of the VM names another one, or none"
+    )]
+    NotComing { host: String },
     #[error("the control plane cannot be asked now whether the host needs it: {detail}")]
     CannotReadNeeds { detail: String },
     #[error("the image is not on this host any more, or not complete")]
@@ -166,7 +170,8 @@ impl ConsoleRefusal {
             | Self::Expired { .. }
             | Self::BeforeStart
             | Self::NotNeeded { .. }
-            | Self::NotLeft { .. } => StatusCode::FORBIDDEN,
+            | Self::NotLeft { .. }
+            | Self::NotComing { .. } => StatusCode::FORBIDDEN,
             Self::TooManyTickets
             | Self::TooManyViewers { .. }
             | Self::TooManyScreens { .. }

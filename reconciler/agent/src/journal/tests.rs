@@ -62,7 +62,7 @@ fn an_older_agent_does_not_read_that_of_a_vm_which_was_given_up() {
 
 #[test]
 fn one_of_a_newer_agent_is_refused_rather_than_misread() {
-    let newer = Journal { version: WITH_RELEASE + 1, ..journal() };
+    let newer = Journal { version: WITH_LIVE_MOVE + 1, ..journal() };
     assert!(matches!(Journal::parse(newer.to_value()), Err(Error::Journal { .. })));
 }
 
@@ -116,4 +116,33 @@ fn an_interface_keeps_its_slot_when_others_come_and_go() {
     assert_eq!((journal.port_of("b"), journal.port_of("c"), journal.port_of("a")), (Some(1), Some(0), None));
     let older = Journal { in_ports: BTreeSet::new(), ..journal }.with_slots(["b", "d"].into_iter());
     assert_eq!((older.port_of("b"), older.port_of("d")), (None, Some(0)), "b stays where it is");
+}
+
+#[test]
+fn an_older_agent_cannot_read_the_journal_of_a_guest_that_moves() {
+    let departure = Departure {
+        id: "m-1".into(),
+        migration: "m".into(),
+        to: "h2".into(),
+        epoch: 3,
+        phase: DeparturePhase::Sending,
+        since: Timestamp::UNIX_EPOCH,
+    };
+    let leaving = journal().with_departure(Some(departure));
+    assert_eq!(leaving.version, WITH_LIVE_MOVE);
+    assert!(leaving.offline.is_none(), "nothing restarts its guest without the control plane");
+    let read = Journal::parse(leaving.to_value()).expect("readable");
+    assert_eq!(read, leaving);
+    assert_eq!(leaving.with_departure(None).version, VERSION, "it stays");
+    let arrival = Arrival {
+        id: "m-1".into(),
+        from: "h1".into(),
+        phase: ArrivalPhase::Receiving,
+        volumes: vec![("site".into(), "v-1".into())],
+    };
+    let coming = journal().with_arrival(Some(arrival));
+    assert_eq!(coming.version, WITH_LIVE_MOVE);
+    assert_eq!(coming.with_arrival(None).version, VERSION);
+    let back = journal().with_release(Some(Released { epoch: 3, volumes: BTreeSet::new() }));
+    assert_eq!(back.with_release(None).departure, None);
 }

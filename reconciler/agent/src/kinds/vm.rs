@@ -14,6 +14,7 @@
 
 mod admitting;
 mod apply;
+mod arriving;
 mod bootstrap;
 mod cdroms;
 mod cpu_time;
@@ -24,6 +25,7 @@ mod guest_package;
 mod guest_users;
 mod held;
 mod hooking;
+mod leaving;
 mod media;
 mod observe;
 mod observed_users;
@@ -57,6 +59,9 @@ use berth_qemu::machine::{Bus, DiskSpec, Medium, NicSpec};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
+pub(crate) use apply::end_process;
+pub(crate) use arriving::launch as launch_arriving;
+pub(crate) use leaving::Leaving;
 pub(crate) use observe::Observed;
 pub(crate) use offline::{forget_restart, forget_restarts, restart_until_answered, restart_until_synced};
 
@@ -69,7 +74,7 @@ use crate::group_turn::{self, GroupTurn};
 use crate::guest_packages::PackagePlan;
 use crate::hooks::HookCall;
 use crate::index::{Change, Departed, Indexed, Table, Tables, instance_of};
-use crate::journal::Journal;
+use crate::journal::{Departure, Journal};
 use crate::key::{Key, ObjectName};
 use crate::lease_watcher::PendingLease;
 use crate::machine::MachineState;
@@ -128,6 +133,14 @@ pub(crate) enum Step {
     },
     /// Removes the saved state: it is not used again.
     RemoveState,
+    /// Begins to send the guest to another host, as the journal records.
+    Depart(Box<Leaving>),
+    /// Has the task that sends the guest end.
+    CancelDeparture,
+    /// Ends an attempt to send the guest that an earlier agent has begun, and lets the guest go on.
+    AbandonDeparture,
+    /// Asks the other host whether it runs the guest.
+    SettleDeparture(Box<Departure>),
     /// Gives the machine the state that a snapshot keeps under this identity as its saved state.
     LayState(String),
     /// Has the guest agent, if there is one, set the guest's clock.

@@ -15,7 +15,8 @@ use berth_qemu::{cpus, guest_agent, nics, shares, tpm};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::legal::{Action, check_legal};
+use super::legal::{Action, IllegalAction, check_legal};
+use super::live_command::LiveCommand;
 use super::{DriverState, Ending, MachineError, MachineState, Notifier};
 use berth_host::{ProcessFacts, StateAccess};
 
@@ -81,6 +82,7 @@ pub(super) enum Command {
     CheckAnswer,
     /// Whether a process in the guest has the guest agent's port open.
     GuestListens(oneshot::Sender<Result<bool, MachineError>>),
+    Live(LiveCommand),
 }
 
 /// A request about the mirror of a disk, which is named by its id.
@@ -126,6 +128,8 @@ pub(super) struct Driver {
     /// Whether this driver has reported that the machine runs. Per driver: an earlier one may have ended before its
     /// report.
     pub(super) has_started: bool,
+    /// Whether the guest is being sent to another host: its devices stay as they are.
+    pub(super) is_sending: bool,
 }
 
 /// Waits [`BRIEF_WAIT`] for an exchange with QEMU; its command may still take effect after that.
@@ -215,6 +219,7 @@ impl Driver {
                 let _ = reply.send(done);
             }
             Command::CancelSave(reply) => {
+                self.is_sending = false;
                 let _ = reply.send(saved_state::cancel(&self.qmp).await.map_err(MachineError::from));
             }
             Command::Load(cpus, reply) => {
@@ -324,6 +329,7 @@ impl Driver {
                     let _ = reply.send(briefly(self.set_balloon(bytes)).await);
                 }
             }
+            Command::Live(command) => self.execute_live(command).await,
             Command::GuestListens(reply) => {
                 let _ = reply.send(guest_agent::has_listener(&self.qmp).await.map_err(MachineError::from));
             }
@@ -332,6 +338,9 @@ impl Driver {
 
     pub(super) async fn allowed(&self, action: Action) -> Result<(), MachineError> {
         let state = power::run_state(&self.qmp).await?;
+        if self.is_sending && matches!(action, Action::ChangeDevices | Action::ContinueInOverlays) {
+            return Err(IllegalAction { action, state }.into());
+        }
         Ok(check_legal(&state, action)?)
     }
 

@@ -88,6 +88,12 @@ fn bound() -> [Value; 2] {
                 &format!("!variables.bound || !has(object.status) || ({})", identity("token")),
                 "a host does not change the token that the content of an Image is made for",
             ),
+            validation(
+                "!variables.bound || !has(object.status) || !has(object.status.migration) || (has(oldObject.status.migration) && \
+                 object.status.migration.id == oldObject.status.migration.id && object.status.migration.to == oldObject.status.migration.to && \
+                 object.status.migration.epoch == oldObject.status.migration.epoch)",
+                "a host does not decide where a running VM moves",
+            ),
             // It may take the file of a disk from there, which ends it.
             validation(
                 "!variables.bound || !has(object.status) || !has(object.status.formerHost) || \

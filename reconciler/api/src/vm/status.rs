@@ -11,8 +11,8 @@ use serde_json::json;
 
 use super::{
     Acceleration, DiskBus, DscpClass, GuestAgentStatus, GuestUserStatus, InterfaceConfig, InterfaceLimits,
-    MOST_LISTED_SNAPSHOTS, ObservedAddresses, PinnedClass, SnapshotOfVM, StopSnapshot, VMOperation,
-    VMRestored,
+    MOST_LISTED_SNAPSHOTS, ObservedAddresses, PinnedClass, SnapshotOfVM, StopSnapshot, VMMigration,
+    VMOperation, VMRestored,
 };
 use crate::SizeTaken;
 use crate::console::ConsoleAddress;
@@ -58,6 +58,9 @@ pub struct VMStatus {
     /// host's agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_epoch: Option<i64>,
+    /// The move of the running guest to another host, until the VM is bound there. Written by the controllers and by its host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migration: Option<Box<VMMigration>>,
     /// The last refusal by a host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<Box<HostRefusal>>,

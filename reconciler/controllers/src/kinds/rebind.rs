@@ -23,6 +23,8 @@
 //! `formerHost` names the host that has the data of a disk until the next host has reported that it has all of it. The disk of a VM that
 //! leaves that next host before keeps the mark, so that it is copied from where its data is, or is used there again.
 
+mod live;
+
 use std::sync::Arc;
 
 use berth_api::{
@@ -65,6 +67,10 @@ impl Cause {
 pub(crate) fn vm(cache: &Cache, config: &Config, vm: &VM, batch: &mut WriteBatch) -> Option<Outcome> {
     let status = vm.status.as_ref()?;
     let host = &status.binding.as_ref()?.host;
+    if let Some(migration) = status.handed_over() {
+        live::bind(cache, vm, host, migration, config.clock.now(), batch);
+        return Some(Outcome::Settled);
+    }
     let cause = match cache.is_fenced(host) {
         _ if vm.metadata.deletion_timestamp.is_some() => return None,
         true => Cause::Lost,
@@ -200,8 +206,12 @@ pub(super) fn between_hosts(cache: &Cache, disk: &Disk) -> Option<DiskStatus> {
 pub(super) fn without_mark(cache: &Cache, disk: &Disk) -> Option<DiskStatus> {
     let host = host_of(disk).filter(|host| is_left_on(disk, host) && !cache.is_fenced(host))?;
     let leaves = |key: &Key| {
-        let vm = cache.tables.vms.get(key).filter(|vm| vm.metadata.deletion_timestamp.is_none());
-        let status = vm.and_then(|vm| vm.status.as_ref()).filter(|status| status.is_released());
+        let vm = cache.tables.vms.get(key);
+        let is_deleted = vm.is_some_and(|vm| vm.metadata.deletion_timestamp.is_some());
+        let status = vm.and_then(|vm| vm.status.as_ref());
+        // The guest of a deleted one may run on another host, which is to delete it.
+        let status =
+            status.filter(|status| status.is_released() && (!is_deleted || status.handed_over().is_some()));
         status.and_then(|status| status.binding.as_ref()).is_some_and(|binding| binding.host == *host)
     };
     if cache.index.vms_with_disk(&Key::of(disk)).iter().any(leaves) {
@@ -479,6 +489,7 @@ fn unbound(vm: &VM, cause: Cause, now: Timestamp) -> VMStatus {
     let moves = || moves.unwrap_or_else(|| Box::new(moves_since(now)));
     status.operation = (cause == Cause::Released).then(moves);
     status.move_epoch = None;
+    status.migration = None;
     status.guest = None;
     status.cpu_time = None;
     status.dedicated_cpus = None;

@@ -14,7 +14,9 @@ mod templates;
 mod tests;
 
 use berth_api::{
-    HOST_FINALIZER, Readiness, VM, VMState, VMStatus, console::VM_ACCOUNTS, placement_group::TopologyClaim,
+    HOST_FINALIZER, Readiness, SYSTEM_NAMESPACE, VM, VMState, VMStatus,
+    console::{COPY_ACCOUNT, VM_ACCOUNTS},
+    placement_group::TopologyClaim,
     vm::InterfaceStatus,
 };
 use k8s_openapi::jiff::Timestamp;
@@ -152,6 +154,9 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     let decided = status(&vm, &plan.decision, now);
     let outcome = waiting(&observed, plan.outcome, now);
     let (decided, outcome) = with_move(cache, config, &vm, &observed, (decided, outcome));
+    if decided.live_move().is_some() {
+        ticket_accounts::ensure(cache, SYSTEM_NAMESPACE, &[COPY_ACCOUNT], batch);
+    }
     batch.status(vm.as_ref(), with_public_ports(cache, &vm, decided));
     // After the status, which names the missing Disk, because these writes may be refused.
     disks.into_iter().for_each(|write| batch.write(write));
@@ -181,7 +186,11 @@ fn with_move(
     }
     let now = config.clock.now();
     let decided = moves::decide(cache, config, vm);
-    let status = moves::write(vm, decided.as_ref(), status, now);
+    let live = match &decided {
+        Some(Ok(())) => moves::decide_live(cache, config, vm),
+        _ => None,
+    };
+    let status = moves::write(vm, decided.as_ref(), live, status, now);
     match decided {
         Some(_) => (status, outcome.and(Dependency::Time(moves::looked_at_again(now)))),
         None => (status, outcome),

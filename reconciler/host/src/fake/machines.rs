@@ -22,8 +22,8 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 
 use crate::{
-    DeviceSpecs, InstanceFacts, InterfaceUse, LaunchRequest, MachineUse, Machines, PciDeviceFacts,
-    ProcessFacts, Result, StateAccess, SystemError, UsbDeviceFacts, VgpuFacts,
+    BootstrapFile, DeviceSpecs, InstanceFacts, InterfaceUse, LaunchRequest, MachineUse, Machines,
+    PciDeviceFacts, ProcessFacts, Result, StateAccess, SystemError, UsbDeviceFacts, VgpuFacts,
 };
 
 use crate::dedicated_cpus::{GuestCpus, choose};
@@ -472,6 +472,11 @@ impl Machines for FakeSystem {
         self.call("lend_state", self.lend(instance, qmp, access)).await
     }
 
+    async fn lend_channel(&self, instance: &str, qmp: &Qmp) -> Result<ConsoleStream> {
+        let work = async { Ok(self.hypervisor.lend_channel(qmp, &Self::paths(instance)).await?) };
+        self.call("lend_channel", work).await
+    }
+
     async fn lend_key(&self, qmp: &Qmp, disk: &DiskSpec) -> Result<()> {
         let work = async {
             let key = self.state().key_of_disk(&disk.id)?;
@@ -566,6 +571,28 @@ impl Machines for FakeSystem {
         let seed = instance_path(instance).join("seed.img");
         let work = async { Ok(self.files.size_of(&seed).map(|_| "seed".to_owned()).into_iter().collect()) };
         self.call("bootstrap_data", work).await
+    }
+
+    async fn bootstrap_files(&self, instance: &str) -> Result<Vec<BootstrapFile>> {
+        let seed = instance_path(instance).join("seed.img");
+        let work = async {
+            let file =
+                self.files.size_of(&seed).map(|_| BootstrapFile { name: "seed".to_owned(), bytes: vec![0] });
+            Ok(file.into_iter().collect())
+        };
+        self.call("bootstrap_files", work).await
+    }
+
+    async fn write_bootstrap_files(&self, instance: &str, files: &[BootstrapFile]) -> Result<()> {
+        let seed = instance_path(instance).join("seed.img");
+        let work = async {
+            match files.is_empty() {
+                true => self.files.remove(&seed),
+                false => self.files.put(&seed, 1 << 20),
+            }
+            Ok(())
+        };
+        self.call("write_bootstrap_files", work).await
     }
 
     fn instance_directory(&self, instance: &str) -> PathBuf {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::FakeSystem;
 use super::state::{Volume, volume_path};
-use crate::{NewMove, NewTake, Result, SystemError, VolumeFacts};
+use crate::{NewMove, NewTake, NewVolume, Result, SystemError, VolumeFacts, VolumeOwner};
 
 impl FakeSystem {
     /// Whether any machine has this file open.
@@ -19,7 +19,42 @@ impl FakeSystem {
         let state = self.state();
         state.ensure_there(&new.pool)?;
         let found = state.volumes.get(&new.id).map(|volume| self.facts_of(volume));
-        found.ok_or_else(|| SystemError::VolumeLost { id: new.id.clone() })
+        drop(state);
+        let found = found.ok_or_else(|| SystemError::VolumeLost { id: new.id.clone() })?;
+        self.state().arriving.remove(&new.id);
+        Ok(found)
+    }
+
+    /// The file of the other host counts as one of this size.
+    pub(super) fn arriving(&self, new: &NewTake) -> Result<VolumeFacts> {
+        let owner = VolumeOwner {
+            namespace: String::new(),
+            name: new.id.clone(),
+            uid: new.uid.clone(),
+            image: None,
+            source: None,
+        };
+        let made = self.make_volume(&NewVolume {
+            pool: new.pool.clone(),
+            id: new.id.clone(),
+            size: Some(1 << 30),
+            base: new.base.clone(),
+            snapshot: None,
+            file: None,
+            thick: false,
+            shared: false,
+            encryption: None,
+            owner,
+        })?;
+        self.state().arriving.insert(new.id.clone());
+        Ok(made)
+    }
+
+    pub(super) fn not_arriving(&self, id: &str) {
+        let mut state = self.state();
+        if state.arriving.remove(id) {
+            state.volumes.remove(id);
+        }
     }
 
     pub(super) fn check_relocation(&self, new: &NewMove) -> Result<()> {

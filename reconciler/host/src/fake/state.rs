@@ -40,6 +40,8 @@ pub(super) struct State {
     pub(super) mirrors: BTreeMap<String, (NewMove, PathBuf)>,
     /// The stays that volumes were copied here for, by id.
     pub(super) arrivals: BTreeMap<String, Arrival>,
+    /// The volumes of other hosts whose guests are about to come here.
+    pub(super) arriving: BTreeSet<String>,
     pub(super) trash: BTreeMap<String, (Volume, u64, Timestamp)>,
     pub(super) snapshots: BTreeMap<String, Snapshot>,
     /// The keys of encrypted volumes, which the real host forgets with its agent.
@@ -120,6 +122,7 @@ impl Default for State {
             uploads: BTreeMap::new(),
             pulls: 0,
             volumes: BTreeMap::new(),
+            arriving: BTreeSet::new(),
             arrivals: BTreeMap::new(),
             mirrors: BTreeMap::new(),
             trash: BTreeMap::new(),

@@ -310,6 +310,22 @@ impl Volumes for FakeSystem {
         self.call("take_volume", async { self.volume_taken(volume) }).await
     }
 
+    async fn prepare_arriving(&self, volume: &NewTake) -> Result<VolumeFacts> {
+        self.call("prepare_arriving", async { self.arriving(volume) }).await
+    }
+
+    async fn own_arriving(&self, _pool: &str, _id: &str, _instance: &str) -> Result<()> {
+        self.call("own_arriving", async { Ok(()) }).await
+    }
+
+    async fn drop_arriving(&self, _pool: &str, id: &str) -> Result<()> {
+        let work = async {
+            self.not_arriving(id);
+            Ok(())
+        };
+        self.call("drop_arriving", work).await
+    }
+
     async fn arrival(&self, _pool: &str, id: &str) -> Result<Option<Arrival>> {
         self.call("arrival", async { Ok(self.arrival_of(id)) }).await
     }

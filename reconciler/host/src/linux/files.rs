@@ -250,6 +250,13 @@ pub(super) fn give(path: &Path, owner: Option<&RunAs>) -> Result<()> {
     chown(path, owner.map(|o| (o.uid, o.gid)), 0o600)
 }
 
+/// Lets QEMU's group read a file, beside the user of another host's QEMU, which owns it and writes to it.
+pub(super) fn share(path: &Path, reader: Option<&RunAs>) -> Result<()> {
+    let Some(reader) = reader else { return Ok(()) };
+    std::os::unix::fs::chown(path, None, Some(reader.gid)).map_err(failed("change the owner of", path))?;
+    chown(path, None, 0o640)
+}
+
 /// Lets QEMU's group read a file. QEMU's user does not own it, so it cannot make it writable.
 pub(super) fn grant(path: &Path, reader: Option<&RunAs>) -> Result<()> {
     chown(path, reader.map(|r| (0, r.gid)), 0o440)

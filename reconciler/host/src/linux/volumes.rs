@@ -13,9 +13,11 @@
 //!
 //! The first file of a volume is named by its id; after each snapshot it continues in another one, see `snapshots`. Below it are
 //! the files of snapshots; those of deleted ones become fewer, see `merges`. A volume goes to another pool by `moves`, or
-//! by `mirrored` while a QEMU has it open, from the folder of a lost host to that of this one by `taken`, and from another host by `left` there and `fetched` here.
+//! by `mirrored` while a QEMU has it open, from the folder of a lost host to that of this one by `taken`, with its running guest by
+//! `arriving`, and from another host by `left` there and `fetched` here.
 
 mod adopt;
+mod arriving;
 mod chains;
 mod clock;
 mod copying;
@@ -51,6 +53,7 @@ use crate::keyring::Keyring;
 use crate::volumes::check_encryption;
 use crate::{ForeignKind, ForeignObject, ImageFacts, NewVolume, SystemError, VolumeFacts, VolumeOwner};
 
+pub(super) use arriving::is_arriving;
 use chains::{Chains, ChainsLock};
 use copying::Copying;
 use encryption::NewFile;
@@ -161,7 +164,7 @@ impl LinuxVolumes {
             None => return self.pool_folders.ensure_there(pool).map(|()| None),
             Some(note) => note.map_err(|detail| place.damaged(&detail))?,
         };
-        if self.is_elsewhere(id, &note)? {
+        if note.arriving_from.is_some() || self.is_elsewhere(id, &note)? {
             return Ok(None);
         }
         if exists(&place.file)? {
@@ -311,6 +314,9 @@ impl LinuxVolumes {
                 let Some(Ok(note)) = Note::read(&place.note)? else {
                     continue;
                 };
+                if note.arriving_from.is_some() {
+                    continue;
+                }
                 // One of a pool that is away may be there.
                 if !exists(&place.file)? || self.is_elsewhere(id, &note).unwrap_or(true) {
                     continue;

@@ -54,6 +54,8 @@ pub(super) fn blockdev_add(
     let name = text(args, "node-name")?.to_owned();
     let machine = world.machine(pid)?;
     let (keys, nodes) = (machine.keys.clone(), machine.nodes.clone());
+    let is_inactive = machine.is_inactive;
+    world.opens_inactive = is_inactive;
     let opened = open(world, &keys, &nodes, args);
     // QEMU reports a file that cannot be opened before a duplicate name, and a lock after it.
     let duplicate = world.machine(pid)?.nodes.contains_key(&name);

@@ -9,7 +9,7 @@ use super::{balloon, blocks, cdroms, mirrors};
 use crate::machine::{MEMORY_BLOCK, MEMORY_DEVICE};
 
 /// All commands and their arguments; `!` marks required ones, `*` a command that accepts any argument.
-const COMMANDS: [(&str, &[&str]); 55] = [
+const COMMANDS: [(&str, &[&str]); 57] = [
     ("qmp_capabilities", &["enable"]),
     ("query-status", &[]),
     ("query-version", &[]),
@@ -71,11 +71,13 @@ const COMMANDS: [(&str, &[&str]); 55] = [
     ("netdev_add", &["!type", "!id", "fds", "vhost", "vhostfds"]),
     ("netdev_del", &["!id"]),
     ("set_link", &["!name", "!up"]),
+    ("announce-self", &["initial", "max", "rounds", "step"]),
     ("migrate", &["!uri"]),
     ("migrate-incoming", &["!uri"]),
     ("migrate_cancel", &[]),
+    ("migrate-continue", &["!state"]),
     ("migrate-set-capabilities", &["!capabilities"]),
-    ("migrate-set-parameters", &["max-bandwidth"]),
+    ("migrate-set-parameters", &["max-bandwidth", "downtime-limit"]),
     ("query-migrate", &[]),
     ("query-jobs", &[]),
     (
@@ -106,6 +108,9 @@ pub(super) fn execute(
     args: &Map<String, Value>,
 ) -> Answer {
     check(command, args)?;
+    if command == "cont" && world.machine(pid)?.status != "inmigrate" {
+        world.activate(pid)?;
+    }
     let machine = world.machine(pid)?;
     if let Some(words) = machine.behaviour.refuses.get(command) {
         return Err(CommandError::generic(words.clone()));
@@ -200,7 +205,8 @@ pub(super) fn execute(
             machine.migrate_cancel();
             json!({})
         }
-        "migrate-set-capabilities" | "migrate-set-parameters" => json!({}),
+        "migrate-continue" => machine.migrate_continue().map(|()| json!({}))?,
+        "announce-self" | "migrate-set-capabilities" | "migrate-set-parameters" => json!({}),
         "query-migrate" => machine.query_migrate(),
         "query-jobs" => mirrors::query(machine),
         "blockdev-mirror" => mirrors::begin(machine, args)?,

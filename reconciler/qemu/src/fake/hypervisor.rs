@@ -158,6 +158,16 @@ impl Hypervisor for FakeHypervisor {
         lent.map_err(|source| LendError::Open { path, source })
     }
 
+    async fn lend_channel(&self, _: &Qmp, paths: &MachinePaths) -> Result<ConsoleStream, LendError> {
+        let mut world = self.lock();
+        let machine = world.machines.values_mut().find(|m| m.spec.files.paths.qmp == paths.qmp);
+        let gone = || LendError::Channel(std::io::ErrorKind::NotConnected.into());
+        let machine = machine.ok_or_else(gone)?;
+        let (near, far) = tokio::io::duplex(DUPLEX);
+        machine.migration.channel = Some(far);
+        Ok(ConsoleStream::over(near))
+    }
+
     async fn lend_tap(&self, _: &Qmp, paths: &MachinePaths, nic: &NicSpec) -> Result<LentTap, LendError> {
         let Tap::Name(tap) = &nic.tap else { return Ok(LentTap { vhost: false }) };
         let mut world = self.lock();

@@ -51,6 +51,8 @@ pub(super) struct Machine {
     /// with the same.
     pub(super) boot: Option<u64>,
     pub(super) migration: Migration,
+    /// It has given the locks of its files up, or has not taken them yet.
+    pub(super) is_inactive: bool,
     pub(super) states: SavedStates,
     pub(super) files: Arc<dyn ImageFiles>,
     /// Counts resets and shutdowns, so that a delayed transition of an earlier life of the guest does not apply to a
@@ -220,7 +222,8 @@ impl Machine {
         behaviour: Behaviour,
         (files, states): (Arc<dyn ImageFiles>, SavedStates),
     ) -> Self {
-        let status = if spec.files.from_saved_state { "inmigrate" } else { "prelaunch" };
+        let is_inactive = spec.files.from_saved_state;
+        let status = if is_inactive { "inmigrate" } else { "prelaunch" };
         let (mut devices, taps) = cards_at_start(&spec.machine);
         let fixed = [
             ("scsi0", "virtio-scsi-pci"),
@@ -255,6 +258,7 @@ impl Machine {
             booted: false,
             boot: None,
             migration: Migration::default(),
+            is_inactive,
             states,
             files,
             life: 0,
@@ -284,6 +288,9 @@ impl Machine {
             "running" => return Ok(Vec::new()),
             // QEMU would let the guest run as soon as its state is loaded, perhaps twice.
             "inmigrate" => return Err("a machine that waits for its state is never started".to_owned()),
+            "finish-migrate" => {
+                return Err("Can't cont while the migration is being finished".to_owned());
+            }
             "shutdown" | "internal-error" => {
                 return Err("Resetting the Virtual Machine is required".to_owned());
             }
@@ -397,7 +404,10 @@ impl Machine {
             Happening::GuestReboots => return self.reset(true),
             Happening::DeviceGone(id) => self.release(id),
             Happening::Saved => self.saved(),
-            Happening::Loaded => self.has_failed = !self.loaded(),
+            Happening::Loaded => match self.awaits_state() {
+                Some(later) => return vec![later],
+                None => self.has_failed = !self.loaded(),
+            },
         }
         Vec::new()
     }

@@ -24,6 +24,8 @@ pub(super) struct MachineModel {
     pub(super) granted: BTreeMap<PathBuf, bool>,
     /// By instance, since its last launch.
     pub(super) oom_kills: BTreeMap<String, u64>,
+    /// Whether the file that is being opened is that of a machine which does not take its locks yet.
+    pub(super) opens_inactive: bool,
     next_pid: i32,
     pub(super) boots: u32,
     pub(super) launches: u64,
@@ -40,6 +42,7 @@ impl MachineModel {
             states: SavedStates::default(),
             granted: BTreeMap::new(),
             oom_kills: BTreeMap::new(),
+            opens_inactive: false,
             next_pid: 1000,
             boots: 0,
             launches: 0,
@@ -64,8 +67,24 @@ impl MachineModel {
 
     /// Image locking across all machines: one writer, or any number of readers.
     pub(super) fn is_locked(&self, file: &Path, read_only: bool) -> bool {
-        let mut nodes = self.machines.values().flat_map(|m| m.nodes.values());
-        nodes.any(|n| n.file == file && !(read_only && n.read_only))
+        let active = self.machines.values().filter(|machine| !machine.is_inactive);
+        let mut nodes = active.flat_map(|m| m.nodes.values());
+        !self.opens_inactive && nodes.any(|n| n.file == file && !(read_only && n.read_only))
+    }
+
+    /// Has a machine take the locks of its files, which it gave up or did not take before its guest came.
+    pub(super) fn activate(&mut self, pid: i32) -> Result<(), CommandError> {
+        let machine = self.machine(pid)?;
+        if !machine.is_inactive {
+            return Ok(());
+        }
+        let nodes: Vec<Node> = machine.nodes.values().cloned().collect();
+        self.opens_inactive = false;
+        if nodes.iter().any(|node| node.driver != Format::Raw && self.is_locked(&node.file, node.read_only)) {
+            return Err(CommandError::generic("Failed to get \"write\" lock"));
+        }
+        self.machine(pid)?.is_inactive = false;
+        Ok(())
     }
 
     /// Whether the device of another machine keeps one of this machine off the raw file of its node: both have to share it, or only read it.

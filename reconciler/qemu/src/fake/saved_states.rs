@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde::{Deserialize, Serialize};
+use tokio::io::DuplexStream;
+
 /// The contents of the files. Shared by all machines of a host.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SavedStates(Arc<Mutex<BTreeMap<PathBuf, SavedState>>>);
@@ -23,7 +26,7 @@ impl SavedStates {
 }
 
 /// The state of a guest, and the hardware without which QEMU does not load it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct SavedState {
     pub(super) hardware: Hardware,
     pub(super) boot: Option<u64>,
@@ -43,4 +46,11 @@ pub(super) struct Migration {
     pub(super) file: PathBuf,
     pub(super) status: Option<&'static str>,
     pub(super) error: Option<String>,
+    /// The end of the connection to another QEMU that it was given.
+    pub(super) channel: Option<DuplexStream>,
+    /// The bytes that came over such a connection, once it has ended.
+    pub(super) received: Option<Received>,
 }
+
+/// The bytes that another QEMU has sent. None: it goes on.
+pub(super) type Received = Arc<Mutex<Option<Vec<u8>>>>;

@@ -26,6 +26,7 @@ use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
 use crate::hypervisor::{CpuTime, FoundQemu, Hypervisor, LendError, Limits, ProcessState, StateFile};
 use crate::installation::find_binary;
+use crate::live_move::CHANNEL;
 use crate::machine::{Accelerator, Architecture, LaunchSpec, MachinePaths, NicSpec, Tap, command_line};
 use crate::nics::{LentTap, tap_files, vhost_files};
 use crate::qmp::{Events, Qmp, QmpError};
@@ -425,6 +426,14 @@ impl Hypervisor for LocalHypervisor {
         let path = file.path().to_owned();
         let opened = opened.map_err(|source| LendError::Open { path, source })?;
         qmp.give_file(STATE_FILE, opened.into()).await.map_err(LendError::Pass)
+    }
+
+    async fn lend_channel(&self, qmp: &Qmp, _: &MachinePaths) -> Result<ConsoleStream, LendError> {
+        let (ours, of_qemu) = std::os::unix::net::UnixStream::pair().map_err(LendError::Channel)?;
+        ours.set_nonblocking(true).map_err(LendError::Channel)?;
+        let ours = tokio::net::UnixStream::from_std(ours).map_err(LendError::Channel)?;
+        qmp.give_file(CHANNEL, of_qemu.into()).await.map_err(LendError::Pass)?;
+        Ok(ConsoleStream::over(ours))
     }
 
     async fn lend_tap(&self, qmp: &Qmp, _: &MachinePaths, nic: &NicSpec) -> Result<LentTap, LendError> {

@@ -359,9 +359,13 @@ fn orphan_instances(owned: &Owned, left: &Left, instances: Vec<InstanceFacts>) -
     let is_left = |id: &String| left.instances.contains(id) || left.finished.contains(id);
     let is_known = |id: &String| owned.instances.contains(id) || is_left(id);
     let lost = instances.into_iter().filter(|found| !is_known(&found.instance));
-    lost.map(|found| {
+    lost.filter_map(|found| {
         let journal = found.journal.and_then(|value| Journal::parse(value).ok());
-        OrphanInstance {
+        // Its guest comes from another host, to which the VM is bound still.
+        if journal.as_ref().is_some_and(|journal| journal.arrival.is_some()) {
+            return None;
+        }
+        Some(OrphanInstance {
             vm: journal.as_ref().map(|j| format!("{}/{}", j.namespace, j.name)),
             deleting: journal.as_ref().is_some_and(|j| j.deleting),
             restarts_offline: journal.as_ref().is_some_and(|j| j.offline.is_some()),
@@ -376,7 +380,7 @@ fn orphan_instances(owned: &Owned, left: &Left, instances: Vec<InstanceFacts>) -
             }),
             pid: found.process.map(|p| p.identity.pid),
             instance: found.instance,
-        }
+        })
     })
     .collect()
 }

@@ -136,6 +136,11 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
         tap_owners.extend(strange.iter().map(|i| tap_prefix(&i.instance)));
         kept = self::kept(&ctx.client, strange).await;
     }
+    for (instance, journal) in ctx.networks.arriving() {
+        if tap_owners.insert(tap_prefix(&instance)) {
+            kept.push(guest_of(instance, journal));
+        }
+    }
     let ports = guest_ports(ctx, &taps, &kept).await?;
     let any_public =
         ctx.index.read().public_ips.all().next().is_some() || kept.iter().any(|k| !k.public.is_empty());
@@ -274,14 +279,7 @@ async fn kept(client: &Client, instances: Vec<InstanceFacts>) -> Vec<KeptGuest> 
     let running = instances.into_iter().filter(|i| i.process.is_some());
     let kept = running.filter_map(|found| {
         let journal = Journal::parse(found.journal?).ok()?;
-        Some(KeptGuest {
-            ports: ports_of(&found.instance, &journal, &[]),
-            instance: found.instance,
-            name: ObjectName::new(&journal.namespace, &journal.name),
-            uid: journal.uid,
-            interfaces: journal.interfaces,
-            public: journal.public.into_iter().chain(journal.public_ipv6).collect(),
-        })
+        Some(guest_of(found.instance, journal))
     });
     let mut all: Vec<KeptGuest> = kept.collect();
     for guest in &mut all {
@@ -294,6 +292,17 @@ async fn kept(client: &Client, instances: Vec<InstanceFacts>) -> Vec<KeptGuest> 
         guest.public = public;
     }
     all
+}
+
+fn guest_of(instance: String, journal: Journal) -> KeptGuest {
+    KeptGuest {
+        ports: ports_of(&instance, &journal, &[]),
+        instance,
+        name: ObjectName::new(&journal.namespace, &journal.name),
+        uid: journal.uid,
+        interfaces: journal.interfaces,
+        public: journal.public.into_iter().chain(journal.public_ipv6).collect(),
+    }
 }
 
 /// Whether a public address has not been given to another user. If the control plane does not answer, it has not.

@@ -10,7 +10,7 @@ use berth_qemu::machine::MachineSpec;
 use kube::{Resource as _, ResourceExt};
 
 use super::declared_disks::{self, User};
-use super::{LanAddress, MediumChange, Step, stale};
+use super::{LanAddress, MediumChange, Step, leaving, stale};
 use crate::balloons;
 use crate::context::Context;
 use crate::converge::release;
@@ -74,6 +74,9 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             if journal.leaves_scratch() {
                 ctx.system.remove_scratch(instance).await?;
             }
+            if journal.arrival.is_none() {
+                ctx.networks.set_arriving(instance, None);
+            }
         }
         Step::RemoveStale(volumes) => stale::remove(ctx, vm, volumes).await?,
         Step::EnsureNetworks => {
@@ -105,6 +108,16 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
         Step::Load { cpus } => machine()?.load(usize::try_from(*cpus).unwrap_or_default()).await?,
         Step::RemoveState => ctx.system.remove_state(instance).await?,
         Step::LayState(id) => ctx.system.lay_state(instance, id).await?,
+        Step::Depart(leaving) => {
+            let machine = open(ctx, vm, instance).await?;
+            Box::pin(leaving::depart(ctx, vm, machine, leaving)).await?;
+        }
+        Step::CancelDeparture => ctx.departures.cancel(instance),
+        Step::AbandonDeparture => {
+            let machine = open(ctx, vm, instance).await?;
+            Box::pin(leaving::abandon(ctx, instance, &machine)).await?;
+        }
+        Step::SettleDeparture(departure) => leaving::settle(ctx, vm, instance, departure),
         Step::SetClock => machine()?.set_clock().await,
         Step::HoldDisks(volumes) => {
             for volume in volumes {
@@ -299,7 +312,7 @@ fn user_of(ctx: &Context, vm: &VM, volume: &str) -> User {
     disk.map_or(User::None, |disk| declared_disks::user_of(disk, vm))
 }
 
-pub(super) async fn end_process(ctx: &Context, instance: &str) -> Result<(), Error> {
+pub(crate) async fn end_process(ctx: &Context, instance: &str) -> Result<(), Error> {
     let Some(process) = ctx.system.process(instance).await? else { return Ok(()) };
     let quit = match ctx.machines.get(instance) {
         Some(machine) => tokio::time::timeout(QUIT_WAIT, machine.quit()).await.is_ok_and(|done| done.is_ok()),

@@ -37,6 +37,7 @@ use crate::index::{Tables, instance_of};
 use crate::journal::{Journal, Owner, epoch_of};
 use crate::key::ObjectName;
 use crate::lease_watcher::PendingLease;
+use crate::live_moves::DepartureState;
 use crate::machine::{GuestFacts, MachineState};
 use crate::networking::tap_prefix;
 use crate::probes::{ProbePlan, ProbeResults};
@@ -173,6 +174,8 @@ pub(crate) struct Observed {
     pub(crate) booted_restored: Option<String>,
     /// The snapshots of the VM that are taken, the oldest first.
     pub(crate) snapshots: Vec<SnapshotOfVM>,
+    /// How the move of its running guest to another host is.
+    pub(crate) departure: DepartureState,
 }
 
 /// A public address named by an interface.
@@ -244,6 +247,10 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         ..from_index(ctx, vm, &name)
     };
     observed.draining |= observed.at_shutdown.is_some();
+    observed.departure = ctx.departures.state(&observed.instance);
+    if observed.journal.departure.is_none() && vm.status.as_ref().and_then(VMStatus::live_move).is_none() {
+        ctx.departures.forget(&observed.instance);
+    }
     if observed.journal.suspension.is_some() {
         observed.state_kept = ctx.system.has_state(&observed.instance).await?;
     }

@@ -7,6 +7,7 @@ mod due;
 mod enrolling;
 mod interfaces;
 mod lan_addresses;
+mod live;
 pub(super) mod offline;
 mod pins;
 mod release;
@@ -35,6 +36,7 @@ use crate::machine::{MachineState, has_ended};
 use crate::probes::Outcome;
 
 pub(super) use interfaces::{changes as interface_changes, tap_missing};
+pub(super) use live::{is_withdrawn as is_live_move_withdrawn, refusal as live_refusal};
 pub(super) use running::IO_ERROR;
 pub(super) use start::{limits_with, too_large};
 
@@ -48,6 +50,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
     let mut plan = decide(vm, observed);
     plan.steps.splice(0..0, bookkeeping(observed));
+    let plan = live::requeue(vm, observed, plan);
     guest_users::requeue(&observed.guest_users, plan)
 }
 
@@ -87,6 +90,9 @@ fn decide(vm: &VM, observed: &Observed) -> Plan<Step> {
             );
             return Plan::without_steps(Readiness::Stalled(Reason::NotSupported, text));
         }
+    }
+    if let Some(plan) = live::moving(vm, observed) {
+        return plan;
     }
     if let Some(updated) = offline::updated(vm, observed) {
         let text = "its restart is recorded".to_owned();
@@ -224,7 +230,7 @@ fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
     if observed.is_saving {
         return saving(vm, observed);
     }
-    if let Some(plan) = suspend::present(vm, observed) {
+    if let Some(plan) = suspend::present(vm, observed).or_else(|| live::begin(vm, observed)) {
         return plan;
     }
     let wanted = reason_to_stop(vm, journal.run.as_ref(), observed.draining)

@@ -10,7 +10,7 @@ mod reconfigured;
 
 use std::collections::BTreeMap;
 
-use berth_api::vm::{GuestEnd, GuestStatus, ProcessStatus};
+use berth_api::vm::{GuestEnd, GuestStatus, MigrationPhase, ProcessStatus};
 use berth_api::{ConditionType, Power, Readiness, Reason, VM, VMState, VMStatus, condition};
 use berth_qemu::power::RunState;
 use jiff::Timestamp;
@@ -23,12 +23,12 @@ use self::disks::{disks, disks_of_another_start, is_booted_later};
 pub(super) use self::events::{frozen, restarted, transition, without_tap};
 use self::hardware::{dedicated_cpus, hardware, pci_devices, usb_devices, vgpus};
 use self::interfaces::{write_interfaces_synced, write_security_groups_synced};
-use super::plan::{interface_changes, too_large};
+use super::plan::{interface_changes, is_live_move_withdrawn, live_refusal, too_large};
 use super::{Observed, cpu_time, guest_package, guest_users, media, process_facts, stop_snapshots};
 use crate::converge::held_conditions;
 use crate::disk_use;
 use crate::hardware::differences;
-use crate::journal::{Ended, SuspensionPhase};
+use crate::journal::{DeparturePhase, Ended, SuspensionPhase};
 use crate::machine::with_stored_use;
 use crate::restores::VmRestore;
 
@@ -56,6 +56,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     {
         status.released_epoch = Some(released.epoch);
     }
+    write_migration(&mut status, vm, observed);
     status.state = Some(state(vm, observed, readiness));
     status.pending_power_cycle = pending_power_cycle(vm, observed);
     status.hardware = hardware(observed).or(status.hardware.take());
@@ -101,6 +102,30 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
         status.last_reconfigured = Some(now.round(jiff::Unit::Second).unwrap_or(now));
     }
     status
+}
+
+/// Reports, in the write of the release, that the guest runs on the other host, and before that why it does not.
+fn write_migration(status: &mut VMStatus, vm: &VM, observed: &Observed) {
+    let epoch = status.binding.as_ref().map(|binding| binding.epoch);
+    if observed.journal_written && is_live_move_withdrawn(vm, observed) {
+        status.migration = None;
+    }
+    let Some(migration) = status.migration.as_mut().filter(|migration| Some(migration.epoch) == epoch) else {
+        return;
+    };
+    let departure = observed.journal.departure.as_deref();
+    let is_over = departure.is_some_and(|departure| {
+        departure.phase == DeparturePhase::HandedOver && Some(departure.epoch) == epoch
+    });
+    if is_over && observed.journal.released.is_some() {
+        migration.phase = MigrationPhase::HandedOver;
+    }
+    let failure = observed.departure.failure.as_ref().map(|failed| failed.why.clone());
+    let why = match departure {
+        Some(_) => None,
+        None => failure.or_else(|| live_refusal(vm, observed)),
+    };
+    migration.message = condition::cut(&why.unwrap_or_default(), MAX_CAUSE).to_owned();
 }
 
 fn write_public_addresses(status: &mut VMStatus, observed: &Observed) {

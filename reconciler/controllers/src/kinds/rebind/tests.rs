@@ -378,3 +378,41 @@ fn a_deleted_disk_that_was_left_on_a_living_host_is_deleted_by_that_host() {
     assert_eq!(host(false, &disk).as_deref(), Some("h1"));
     assert_eq!(host(true, &disk), None);
 }
+
+#[tokio::test]
+async fn a_vm_whose_guest_was_handed_over_is_bound_there_after_its_disks_and_goes_back_in_no_case() {
+    let handed_over = |is_deleted: bool| {
+        let mut vm = vm_with(json!({}));
+        let status = vm.status.as_mut().expect("a status");
+        status.released_epoch = Some(4);
+        let migration = json!({"id": "m1", "to": "h2", "epoch": 4, "phase": "HandedOver"});
+        status.migration = serde_json::from_value(migration).expect("a migration");
+        if is_deleted {
+            let time = "2026-01-01T00:00:00Z".parse().expect("a time");
+            vm.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time));
+        }
+        vm
+    };
+    let (disk, vm) =
+        (Key::namespaced(ObjectKind::Disk, "ns", "root"), Key::namespaced(ObjectKind::VM, "ns", "web"));
+    for is_deleted in [false, true] {
+        let written = |spec: Value, status: Value| {
+            let (object, of) = (handed_over(is_deleted), disk_with(spec, status));
+            let mut cache = cache(false, of);
+            cache.put(object.clone(), tokio::time::Instant::now());
+            let mut batch = WriteBatch::default();
+            assert_eq!(super::vm(&cache, &Config::new(), &object, &mut batch), Some(Outcome::Settled));
+            batch.keys().collect::<Vec<_>>()
+        };
+        assert_eq!(written(json!({}), json!({})), [disk.clone()], "the disk is marked first");
+        // One that could not move while the VM is off goes with the guest that has it open.
+        for spec in [json!({}), json!({"encryption": {"keyClass": "k"}})] {
+            let bound = written(spec, json!({"formerHost": "h1"}));
+            assert!(bound.contains(&disk) && !bound.contains(&vm), "{bound:?}");
+        }
+        let there = json!({"binding": {"host": "h2", "epoch": 3}, "formerHost": "h1"});
+        assert!(written(json!({}), there).contains(&vm));
+    }
+    let status = handed_over(true).status.expect("a status");
+    assert!(status.handed_over().is_some(), "its mark stays, although it is being deleted");
+}

@@ -8,6 +8,8 @@
 //! The controllers look before: a VM that no other host could take stays where it is. A VM that its host has given up is rebound by
 //! [`rebind`], whatever is declared by then.
 
+mod live;
+
 use std::sync::Arc;
 
 use berth_api::{
@@ -25,6 +27,7 @@ use crate::{
 
 use super::observe::{observe, with_scratch};
 use super::place::requirements;
+pub(super) use live::{Live, decide as decide_live};
 
 /// How often the controllers check whether a VM that is to move can move.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(60);
@@ -44,7 +47,7 @@ pub(super) fn decide(cache: &Cache, config: &Config, vm: &VM) -> Option<Result<(
         return None;
     }
     let host = &binding.host;
-    let why = misnamed(cache, vm, host, binding.epoch).or_else(|| why_not(cache, config, vm, host));
+    let why = misnamed(cache, vm, host, binding.epoch).or_else(|| chosen(cache, config, vm, host).err());
     Some(why.map_or(Ok(()), Err))
 }
 
@@ -53,10 +56,11 @@ pub(super) fn looked_at_again(now: Timestamp) -> Timestamp {
     now.checked_add(LOOK_AGAIN).unwrap_or(now)
 }
 
-/// Returns the status with the decision. `decided`: as [`decide`] returns it.
+/// Returns the status with the decision. `decided`, `live`: as [`decide`] and [`decide_live`] return it.
 pub(super) fn write(
     vm: &VM,
     decided: Option<&Result<(), String>>,
+    live: Option<Live>,
     mut status: VMStatus,
     now: Timestamp,
 ) -> VMStatus {
@@ -66,6 +70,7 @@ pub(super) fn write(
     }
     let generation = vm.metadata.generation.unwrap_or_default();
     let kind = ConditionType::Movable;
+    let moving: String;
     let update = match decided {
         None => {
             status.move_epoch = None;
@@ -78,7 +83,18 @@ pub(super) fn write(
                 true => MOVES_WITHOUT_VARIABLES,
                 false => MOVES,
             };
-            ConditionUpdate::from_bool(kind, true, Reason::MoveWaits, text)
+            // One that is there is removed by its host alone, which may be handing the guest over.
+            moving = match live {
+                Some(Live::Moves(migration)) if status.live_move().is_none() => {
+                    let text = format!("its running guest moves to host {}", migration.to);
+                    status.migration = Some(migration);
+                    text
+                }
+                Some(Live::Moves(migration)) => format!("its running guest moves to host {}", migration.to),
+                Some(Live::Refused(why)) => format!("{text}. While it runs, it does not move: {why}"),
+                None => text.to_owned(),
+            };
+            ConditionUpdate::from_bool(kind, true, Reason::MoveWaits, &moving)
         }
         Some(Err(why)) => {
             status.move_epoch = None;
@@ -117,28 +133,28 @@ fn misnamed(cache: &Cache, vm: &VM, host: &str, epoch: i64) -> Option<String> {
     }
 }
 
-/// Returns why a VM cannot move, if it cannot: decided as if its host had given it up.
-fn why_not(cache: &Cache, config: &Config, vm: &VM, host: &str) -> Option<String> {
+/// Returns the host that a VM would move to, decided as if its host had given it up. The error is why it cannot move.
+fn chosen(cache: &Cache, config: &Config, vm: &VM, host: &str) -> Result<String, String> {
     let pre_stop = vm.spec.hooks.as_ref().and_then(|hooks| hooks.pre_stop.as_ref());
     if pre_stop.is_some_and(|hook| hook.snapshot.is_some()) {
-        return Some("its preStop hook takes a snapshot of its disks at each stop".to_owned());
+        return Err("its preStop hook takes a snapshot of its disks at each stop".to_owned());
     }
     let now = config.clock.now();
     let disks: Vec<Arc<Disk>> = match rebind::left_disks(cache, vm, host, now) {
         Ok(disks) => disks.into_iter().map(Arc::new).collect(),
-        Err(why) => return Some(why),
+        Err(why) => return Err(why),
     };
     // Without a host, an object with the annotation would wait for the recovery of its former host: a move must not begin that.
     let is_recreated =
         former_uid(vm).is_some() || disks.iter().any(|disk| former_uid(disk.as_ref()).is_some());
     if is_recreated {
-        return Some(format!(
+        return Err(format!(
             "it or one of its disks has the annotation {FORMER_UID_ANNOTATION}: remove that"
         ));
     }
     for left in &disks {
         if let Some(obstacle) = disk::obstacle(cache, left) {
-            return Some(format!("Disk {}: {}", left.name_any(), obstacle.text));
+            return Err(format!("Disk {}: {}", left.name_any(), obstacle.text));
         }
     }
     let mut left = vm.clone();
@@ -161,13 +177,16 @@ fn why_not(cache: &Cache, config: &Config, vm: &VM, host: &str) -> Option<String
     }
     let request = match requirements(&left, &observed) {
         Ok(request) => request,
-        Err((_, readiness, _)) => return Some(readiness.message().to_owned()),
+        Err((_, readiness, _)) => return Err(readiness.message().to_owned()),
     };
     let hosts = cache.index.capacity.hosts();
     let chosen = scheduler::choose(&request, &observed.beside, hosts, observed.policy);
     match chosen {
-        Ok(chosen) => rebind::copies_none(cache, &disks, chosen),
-        Err(why) => Some(why.readiness("").message().to_owned()),
+        Ok(chosen) => match rebind::copies_none(cache, &disks, chosen) {
+            Some(why) => Err(why),
+            None => Ok(chosen.to_owned()),
+        },
+        Err(why) => Err(why.readiness("").message().to_owned()),
     }
 }
 

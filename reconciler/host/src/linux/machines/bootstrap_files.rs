@@ -7,7 +7,7 @@ use berth_qemu::machine::{FwCfg, RunAs};
 
 use super::super::files::{self, failed};
 use super::super::seed;
-use crate::{Result, Seed};
+use crate::{BootstrapFile, MAX_BOOTSTRAP, Result, Seed, SystemError};
 
 /// The name under which Ignition looks for its configuration.
 const IGNITION: &str = "opt/com.coreos/config";
@@ -52,6 +52,38 @@ impl BootstrapFiles {
         named.into_iter().filter(|(_, file)| file.exists()).map(|(name, _)| name.to_owned()).collect()
     }
 
+    fn named(&self) -> [(&'static str, &PathBuf); 3] {
+        [("ignition", &self.ignition), ("seed", &self.seed), ("sysprep", &self.sysprep)]
+    }
+
+    /// Returns the files that are there.
+    pub(super) fn read(&self) -> Result<Vec<BootstrapFile>> {
+        let present = self.named().into_iter().filter(|(_, file)| file.exists());
+        let read = present.map(|(name, file)| {
+            let bytes = fs::read(file).map_err(failed("read", file))?;
+            Ok(BootstrapFile { name: name.to_owned(), bytes })
+        });
+        read.collect()
+    }
+
+    /// Writes exactly these files.
+    pub(super) fn put(&self, data: &[BootstrapFile]) -> Result<()> {
+        let bytes: usize = data.iter().map(|file| file.bytes.len()).sum();
+        let other = data.iter().find(|file| !self.named().iter().any(|(name, _)| *name == file.name));
+        if other.is_some() || bytes > MAX_BOOTSTRAP {
+            let value = other.map_or_else(|| format!("{bytes} bytes"), |file| file.name.clone());
+            let why = "it is too large, or has a file that is not known";
+            return Err(SystemError::Invalid { what: "bootstrap data", value, why });
+        }
+        for (name, path) in self.named() {
+            match data.iter().find(|file| file.name == name) {
+                Some(file) => files::write_atomic(path, &file.bytes, 0o600)?,
+                None => files::remove_if_there(path).map_err(failed("remove", path))?,
+            }
+        }
+        Ok(())
+    }
+
     fn has(&self, file: &Path, is_in: impl Fn(&Seed) -> bool) -> bool {
         self.data.as_ref().map_or_else(|| file.exists(), is_in)
     }
@@ -91,6 +123,22 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
+
+    #[test]
+    fn bootstrap_data_of_another_host_takes_the_place_of_all_that_is_there() {
+        let [from, to] = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+        let file = |name: &str, bytes: &[u8]| BootstrapFile { name: name.to_owned(), bytes: bytes.to_vec() };
+        let data = [file("ignition", b"{}"), file("seed", b"volume")];
+        BootstrapFiles::new(None, from.path()).put(&data).expect("written");
+        let read = BootstrapFiles::new(None, from.path()).read().expect("read");
+        assert_eq!(read, data);
+        let there = BootstrapFiles::new(None, to.path());
+        there.put(&[file("sysprep", b"old")]).expect("written");
+        there.put(&read).expect("written");
+        assert_eq!(there.present(), ["ignition", "seed"]);
+        assert!(there.put(&[file("../journal", b"")]).is_err(), "no other file is written");
+        assert!(there.put(&[file("seed", &vec![0; MAX_BOOTSTRAP + 1])]).is_err());
+    }
 
     #[test]
     fn equal_data_is_written_once() {

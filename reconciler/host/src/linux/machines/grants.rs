@@ -16,6 +16,7 @@ use super::super::layout::{Layout, check_name};
 use super::super::pool_folders::PoolFolders;
 use super::super::rbd;
 use super::super::users::Users;
+use super::super::volumes;
 use super::LinuxMachines;
 use crate::SystemError;
 
@@ -65,6 +66,12 @@ impl LinuxMachines {
                          power cycle",
             }),
         }
+    }
+
+    /// Lets the instance's QEMU, and no other, read and write a file.
+    pub(in super::super) async fn own(&self, instance: &str, file: PathBuf) -> Result<()> {
+        let user = self.runs_as(instance).await?;
+        files::blocking(move || files::give(&file, user.as_ref())).await
     }
 
     pub(in super::super) async fn revoke(&self, instance: &str, volume: &str) -> Result<()> {
@@ -169,6 +176,8 @@ fn disk(layout: &Layout, instance: &str, disk: &DiskSpec, user: Option<&RunAs>) 
     }
     if disk.read_only {
         files::grant(&disk.file, Some(user))?;
+    } else if volumes::is_arriving(&disk.file, &disk.id)? {
+        files::share(&disk.file, Some(user))?;
     } else {
         files::give(&disk.file, Some(user))?;
     }

@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io;
 
+use berth_qemu::console::ConsoleStream;
 use berth_qemu::hypervisor::StateFile;
 use berth_qemu::qmp::Qmp;
 
@@ -11,7 +12,7 @@ use super::super::files::{self, blocking, failed};
 use super::super::layout::check_name;
 use super::bootstrap_files::BootstrapFiles;
 use super::{LinuxMachines, Result};
-use crate::StateAccess;
+use crate::{BootstrapFile, StateAccess};
 
 impl LinuxMachines {
     pub(in super::super) async fn lend_state(
@@ -61,6 +62,27 @@ impl LinuxMachines {
         check_name("instance", instance)?;
         let folder = self.layout.instance(instance);
         blocking(move || Ok(BootstrapFiles::new(None, &folder).present())).await
+    }
+
+    pub(in super::super) async fn bootstrap_files(&self, instance: &str) -> Result<Vec<BootstrapFile>> {
+        check_name("instance", instance)?;
+        let folder = self.layout.instance(instance);
+        blocking(move || BootstrapFiles::new(None, &folder).read()).await
+    }
+
+    pub(in super::super) async fn write_bootstrap_files(
+        &self,
+        instance: &str,
+        data: &[BootstrapFile],
+    ) -> Result<()> {
+        check_name("instance", instance)?;
+        let (folder, data) = (self.layout.instance(instance), data.to_vec());
+        blocking(move || BootstrapFiles::new(None, &folder).put(&data)).await
+    }
+
+    pub(in super::super) async fn lend_channel(&self, instance: &str, qmp: &Qmp) -> Result<ConsoleStream> {
+        check_name("instance", instance)?;
+        Ok(self.hypervisor().await?.lend_channel(qmp, &self.paths(instance)).await?)
     }
 
     pub(in super::super) async fn remove_state(&self, instance: &str) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Folders of pools on a real file system.
 
+mod arriving;
 mod silent;
 
 use tempfile::TempDir;

@@ -17,8 +17,8 @@ use serde_json::Value;
 use crate::linux::files::blocking;
 use crate::linux::{LinuxSystem, process_details, usage, vsock};
 use crate::{
-    DeviceSpecs, InstanceFacts, LaunchRequest, MachineUse, Machines, ProcessDetails, ProcessFacts, Result,
-    StateAccess, SystemError,
+    BootstrapFile, DeviceSpecs, InstanceFacts, LaunchRequest, MachineUse, Machines, ProcessDetails,
+    ProcessFacts, Result, StateAccess, SystemError,
 };
 
 #[async_trait]
@@ -225,6 +225,10 @@ impl Machines for LinuxSystem {
         Ok(())
     }
 
+    async fn lend_channel(&self, instance: &str, qmp: &Qmp) -> Result<ConsoleStream> {
+        self.machines.lend_channel(instance, qmp).await
+    }
+
     async fn lend_tap(&self, instance: &str, qmp: &Qmp, nic: &NicSpec) -> Result<LentTap> {
         self.machines.lend_tap(instance, qmp, nic).await
     }
@@ -271,6 +275,14 @@ impl Machines for LinuxSystem {
 
     async fn bootstrap_data(&self, instance: &str) -> Result<Vec<String>> {
         self.machines.bootstrap_data(instance).await
+    }
+
+    async fn bootstrap_files(&self, instance: &str) -> Result<Vec<BootstrapFile>> {
+        self.machines.bootstrap_files(instance).await
+    }
+
+    async fn write_bootstrap_files(&self, instance: &str, files: &[BootstrapFile]) -> Result<()> {
+        self.machines.write_bootstrap_files(instance, files).await
     }
 
     fn instance_directory(&self, instance: &str) -> PathBuf {

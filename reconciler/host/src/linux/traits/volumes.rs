@@ -19,6 +19,9 @@ use crate::{
 /// Why a pool of type RBD has no copies of volumes on other hosts.
 const COPIED: &str = "hosts have the disks of a pool of type RBD in common: none is copied";
 
+/// Why no guest comes live with a disk in a pool of type RBD.
+const ARRIVING: &str = "a running guest with a disk in a pool of type RBD does not come from another host";
+
 /// The pools that a volume goes from and to.
 fn pools_of(volume: &NewMove) -> BTreeSet<String> {
     BTreeSet::from([volume.from.clone(), volume.to.clone()])
@@ -154,6 +157,34 @@ impl Volumes for LinuxSystem {
         }
         let new = volume.clone();
         self.on_pool(&volume.pool, move |v| v.take_from_host(&new)).await
+    }
+
+    async fn prepare_arriving(&self, volume: &NewTake) -> Result<VolumeFacts> {
+        self.rbd.refuse(&volume.pool, ARRIVING)?;
+        let _no_image_goes = self.bases.read().await;
+        if let Some(digest) = &volume.base {
+            let missing = || SystemError::ImageNotCached { digest: digest.clone() };
+            self.images.cached(digest).await?.ok_or_else(missing)?;
+        }
+        let new = volume.clone();
+        self.on_pool(&volume.pool, move |v| v.prepare_arriving(&new)).await
+    }
+
+    async fn own_arriving(&self, pool: &str, id: &str, instance: &str) -> Result<()> {
+        let (of_pool, of) = (pool.to_owned(), id.to_owned());
+        let file = self.on_pool(pool, move |v| v.arriving_file(&of_pool, &of)).await?;
+        match file {
+            Some(file) => self.machines.own(instance, file).await,
+            None => Err(SystemError::VolumeLost { id: id.to_owned() }),
+        }
+    }
+
+    async fn drop_arriving(&self, pool: &str, id: &str) -> Result<()> {
+        if self.rbd.get(pool).is_some() {
+            return Ok(());
+        }
+        let (of_pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_pool(pool, move |v| v.drop_arriving(&of_pool, &id)).await
     }
 
     async fn arrival(&self, pool: &str, id: &str) -> Result<Option<Arrival>> {

@@ -69,6 +69,9 @@ pub(super) struct Note {
     /// The stay that it was copied here for from another host: written once the copy is whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) arrived: Option<Arrival>,
+    /// The host whose running guest is about to come here with it: until that, it is none of this host's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) arriving_from: Option<String>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -119,6 +122,7 @@ impl Note {
             moved_from: None,
             mirrored: false,
             arrived: None,
+            arriving_from: None,
         }
     }
 

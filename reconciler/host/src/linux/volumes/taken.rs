@@ -27,14 +27,18 @@ impl LinuxVolumes {
     pub(in super::super) fn take_from_host(&self, new: &NewTake) -> Result<VolumeFacts> {
         let _chains = self.lock(&[&new.pool])?;
         let place = self.place(&new.pool, &new.id)?;
+        let lost = || SystemError::VolumeLost { id: new.id.clone() };
         if self.volume(&new.pool, &new.id)?.is_none() {
             if exists(&place.trashed_file)? {
                 return Err(place.damaged("it is in the trash: it has to be restored, not taken from a host"));
             }
+            if self.take_arriving(&place, new)? {
+                // Its file stays that of the user of the QEMU that has it open.
+                return self.volume(&new.pool, &new.id)?.ok_or_else(lost);
+            }
             self.take_file(&place, new)?;
         }
         self.finish(&place)?;
-        let lost = || SystemError::VolumeLost { id: new.id.clone() };
         self.volume(&new.pool, &new.id)?.ok_or_else(lost)
     }
 
@@ -69,7 +73,7 @@ impl LinuxVolumes {
 }
 
 /// Returns why the volume with this note is not taken, if it is not.
-fn why_not(note: &Note, new: &NewTake) -> Option<&'static str> {
+pub(super) fn why_not(note: &Note, new: &NewTake) -> Option<&'static str> {
     let base = note.base.as_ref().map(|base| &base.digest);
     let refusals = [
         (note.volume_id != new.id, "its note is that of another volume"),

@@ -23,6 +23,7 @@ use crate::index::{Tables, class_of, cpu_controls, declared_profile, declared_si
 use crate::journal::Journal;
 use crate::key::ObjectName;
 use crate::kinds::network;
+use crate::live_moves::DepartureState;
 use crate::machine::GuestFacts;
 use crate::networking::{NamedAddress, Networks, named_addresses, security_groups_of};
 use crate::probes::ProbeResults;
@@ -136,6 +137,7 @@ pub(super) fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed 
         memory: None,
         booted_restored: None,
         turn: GroupTurn::Free,
+        departure: DepartureState::default(),
         snapshots: restores::snapshots_of(&tables, name, vm),
         still_user: tables.disks.all().any(|(disk_name, disk)| {
             let users = disk.status.iter().flat_map(|s| &s.used_by);

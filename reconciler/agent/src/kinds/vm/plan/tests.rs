@@ -35,6 +35,7 @@ mod devices;
 mod ended;
 mod enrolling;
 mod interfaces;
+mod live;
 mod media;
 mod offline;
 mod pins;
@@ -224,6 +225,7 @@ fn ready_to_start() -> Observed {
         free_memory: Some(1 << 30),
         held: None,
         turn: GroupTurn::Free,
+        departure: Default::default(),
         taps: Vec::new(),
         is_saving: false,
         state_kept: false,
@@ -365,6 +367,10 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::Load { .. } => "Load",
         Step::RemoveState => "RemoveState",
         Step::LayState(_) => "LayState",
+        Step::Depart(_) => "Depart",
+        Step::CancelDeparture => "CancelDeparture",
+        Step::AbandonDeparture => "AbandonDeparture",
+        Step::SettleDeparture(_) => "SettleDeparture",
         Step::SetClock => "SetClock",
         Step::HoldDisks(_) => "HoldDisks",
         Step::Plug { .. } => "Plug",

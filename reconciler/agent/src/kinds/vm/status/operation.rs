@@ -55,6 +55,10 @@ pub(super) fn current(
 fn present(vm: &VM, observed: &Observed) -> Option<Current> {
     let (journal, machine) = (&observed.journal, observed.machine.as_ref());
     let percent = machine.and_then(|machine| machine.saved_percent);
+    if let Some(departure) = journal.departure.as_deref() {
+        let (name, percent) = (VMOperationName::Move, observed.departure.percent);
+        return Some(Current { name, since: Some(departure.since), percent });
+    }
     if observed.is_saving && machine.is_some_and(|machine| machine.run_state != RunState::Running) {
         return Some(Current { percent, ..Current::of(VMOperationName::Snapshot) });
     }

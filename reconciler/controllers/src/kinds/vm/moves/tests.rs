@@ -31,10 +31,15 @@ fn vm(placement: Value, request: Option<&str>) -> VM {
 
 /// Two hosts with a pool in common; the second one has room if `free`.
 fn cache(free: bool, vm: &VM) -> Cache {
+    cache_of(free, vm, &json!(null))
+}
+
+/// `status`: of the hosts.
+fn cache_of(free: bool, vm: &VM, status: &Value) -> Cache {
     let now = tokio::time::Instant::now();
     let mut cache = Cache::new(std::time::Duration::from_secs(40));
     for host in ["h1", "h2"] {
-        cache.put(object::<Host>("Host", host, json!({}), json!(null)), now);
+        cache.put(object::<Host>("Host", host, json!({}), status.clone()), now);
     }
     cache.put(object::<StoragePool>("StoragePool", "site", json!({"type": "Shared"}), json!(null)), now);
     let disk = json!({"binding": {"host": "h1", "epoch": 2}, "volumeID": "v-1", "size": "1Gi", "pool": "site",
@@ -121,8 +126,9 @@ async fn a_request_counts_for_the_binding_that_it_names_whatever_the_policy() {
 fn the_status_says_whether_it_can_move_only_while_it_is_to_move() {
     let now = Timestamp::UNIX_EPOCH;
     let vm = vm(json!({}), None);
-    let written =
-        |decided: Option<&Result<(), String>>| write(&vm, decided, vm.status.clone().expect("a status"), now);
+    let written = |decided: Option<&Result<(), String>>| {
+        write(&vm, decided, None, vm.status.clone().expect("a status"), now)
+    };
     let movable =
         |status: &VMStatus| condition::find(&status.conditions, "Movable").map(|found| found.status.clone());
     let before = written(None);
@@ -133,5 +139,53 @@ fn the_status_says_whether_it_can_move_only_while_it_is_to_move() {
     assert_eq!((stays.move_epoch, movable(&stays).as_deref()), (None, Some("False")));
     let mut released = moves.clone();
     released.released_epoch = Some(4);
-    assert_eq!(write(&vm, None, released.clone(), now), released, "it is given up: nothing is withdrawn");
+    assert_eq!(
+        write(&vm, None, None, released.clone(), now),
+        released,
+        "it is given up: nothing is withdrawn"
+    );
+}
+
+#[tokio::test]
+async fn a_running_vm_moves_live_only_if_it_is_to_and_both_hosts_do_that() {
+    let running = |policy: &str, request: Option<&str>| {
+        let mut vm = vm(json!({"host": "h2", "movePolicy": policy}), request);
+        let process = json!({"pid": 7, "startedAt": "2026-01-01T00:00:00Z"});
+        vm.status.as_mut().expect("a status").process = serde_json::from_value(process).expect("a process");
+        vm
+    };
+    let decided = |vm: &VM, status: Value| decide_live(&cache_of(true, vm, &status), &Config::new(), vm);
+    let able = || json!({"liveMigration": true});
+    let Some(Live::Moves(migration)) = decided(&running("Live", None), able()) else {
+        panic!("it moves live")
+    };
+    assert_eq!((migration.to.as_str(), migration.epoch), ("h2", 4));
+    assert_eq!(decided(&running("WhenStopped", None), able()), None);
+    assert!(matches!(decided(&running("Never", Some("4//live")), able()), Some(Live::Moves(_))));
+    assert_eq!(decided(&running("Never", Some("4")), able()), None);
+    assert_eq!(decided(&vm(json!({"host": "h2", "movePolicy": "Live"}), None), able()), None, "it is off");
+    let Some(Live::Refused(why)) = decided(&running("Live", None), json!({})) else {
+        panic!("an older agent")
+    };
+    assert!(why.contains("does not send running guests"), "{why}");
+    let mut grouped = running("Live", None);
+    if let Some(placement) = grouped.spec.placement.as_mut() {
+        placement.group = Some("replicas".into());
+    }
+    assert!(matches!(decided(&grouped, able()), Some(Live::Refused(_))));
+
+    // The decision stays until the host withdraws it.
+    let mut moving = running("Live", None);
+    let now = Timestamp::UNIX_EPOCH;
+    let status = moving.status.clone().expect("a status");
+    let written = write(&moving, Some(&Ok(())), Some(Live::Moves(migration.clone())), status, now);
+    assert_eq!(written.live_move(), Some(&*migration));
+    moving.status = Some(written);
+    assert_eq!(decided(&moving, able()), Some(Live::Moves(migration.clone())));
+    let stays = write(&moving, None, None, moving.status.clone().expect("a status"), now);
+    assert_eq!(
+        (stays.move_epoch, stays.live_move()),
+        (None, Some(&*migration)),
+        "its host may hand it over now"
+    );
 }
