@@ -39,7 +39,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let limited =
         from(json!({"url": "https://a/x", "sha256": "0".repeat(64), "timeout_seconds": 600, "retries": 3}));
     let of_upload = from(json!({"upload": {"size": 5}, "sha256": "0".repeat(64)}));
-    let disk = json!({"name": "d", "namespace": "default", "size": "2Gi", "image": "i", "pool": "default", "deletion_policy": "Delete",
+    let disk = json!({"name": "d", "namespace": "default", "size": "2Gi", "image": "i", "clone_mode": "Linked", "pool": "default", "deletion_policy": "Delete",
         "access": "ReadWriteOnce", "expand_policy": "Online", "provisioning": "Thin", "encryption": null, "limits": {"iops": 100, "bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}});
     let copy =
         |from: &str| json!({"name": "d", "namespace": "default", "size": "2Gi", "source": {from: "x"}});
