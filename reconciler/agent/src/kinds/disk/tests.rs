@@ -96,7 +96,7 @@ fn cached(virtual_size: u64) -> Observed {
 
 #[test]
 fn a_disk_without_a_status_gets_the_default_pool_again_that_has_its_file() {
-    let report = |stored: serde_json::Value| {
+    let report = |stored: Value| {
         let disk = disk(json!({"size": "100Gi"}), stored);
         let observed = Observed { default_pool: Some("fast".into()), ..volume(100 * GIB) };
         let readiness = plan(&disk, &observed).readiness;

@@ -42,6 +42,8 @@ pub(crate) async fn launch(
         machine,
         seed: None,
         keys: None,
+        // A machine with one is not sent.
+        scratch: None,
         // Its reconcile sets the declared CPU time.
         limits: limits_with(most, CpuTime::default(), host),
         dedicated: journal.run.as_ref().and_then(Run::dedicated_request),

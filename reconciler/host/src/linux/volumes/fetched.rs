@@ -128,6 +128,7 @@ impl LinuxVolumes {
             moved_to: None,
             moved_from: None,
             mirrored: false,
+            arriving_from: None,
             arrived: None,
         };
         // A file without a note would be foreign. A former note stays until the file is replaced: it names no arrival, or another one.

@@ -128,6 +128,12 @@ pub(in crate::kinds::vm) fn refusal(vm: &VM, observed: &Observed) -> Option<Stri
     if machine.has_tpm.is_some() {
         return Some("its TPM is on this host: it moves while it is off".to_owned());
     }
+    if observed.journal.run.as_ref().is_some_and(|run| run.profile.scratch_disk.is_some()) {
+        return Some("its scratch disk is on this host: it moves while it is off".to_owned());
+    }
+    if !machine.mirrors.is_empty() {
+        return Some("a disk of it is being moved to another pool".to_owned());
+    }
     as_it_is(&observed.journal, machine, &volumes(observed)).err()
 }
 
