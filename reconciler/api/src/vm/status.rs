@@ -334,6 +334,10 @@ pub struct InterfaceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "publicIPv6Address")]
     #[schemars(length(max = 39))]
     pub public_ipv6_address: Option<String>,
+    /// The public IPv6 prefix that is routed here, once the host does.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "publicIPv6Prefix")]
+    #[schemars(length(max = 43))]
+    pub public_ipv6_prefix: Option<String>,
 }
 
 impl InterfaceStatus {
