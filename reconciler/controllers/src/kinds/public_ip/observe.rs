@@ -3,9 +3,11 @@
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use berth_api::{IPPool, IPPoolMode, ObjectUse, PublicIP, Reason, UseKind};
+use ipnet::IpNet;
 use kube::ResourceExt;
 
 use super::balancing::{self, Balancing};
+use super::prefix;
 use crate::{
     cache::Cache,
     key::Key,
@@ -45,12 +47,15 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
     let mine = ip.status.as_ref().and_then(|s| s.address.as_ref()).and_then(|a| a.parse().ok());
     // An address that leads to a guest is reserved, even while the guest's VM is not bound there.
     let held = if mine.is_none() { cache.claims.public_addresses() } else { BTreeSet::new() };
-    let is_free = |address: IpAddr| is_free(cache, ip, address) && !held.contains(&address);
+    let is_free = |address: IpAddr| {
+        is_free(cache, ip, address.into()) && !held.iter().any(|range| range.contains(&address))
+    };
     let address = match (mine, pool) {
         (Some(mine), _) => Ok(mine),
         (None, Some(pool)) if pool.metadata.deletion_timestamp.is_some() => {
             Err((Reason::WaitingForPool, format!("IPPool {} is being deleted", ip.spec.pool)))
         }
+        (None, Some(pool)) if ip.spec.prefix_length.is_some() => prefix::pick(cache, ip, pool, &held),
         (None, Some(pool)) => pick(pool, ip.spec.address.as_deref(), is_free),
         (None, None) => Err((Reason::WaitingForPool, format!("IPPool {} does not exist", ip.spec.pool))),
     };
@@ -88,11 +93,14 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
     }
 }
 
-/// Whether the address is free according to the control plane.
-pub(super) fn is_free(cache: &Cache, ip: &PublicIP, address: IpAddr) -> bool {
-    let free = cache.index.public_ip_with(address).is_none_or(|holder| *holder == Key::of(ip));
+/// Whether the address or prefix is free according to the control plane.
+pub(super) fn is_free(cache: &Cache, ip: &PublicIP, range: IpNet) -> bool {
+    let free = cache.index.public_ip_within(range).is_none_or(|holder| *holder == Key::of(ip));
     // A host would be cut off if its own address led to a VM.
-    free && cache.underlay.host_at(address).is_none()
+    free && match range {
+        IpNet::V6(prefix) if prefix.prefix_len() < 128 => cache.underlay.last_ipv6_within(prefix).is_none(),
+        _ => cache.underlay.host_at(range.addr()).is_none(),
+    }
 }
 
 pub(super) fn pick(
