@@ -122,21 +122,17 @@ impl AddressRange {
         length: u8,
         taken: impl Fn(Ipv6Net) -> Option<Ipv6Addr>,
     ) -> Option<Ipv6Net> {
-        let (IpAddr::V6(first), IpAddr::V6(last)) = (self.first, self.last) else { return None };
-        let size = 1_u128.checked_shl(128_u32.checked_sub(u32::from(length))?)?;
-        let mut next = u128::from(first);
-        loop {
-            let first = next.checked_next_multiple_of(size)?;
-            if first.checked_add(size - 1)? > u128::from(last) {
-                return None;
-            }
-            let prefix = Ipv6Net::new(first.into(), length).ok()?;
-            match taken(prefix) {
-                None => return Some(prefix),
-                // Each step passes the prefix, whatever the answer.
-                Some(until) => next = u128::from(until).max(first + (size - 1)).checked_add(1)?,
-            }
-        }
+        self.is_ipv6().then(|| lowest((number(self.first), number(self.last)), length, taken))?
+    }
+
+    /// Returns the lowest IPv6 address that is given out and free, as [`AddressRange::lowest_prefix`] does.
+    pub fn lowest_address(
+        self,
+        with_ends: bool,
+        taken: impl Fn(Ipv6Net) -> Option<Ipv6Addr>,
+    ) -> Option<Ipv6Addr> {
+        let usable = self.usable(with_ends).filter(|_| self.is_ipv6())?;
+        lowest(usable, 128, taken).map(|address| address.addr())
     }
 
     /// Returns the addresses that are given out, from the lowest on.
@@ -154,6 +150,28 @@ fn must_be_public(first: IpAddr) -> Result<(), &'static str> {
         return Err("has addresses that are never public: declare global or unique local addresses of IPv6");
     }
     Ok(())
+}
+
+/// Returns the lowest free prefix of this length from the first to the last of these addresses.
+fn lowest(
+    (from, last): (u128, u128),
+    length: u8,
+    taken: impl Fn(Ipv6Net) -> Option<Ipv6Addr>,
+) -> Option<Ipv6Net> {
+    let size = 1_u128.checked_shl(128_u32.checked_sub(u32::from(length))?)?;
+    let mut next = from;
+    loop {
+        let first = next.checked_next_multiple_of(size)?;
+        if first.checked_add(size - 1)? > last {
+            return None;
+        }
+        let prefix = Ipv6Net::new(first.into(), length).ok()?;
+        match taken(prefix) {
+            None => return Some(prefix),
+            // Each step passes the prefix, whatever the answer.
+            Some(until) => next = u128::from(until).max(first + (size - 1)).checked_add(1)?,
+        }
+    }
 }
 
 fn number(address: IpAddr) -> u128 {
@@ -236,6 +254,14 @@ mod tests {
         assert_eq!(range("192.0.2.0/24").lowest_prefix(28, |_| None), None, "of IPv6 only");
         let last = range("ffff:ffff:ffff:ffff::/64").lowest_prefix(64, |_| Some(Ipv6Addr::from(u128::MAX)));
         assert_eq!(last, None);
+        let single = |until: &str| {
+            let until: Ipv6Addr = until.parse().expect("an address");
+            let over = move |address: Ipv6Net| (address.addr() <= until).then_some(until);
+            range("2001:db8::/64").lowest_address(true, over).map(|address| address.to_string())
+        };
+        assert_eq!(single("2001:db8::").as_deref(), Some("2001:db8::1"));
+        assert_eq!(single("2001:db8::ffff:ffff:ffff").as_deref(), Some("2001:db8:0:0:1::"));
+        assert_eq!(single("2001:db8::ffff:ffff:ffff:ffff"), None, "a taken prefix is passed at once");
         let whole: IpNet = "2001:db8::/64".parse().expect("a prefix");
         assert!(range("2001:db8::/64").contains_prefix(whole) && !range("2001:db8::/65").contains_prefix(whole));
     }

@@ -24,8 +24,9 @@ use crate::{
 };
 
 use balancing::Balancing;
-use observe::{is_free, observe};
+use observe::observe;
 use plan::plan;
+use prefix::is_free;
 use status::status;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,11 +3,10 @@
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use berth_api::{IPPool, IPPoolMode, ObjectUse, PublicIP, Reason, UseKind};
-use ipnet::IpNet;
 use kube::ResourceExt;
 
 use super::balancing::{self, Balancing};
-use super::prefix;
+use super::prefix::{self, is_free};
 use crate::{
     cache::Cache,
     key::Key,
@@ -56,6 +55,9 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
             Err((Reason::WaitingForPool, format!("IPPool {} is being deleted", ip.spec.pool)))
         }
         (None, Some(pool)) if ip.spec.prefix_length.is_some() => prefix::pick(cache, ip, pool, &held),
+        (None, Some(pool)) if pool.spec.is_ipv6() && ip.spec.address.is_none() => {
+            prefix::lowest_address(cache, pool, &held).ok_or_else(|| no_free_address(pool))
+        }
         (None, Some(pool)) => pick(pool, ip.spec.address.as_deref(), is_free),
         (None, None) => Err((Reason::WaitingForPool, format!("IPPool {} does not exist", ip.spec.pool))),
     };
@@ -93,16 +95,6 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
     }
 }
 
-/// Whether the address or prefix is free according to the control plane.
-pub(super) fn is_free(cache: &Cache, ip: &PublicIP, range: IpNet) -> bool {
-    let free = cache.index.public_ip_within(range).is_none_or(|holder| *holder == Key::of(ip));
-    // A host would be cut off if its own address led to a VM.
-    free && match range {
-        IpNet::V6(prefix) if prefix.prefix_len() < 128 => cache.underlay.last_ipv6_within(prefix).is_none(),
-        _ => cache.underlay.host_at(range.addr()).is_none(),
-    }
-}
-
 pub(super) fn pick(
     pool: &IPPool,
     wanted: Option<&str>,
@@ -111,15 +103,9 @@ pub(super) fn pick(
     let name = pool.name_any();
     let with_ends = pool.spec.use_all_addresses;
     let Some(wanted) = wanted else {
-        // No more are looked at than are taken: a /64 has too many to look at all.
+        // No more are looked at than are taken.
         let free = pool.spec.ranges().flat_map(|range| range.addresses(with_ends)).find(|a| is_free(*a));
-        let none = || {
-            format!(
-                "no address of IPPool {name} ({}) is free: delete a PublicIP or add a range",
-                pool.spec.cidrs.join(", ")
-            )
-        };
-        return free.ok_or_else(|| (Reason::NoFreeAddress, none()));
+        return free.ok_or_else(|| no_free_address(pool));
     };
     let unavailable =
         |why: &str| (Reason::AddressUnavailable, format!("address {wanted} {why} IPPool {name}"));
@@ -139,6 +125,12 @@ pub(super) fn pick(
         return Err((Reason::AddressUnavailable, text));
     }
     if is_free(address) { Ok(address) } else { Err(unavailable("is taken in")) }
+}
+
+fn no_free_address(pool: &IPPool) -> (Reason, String) {
+    let (name, ranges) = (pool.name_any(), pool.spec.cidrs.join(", "));
+    let text = format!("no address of IPPool {name} ({ranges}) is free: delete a PublicIP or add a range");
+    (Reason::NoFreeAddress, text)
 }
 
 impl Conflict {
