@@ -69,7 +69,8 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
         Ok((self.networks().await?, self.taps().await?))
     }
 
-    /// Replaces berth's rules in the host's firewall, in one transaction, and assigns the public addresses to the host.
+    /// Replaces berth's rules in the host's firewall, in one transaction, assigns the public addresses to the host, and routes the
+    /// public prefixes to their guests.
     /// An empty `Firewall` removes everything. Does nothing if the rules are already in place.
     async fn apply_firewall(&self, firewall: &Firewall) -> Result<()>;
 
@@ -370,6 +371,8 @@ pub struct Firewall {
     pub forwards: Vec<Forward>,
     /// Public addresses whose ports lead to guests.
     pub balanced: Vec<Balanced>,
+    /// Public prefixes that lead to guests, with their routes.
+    pub prefixes: Vec<RoutedPrefix>,
     /// The addresses that each tap may send from. A tap that is not listed passes nothing.
     pub ports: Vec<Port>,
     /// Further addresses that single taps may send from.
@@ -509,6 +512,16 @@ pub struct Forward {
     /// interface have the public address as their source. None: the address exists on this host only and is not
     /// announced.
     pub announced_on: Option<String>,
+}
+
+/// A public prefix that is routed to a guest. Its network has a way to the outside.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RoutedPrefix {
+    pub prefix: Ipv6Net,
+    /// The guest's address in its network.
+    pub via: Ipv6Addr,
+    /// The bridge of that network.
+    pub bridge: String,
 }
 
 /// The interface on which a host can announce public addresses, and the addresses that are already in use.

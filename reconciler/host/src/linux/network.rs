@@ -19,6 +19,7 @@ mod ipv6;
 mod lost;
 mod netlink;
 mod over_interface;
+mod prefixes;
 mod probe;
 mod public;
 mod relay;
@@ -86,6 +87,8 @@ pub(super) struct LinuxNetworks {
     leads_ipv6: AtomicBool,
     /// Whether there may be a table of the addresses that guests send from.
     may_observe: AtomicBool,
+    /// Whether there may be routes of public prefixes.
+    may_route: AtomicBool,
     /// Whether the kernel had VLANs when it was asked.
     vlans: OnceCell<bool>,
     wireguard: Wireguard,
@@ -105,6 +108,7 @@ impl LinuxNetworks {
             snooping,
             leads_ipv6: AtomicBool::new(false),
             may_observe: AtomicBool::new(true),
+            may_route: AtomicBool::new(true),
             vlans: OnceCell::new(),
             wireguard,
         }
@@ -352,6 +356,7 @@ impl LinuxNetworks {
 
     async fn apply_rules(&self, firewall: &Firewall, ipv6_closed: &[Ipv6Net]) -> Result<()> {
         self.rules.apply(firewall, ipv6_closed).await?;
+        self.route_prefixes(firewall).await?;
         let has_observed = !firewall.observed.is_empty();
         if has_observed || self.may_observe.load(Ordering::Relaxed) {
             match senders::observe(&firewall.observed).await {
@@ -364,6 +369,18 @@ impl LinuxNetworks {
                     );
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Routes the public prefixes to guests: after the rules that guard them. A host may have very many routes, so that they are listed
+    /// only where one of berth's may be among them.
+    async fn route_prefixes(&self, firewall: &Firewall) -> Result<()> {
+        let is_routing = !firewall.prefixes.is_empty();
+        if is_routing || self.may_route.load(Ordering::Relaxed) {
+            self.may_route.store(true, Ordering::Relaxed);
+            prefixes::only(&Netlink::open()?, &firewall.prefixes).await?;
+            self.may_route.store(is_routing, Ordering::Relaxed);
         }
         Ok(())
     }
