@@ -23,7 +23,7 @@ use crate::wireguard::WireguardConfig;
 #[async_trait]
 pub trait Networks: Send + Sync + fmt::Debug + 'static {
     /// Creates or updates a private network: its bridge with the gateway's address, DHCP with exactly these leases,
-    /// DNS with exactly these names, and its tunnel to other hosts, if any.
+    /// DNS with exactly these names, its tunnel to other hosts, if any, and exactly these routes of prefixes.
     ///
     /// *Errors*: [`SystemError::Network`] if the host itself uses its range ([`HostRange::is_taken_by`]) or its IPv6 prefix, or if it
     /// has a prefix and IPv6 is turned off.
@@ -69,8 +69,7 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
         Ok((self.networks().await?, self.taps().await?))
     }
 
-    /// Replaces berth's rules in the host's firewall, in one transaction, assigns the public addresses to the host, and routes the
-    /// public prefixes to their guests.
+    /// Replaces berth's rules in the host's firewall, in one transaction, and assigns the public addresses to the host.
     /// An empty `Firewall` removes everything. Does nothing if the rules are already in place.
     async fn apply_firewall(&self, firewall: &Firewall) -> Result<()>;
 
@@ -140,6 +139,8 @@ pub struct NetworkConfig {
     pub tracked: bool,
     /// The way to its guests on other hosts; None while no public address of this host leads to any.
     pub relay: Option<Relay>,
+    /// The public prefixes that are routed to its guests on this host.
+    pub prefixes: Vec<RoutedPrefix>,
 }
 
 impl NetworkConfig {
@@ -371,7 +372,7 @@ pub struct Firewall {
     pub forwards: Vec<Forward>,
     /// Public addresses whose ports lead to guests.
     pub balanced: Vec<Balanced>,
-    /// Public prefixes that lead to guests, with their routes.
+    /// Public prefixes that lead to guests.
     pub prefixes: Vec<RoutedPrefix>,
     /// The addresses that each tap may send from. A tap that is not listed passes nothing.
     pub ports: Vec<Port>,

@@ -57,6 +57,7 @@ use firewall::Rules;
 use foreign::Needed;
 use lost::Removals;
 use netlink::{Link, LinkKind, Netlink};
+use prefixes::Prefixes;
 use public::PublicAddresses;
 pub use relay::relay_link;
 use snooping::Snooping;
@@ -87,8 +88,7 @@ pub(super) struct LinuxNetworks {
     leads_ipv6: AtomicBool,
     /// Whether there may be a table of the addresses that guests send from.
     may_observe: AtomicBool,
-    /// Whether there may be routes of public prefixes.
-    may_route: AtomicBool,
+    prefixes: Prefixes,
     /// Whether the kernel had VLANs when it was asked.
     vlans: OnceCell<bool>,
     wireguard: Wireguard,
@@ -108,7 +108,7 @@ impl LinuxNetworks {
             snooping,
             leads_ipv6: AtomicBool::new(false),
             may_observe: AtomicBool::new(true),
-            may_route: AtomicBool::new(true),
+            prefixes: Prefixes::default(),
             vlans: OnceCell::new(),
             wireguard,
         }
@@ -136,6 +136,7 @@ impl LinuxNetworks {
         if bridge.mtu != u32::from(network.mtu) {
             netlink.set_mtu(&bridge, network.mtu.into()).await?;
         }
+        self.prefixes.route(&netlink, &bridge, network).await?;
         dnsmasq::ensure(&self.layout.network(&network.bridge), network).await
     }
 
@@ -356,7 +357,6 @@ impl LinuxNetworks {
 
     async fn apply_rules(&self, firewall: &Firewall, ipv6_closed: &[Ipv6Net]) -> Result<()> {
         self.rules.apply(firewall, ipv6_closed).await?;
-        self.route_prefixes(firewall).await?;
         let has_observed = !firewall.observed.is_empty();
         if has_observed || self.may_observe.load(Ordering::Relaxed) {
             match senders::observe(&firewall.observed).await {
@@ -369,18 +369,6 @@ impl LinuxNetworks {
                     );
                 }
             }
-        }
-        Ok(())
-    }
-
-    /// Routes the public prefixes to guests: after the rules that guard them. A host may have very many routes, so that they are listed
-    /// only where one of berth's may be among them.
-    async fn route_prefixes(&self, firewall: &Firewall) -> Result<()> {
-        let is_routing = !firewall.prefixes.is_empty();
-        if is_routing || self.may_route.load(Ordering::Relaxed) {
-            self.may_route.store(true, Ordering::Relaxed);
-            prefixes::only(&Netlink::open()?, &firewall.prefixes).await?;
-            self.may_route.store(is_routing, Ordering::Relaxed);
         }
         Ok(())
     }

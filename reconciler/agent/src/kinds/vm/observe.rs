@@ -177,8 +177,7 @@ pub(crate) struct DeclaredAddress {
     pub(crate) interface: String,
     pub(crate) name: String,
     /// Set once allocated and given to this VM.
-    pub(crate) address: Option<IpAddr>,
-    pub(crate) mode: IPPoolMode,
+    pub(crate) address: Option<GivenAddress>,
     pub(crate) forwarded: bool,
     /// Why it cannot be forwarded here, for people.
     pub(crate) refused: Option<String>,

@@ -177,7 +177,9 @@ fn obstacle(public: &DeclaredAddress, otherwise: &str) -> String {
 fn with_public(observed: &Observed) -> Option<Journal> {
     let seen = observed.public.iter().filter_map(|seen| {
         let (interface, name) = (seen.interface.clone(), seen.name.clone());
-        Some(ForwardedAddress { interface, name, address: seen.address?, mode: seen.mode })
+        let GivenAddress { address, prefix, mode } = seen.address?;
+        let prefix_length = prefix.map(|prefix| prefix.prefix_len());
+        Some(ForwardedAddress { interface, name, address, mode, prefix_length })
     });
     let (public_ipv6, public): (Vec<_>, Vec<_>) = seen.partition(|seen| seen.address.is_ipv6());
     let is_so = public == observed.journal.public && public_ipv6 == observed.journal.public_ipv6;

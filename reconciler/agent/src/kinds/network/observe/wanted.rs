@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use berth_api::vm::InterfaceStatus;
 use berth_api::{IPPoolMode, NetworkHost, VM};
-use berth_host::{Forward, Lease, Nat, NetworkConfig};
+use berth_host::{Forward, Lease, Nat, NetworkConfig, RoutedPrefix};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::super::announcing::{announced_on, occupied};
+use super::super::announcing::{announced_on, occupied, unroutable};
 use super::super::balancing::{self, Here, balance};
 use super::super::bridged::{advertised, bridged, over_an_interface, ports, refuse_public};
 use super::super::bridges::{Existing, assign};
@@ -27,7 +27,7 @@ use super::super::trunks::trunks;
 use super::{Actual, Desired, KeptGuest};
 use crate::index::{Tables, instance_of};
 use crate::key::ObjectName;
-use crate::networking::{Probe, find, hostname, named_addresses, security_groups_of};
+use crate::networking::{GivenAddress, Probe, find, hostname, named_addresses, security_groups_of};
 
 /// Network state of a guest.
 struct Guest {
@@ -35,13 +35,23 @@ struct Guest {
     interfaces: Vec<InterfaceStatus>,
     hostname: String,
     /// With the name of their interface.
-    public: Vec<(String, IpAddr, IPPoolMode)>,
+    public: Vec<(String, GivenAddress)>,
 }
 
 impl Guest {
     /// The public addresses of an interface.
-    fn public_of(&self, interface: &str) -> impl Iterator<Item = (IpAddr, IPPoolMode)> {
-        self.public.iter().filter(move |(of, ..)| of == interface).map(|(_, address, mode)| (*address, *mode))
+    fn public_of(&self, interface: &str) -> impl Iterator<Item = GivenAddress> {
+        self.public.iter().filter(move |(of, _)| of == interface).map(|(_, given)| *given)
+    }
+
+    /// Lets its interfaces send from the prefixes that are routed to them, as from further addresses.
+    fn send_from(&mut self, routed: &BTreeSet<Ipv6Net>) {
+        for (name, given) in &self.public {
+            let Some(prefix) = given.prefix.filter(|prefix| routed.contains(prefix)) else { continue };
+            if let Some(interface) = self.interfaces.iter_mut().find(|interface| interface.name == *name) {
+                interface.allowed_addresses.push(prefix.to_string());
+            }
+        }
     }
 }
 
@@ -53,10 +63,9 @@ fn guests(tables: &Tables, kept: &[KeptGuest]) -> Vec<Guest> {
         for interface in &mut interfaces {
             interface.security_groups = security_groups_of(vm, interface);
         }
-        let public = named_addresses(tables, name, vm).into_iter().filter_map(|named| {
-            let (address, mode) = named.address?;
-            Some((named.interface, address, mode))
-        });
+        let public = named_addresses(tables, name, vm)
+            .into_iter()
+            .filter_map(|named| Some((named.interface, named.address?)));
         Guest {
             namespace: name.namespace.clone(),
             public: public.collect(),
@@ -70,7 +79,7 @@ fn guests(tables: &Tables, kept: &[KeptGuest]) -> Vec<Guest> {
         namespace: kept.name.namespace.clone(),
         interfaces: kept.interfaces.clone(),
         hostname: kept.name.name.clone(),
-        public: kept.public.iter().map(|p| (p.interface.clone(), p.address, p.mode)).collect(),
+        public: kept.public.iter().map(|public| (public.interface.clone(), public.given())).collect(),
     };
     let kept = kept.iter().filter(|kept| !is_owned(kept)).map(of_kept);
     tables.vms.all().map(of_vm).chain(kept).collect()
@@ -99,7 +108,7 @@ fn lease(
 
 /// Returns the desired state according to the objects. Pure.
 pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
-    let guests = guests(tables, seen.kept);
+    let mut guests = guests(tables, seen.kept);
     let named = guests.iter().flat_map(|guest| &guest.interfaces).map(|interface| &interface.network);
     let named = named.chain(balancing::networks(tables, seen.host));
     let existing = Existing {
@@ -144,9 +153,12 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
                 continue;
             }
             network.leases.push(lease(tables, guest, interface, (address, ipv6)));
-            for (public, mode) in guest.public_of(&interface.name) {
-                if refuse_public(tables, interface, public).is_none() {
-                    forward((public, mode), interface, seen, &mut wanted);
+            for given in guest.public_of(&interface.name) {
+                if refuse_public(tables, interface, given.address).is_none() {
+                    match given.prefix {
+                        Some(prefix) => route((prefix, given.mode), ipv6, bridge, seen, &mut wanted),
+                        None => forward((given.address, given.mode), interface, seen, &mut wanted),
+                    }
                 }
             }
         }
@@ -163,6 +175,18 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     let balancing = balance(tables, &assigned.bridges, &mut networks, &here, admit);
     wanted.firewall.balanced = balancing.balanced;
     (wanted.checks, wanted.trusted) = (balancing.checks, balancing.trusted);
+    let routed = &mut wanted.firewall.prefixes;
+    routed.sort();
+    routed.dedup_by_key(|routed| routed.prefix);
+    for prefix in routed.iter() {
+        if let Some(network) = networks.get_mut(&prefix.bridge) {
+            network.prefixes.push(prefix.clone());
+        }
+    }
+    let routed: BTreeSet<Ipv6Net> = routed.iter().map(|routed| routed.prefix).collect();
+    for guest in &mut guests {
+        guest.send_from(&routed);
+    }
     wanted.networks = networks.into_values().collect();
     let interfaces: Vec<&InterfaceStatus> = guests.iter().flat_map(|guest| &guest.interfaces).collect();
     wanted.bridged = bridged(tables, &assigned.bridges, &interfaces);
@@ -174,8 +198,8 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     for (guest, interface) in guests.iter().flat_map(|guest| guest.interfaces.iter().map(move |i| (guest, i)))
     {
         let public = guest.public_of(&interface.name);
-        let refused =
-            public.filter_map(|(public, _)| Some((public, refuse_public(tables, interface, public)?)));
+        let refused = public
+            .filter_map(|given| Some((given.address, refuse_public(tables, interface, given.address)?)));
         wanted.refused.extend(refused);
     }
     for network in &mut wanted.networks {
@@ -279,6 +303,23 @@ fn forward(
     };
     if let Some(announced_on) = admit(public, mode, seen, wanted) {
         wanted.firewall.forwards.push(Forward { public, private, announced_on });
+    }
+}
+
+/// Routes a public prefix to the guest, or records why it cannot.
+fn route(
+    (prefix, mode): (Ipv6Net, IPPoolMode),
+    guest: Option<Ipv6Addr>,
+    bridge: &str,
+    seen: &Actual<'_>,
+    wanted: &mut Desired,
+) {
+    let Some(via) = guest else { return };
+    match unroutable(prefix, mode, seen.uplink) {
+        Some(refused) => {
+            wanted.refused.insert(prefix.network().into(), refused);
+        }
+        None => wanted.firewall.prefixes.push(RoutedPrefix { prefix, via, bridge: bridge.to_owned() }),
     }
 }
 

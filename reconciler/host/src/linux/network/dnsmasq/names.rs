@@ -188,6 +188,7 @@ mod tests {
             tunnel: None,
             tracked: false,
             relay: None,
+            prefixes: Vec::new(),
         }
     }
 

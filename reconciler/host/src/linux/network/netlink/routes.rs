@@ -89,13 +89,10 @@ impl Netlink {
         Ok(all.iter().filter_map(prefix_route).collect())
     }
 
-    pub(in super::super) async fn add_prefix_route(&self, route: PrefixRoute) -> Result<(), SystemError> {
-        match self.handle.route().add(message_of(route)).execute().await {
-            Err(error) if errno(&error) != Some(libc::EEXIST) => {
-                Err(on("make the route of", &route.to.to_string())(error))
-            }
-            _ => Ok(()),
-        }
+    /// Makes the route, in place of one of berth's by another link.
+    pub(in super::super) async fn set_prefix_route(&self, route: PrefixRoute) -> Result<(), SystemError> {
+        let request = self.handle.route().add(message_of(route)).replace();
+        request.execute().await.map_err(on("make the route of", &route.to.to_string()))
     }
 
     pub(in super::super) async fn remove_prefix_route(&self, route: PrefixRoute) -> Result<(), SystemError> {

@@ -155,6 +155,7 @@ fn network(nat: &Nat) -> NetworkConfig {
         tunnel: nat.tunnel.clone(),
         tracked: true,
         relay: None,
+        prefixes: Vec::new(),
         names: None,
     }
 }
