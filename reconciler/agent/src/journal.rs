@@ -14,6 +14,7 @@ use berth_api::vm::{InterfaceStatus, SecureBootKeys};
 use berth_api::{DeviceBus, IPPoolMode, VM, former_uid};
 use berth_host::ProcessFacts;
 use berth_qemu::machine::{MachineSpec, NIC_PORTS, PciDeviceSpec, UsbDeviceSpec, VgpuSpec};
+use ipnet::Ipv6Net;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,7 @@ use serde_json::Value;
 use crate::disk_places::DiskPlaces;
 use crate::error::Error;
 use crate::offline_restart::OfflineRestart;
+use crate::public_address::GivenAddress;
 pub(crate) use run::{Ended, MemoryGrowth, PostStart, Run, RunCdrom, RunProfile};
 
 /// The version of a journal that an older agent can read, too.

@@ -17,13 +17,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use berth_api::host::{HostNetwork, HostVLAN};
 use berth_api::network::link_local_of_mac;
 use berth_api::vm::{InterfaceStatus, NetworkInterface, ObservedAddresses};
-use berth_api::{BridgeSpec, IPPoolMode, Network, Reason, VM, condition};
+use berth_api::{BridgeSpec, Network, Reason, VM, condition};
 use berth_qemu::single_flight::SingleFlight;
+use ipnet::Ipv6Net;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
 use crate::index::Tables;
 use crate::key::{Key, ObjectName};
+use crate::public_address::GivenAddress;
 use berth_engine::Queue;
 use berth_host::{
     BridgeChoice, BridgedNetwork, Firewall, HostBridge, HostInterface, HostLinks, Ipv6Route, NetworkConfig,
@@ -286,16 +288,6 @@ pub(crate) fn security_groups_of(vm: &VM, interface: &InterfaceStatus) -> Vec<St
         Some(declared) => declared.security_groups.iter().map(ToString::to_string).collect(),
         None => interface.security_groups.clone(),
     }
-}
-
-/// A public address, or a prefix, that the control plane has given to a VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GivenAddress {
-    /// Of a prefix the first one.
-    pub(crate) address: IpAddr,
-    pub(crate) prefix: Option<Ipv6Net>,
-    /// How it is announced.
-    pub(crate) mode: IPPoolMode,
 }
 
 /// A PublicIP that an interface of a VM names.

@@ -4,12 +4,11 @@ mod indexed;
 mod running;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use berth_api::vm::{
     ConsoleAddress, Hardware, InterfaceConfig, ObservedAddresses, PinnedClass, SnapshotOfVM,
 };
-use berth_api::{CpuControls, IPPoolMode, Power, Profile, Size, SizeError, SizeTaken, VM, VMStatus};
+use berth_api::{CpuControls, Power, Profile, Size, SizeError, SizeTaken, VM, VMStatus};
 use berth_host::{HostFacts, ProcessDetails, ProcessFacts, VolumeFacts};
 use berth_qemu::hypervisor::CpuTime;
 use berth_qemu::power::RunState;
@@ -38,6 +37,7 @@ use crate::key::ObjectName;
 use crate::lease_watcher::PendingLease;
 use crate::machine::{GuestFacts, MachineState};
 use crate::networking::tap_prefix;
+use crate::public_address::GivenAddress;
 use crate::probes::{ProbePlan, ProbeResults};
 use crate::restores::{self, DueMemory, VmRestore};
 use crate::start_order::Held;

@@ -33,6 +33,7 @@ use crate::converge::Plan;
 use crate::journal::{Ended, ForwardedAddress, Journal, Owner, Run, Stop, StopReason, epoch_of};
 use crate::machine::{MachineState, has_ended};
 use crate::probes::Outcome;
+use crate::public_address::GivenAddress;
 
 pub(super) use interfaces::changes as interface_changes;
 pub(super) use running::IO_ERROR;

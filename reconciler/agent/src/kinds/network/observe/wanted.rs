@@ -27,7 +27,8 @@ use super::super::trunks::trunks;
 use super::{Actual, Desired, KeptGuest};
 use crate::index::{Tables, instance_of};
 use crate::key::ObjectName;
-use crate::networking::{GivenAddress, Probe, find, hostname, named_addresses, security_groups_of};
+use crate::networking::{Probe, find, hostname, named_addresses, security_groups_of};
+use crate::public_address::GivenAddress;
 
 /// Network state of a guest.
 struct Guest {
@@ -175,15 +176,7 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     let balancing = balance(tables, &assigned.bridges, &mut networks, &here, admit);
     wanted.firewall.balanced = balancing.balanced;
     (wanted.checks, wanted.trusted) = (balancing.checks, balancing.trusted);
-    let routed = &mut wanted.firewall.prefixes;
-    routed.sort();
-    routed.dedup_by_key(|routed| routed.prefix);
-    for prefix in routed.iter() {
-        if let Some(network) = networks.get_mut(&prefix.bridge) {
-            network.prefixes.push(prefix.clone());
-        }
-    }
-    let routed: BTreeSet<Ipv6Net> = routed.iter().map(|routed| routed.prefix).collect();
+    let routed = with_routes(&mut networks, &mut wanted.firewall.prefixes);
     for guest in &mut guests {
         guest.send_from(&routed);
     }
@@ -321,6 +314,21 @@ fn route(
         }
         None => wanted.firewall.prefixes.push(RoutedPrefix { prefix, via, bridge: bridge.to_owned() }),
     }
+}
+
+/// Puts the prefixes in order, and adds them to their networks; returns them. Each leads to one guest.
+fn with_routes(
+    networks: &mut BTreeMap<String, NetworkConfig>,
+    prefixes: &mut Vec<RoutedPrefix>,
+) -> BTreeSet<Ipv6Net> {
+    prefixes.sort();
+    prefixes.dedup_by_key(|routed| routed.prefix);
+    for routed in prefixes.iter() {
+        if let Some(network) = networks.get_mut(&routed.bridge) {
+            network.prefixes.push(routed.clone());
+        }
+    }
+    prefixes.iter().map(|routed| routed.prefix).collect()
 }
 
 /// Returns the interface that a public address is announced on, if it is. None: it is not used (yet); records why, and what to probe.

@@ -7,6 +7,7 @@ use super::*;
 use crate::disk_places::DiskPlace;
 use crate::hardware::memory_reservation;
 use crate::kinds::vm::cpu_time;
+use crate::public_address::GivenAddress;
 
 #[test]
 fn a_machine_launched_before_a_crash_is_noted_and_let_run() {
