@@ -359,3 +359,118 @@ fn admit(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use berth_api::Reason;
+    use berth_host::{Port, Uplink};
+    use kube::runtime::watcher::Event;
+    use serde_json::json;
+
+    use super::*;
+    use crate::index::Index;
+    use crate::journal::ForwardedAddress;
+    use crate::networking::GuestPort;
+
+    const MAC: &str = "52:54:00:00:00:01";
+    const PREFIX: &str = "2001:db8:0:8:1::/80";
+
+    fn world(egress: &str, mode: &str) -> Index {
+        let index = Index::default();
+        let network = json!({
+            "metadata": {"name": "default", "namespace": "berth-shared", "resourceVersion": "1"},
+            "spec": {"ipv6CIDR": "fd00:60::/64", "ipv6Egress": egress}, "status": {"observedGeneration": 1, "vni": 77},
+        });
+        index.apply::<berth_api::Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
+        let vm = json!({
+            "metadata": {"name": "web", "namespace": "ns", "uid": "u1", "resourceVersion": "1"},
+            "spec": {"class": "s", "disks": [{"name": "d", "boot": true}],
+                "networkInterfaces": [{"name": "nic0", "publicIPv6": "containers"}]},
+            "status": {"observedGeneration": 1, "instanceID": "i-0123456789ab", "interfaces": [
+                {"name": "nic0", "network": "berth-shared/default", "macAddress": MAC, "ipv6Address": "fd00:60::2"}]},
+        });
+        index.apply::<VM>(Event::Apply(serde_json::from_value(vm).expect("a VM")));
+        let ip = json!({
+            "metadata": {"name": "containers", "namespace": "ns", "resourceVersion": "1"},
+            "spec": {"pool": "routed6", "prefixLength": 80},
+            "status": {"observedGeneration": 1, "address": "2001:db8:0:8:1::", "prefix": PREFIX, "mode": mode,
+                       "usedBy": [{"use": "Address", "vm": "web", "vmUid": "u1"}]},
+        });
+        index.apply::<berth_api::PublicIP>(Event::Apply(serde_json::from_value(ip).expect("a PublicIP")));
+        index
+    }
+
+    fn port() -> GuestPort {
+        let port = Port {
+            tap: "btt01234567n0".into(),
+            mac: MAC.into(),
+            address: None,
+            ipv6: "fd00:60::2".parse().ok(),
+        };
+        GuestPort { network: "berth-shared/default".into(), port, groups: Vec::new() }
+    }
+
+    fn seen(index: &Index, own: &[&str], kept: &[KeptGuest]) -> Desired {
+        let own = own.iter().map(|address| address.parse().expect("an address")).collect();
+        let uplink =
+            Uplink { interface: Ok("eth0".into()), ipv6_obstacle: None, own, public: BTreeSet::new() };
+        let actual =
+            Actual { kept, host: "h1", uplink: Some(&uplink), ports: vec![port()], ..Actual::default() };
+        wanted(&index.read(), &actual)
+    }
+
+    #[test]
+    fn a_public_prefix_is_routed_to_its_guest_which_sends_from_it() {
+        let found = seen(&world("Routed", "local"), &[], &[]);
+        let [routed] = &found.firewall.prefixes[..] else { panic!("{found:?}") };
+        assert_eq!(
+            (routed.prefix.to_string().as_str(), routed.via.to_string().as_str()),
+            (PREFIX, "fd00:60::2")
+        );
+        assert_eq!(found.networks[0].prefixes, std::slice::from_ref(routed), "with its route");
+        assert_eq!(routed.bridge, found.networks[0].bridge);
+        assert!(found.firewall.forwards.is_empty() && found.refused.is_empty() && found.to_probe.is_empty());
+        let [exception] = &found.firewall.exceptions[..] else { panic!("{found:?}") };
+        assert_eq!(exception.ranges, [PREFIX.parse::<IpNet>().expect("a prefix")]);
+        assert_eq!(exception.tap, port().port.tap);
+    }
+
+    #[test]
+    fn a_public_prefix_that_cannot_lead_to_its_guest_is_refused_and_the_guest_does_not_send_from_it() {
+        let refused = |found: &Desired| {
+            assert!(found.firewall.prefixes.is_empty() && found.networks[0].prefixes.is_empty(), "{found:?}");
+            assert!(found.firewall.exceptions.is_empty(), "{found:?}");
+            let refused = &found.refused[&"2001:db8:0:8:1::".parse::<IpAddr>().expect("an address")];
+            (refused.reason, refused.text.clone())
+        };
+        let (reason, text) = refused(&seen(&world("None", "local"), &[], &[]));
+        assert!(reason == Reason::NotSupported && text.contains("ipv6Egress None"), "{text}");
+        let (reason, text) = refused(&seen(&world("Routed", "l2"), &[], &[]));
+        assert!(reason == Reason::NotSupported && text.contains("mode local"), "{text}");
+        let (reason, text) = refused(&seen(&world("Routed", "local"), &["2001:db8:0:8:1::9"], &[]));
+        assert!(reason == Reason::HostAddress && text.contains("2001:db8:0:8:1::9"), "{text}");
+    }
+
+    #[test]
+    fn a_guest_whose_vm_is_not_known_keeps_its_prefix() {
+        let index = world("Routed", "local");
+        let name = ObjectName::new("ns", "web");
+        let vm = index.read().vms.get(&name).map(|vm| VM::clone(&vm)).expect("a VM");
+        let interfaces = vm.status.clone().expect("a status").interfaces;
+        index.apply::<VM>(Event::Delete(vm));
+        let noted = json!({"interface": "nic0", "name": "containers", "address": "2001:db8:0:8:1::", "mode": "local",
+            "prefixLength": 80});
+        let noted: ForwardedAddress = serde_json::from_value(noted).expect("a record");
+        let kept = KeptGuest {
+            instance: "i-0123456789ab".into(),
+            name,
+            uid: "u1".into(),
+            interfaces,
+            public: vec![noted],
+            ports: vec![port()],
+        };
+        let found = seen(&index, &[], &[kept]);
+        assert_eq!(found.networks[0].prefixes.len(), 1, "{found:?}");
+        assert_eq!(found.firewall.exceptions.len(), 1);
+    }
+}

@@ -126,7 +126,8 @@ fn the_public_addresses_that_lead_to_it_are_noted() {
     let noting = plan(&vm(json!({})), &observed);
     let [Step::WriteJournal(journal)] = &noting.steps[..] else { panic!("{noting:?}") };
     assert_eq!(journal.public_ipv6[0].given().prefix, Some(prefix), "with its length");
-    let reported = status(&vm(json!({})), &observed, &noting.readiness, at(NOW));
+    let declared = vm(json!({"networkInterfaces": [{"name": "nic0"}]}));
+    let reported = status(&declared, &observed, &noting.readiness, at(NOW));
     let interface = &reported.interfaces[0];
     assert_eq!(interface.public_ipv6_prefix.as_deref(), Some("2001:db8:0:8:1::/80"));
     assert_eq!((&interface.public_ipv6_address, &reported.public_ipv6_address), (&None, &None));
