@@ -117,11 +117,7 @@ impl AddressRange {
 
     /// Returns the lowest IPv6 prefix of this length within it that is free. `taken`: of a prefix that is not, the last of the taken
     /// addresses from one in it on.
-    pub fn lowest_prefix(
-        self,
-        length: u8,
-        taken: impl Fn(Ipv6Net) -> Option<Ipv6Addr>,
-    ) -> Option<Ipv6Net> {
+    pub fn lowest_prefix(self, length: u8, taken: impl Fn(Ipv6Net) -> Option<Ipv6Addr>) -> Option<Ipv6Net> {
         self.is_ipv6().then(|| lowest((number(self.first), number(self.last)), length, taken))?
     }
 
@@ -236,7 +232,9 @@ mod tests {
                 .map(|(first, last)| (first.parse().expect("an address"), last.parse().expect("an address")))
                 .collect();
             let over = |prefix: Ipv6Net| {
-                let found = taken.iter().find(|(first, last)| *first <= prefix.broadcast() && prefix.network() <= *last);
+                let found = taken
+                    .iter()
+                    .find(|(first, last)| *first <= prefix.broadcast() && prefix.network() <= *last);
                 found.map(|(_, last)| *last)
             };
             range(text).lowest_prefix(length, over).map(|prefix| prefix.to_string())
@@ -263,7 +261,9 @@ mod tests {
         assert_eq!(single("2001:db8::ffff:ffff:ffff").as_deref(), Some("2001:db8:0:0:1::"));
         assert_eq!(single("2001:db8::ffff:ffff:ffff:ffff"), None, "a taken prefix is passed at once");
         let whole: IpNet = "2001:db8::/64".parse().expect("a prefix");
-        assert!(range("2001:db8::/64").contains_prefix(whole) && !range("2001:db8::/65").contains_prefix(whole));
+        assert!(
+            range("2001:db8::/64").contains_prefix(whole) && !range("2001:db8::/65").contains_prefix(whole)
+        );
     }
 
     #[test]

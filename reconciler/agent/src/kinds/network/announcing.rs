@@ -46,7 +46,11 @@ pub(super) fn announced_on(
 }
 
 /// Returns why a public prefix cannot be routed to a VM here: an address of this host is in it, or its pool announces its addresses.
-pub(super) fn unroutable(prefix: Ipv6Net, mode: IPPoolMode, uplink: Option<&Uplink>) -> Option<RefusedAddress> {
+pub(super) fn unroutable(
+    prefix: Ipv6Net,
+    mode: IPPoolMode,
+    uplink: Option<&Uplink>,
+) -> Option<RefusedAddress> {
     if mode == IPPoolMode::L2 {
         let text = format!(
             "{prefix} cannot be announced: hosts answer for single addresses of an IPPool with the mode l2 only; use a PublicIP of an \

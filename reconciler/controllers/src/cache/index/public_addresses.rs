@@ -63,7 +63,8 @@ impl PublicAddresses {
         let (first, last) = (range.network(), range.broadcast());
         // Ranges are prefixes: one that begins below this one and reaches into it contains it.
         let within = self.holders.range(first..=last).rev();
-        let below = self.holders.range(..first).next_back().filter(move |(_, (of, _))| of.broadcast() >= first);
+        let below =
+            self.holders.range(..first).next_back().filter(move |(_, (of, _))| of.broadcast() >= first);
         within.chain(below).map(|(_, holder)| holder)
     }
 
@@ -101,7 +102,9 @@ impl TakenAddresses {
         let IpNet::V6(range) = range else { return };
         let (mut first, mut last) = ends(range);
         // Those that overlap or adjoin it become one row with it.
-        while let Some((from, to)) = self.row_to(last.saturating_add(1)).filter(|(_, to)| to.saturating_add(1) >= first) {
+        while let Some((from, to)) =
+            self.row_to(last.saturating_add(1)).filter(|(_, to)| to.saturating_add(1) >= first)
+        {
             self.rows.remove(&from);
             (first, last) = (first.min(from), last.max(to));
         }

@@ -140,7 +140,8 @@ mod tests {
     fn a_held_prefix_is_passed() {
         let held = ["2001:db8::/80", "192.0.2.7/32", "2001:db8:0:0:1::5/128"];
         let held: BTreeSet<IpNet> = held.iter().map(|range| range.parse().expect("a range")).collect();
-        let until = |prefix: &str| held_until(&held, prefix.parse().expect("a prefix")).map(|a| a.to_string());
+        let until =
+            |prefix: &str| held_until(&held, prefix.parse().expect("a prefix")).map(|a| a.to_string());
         assert_eq!(until("2001:db8::/84").as_deref(), Some("2001:db8::ffff:ffff:ffff"));
         assert_eq!(until("2001:db8:0:0:1::/80").as_deref(), Some("2001:db8::1:0:0:5"));
         assert_eq!(until("2001:db8:0:0:2::/80"), None);

@@ -16,7 +16,12 @@ pub(super) struct Prefixes {
 
 impl Prefixes {
     /// Makes exactly the routes of a network's prefixes.
-    pub(super) async fn route(&self, netlink: &Netlink, bridge: &Link, network: &NetworkConfig) -> Result<()> {
+    pub(super) async fn route(
+        &self,
+        netlink: &Netlink,
+        bridge: &Link,
+        network: &NetworkConfig,
+    ) -> Result<()> {
         if network.prefixes.is_empty() && self.is_unrouted(&bridge.name) {
             return Ok(());
         }
@@ -41,7 +46,8 @@ impl Prefixes {
 }
 
 async fn only(netlink: &Netlink, bridge: &Link, wanted: &[RoutedPrefix]) -> Result<()> {
-    let route = |routed: &RoutedPrefix| PrefixRoute { to: routed.prefix, via: routed.via, link: bridge.index };
+    let route =
+        |routed: &RoutedPrefix| PrefixRoute { to: routed.prefix, via: routed.via, link: bridge.index };
     let wanted: Vec<PrefixRoute> = wanted.iter().map(route).collect();
     let mut there = netlink.prefix_routes().await?;
     there.retain(|route| route.link == bridge.index);

@@ -198,12 +198,7 @@ fn own_addresses_leave((bridge, ipv4): (&str, Ipv4Network)) -> Value {
     rule("forward", vec![from_it, to_another, compare("!=", field("saddr"), range), drop()])
 }
 
-fn rules(
-    nat: &[Nat],
-    forwards: &[Forward],
-    balanced: &[Balanced],
-    prefixes: &[RoutedPrefix],
-) -> Vec<Value> {
+fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced], prefixes: &[RoutedPrefix]) -> Vec<Value> {
     let mut rules = translation::to_private(forwards);
     rules.extend(
         tunnels::within_wireguard(nat).into_iter().map(|(chain, expressions)| rule(chain, expressions)),

@@ -176,7 +176,10 @@ fn public(networks: &Networks, tables: &Tables, vm: &VM, name: &ObjectName) -> V
             })
         });
         let misnamed = misnamed_in.map(|field| format!("its address is of the other family than {field}"));
-        let refused = address.and_then(|given| networks.refused(given.address)).map(|refused| refused.text).or(misnamed);
+        let refused = address
+            .and_then(|given| networks.refused(given.address))
+            .map(|refused| refused.text)
+            .or(misnamed);
         DeclaredAddress { interface, name, address, forwarded, refused }
     };
     named_addresses(tables, name, vm).into_iter().map(declared).collect()

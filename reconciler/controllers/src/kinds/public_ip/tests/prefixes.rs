@@ -54,7 +54,11 @@ fn prefixes_and_single_addresses_of_a_pool_never_overlap() {
     assert_eq!(allocate(&mut cache, public_ip("single", None, None)), "2001:db8:0:8::1");
     let first = allocate(&mut cache, public_ip("a", Some(80), None));
     assert_eq!(first, "2001:db8:0:8:1::", "the first has a single address");
-    assert_eq!(allocate(&mut cache, public_ip("b", Some(80), None)), "2001:db8:0:8:3::", "a host is in 2::/80");
+    assert_eq!(
+        allocate(&mut cache, public_ip("b", Some(80), None)),
+        "2001:db8:0:8:3::",
+        "a host is in 2::/80"
+    );
     assert_eq!(allocate(&mut cache, public_ip("c", Some(127), None)), "2001:db8:0:8::2");
     assert_eq!(allocate(&mut cache, public_ip("next", None, None)), "2001:db8:0:8::4");
     let single = public_ip("d", None, Some("2001:db8:0:8:1::9"));
@@ -86,10 +90,9 @@ fn a_pool_without_such_a_prefix_and_one_that_is_full_say_so() {
 
 #[test]
 fn a_prefix_is_of_an_ipv6_pool_that_is_routed_to_the_hosts() {
-    for (mode, cidr, why) in [
-        ("l2", "2001:db8:0:8::/64", "has the mode l2"),
-        ("local", "192.0.2.0/24", "prefixLength is of IPv6"),
-    ] {
+    for (mode, cidr, why) in
+        [("l2", "2001:db8:0:8::/64", "has the mode l2"), ("local", "192.0.2.0/24", "prefixLength is of IPv6")]
+    {
         let (reason, text) = refused(&cache(pool(mode, &[cidr])), &public_ip("a", Some(80), None));
         assert!(reason == Reason::InvalidSpec && text.contains(why), "{text}");
     }
