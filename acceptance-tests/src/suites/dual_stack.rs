@@ -121,7 +121,10 @@ fn check_public_prefix(platform: &Platform, project: &Project) -> Result<()> {
     project.apply()?;
     project.plan_is_empty()?;
     let (prefix, address) = (project.output("prefix")?, project.output("address")?);
-    ensure!((prefix.as_str(), address.as_str()) == ("2001:db8:0:8::/80", "2001:db8:0:8::1"), "{prefix}, {address}");
+    ensure!(
+        (prefix.as_str(), address.as_str()) == ("2001:db8:0:8::/80", "2001:db8:0:8::1"),
+        "{prefix}, {address}"
+    );
     let attributes = project.attributes("berth_vm.containers")?;
     ensure!(attributes["public_ipv6_address"].is_null(), "the guest has no single one: {attributes:#}");
     let url = format!("[{address}]:80");

@@ -214,7 +214,7 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     wanted.firewall.trunks = trunks(tables, &groups_of, &seen.ports, &seen.links);
     wanted.firewall.observed = observed(tables, &seen.ports);
     wanted.firewall.exceptions = exceptions(tables, &groups_of, &interfaces, &leased);
-    wanted.firewall.filters = filters(tables, &groups_of, &leased);
+    wanted.firewall.filters = filters(tables, &groups_of, &leased, &wanted.firewall.prefixes);
     // A tap that is about to be created counts, so that the firewall is the same before and after.
     wanted.firewall.guests = !seen.taps.is_empty() || !wanted.firewall.ports.is_empty();
     (wanted.firewall.closed, wanted.firewall.ipv6_closed) = closed(tables, &assigned.bridges, seen);

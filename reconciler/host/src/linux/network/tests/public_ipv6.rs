@@ -2,11 +2,15 @@
 
 use std::net::IpAddr;
 
+use super::filters::{group, rule};
 use super::guest::Guest;
 use super::host::{self, Host, segment};
 use super::ipv6::{configure, ipv6};
 use super::*;
-use crate::{Balanced, BalancedPort, Port, PortException, PortProtocol, RoutedPrefix, Uplink};
+use crate::{
+    Balanced, BalancedPort, FilterProtocol, FilterRule, FilteredPort, Filters, Port, PortException,
+    PortProtocol, RoutedPrefix, Uplink,
+};
 
 /// Of the segment between the hosts.
 const PUBLIC: &str = "2001:db8:9::130";
@@ -350,23 +354,67 @@ fn prefix_routes() -> String {
     ip("-6 route show proto 98")
 }
 
+/// A machine beside the host, which routes the prefixes to it. It also leads to 2001:db8:1::/64.
+fn outside() -> Guest {
+    let outside = Guest::beside("10.9.0.2/24", "10.9.0.1/24");
+    let uplink = ip("-o -4 addr show to 10.9.0.1");
+    let uplink = uplink.split_ascii_whitespace().nth(1).expect("a name").to_owned();
+    ip(&format!("-6 addr add 2001:db8:9::1/64 dev {uplink} nodad"));
+    ip("-6 route add 2001:db8:1::/64 via 2001:db8:9::2");
+    outside.on(|| {
+        ip("-6 addr add 2001:db8:9::2/64 dev eth0 nodad");
+        ip("-6 addr add 2001:db8:1::2/64 dev eth0 nodad");
+        ip("-6 route add 2001:db8:5::/64 via 2001:db8:9::1");
+    });
+    outside.serve6(80);
+    outside
+}
+
+#[test]
+fn the_addresses_of_a_public_prefix_are_filtered_as_those_of_their_interface() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        let outside = outside();
+        let with = |egress: Option<Vec<FilterRule>>| {
+            let http = rule(FilterProtocol::Tcp, &[(80, 80)], &["::/0"], &[]);
+            let filtered = FilteredPort {
+                port: port(5),
+                groups: vec!["ns/web".into()],
+                asks_dhcp: false,
+                prefixes: vec![PREFIX.parse().expect("a prefix")],
+            };
+            let groups = vec![group(vec![http], egress)];
+            let filters = Filters { ports: vec![filtered], groups, ..Filters::default() };
+            Firewall { filters, ..with_prefix(vec![routed("fd00:60::5")]) }
+        };
+        f.networks.apply_firewall(&with(Some(Vec::new()))).await.expect("written");
+        let leading = NetworkConfig { prefixes: vec![routed("fd00:60::5")], ..dual_stack() };
+        f.networks.ensure(&leading).await.expect("made");
+        let one = Guest::by_tap(BRIDGE, &port(5).tap, 5);
+        configure(&one, "fd00:60::5");
+        one.on(|| {
+            ip("-6 addr add 2001:db8:5:0:1::7/128 dev eth0 nodad");
+            ip("-6 route add 2001:db8:1::/64 via fd00:60::1 src 2001:db8:5:0:1::7");
+        });
+        one.serve6(80);
+        one.serve6(81);
+        assert!(outside.fetch("2001:db8:5:0:1::7", 80).is_some(), "a port that its group allows");
+        assert!(!outside.connects("2001:db8:5:0:1::7", 81), "no other port");
+        assert_eq!(one.fetch("2001:db8:1::2", 80), None, "its group allows no connections of its own");
+        f.networks.apply_firewall(&with(None)).await.expect("written");
+        assert_eq!(one.fetch("2001:db8:1::2", 80).as_deref(), Some("2001:db8:5:0:1::7"));
+        assert!(!outside.connects("2001:db8:5:0:1::7", 81), "as before");
+        f.networks.remove(BRIDGE).await.expect("removed");
+    });
+}
+
 #[test]
 fn a_public_prefix_is_routed_to_its_guest_which_alone_sends_from_it() {
     in_own_namespace(|| async {
         let f = Fixture::new();
-        let outside = Guest::beside("10.9.0.2/24", "10.9.0.1/24");
-        let uplink = ip("-o -4 addr show to 10.9.0.1");
-        let uplink = uplink.split_ascii_whitespace().nth(1).expect("a name").to_owned();
-        ip(&format!("-6 addr add 2001:db8:9::1/64 dev {uplink} nodad"));
-        ip("-6 route add 2001:db8:1::/64 via 2001:db8:9::2");
+        let outside = outside();
         // An administrator discards the packets to prefixes that lead to no guest.
         ip(&format!("-6 route add unreachable {PREFIX}"));
-        outside.on(|| {
-            ip("-6 addr add 2001:db8:9::2/64 dev eth0 nodad");
-            ip("-6 addr add 2001:db8:1::2/64 dev eth0 nodad");
-            ip("-6 route add 2001:db8:5::/64 via 2001:db8:9::1");
-        });
-        outside.serve6(80);
         f.networks.apply_firewall(&with_prefix(vec![routed("fd00:60::5")])).await.expect("written");
         let leading = NetworkConfig { prefixes: vec![routed("fd00:60::5")], ..dual_stack() };
         f.networks.ensure(&leading).await.expect("made, before any guest is there");

@@ -113,7 +113,12 @@ fn firewall(egress: Egress) -> Firewall {
         isolated: Vec::new(),
         observed: Vec::new(),
         filters: Filters {
-            ports: vec![FilteredPort { port: port(2), groups: vec!["ns/web".into()], asks_dhcp: false }],
+            ports: vec![FilteredPort {
+                port: port(2),
+                groups: vec!["ns/web".into()],
+                asks_dhcp: false,
+                prefixes: Vec::new(),
+            }],
             groups: vec![web],
             sets: BTreeMap::new(),
             ipv6_sets: BTreeMap::new(),
