@@ -452,6 +452,20 @@ mod tests {
     }
 
     #[test]
+    fn a_prefix_of_a_filtered_interface_is_filtered_too() {
+        let index = world("Routed", "local");
+        let name = ObjectName::new("ns", "web");
+        let mut vm = index.read().vms.get(&name).map(|vm| VM::clone(&vm)).expect("a VM");
+        vm.metadata.resource_version = Some("2".into());
+        vm.spec.network_interfaces[0].security_groups = vec!["web".into()];
+        index.apply::<VM>(Event::Apply(vm));
+        let found = seen(&index, &[], &[]);
+        let [filtered] = &found.firewall.filters.ports[..] else { panic!("{found:?}") };
+        assert_eq!(filtered.prefixes, [PREFIX.parse::<Ipv6Net>().expect("a prefix")]);
+        assert_eq!(found.firewall.exceptions.len(), 1, "it sends from it");
+    }
+
+    #[test]
     fn a_guest_whose_vm_is_not_known_keeps_its_prefix() {
         let index = world("Routed", "local");
         let name = ObjectName::new("ns", "web");

@@ -182,7 +182,7 @@ fn base_rules(direction: Direction, filters: &Filters) -> Vec<Vec<Value>> {
         rules.push(vec![json!({"vmap": {"key": source(family, direction.own), "data": map}})]);
     }
     for (prefix, profile) in prefixes(filters) {
-        let its = compare("==", source(Family::V6, direction.own), prefix);
+        let its = compare("==", source(Family::V6, direction.own), json!({"set": [prefix]}));
         rules.push(vec![its, json!({"goto": {"target": profile_name(&profile, direction)}})]);
     }
     rules
