@@ -30,6 +30,8 @@ const READY: Duration = Duration::from_secs(60);
 pub const METRICS: &str = "127.0.0.1:7446";
 /// Where `berth controllers` answers probes, in the namespace of its machine.
 pub const HEALTH: &str = "127.0.0.1:7447";
+/// Where they serve metrics then.
+pub const CONTROLLERS_METRICS: &str = "127.0.0.1:7448";
 /// The time limit until it ends on request.
 const END: Duration = Duration::from_secs(30);
 
@@ -240,7 +242,7 @@ impl Berth {
     pub fn spawn_controllers(&mut self, kubeconfig: &Path, health: Option<&str>) -> Result<()> {
         let mut command = self.command("controllers");
         if let Some(address) = health {
-            command.args(["--health", address]);
+            command.args(["--health", address, "--metrics", CONTROLLERS_METRICS]);
         }
         command.arg("--kubeconfig").arg(kubeconfig);
         command.args(["--public-cidr", &self.public]);

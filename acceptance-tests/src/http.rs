@@ -18,7 +18,7 @@ pub fn get(from: &Namespace, address: &str, path: &str, limit: Duration) -> Resu
         if address.contains(':') { address.parse() } else { format!("{address}:80").parse() }
             .with_context(|| format!("{address} is no address"))?;
     let path = path.to_owned();
-    from.inside(move || exchange(target, &path, limit))
+    from.inside(move || Held::connect(target, limit)?.get(&path))
 }
 
 /// Retries until the page is available.
@@ -28,11 +28,36 @@ pub fn get_within(from: &Namespace, address: &str, path: &str, limit: Duration) 
     })
 }
 
-fn exchange(target: SocketAddr, path: &str, limit: Duration) -> Result<String> {
-    let mut stream =
-        TcpStream::connect_timeout(&target, limit).with_context(|| format!("connecting to {target}"))?;
-    stream.set_read_timeout(Some(limit))?;
-    stream.set_write_timeout(Some(limit))?;
+/// A connection that is open, and over which nothing was asked yet.
+#[derive(Debug)]
+pub struct Held {
+    target: SocketAddr,
+    stream: TcpStream,
+}
+
+impl Held {
+    /// Connects to port 80 of `address` from the namespace `from`.
+    pub fn open(from: &Namespace, address: &str, limit: Duration) -> Result<Self> {
+        let target: SocketAddr =
+            format!("{address}:80").parse().with_context(|| format!("{address} is no address"))?;
+        from.inside(move || Self::connect(target, limit))
+    }
+
+    fn connect(target: SocketAddr, limit: Duration) -> Result<Self> {
+        let stream =
+            TcpStream::connect_timeout(&target, limit).with_context(|| format!("connecting to {target}"))?;
+        stream.set_read_timeout(Some(limit))?;
+        stream.set_write_timeout(Some(limit))?;
+        Ok(Self { target, stream })
+    }
+
+    /// Gets a page over this connection.
+    pub fn get(self, path: &str) -> Result<String> {
+        exchange(self, path)
+    }
+}
+
+fn exchange(Held { target, mut stream }: Held, path: &str) -> Result<String> {
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {}\r\nConnection: close\r\n\r\n", target.ip())?;
     let mut answer = Vec::new();
     stream.take(LONGEST).read_to_end(&mut answer).with_context(|| format!("reading from {target}"))?;

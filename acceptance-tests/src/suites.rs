@@ -15,6 +15,7 @@ pub mod downloads;
 pub mod dual_stack;
 pub mod encryption;
 pub mod faults;
+pub mod formatted_disks;
 pub mod gitops;
 pub mod graduate;
 pub mod guest_access;

@@ -1,4 +1,5 @@
-# A VM with SSH keys that change while it runs: one that Terraform declares, and those of a Secret that another program rotates.
+# A VM with SSH keys and a password that change while it runs: a key that Terraform declares, and those of Secrets that another program
+# rotates.
 
 terraform {
   required_version = ">= 1.11"
@@ -35,7 +36,12 @@ resource "berth_vm" "guest" {
     ssh_authorized_keys = [var.ssh_public_key]
     # kubectl create secret generic team-keys --from-file=alice.pub --from-file=bob.pub
     ssh_authorized_keys_secret = var.keys_secret
+    # kubectl create secret generic login --from-literal=password=…
+    password_secret = var.password_secret
   }]
+
+  # After each start, and every day, the guest's package manager upgrades the agent.
+  guest_agent = { policy = "Upgrade" }
 }
 
 output "address" {

@@ -24,3 +24,9 @@ variable "keys_secret" {
   type        = string
   default     = null
 }
+
+variable "password_secret" {
+  description = "A Secret: its key password is the user's password, as text or as a hash of mkpasswd -m sha-512."
+  type        = string
+  default     = null
+}

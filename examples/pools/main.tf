@@ -33,7 +33,7 @@ resource "berth_image" "system" {
   }
 }
 
-# With another pool, the disk moves there the next time that no VM has it open.
+# With another pool, the disk moves there while its guest runs on.
 resource "berth_disk" "data" {
   name       = "pools-data"
   size       = "1Gi"

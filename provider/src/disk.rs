@@ -1,5 +1,6 @@
 //! `berth_disk`
 
+mod contents;
 mod placement;
 mod pools;
 
@@ -43,13 +44,15 @@ fn limits() -> Field {
 fn declared(fixed: Effect, pool: Effect) -> Vec<Field> {
     let mut fields = vec![
         Field::spec("image", Shape::Text(Form::Name)).effect(fixed).refers(IMAGE),
+        Field::spec("clone_mode", Shape::Text(Form::Any)).effect(fixed),
+        filesystem(fixed),
         source(fixed),
         Field::spec("pool", Shape::Text(Form::Name))
             .default(berth_api::DEFAULT_NAME)
             .effect(pool)
             .refers(STORAGE_POOL)
             .text(
-                "Name of the StoragePool. Default: `pool` of the provider, or `default`; a disk that exists stays in its pool when it names none. After a change the file is moved on its host while no VM has the disk open: a running VM keeps the former one until its next power cycle, and the apply does not wait for that. In a template it cannot change.",
+                "Name of the StoragePool. Default: `pool` of the provider, or `default`; a disk that exists stays in its pool when it names none. After a change the file is moved on its host, also while its guest runs, and the apply waits for that. A disk that is encrypted, has snapshots or is used by several VMs is moved once no VM has it open: a running VM keeps the former file until its next power cycle, and the apply does not wait for that. In a template it cannot change.",
             ),
         Field::spec("deletion_policy", Shape::Text(Form::Any)).default("Delete"),
         Field::spec("expand_policy", Shape::Text(Form::Any)).default("Online"),
@@ -104,6 +107,11 @@ pub(crate) fn template() -> Field {
     let mut fields = vec![Field::spec("size", Shape::Text(Form::Quantity))];
     fields.extend(declared(Effect::Fixed, Effect::Fixed));
     Field::spec("template", Shape::Object(fields)).effect(Effect::Fixed)
+}
+
+fn filesystem(fixed: Effect) -> Field {
+    let text = |name| Field::spec(name, Shape::Text(Form::Any)).effect(fixed);
+    Field::spec("filesystem", Shape::Object(vec![text("type").required(), text("label")])).effect(fixed)
 }
 
 fn source(fixed: Effect) -> Field {
@@ -329,7 +337,9 @@ pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnos
             return Some(Diagnostic::error("Invalid encryption", detail).at(path("encryption")));
         }
     }
-    pools::check(disk, at).or_else(|| check_limits(disk.get("limits"), &path("limits")))
+    contents::check(disk, at)
+        .or_else(|| pools::check(disk, at))
+        .or_else(|| check_limits(disk.get("limits"), &path("limits")))
 }
 
 /// Whether it is an absolute path that a Disk accepts.
@@ -357,6 +367,7 @@ fn check_shared(disk: &Value) -> Option<Diagnostic> {
         ("source", "is blank at first: take `source` out, and write its data from a VM"),
         ("restore", "has no snapshots, and is not restored"),
         ("encryption", "cannot be encrypted"),
+        ("filesystem", "is not formatted: several VMs that mount ext4 or xfs destroy it"),
         ("pools", "has its pool declared: set `pool`"),
         ("pool_selector", "has its pool declared: set `pool`"),
         ("shared_with", "is the source of no other disk and no image: take `shared_with` out"),

@@ -33,14 +33,20 @@ impl ResourceKind for IpPool {
 
     fn fields(&self) -> Vec<Field> {
         vec![
-            Field::spec("cidrs", Shape::TextList(Form::PoolRange)).required(),
+            Field::spec("cidrs", Shape::TextList(Form::PoolRange)),
+            Field::spec("network_prefixes", Shape::TextList(Form::IpRange)),
             Field::spec("mode", Shape::Text(Form::Any)).default("local").effect(Effect::Replace),
             Field::spec("use_all_addresses", Shape::Bool).default(false),
         ]
     }
 
-    /// Refuses ranges of both families.
+    /// Refuses a pool without ranges, and ranges of both families.
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
+        if config.get("cidrs").is_null() && config.get("network_prefixes").is_null() {
+            let path = AttributePath::root("cidrs");
+            let detail = format!("{path}: a pool has addresses: set `cidrs`, `network_prefixes` or both.");
+            return vec![Diagnostic::error("A pool without addresses", detail).at(path)];
+        }
         let ranges = config.get("cidrs").elements();
         let is_ipv6 = |range: &Value| range.as_str().map(|text| text.contains(':'));
         let Some(first) = ranges.iter().find_map(is_ipv6) else { return Vec::new() };

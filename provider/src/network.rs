@@ -90,6 +90,7 @@ impl ResourceKind for Network {
                     Field::spec("gateway", Shape::Text(Form::Ipv4)),
                     Field::spec("range", Shape::Text(Form::Ipv4Sequence)),
                     Field::spec("source_check", Shape::Text(Form::Any)),
+                    Field::spec("dhcp", Shape::Bool),
                 ]),
             ),
             Field::spec(
@@ -100,6 +101,7 @@ impl ResourceKind for Network {
                         .effect(Effect::Replace),
                     Field::spec("gateway", Shape::Text(Form::Ipv6)),
                     Field::spec("range", Shape::Text(Form::Ipv6Sequence)),
+                    Field::spec("pool", Shape::Text(Form::Name)).effect(Effect::Replace),
                 ]),
             ),
             Field::spec("cidr", Shape::Text(Form::Ipv4Range)).effect(Effect::Replace),
@@ -270,8 +272,9 @@ fn check_egress(config: &Value) -> Option<Diagnostic> {
         let detail = "ipv6_egress: it is for networks of type \"Overlay\". On a bridge, guests use the routers of its network: leave it out.";
         return Some(Diagnostic::error("Egress of a bridged network", detail).at(at("ipv6_egress")));
     }
-    if prefix.is_null() && is_open {
-        let detail = "ipv6_egress: a network without `ipv6_cidr` has no IPv6 packets. Set `ipv6_cidr`, or leave `ipv6_egress` out.";
+    let has_pool = !config.get("ipv6").get("pool").is_null();
+    if prefix.is_null() && !has_pool && is_open {
+        let detail = "ipv6_egress: a network without `ipv6_cidr` has no IPv6 packets. Set `ipv6_cidr` or ipv6.pool, or leave `ipv6_egress` out.";
         return Some(Diagnostic::error("ipv6_egress without ipv6_cidr", detail).at(at("ipv6_egress")));
     }
     None

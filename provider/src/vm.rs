@@ -5,6 +5,7 @@ pub(crate) mod architecture;
 mod bootstrap;
 pub(crate) mod devices;
 mod disks;
+mod guest;
 mod hardware;
 mod interfaces;
 mod network_config;
@@ -30,7 +31,7 @@ use crate::{
     kind::{KindInfo, ResourceKind, SideObject},
     private::Private,
     readiness::{self, Outcome, Readiness},
-    references::{CLASS, DISK, GROUP, HOST, IMAGE, Named, PUBLIC_IP, Reference, SECRET, VM_GROUP},
+    references::{CLASS, DISK, GROUP, HOST, IMAGE, Named, PUBLIC_IP, Reference, VM_GROUP},
 };
 
 /// A virtual machine.
@@ -49,15 +50,6 @@ fn cdroms() -> Field {
         Field::spec("guest_can_eject", Shape::Bool).default(true),
     ];
     Field::spec("cdroms", Shape::Keyed(fields)).effect(Effect::PowerCycle)
-}
-
-fn guest_users() -> Field {
-    let fields = vec![
-        Field::spec("name", Shape::Text(Form::UserName)).required(),
-        Field::spec("ssh_authorized_keys", Shape::TextList(Form::SshKey)),
-        Field::spec("ssh_authorized_keys_secret", Shape::Text(Form::DottedName)).refers(SECRET),
-    ];
-    Field::spec("guest_users", Shape::Keyed(fields))
 }
 
 fn placement_field() -> Field {
@@ -133,11 +125,11 @@ fn observed_fields() -> Vec<Field> {
                 "pending_power_cycle",
                 "/status/pendingPowerCycle",
                 "The names of what takes effect when the running VM is next started: `class`, `cpus`, `max_cpus`, `memory`, \
-                 `max_memory`, `huge_pages`, `firmware`, `secure_boot_keys`, `tpm`, `cpu_topology`, `numa_nodes`, `dedicated_cpu_placement`, `isolate_emulator_thread`, `cpu_model`, `machine_type`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `resolution`, `keyboard_layout`, `sound`, `serial_ports`, `vsock`, `boot_order`, `uuid`, `pci_devices`, `usb_devices`, `vgpus`, `shares`, `qemu_options` of its class, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`, `restore`, `placement` (the VM moves to another host). Every plan warns while it is not empty, \
+                 `max_memory`, `huge_pages`, `firmware`, `secure_boot_keys`, `tpm`, `cpu_topology`, `numa_nodes`, `dedicated_cpu_placement`, `isolate_emulator_thread`, `cpu_model`, `machine_type`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `resolution`, `keyboard_layout`, `sound`, `serial_ports`, `vsock`, `boot_order`, `uuid`, `pci_devices`, `usb_devices`, `vgpus`, `shares`, `scratch_disk`, `qemu_options` of its class, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`, `restore`, `placement` (the VM moves to another host). Every plan warns while it is not empty, \
                  whether this configuration or another client made the change. With `allow_reboot` the apply restarts the VM.",
             )
         }
-        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "huge_pages", "firmware", "secure_boot_keys", "tpm", "cpu_topology", "numa_nodes", "dedicated_cpu_placement", "isolate_emulator_thread", "cpu_model", "machine_type", "guest_os", "watchdog", "serial_number", "graphics", "resolution", "keyboard_layout", "sound", "serial_ports", "vsock", "boot_order", "uuid", "pci_devices", "usb_devices", "vgpus", "shares", "disks", "cdroms", "network_interfaces", "restore", "placement", "power"]),
+        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "huge_pages", "firmware", "secure_boot_keys", "tpm", "cpu_topology", "numa_nodes", "dedicated_cpu_placement", "isolate_emulator_thread", "cpu_model", "machine_type", "guest_os", "watchdog", "serial_number", "graphics", "resolution", "keyboard_layout", "sound", "serial_ports", "vsock", "boot_order", "uuid", "pci_devices", "usb_devices", "vgpus", "shares", "scratch_disk", "disks", "cdroms", "network_interfaces", "restore", "placement", "power"]),
         Field::observed(
             "host",
             "/status/binding/host",
@@ -214,13 +206,15 @@ impl ResourceKind for Vm {
             devices::pci_devices(),
             devices::usb_devices(),
             devices::vgpus(),
+            devices::scratch_disk(),
             devices::shares(),
             Field::spec("disks", Shape::Keyed(disk)).required(),
             cdroms(),
             interfaces::network_interfaces(),
             placement_field(),
             bootstrap::field(),
-            guest_users(),
+            guest::users(),
+            guest::agent(),
             Field::spec("power", Shape::Text(Form::Any)).default("Running"),
             Field::spec("restart_policy", Shape::Text(Form::Any)).default("OnFailure"),
             probes::probe("readiness_probe"),
@@ -275,6 +269,7 @@ impl ResourceKind for Vm {
         found.extend(devices::check_shares(config));
         found.extend(interfaces::check_interfaces(config));
         found.extend(bootstrap::check(config.get("bootstrap")));
+        found.extend(guest::check(config));
         found.extend(restart::check(config.get("restart_token")));
         found.extend(annotations::check(config));
         found.extend(placement::check(config));

@@ -53,6 +53,7 @@ impl ResourceKind for VmClass {
             devices::pci_devices(),
             devices::usb_devices(),
             devices::vgpus(),
+            devices::scratch_disk(),
         ]
     }
 

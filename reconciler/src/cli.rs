@@ -317,6 +317,10 @@ pub struct ControllersOptions {
     /// Serves /livez and /readyz at this address over HTTP, for probes. Every client of the address may read them. Default: none.
     #[arg(long, env = "BERTH_HEALTH", value_name = "ADDRESS:PORT")]
     pub health: Option<SocketAddr>,
+    /// Serves metrics for Prometheus at this address (http://ADDRESS:PORT/metrics): reconciles, queue, leader. Every client of the address
+    /// may read them; they name no object. Default: none.
+    #[arg(long, env = "BERTH_METRICS", value_name = "ADDRESS:PORT")]
+    pub metrics: Option<SocketAddr>,
 }
 
 /// `berth kubeconfig`

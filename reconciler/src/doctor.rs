@@ -65,6 +65,7 @@ pub(crate) fn checks(facts: &DoctorFacts) -> Vec<Check> {
         machine::emulation(facts),
         machine::tpm(facts),
         machine::shares(facts),
+        machine::filesystems(facts),
         machine::cgroups(facts),
         machine::service(facts),
         machine::memory(facts),

@@ -51,37 +51,45 @@ impl Health {
     }
 }
 
+/// The answer to a request with this method and path.
+pub(crate) type Answer = dyn Fn(&Method, &str) -> Response<Full<Bytes>> + Send + Sync;
+
+/// Returns the answers to probes.
+pub(crate) fn probes(health: Arc<Health>) -> Arc<Answer> {
+    Arc::new(move |method: &Method, path: &str| answer(&health, method, path))
+}
+
 /// Serves for as long as it is polled.
-pub(crate) async fn serve(listener: TcpListener, health: Arc<Health>) {
+pub(crate) async fn serve(listener: TcpListener, answer: Arc<Answer>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
         match listener.accept().await {
             Ok((stream, _)) => {
-                let health = health.clone();
+                let answer = answer.clone();
                 tokio::spawn(async move {
-                    connection(stream, &health).await;
+                    connection(stream, answer.as_ref()).await;
                     drop(place);
                 });
             }
             Err(error) => {
                 // The process is out of file descriptors, or the client disconnected.
-                debug!(%error, "accepting a probe failed");
+                debug!(%error, "accepting a client failed");
                 sleep(Duration::from_millis(50)).await;
             }
         }
     }
 }
 
-async fn connection(stream: TcpStream, health: &Health) {
+async fn connection(stream: TcpStream, answer: &Answer) {
     let service = service_fn(|request: Request<Incoming>| {
-        let response = answer(health, request.method(), request.uri().path());
+        let response = answer(request.method(), request.uri().path());
         async move { Ok::<_, Infallible>(response) }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADERS).max_buf_size(MAX_HEADERS).keep_alive(false);
     if timeout(CONNECTION, http.serve_connection(TokioIo::new(stream), service)).await.is_err() {
-        debug!("a probe was too slow");
+        debug!("a client was too slow");
     }
 }
 
@@ -125,7 +133,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let health = Arc::new(Health::default());
-        let server = tokio::spawn(serve(listener, health.clone()));
+        let server = tokio::spawn(serve(listener, probes(health.clone())));
         health.reached();
         let mut stream = TcpStream::connect(address).await.expect("it listens");
         let request = b"GET /readyz HTTP/1.1\r\nHost: probe\r\n\r\n";

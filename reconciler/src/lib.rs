@@ -11,7 +11,7 @@
 //!            │    why, doctor, top      explanations of an object and of a machine; the use of hosts
 //!            │    net_trace             the way of a packet over hosts, as text
 //!            │    service, deployment   the units of systemd; the Deployment of the controllers
-//!            │    health                answers to its probes
+//!            │    health, controllers_metrics   what the controllers answer over HTTP
 //!            ▼
 //!  requests, credential, one_connection ─▶ too_many_requests, api_limits, log   clients, credentials, output
 //! ```
@@ -21,6 +21,7 @@
 pub mod api_limits;
 pub mod cli;
 pub mod commands;
+mod controllers_metrics;
 pub mod credential;
 mod deployment;
 mod doctor;

@@ -1,5 +1,6 @@
 //! The rates between two readings of the use of hosts, and their table. Pure.
 
+pub(crate) mod history;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -216,7 +217,8 @@ fn row(cells: &[&str]) -> Vec<String> {
 
 /// Formats lines of cells as a table.
 pub(crate) fn aligned(lines: &[Vec<String>]) -> String {
-    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or_default();
+    let length = |line: &Vec<String>, column: usize| line[column].chars().count();
+    let width = |column: usize| lines.iter().map(|line| length(line, column)).max().unwrap_or_default();
     let columns = lines.first().map_or(0, Vec::len);
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut out = String::new();

@@ -19,6 +19,10 @@ mod leases;
 mod names;
 #[path = "networks/observed.rs"]
 mod observed;
+#[path = "networks/prefixes.rs"]
+mod prefixes;
+#[path = "networks/servers.rs"]
+mod servers;
 #[path = "shared/setup.rs"]
 mod setup;
 #[path = "shared/site.rs"]

@@ -207,6 +207,9 @@ fn guest_cases(report: &mut Report, platform: &Platform, project: &Project, publ
     report.case("guest_customization sets host name, time zone and a static address, also twice", || {
         customization(platform, project, public)
     });
+    report.case("the guest agent is upgraded and then removed in the running guest", || {
+        guest_users::agent_package(platform, project)
+    });
     Ok(())
 }
 

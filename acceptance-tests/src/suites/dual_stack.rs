@@ -1,6 +1,7 @@
 //! `examples/networks/dual-stack` with the small guest: IPv6 between two guests, to their gateway, and not under other addresses; a public
 //! IPv6 address from outside. `examples/networks/ipv6-only`: guests without IPv4. `examples/networks/ipv6-autoconfiguration`: a guest that
-//! forms its address. `examples/networks/public-prefix`: a prefix that is routed to a guest.
+//! forms its address. `examples/networks/prefix-pool`: a prefix from a pool. `examples/networks/public-prefix`: a prefix that is routed to a
+//! guest.
 
 use std::time::Duration;
 
@@ -78,6 +79,46 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
         project.destroy()?;
         done
     });
+    report.case(
+        "examples/networks/prefix-pool: a network takes a prefix of a pool, which goes after it",
+        || {
+            let project = platform.project()?;
+            project.copy_from(&workspace::root().join("examples/networks/prefix-pool"))?;
+            let url = platform.images().put("prefix-pool.qcow2", Content::File(guest.path.clone()));
+            let variables = json!({"image_url": url, "image_sha256": guest.sha256, "disk_size": "64Mi"});
+            project.write("terraform.tfvars.json", &variables.to_string())?;
+            project.init()?;
+            let done = check_prefix_pool(platform, &project);
+            project.destroy()?;
+            done
+        },
+    );
+}
+
+fn check_prefix_pool(platform: &Platform, project: &Project) -> Result<()> {
+    let pool = "{ pool = berth_ip_pool.prefixes.name }";
+    project.edit("main.tf", pool, "{ pool = berth_ip_pool.prefixes.name, gateway = \"fe80::1\" }")?;
+    contains_all(&unwrapped(&project.plan_refused()?), &["takes its prefix from the pool"])?;
+    project.edit("main.tf", "{ pool = berth_ip_pool.prefixes.name, gateway = \"fe80::1\" }", pool)?;
+    project.apply()?;
+    project.plan_is_empty()?;
+    let network = platform.kubectl().object("network", "routed")?;
+    let prefix = network["status"]["ipv6CIDR"].as_str().context("no prefix")?;
+    let start = prefix.strip_prefix("2001:db8:100:").and_then(|rest| rest.strip_suffix("::/64"));
+    ensure!(start.is_some() || prefix == "2001:db8:100::/64", "{prefix}");
+    let of_network = prefix.trim_end_matches(":/64");
+    let vm = platform.kubectl().object("vm", "prefix-web")?;
+    let own = vm["status"]["interfaces"][0]["ipv6Address"].as_str().context("no IPv6 address")?;
+    ensure!(own.starts_with(of_network), "{own} is not of {prefix}");
+    let address = vm["status"]["interfaces"][0]["address"].as_str().context("no address")?;
+    let page = http::get_within(platform.namespace(), address, "/", BOOT)?;
+    ensure!(field(&page, "hostname")? == "prefix-web", "{page}");
+    let addresses = platform.namespace().ip(&["-6", "-o", "addr", "show"])?;
+    ensure!(
+        addresses.contains(&format!("{of_network}:1/64")),
+        "the host has no gateway of {prefix}: {addresses}"
+    );
+    Ok(())
 }
 
 pub fn autoconfiguration(report: &mut Report, platform: &Platform, guest: &GuestImage) {

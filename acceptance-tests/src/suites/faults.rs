@@ -1,9 +1,10 @@
-//! Faults of a machine that no user causes: a full disk, a clock that jumps, a QEMU that dies or stands still. Beside them, the ways in
-//! which a guest ends by itself.
+//! Faults of a machine that no user causes: a full disk, a clock that jumps, a QEMU that dies or stands still, a firewall of another
+//! program, a DHCP server that dies. Beside them, the ways in which a guest ends by itself.
 
 pub mod clocks;
 pub mod endings;
 pub mod full_disk;
+pub mod networks;
 pub mod qemu;
 
 use anyhow::Result;
@@ -21,5 +22,6 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     full_disk::run(report, &within("full-disk"), &guest)?;
     qemu::run(report, &within("qemu"), &guest)?;
     endings::run(report, &within("endings"), &guest)?;
+    networks::run(report, &within("networks"), &guest)?;
     clocks::run(report, &within("clocks"), &guest, &library)
 }

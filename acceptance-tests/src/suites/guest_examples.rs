@@ -3,9 +3,9 @@
 use anyhow::Result;
 
 use super::{
-    Kit, architecture, disks_of_a_vm, dual_stack, encryption, guest_access, install, made_images, pools,
-    probes, read_only_disk, read_write_disk, routes, screen, secure_boot, shared_folders, snapshot_schedule,
-    snapshots, static_addresses, uploads, vault_keys, vm_group, vm_names,
+    Kit, architecture, disks_of_a_vm, dual_stack, encryption, formatted_disks, guest_access, install,
+    made_images, pools, probes, read_only_disk, read_write_disk, routes, screen, secure_boot, shared_folders,
+    snapshot_schedule, snapshots, static_addresses, uploads, vault_keys, vm_group, vm_names,
 };
 use crate::platform::Platform;
 use crate::report::Report;
@@ -29,6 +29,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     pools::example(report, &platform, &guest);
     read_only_disk::example(report, &platform, &guest);
     read_write_disk::example(report, &platform, &guest);
+    formatted_disks::example(report, &platform, &guest);
     routes::example(report, &platform, &guest);
     static_addresses::example(report, &platform, &guest);
     vm_names::example(report, &platform, &guest);

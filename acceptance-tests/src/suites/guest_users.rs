@@ -1,4 +1,4 @@
-//! SSH keys that change in a running Debian guest, by its guest agent; and a probe that runs a program in it.
+//! SSH keys and passwords that change in a running Debian guest, by its guest agent; and a probe that runs a program in it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -14,6 +14,8 @@ use crate::{process, wait};
 
 const VM: &str = "vm/web";
 const SOON: Duration = Duration::from_secs(90);
+/// For the package manager of an emulated guest.
+const PACKAGE: Duration = Duration::from_secs(600);
 const PLACE: &str = "  power    = \"Running\"";
 /// The user's entry in the configuration, with the key of this file.
 const ENTRY: &str = "  guest_users = [{ name = \"debian\", ssh_authorized_keys = [file(\"FILE\")], ssh_authorized_keys_secret = \"rotated\" }]\n";
@@ -36,6 +38,10 @@ pub fn cases(report: &mut Report, platform: &Platform, project: &Project, addres
         guest.change()
     });
     report.case("keys that are rotated in their Secret reach the running guest", || guest.rotate());
+    report.case(
+        "a password that changes in its Secret reaches the running guest, and no plan shows it",
+        || guest.password(),
+    );
     report
         .case("an agent that may not read keys is named in the status, and allowed again it is used", || {
             guest.forbid()
@@ -75,6 +81,29 @@ pub fn exec_probe(platform: &Platform, project: &Project, address: &str) -> Resu
         &json!({"spec": {"readinessProbe": null}}).to_string(),
     ])?;
     kubectl.condition(VM, "Ready=True", Some("Running"), SOON)?;
+    project.plan_is_empty()
+}
+
+/// The package of the guest agent is upgraded, then removed. Nothing needs the agent afterwards.
+pub fn agent_package(platform: &Platform, project: &Project) -> Result<()> {
+    const KIND: &str = "GuestAgentSynced=True";
+    let kubectl = platform.kubectl();
+    project.edit("main.tf", PLACE, &format!("  guest_agent = {{ policy = \"Upgrade\" }}\n{PLACE}"))?;
+    project.apply()?;
+    let vm = kubectl.condition(VM, KIND, Some("Synced"), PACKAGE)?;
+    ensure!(vm["status"]["guestAgent"]["time"].is_string(), "{}", vm["status"]["guestAgent"]);
+    ensure!(vm["status"]["guest"]["agent"] == true, "the agent is gone: {}", vm["status"]["guest"]);
+    let process = vm["status"]["process"].clone();
+    project.edit("main.tf", "policy = \"Upgrade\"", "policy = \"Remove\"")?;
+    // Without an agent, a disk is unplugged by force.
+    let mut variables: serde_json::Value = serde_json::from_str(&project.read("terraform.tfvars.json")?)?;
+    variables["guest_agent"] = false.into();
+    project.write("terraform.tfvars.json", &variables.to_string())?;
+    project.apply()?;
+    let removed = |vm: &serde_json::Value| vm["status"]["guestAgent"]["policy"] == "Remove";
+    kubectl.until(VM, "the removal of the guest agent", PACKAGE, removed)?;
+    let vm = kubectl.condition(VM, KIND, Some("Synced"), PACKAGE)?;
+    ensure!(vm["status"]["process"] == process, "the VM was restarted");
     project.plan_is_empty()
 }
 
@@ -146,6 +175,35 @@ impl Guest<'_> {
         self.gets_in("fourth")?;
         self.refuses("third")?;
         self.synced()
+    }
+
+    fn password(&self) -> Result<()> {
+        let kubectl = self.platform.kubectl();
+        let set = |text: &str| {
+            let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "login"}, "stringData": {"password": text}});
+            kubectl.apply(&secret.to_string()).map(drop)
+        };
+        let hash = || self.ssh("id", "sudo getent shadow debian | cut -d: -f2")?.success();
+        let changes = |before: &str| {
+            wait::until("another password", SOON, || {
+                let hash = hash()?;
+                ensure!(hash.starts_with("$6$rounds=25000$") && hash != before, "the hash is {hash}");
+                Ok(hash)
+            })
+        };
+        let before = hash()?;
+        set("first password")?;
+        let declared = "ssh_authorized_keys_secret = \"rotated\"";
+        self.project.edit("main.tf", declared, &format!("{declared}, password_secret = \"login\""))?;
+        self.project.apply()?;
+        let first = changes(&before)?;
+        self.synced()?;
+        set("second password")?;
+        changes(&first)?;
+        self.synced()?;
+        let vm = kubectl.ok(&["get", VM, "-o", "json"])?;
+        ensure!(!vm.contains("second password") && !vm.contains("rounds=25000"), "the password is in the VM");
+        self.project.plan_is_empty()
     }
 
     fn forbid(&self) -> Result<()> {

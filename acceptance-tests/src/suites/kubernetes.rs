@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{Kit, kubectl, lifecycle, quotas, restrictions, uploads, verbs};
-use crate::berth::HEALTH;
+use crate::berth::{CONTROLLERS_METRICS, HEALTH};
 use crate::http;
 use crate::platform::Platform;
 use crate::report::Report;
@@ -57,6 +57,11 @@ fn deployment(platform: &Platform) -> Result<()> {
     for path in ["/livez", "/readyz"] {
         let body = http::get_within(platform.namespace(), HEALTH, path, Duration::from_secs(30))?;
         ensure!(body == "ok\n", "{path}: {body}");
+    }
+    let limit = Duration::from_secs(30);
+    let metrics = http::get_within(platform.namespace(), CONTROLLERS_METRICS, "/metrics", limit)?;
+    for part in ["berth_controllers_leader 1", "berth_controllers_reconciles_total{kind=\""] {
+        ensure!(metrics.contains(part), "{part} is not in\n{metrics}");
     }
     Ok(())
 }

@@ -43,6 +43,8 @@ const NO_ANSWER: Duration = Duration::from_secs(6);
 const FIXED: &str = "203.0.113.50";
 /// The second one.
 const NEXT: &str = "203.0.113.51";
+/// The address of a guest that asks for it by DHCP.
+const SERVED: &str = "203.0.113.58";
 /// The first address of the range of the Network over an interface.
 const OVER_INTERFACE: &str = "203.0.113.60";
 /// Configures the small guest as cloud-init would: it has none, and asks for an address by DHCP in any case.
@@ -199,6 +201,10 @@ fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<(
     report.case("a guest's packets get the class of its interface, live", || marks(fleet, &lan));
     report.case("a Network whose interface no host can use says of each host why", || unusable(fleet));
     two_hosts(report, fleet, &lan, guest)?;
+    report.case(
+        "a guest that asks by DHCP gets the address that berth allocated, and no other server is asked",
+        || served(fleet, &lan),
+    );
     report.case("what cannot be is refused at plan or named by a condition", || refusals(fleet, &project));
     report.case("destroy takes the guests away, and the host has its bridge as before", || {
         project.destroy()?;
@@ -287,6 +293,27 @@ fn filters(fleet: &Fleet, lan: &Lan, settings: &str, (vm, address): (&str, &str)
     set(json!([]))?;
     http::get_within(lan.namespace(), address, "/", SOON)?;
     kubectl.delete("securitygroup/closed")
+}
+
+/// Starts a guest that nothing configures on the network whose addresses its host gives out by DHCP too.
+fn served(fleet: &Fleet, lan: &Lan) -> Result<()> {
+    let kubectl = fleet.kubectl();
+    let vm = manifests::vm("served", "small", "served");
+    let interface = json!([{"name": "nic0", "network": "lan", "address": SERVED}]);
+    kubectl.apply(&manifests::all(&[
+        manifests::disk("served", "debian", "64Mi"),
+        manifests::with(vm, "networkInterfaces", interface),
+    ]))?;
+    let text = http::get_within(lan.namespace(), SERVED, "/", ANSWER)?;
+    ensure!(field(&text, "hostname")? == "served", "{text}");
+    let text = http::get(lan.namespace(), SERVED, "/cgi-bin/network", SOON)?;
+    ensure!(
+        field(&text, "address")? == format!("{SERVED}/24") && field(&text, "gateway")? == lan::GATEWAY,
+        "{text}"
+    );
+    ensure!(lan.lease(&mac(fleet, "served")?).is_err(), "the LAN's DHCP server has answered it");
+    kubectl.delete("vm/served")?;
+    kubectl.delete("disk/served")
 }
 
 /// Runs nftables in the network of a machine.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::kubectl::contains_all;
 use super::snapshots::{sum, write};
@@ -22,7 +22,7 @@ const LOOKS: Duration = Duration::from_secs(150);
 
 pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     report.case(
-        "examples/pools: disks are in the folders of their pools, and one in that with the most room; one whose pool is away is neither lost nor made anew; one gets another pool",
+        "examples/pools: disks are in the folders of their pools, and one in that with the most room; one whose pool is away is neither lost nor made anew; one gets another pool while its guest runs, and back while it is off",
         || {
             let project = platform.project()?;
             project.copy_from(&workspace::root().join("examples/pools"))?;
@@ -72,30 +72,43 @@ fn lives(platform: &Platform, project: &Project) -> Result<String> {
     Ok(written)
 }
 
-/// The disk of the running guest moves once the guest is off, with its data, and the VM starts after that.
+/// The disk of the running guest moves while it runs on, with its data; then back while it is off, and the VM starts after that.
 fn moves(platform: &Platform, project: &Project, written: &str) -> Result<()> {
     let kubectl = platform.kubectl();
     let (fast, slow) = (platform.host().pool_folder("fast"), platform.host().pool_folder("slow"));
+    let address = project.output("address")?;
+    let process = || -> Result<Value> { Ok(kubectl.object("vm", "pools")?["status"]["process"].clone()) };
+    let before = process()?;
+    // The apply waits until the disk is in the other pool.
     let applied = project.apply_with(&["-var", "data_pool=fast"])?.success()?;
     contains_all(&applied, &["0 added, 1 changed, 0 destroyed"])?;
-    kubectl.until("disk/pools-data", "to wait for its VM", SOON, |disk| {
-        disk["status"]["pool"] == "slow" && disk.to_string().contains("MoveWaits")
-    })?;
-    kubectl.ok(&["patch", "vm", "pools", "--type=merge", "-p", r#"{"spec": {"power": "Stopped"}}"#])?;
-    kubectl.until("disk/pools-data", "to be moved", SOON, |disk| disk["status"]["pool"] == "fast")?;
+    kubectl.until("disk/pools-data", "to be moved", LOOKS, |disk| disk["status"]["pool"] == "fast")?;
+    kubectl.condition("disk/pools-data", "Ready=True", None, SOON)?;
     check_disk(platform, "pools-data", &fast)?;
-    // The former file is removed after the note that makes the copy the volume.
-    wait::until("its former pool to be empty", SOON, || {
-        ensure!(fs::read_dir(slow.join("volumes"))?.next().is_none(), "a file is left in its former pool");
-        Ok(())
-    })?;
+    check_empty(&slow)?;
+    ensure!(sum(platform, &address, "pools-data")? == written, "it has other data");
+    let written = write(platform, &address, "pools-data", 10)?;
+    ensure!(process()? == before, "its QEMU is another one: {before} before, {} now", process()?);
+
+    kubectl.ok(&["patch", "vm", "pools", "--type=merge", "-p", r#"{"spec": {"power": "Stopped"}}"#])?;
+    kubectl.until("vm/pools", "to stop", SOON, |vm| vm["status"]["state"] == "Stopped")?;
+    kubectl.ok(&["patch", "disk", "pools-data", "--type=merge", "-p", r#"{"spec": {"pool": "slow"}}"#])?;
+    kubectl.until("disk/pools-data", "to be moved back", SOON, |disk| disk["status"]["pool"] == "slow")?;
+    check_disk(platform, "pools-data", &slow)?;
     kubectl.ok(&["patch", "vm", "pools", "--type=merge", "-p", r#"{"spec": {"power": "Running"}}"#])?;
     // A stopped VM is ready too.
     kubectl.until("vm/pools", "to run", LOOKS, |vm| vm["status"]["state"] == "Running")?;
     kubectl.condition("vm/pools", "Ready=True", None, LOOKS)?;
-    let address = project.output("address")?;
     ensure!(sum(platform, &address, "pools-data")? == written, "it has other data");
     Ok(())
+}
+
+/// The former file is removed after the note that makes the copy the volume.
+fn check_empty(pool: &Path) -> Result<()> {
+    wait::until("its former pool to be empty", SOON, || {
+        ensure!(fs::read_dir(pool.join("volumes"))?.next().is_none(), "a file is left in its former pool");
+        Ok(())
+    })
 }
 
 /// Checks that the file of a disk is in this folder, and not in the state directory.

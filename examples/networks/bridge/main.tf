@@ -7,14 +7,15 @@ terraform {
 provider "berth" {}
 
 # The network that the hosts' bridge is on. It is declared in berth-shared, by an administrator, and VMs of all namespaces name it.
-# berth gives out the addresses of the range; nothing else of the network may use them.
+# berth gives out the addresses of the range; nothing else of the network may use them. With dhcp, each host also answers the DHCP
+# requests of its own VMs, for guests without cloud-init.
 resource "berth_network" "lan" {
   namespace = "berth-shared"
   name      = "lan"
   type      = "Bridge"
   bridge    = { name = var.bridge }
   cidr      = "203.0.113.0/24"
-  ipv4      = { gateway = "203.0.113.1", range = "203.0.113.50-203.0.113.59" }
+  ipv4      = { gateway = "203.0.113.1", range = "203.0.113.50-203.0.113.59", dhcp = true }
   dns       = ["203.0.113.1"]
 }
 

@@ -35,6 +35,7 @@ pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
     declared.check_bridge();
     declared.check_presence();
     declared.check_source();
+    declared.check_dhcp();
     for family in [IPV4, IPV6] {
         declared.check_family(&family);
         declared.check_within(&family);
@@ -66,7 +67,29 @@ impl Declared<'_> {
 
     fn is_without_addresses(&self) -> bool {
         let is_external = self.is_external(&IPV4) || self.is_external(&IPV6);
-        !self.has("cidr") && !self.has("ipv6_cidr") && !is_external
+        !self.has("cidr") && !self.has("ipv6_cidr") && !self.has_prefix_pool() && !is_external
+    }
+
+    /// Whether an overlay takes its prefix from a pool.
+    fn has_prefix_pool(&self) -> bool {
+        !self.is_bridge && !self.config.get(IPV6.object).get("pool").is_null()
+    }
+
+    /// Refuses beside a pool what it replaces.
+    fn check_pool(&mut self) {
+        let object = self.config.get(IPV6.object);
+        let of_object = ["gateway", "range"].map(|name| (at(IPV6.object).attribute(name), object.get(name)));
+        let all = of_object.into_iter().chain([(at(IPV6.cidr), self.config.get(IPV6.cidr))]);
+        let declared: Vec<AttributePath> =
+            all.filter(|(_, value)| !value.is_null()).map(|(path, _)| path).collect();
+        for path in declared {
+            let detail = "with ipv6.pool, the network takes its prefix from the pool: leave it out.";
+            self.wrong(path, "Conflicts with the pool of the prefix", detail);
+        }
+        if object.get("allocation").as_str() == Some("External") {
+            let detail = "only a network of type \"Bridge\" has it: leave it out.";
+            self.wrong(at(IPV6.object).attribute("allocation"), "Allocation of an overlay network", detail);
+        }
     }
 
     fn check_bridge(&mut self) {
@@ -112,9 +135,27 @@ impl Declared<'_> {
         }
     }
 
+    /// A network with a DHCP server of its own needs none of berth's, which would give out other addresses.
+    fn check_dhcp(&mut self) {
+        let is_served = self.config.get(IPV4.object).get("dhcp").as_bool() == Some(true);
+        if self.is_bridge && is_served && self.is_external(&IPV4) {
+            let detail = "with external allocation, guests ask the network's own DHCP server. Leave it out, or set ipv4.allocation = \"Static\".";
+            self.wrong(at(IPV4.object).attribute("dhcp"), "dhcp with external allocation", detail);
+        }
+    }
+
     fn check_family(&mut self, family: &Family) {
         let object = self.config.get(family.object);
         if object.is_null() {
+            return;
+        }
+        if family.object == IPV6.object && self.has_prefix_pool() {
+            self.check_pool();
+            return;
+        }
+        if self.is_bridge && !object.get("pool").is_null() {
+            let detail = "only an overlay takes its prefix from a pool. On a bridge, the prefix is that of its network: declare `ipv6_cidr`.";
+            self.wrong(at(family.object).attribute("pool"), "A pool of a bridged network", detail);
             return;
         }
         if !self.is_bridge {

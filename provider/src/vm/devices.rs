@@ -1,4 +1,4 @@
-//! The PCI and USB devices, the vGPUs and the shares of a VM: what a plan checks.
+//! The PCI and USB devices, the vGPUs, the scratch disk and the shares of a VM: what a plan checks.
 
 use std::collections::BTreeSet;
 
@@ -36,6 +36,16 @@ fn devices(list: &'static str) -> Field {
         Field::spec("count", Shape::Integer).default(1).effect(Effect::PowerCycle),
     ];
     Field::spec(list, Shape::Keyed(fields)).effect(Effect::PowerCycle)
+}
+
+pub(crate) fn scratch_disk() -> Field {
+    let text = |name| Field::spec(name, Shape::Text(Form::Any)).effect(Effect::PowerCycle);
+    let filesystem = vec![text("type").required(), text("label")];
+    let fields = vec![
+        Field::spec("size", Shape::Text(Form::Quantity)).required().effect(Effect::PowerCycle),
+        Field::spec("filesystem", Shape::Object(filesystem)).effect(Effect::PowerCycle),
+    ];
+    Field::spec("scratch_disk", Shape::Object(fields)).effect(Effect::PowerCycle)
 }
 
 pub(super) fn shares() -> Field {

@@ -170,6 +170,7 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
         "usb_devices",
         "vgpus",
         "shares",
+        "scratch_disk",
         "disks",
         "cdroms",
         "network_interfaces",

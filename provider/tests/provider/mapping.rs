@@ -49,8 +49,8 @@ fn a_vm_becomes_the_custom_resource() {
         "placement": {"group": "web", "host_selector": {"disk": "ssd"}, "move_policy": "WhenStopped", "affinity": [{"name": "db", "vm_selector": {"app": "db"}, "strategy": "pack"}]},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A b\n"], "hostname": "www", "domain": "example.org",
             "network_config": "version: 2\n", "meta_data": "role: db\n"},
-        "guest_users": [{"name": "debian", "ssh_authorized_keys": ["ssh-rsa  A b\n"]}, {"name": "ops", "ssh_authorized_keys_secret": "keys"}],
-        "stop": {"grace_period_seconds": 5}, "restart_mode": "Soft", "start_order": 3, "vm_group": "app",
+        "guest_users": [{"name": "debian", "ssh_authorized_keys": ["ssh-rsa  A b\n"]}, {"name": "ops", "ssh_authorized_keys_secret": "keys", "password_secret": "passwords"}],
+        "guest_agent": {"policy": "Upgrade"}, "stop": {"grace_period_seconds": 5}, "restart_mode": "Soft", "start_order": 3, "vm_group": "app",
         "hooks": {"pre_stop": {"exec": {"command": ["systemctl", "stop", "web"]}, "failure_policy": "Fail"}},
         "readiness_probe": {"http_get": {"port": 8080}, "timeout_seconds": 2},
         "liveness_probe": {"exec": {"command": ["systemctl", "is-active", "web"]}}, "uuid": "7F2F6D5E-5C1F-4C39-9D3A-0D8C5F1B2A3C",
@@ -99,6 +99,9 @@ fn a_vm_becomes_the_custom_resource() {
         }
       ],
       "graphics": "None",
+      "guestAgent": {
+        "policy": "Upgrade"
+      },
       "guestUsers": [
         {
           "name": "debian",
@@ -108,6 +111,7 @@ fn a_vm_becomes_the_custom_resource() {
         },
         {
           "name": "ops",
+          "passwordSecret": "passwords",
           "sshAuthorizedKeysSecret": "keys"
         }
       ],

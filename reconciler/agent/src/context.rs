@@ -24,6 +24,7 @@ use crate::definitions::Definitions;
 use crate::disk_keys::DiskKeys;
 use crate::disk_use::DiskUse;
 use crate::error::Error;
+use crate::guest_packages::GuestPackages;
 use crate::held_statuses::{HeldStatuses, LastReport};
 use crate::hooks::HookCalls;
 use crate::huge_pages;
@@ -33,6 +34,7 @@ use crate::lease::HostLease;
 use crate::lease_watcher::LeaseWatcher;
 use crate::machine::Machines;
 use crate::merges::Merges;
+use crate::mirror_attempts::Mirrors;
 use crate::networking::Networks;
 use crate::overhead::Overhead;
 use crate::probes::Probes;
@@ -41,7 +43,7 @@ use crate::recorder::Recorder;
 use crate::site::SiteTerm;
 use crate::ssh_keys::SshKeys;
 use crate::start_order::StartOrder;
-use crate::usage::{Reconciles, UsageCache};
+use crate::usage::{History, Reconciles, UsageCache};
 use berth_engine::Queue;
 use berth_host::{HostFacts, System};
 
@@ -62,11 +64,13 @@ pub(crate) struct Context {
     pub(crate) disk_keys: DiskKeys,
     pub(crate) pulls: Pulls,
     pub(crate) merges: Merges,
+    pub(crate) mirrors: Mirrors,
     pub(crate) networks: Networks,
     pub(crate) lease_watcher: LeaseWatcher,
     pub(crate) probes: Probes,
     pub(crate) hooks: HookCalls,
     pub(crate) ssh_keys: SshKeys,
+    pub(crate) guest_packages: GuestPackages,
     /// Which VMs are started first after a boot of the host.
     pub(crate) start_order: StartOrder,
     pub(crate) recorder: Recorder,
@@ -80,6 +84,8 @@ pub(crate) struct Context {
     pub(crate) overhead: Overhead,
     /// The last reading of the use of this host.
     pub(crate) usage: UsageCache,
+    /// The use of the last hour.
+    pub(crate) history: Mutex<History>,
     pub(crate) reconciles: Reconciles,
     /// Whether the control plane's definitions contain every reported field.
     pub(crate) definitions: Definitions,
@@ -123,11 +129,13 @@ impl Context {
             disk_keys: DiskKeys::new(client.clone(), system.clone()),
             pulls: Pulls::new(system.clone(), queue.clone(), secrets, copies),
             merges: Merges::new(system.clone(), queue.clone()),
+            mirrors: Mirrors::default(),
             networks: Networks::new(system.clone(), queue.clone()),
             lease_watcher: LeaseWatcher::new(system.clone(), queue.clone(), config.clock.clone()),
             probes: Probes::new(system.clone(), queue.clone()),
             hooks: HookCalls::new(system.clone(), queue.clone()),
             ssh_keys: SshKeys::new(queue.clone()),
+            guest_packages: GuestPackages::new(queue.clone(), config.clock.clone()),
             start_order: StartOrder::default(),
             recorder,
             held_statuses: HeldStatuses::default(),
@@ -136,6 +144,7 @@ impl Context {
             lease: HostLease::new(client.clone(), config.clone(), site),
             overhead: Overhead::default(),
             usage: UsageCache::default(),
+            history: Mutex::default(),
             reconciles: Reconciles::default(),
             definitions: Definitions::default(),
             is_working: AtomicBool::new(false),

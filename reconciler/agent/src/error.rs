@@ -221,6 +221,7 @@ impl Error {
                         | MachineError::SaveInProgress
                         | MachineError::SavedJustNow { .. }
                         | MachineError::ChangedMeanwhile
+                        | MachineError::MirrorNotRecorded { .. }
                         | MachineError::ReservationBlocked { .. }
                 )
         )

@@ -41,6 +41,7 @@ pub(crate) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) ->
         ("usbDevices", run.profile.usb_devices == declared.usb_devices),
         ("vgpus", run.profile.vgpus == declared.vgpus),
         ("shares", run.profile.shares == declared.shares),
+        ("scratchDisk", run.profile.scratch_disk == declared.scratch_disk),
         ("qemuOptions", run.profile.qemu_options == declared.qemu_options),
         ("graphics", run.graphics == vm.spec.graphics),
         ("resolution", run.profile.resolution == declared.resolution),

@@ -24,7 +24,7 @@ use crate::disk_places::DiskPlaces;
 use crate::error::Error;
 use crate::offline_restart::OfflineRestart;
 use crate::public_address::GivenAddress;
-pub(crate) use run::{Ended, MemoryGrowth, PostStart, Run, RunCdrom, RunProfile};
+pub(crate) use run::{Ended, MemoryGrowth, PostStart, Run, RunCdrom, RunProfile, new_filesystem};
 
 /// The version of a journal that an older agent can read, too.
 const VERSION: u32 = 1;
@@ -264,6 +264,12 @@ pub(crate) enum StopReason {
 }
 
 impl Journal {
+    /// Whether a scratch disk that the instance may have is not used again: there is no machine, and none that goes on.
+    pub(crate) fn leaves_scratch(&self) -> bool {
+        let may_have = |run: &Run| run.process.is_none() && run.profile.scratch_disk.is_some();
+        self.suspension.is_none() && self.run.as_ref().is_none_or(may_have)
+    }
+
     /// Returns the first journal of an instance.
     pub(crate) fn new(vm: &VM) -> Self {
         Self {

@@ -14,6 +14,8 @@ mod guest;
 mod guest_facts;
 mod guest_programs;
 mod legal;
+mod memory;
+mod mirrors;
 mod requests;
 mod saves;
 mod volumes;
@@ -24,7 +26,7 @@ use std::time::Duration;
 
 use berth_engine::{Clock, Queue};
 use berth_host::ProcessFacts;
-use berth_qemu::block::{Devices, ObservedCdrom, ObservedDisk};
+use berth_qemu::block::{Devices, Mirror, ObservedCdrom, ObservedDisk};
 use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::memory::Growth;
 use berth_qemu::nics::ObservedNic;
@@ -85,6 +87,8 @@ pub(crate) struct MachineState {
     pub(crate) save_failure: Option<(Timestamp, String)>,
     /// When the last save was begun, since the driver was connected.
     pub(crate) save_began: Option<Timestamp>,
+    /// The mirrors of its disks, by the volume.
+    pub(crate) mirrors: BTreeMap<String, Mirror>,
 }
 
 /// How a guest ended.
@@ -109,6 +113,8 @@ struct DriverState {
     save_failure: Option<(Timestamp, String)>,
     /// The volumes QEMU had at the last observation.
     volumes: Option<BTreeSet<String>>,
+    /// The number of mirrors of disks at that time.
+    mirrors: usize,
     /// QEMU did not answer when it was last asked for that.
     is_silent: bool,
 }
@@ -365,6 +371,7 @@ impl Machines {
             may_have_tpm: true,
             may_have_shares: true,
             expects_resume: false,
+            expects_stop: false,
             has_started: false,
         };
         let guest_task = GuestTask {

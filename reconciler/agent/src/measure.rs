@@ -1,14 +1,15 @@
-//! Reads the use of the host by its VMs, for `/metrics`, `berth top` and `berth why`.
+//! Reads the use of the host by its VMs, for `/metrics`, `/history`, `berth top` and `berth why`.
 //!
 //! ```text
 //!   kernel's files ─▶ host ──┐
 //!   QEMU (block statistics) ─┴▶ Usage ─▶ cached for a moment ─▶ server (HTTP), console (a ticket's holder)
 //! ```
 //!
-//! *Guarantees:* it is read when someone asks, at most once in [`FRESH`], a few VMs at a time. A QEMU that does not answer
-//! delays neither its driver's other requests nor the rest by more than two seconds. Nothing of it is written to the control
+//! *Guarantees:* it is read for a request, and every minute for the history, at most once in [`FRESH`], a few VMs at a time. A QEMU that
+//! does not answer delays neither its driver's other requests nor the rest by more than two seconds. Nothing of it is written to the control
 //! plane.
 
+mod past;
 mod server;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use crate::key::ObjectName;
 use crate::networking::tap_of;
 use crate::usage::{DiskUsage, PoolUsage, Usage, VmUsage};
 
+pub(crate) use past::remember;
 pub(crate) use server::serve;
 
 /// How long a reading is used again.

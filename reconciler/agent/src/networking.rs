@@ -9,8 +9,9 @@ mod leases;
 mod ports;
 mod probes;
 mod senders;
+mod servers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -38,6 +39,7 @@ pub(crate) use leases::Leases;
 pub(crate) use ports::{GuestPort, GuestPorts, ports_of};
 pub(crate) use probes::{Probe, Probes, RETRY_TAKEN};
 pub(crate) use senders::Senders;
+pub(crate) use servers::Servers;
 
 /// Maximum number of bridges, of interfaces, and of VLANs of one, in the API.
 const MAX_NETWORKS: usize = 64;
@@ -61,6 +63,8 @@ pub(crate) struct Networks {
     pub(crate) senders: Senders,
     /// Leases of guests on networks whose addresses another DHCP server gives out.
     pub(crate) leases: Leases,
+    /// Ends of the DHCP and DNS servers of networks.
+    pub(crate) servers: Servers,
     /// Serialises passes. A pass that applies everything again serves all callers waiting for one.
     pub(crate) flight: SingleFlight<()>,
 }
@@ -81,6 +85,8 @@ pub(crate) struct Applied {
     pub(crate) refused_networks: BTreeMap<String, String>,
     /// Bridged networks of VMs here that have no connection, and why.
     pub(crate) disconnected: Vec<String>,
+    /// The taps that were there at the last look, and those made since. None before the first look.
+    pub(crate) taps: Option<BTreeSet<String>>,
     /// When everything was last applied again.
     pub(crate) ensured_at: Option<Instant>,
 }
@@ -105,12 +111,25 @@ impl Networks {
             ports: GuestPorts::default(),
             senders: Senders::default(),
             leases: Leases::default(),
+            servers: Servers::default(),
             flight: SingleFlight::default(),
         }
     }
 
     pub(crate) fn applied(&self) -> MutexGuard<'_, Applied> {
         self.applied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records a tap that was made.
+    pub(crate) fn tap_made(&self, tap: &str) {
+        if let Some(taps) = &mut self.applied().taps {
+            taps.insert(tap.to_owned());
+        }
+    }
+
+    /// Whether a tap was not seen at the last look. One that was made meanwhile may be there.
+    pub(crate) fn may_miss(&self, tap: &str) -> bool {
+        self.applied().taps.as_ref().is_none_or(|taps| !taps.contains(tap))
     }
 
     /// Returns why this public address cannot be forwarded to its VM.
@@ -160,6 +179,12 @@ impl Networks {
         }
         seen.sort_by(|a, b| a.name.cmp(&b.name));
         Some(seen)
+    }
+
+    /// Describes the networks whose DHCP and DNS servers end again and again, or cannot be started again.
+    pub(crate) fn failing_servers(&self) -> Vec<String> {
+        let bridges = self.applied().bridges.clone();
+        self.servers.failing(&bridges)
     }
 
     /// Returns the networks (`namespace/name`) that have a bridge here or are to get one.
@@ -265,6 +290,11 @@ pub(crate) fn tap_prefix(instance: &str) -> String {
 /// Returns the name of the tap of the network interface in this slot of an instance.
 pub(crate) fn tap_of(instance: &str, slot: u8) -> String {
     format!("{}{slot}", tap_prefix(instance))
+}
+
+/// Returns the id of the network card in this slot.
+pub(crate) fn card_of(slot: u8) -> String {
+    format!("nic{slot}")
 }
 
 /// Returns the hostname given to the guest.

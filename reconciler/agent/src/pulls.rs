@@ -1,5 +1,6 @@
 //! Downloads in the background, and other long work: images that are made here, copied from another host or verified after an upload,
-//! backups, their verifications and restores, moves of volumes between pools, and copies of volumes from other hosts. At most one
+//! backups, their verifications and restores, volumes that are copies of images or formatted, moves of volumes between pools, and copies
+//! of volumes from other hosts. At most one
 //! per source, shared by all objects waiting for it.
 //!
 //! Sources are per namespace: a declaration in one namespace neither delays nor cancels a download that another one
@@ -15,8 +16,8 @@ use std::time::Duration;
 
 use berth_api::{Readiness, Reason};
 use berth_host::{
-    BackupFacts, Credentials, DownloadLimits, ImageSource, NewFetch, NewMove, ResolvedImage, Retry,
-    SourceHost, System, SystemError, VerifiedBackup,
+    BackupFacts, Credentials, DownloadLimits, Fill, ImageSource, NewFetch, NewMove, NewVolume, ResolvedImage,
+    Retry, SourceHost, System, SystemError, VerifiedBackup,
 };
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
@@ -205,12 +206,12 @@ impl Pulls {
         self.retain(|wanted| wanted != gone).await;
     }
 
-    /// Whether a volume with this identity is being made from a backup, or was to be.
+    /// Whether a volume with this identity is being made from a backup or filled, or was to be.
     pub(crate) fn is_restoring(&self, volume: &str) -> bool {
         self.shared.entries().keys().any(|wanted| wanted.makes(volume))
     }
 
-    /// Cancels and forgets the work that makes a volume from a backup, and returns once its task has ended.
+    /// Cancels and forgets the work that makes a volume from a backup or fills it, and returns once its task has ended.
     pub(crate) async fn cancel_restore(&self, volume: &str) {
         self.retain(|wanted| !wanted.makes(volume)).await;
     }
@@ -328,6 +329,7 @@ impl Shared {
             | Wanted::Verification(repository, ..) => self.with_repository(wanted, repository).await,
             Wanted::Image(_) | Wanted::Checksum(_) | Wanted::Made(_) => self.image(wanted).await,
             Wanted::Move(_, new) => self.relocate(wanted, new).await,
+            Wanted::Fill(_, _, Details(of)) => self.fill(wanted, &of.0, &of.1).await,
             Wanted::Fetch(arriving, Details(new)) => self.fetch(wanted, arriving, new).await,
         }
     }
@@ -362,6 +364,7 @@ impl Shared {
             | Wanted::Checksum(_)
             | Wanted::Made(_)
             | Wanted::Move(..)
+            | Wanted::Fill(..)
             | Wanted::Fetch(..) => Ok(None),
         };
         outcome.map_err(|error| {
@@ -374,6 +377,13 @@ impl Shared {
         let progress = |done, total| self.progress(wanted, done, total);
         self.system.move_volume(new, &progress).await.map(|_| None).map_err(|error| {
             tracing::info!(?wanted, error = %error.chain(), "a move failed");
+            Failure::Download(error, true)
+        })
+    }
+
+    async fn fill(&self, wanted: &Wanted, new: &NewVolume, fill: &Fill) -> Result<Option<Outcome>, Failure> {
+        self.system.create_filled_volume(new, fill).await.map(|_| None).map_err(|error| {
+            tracing::info!(?wanted, error = %error.chain(), "a volume was not filled");
             Failure::Download(error, true)
         })
     }

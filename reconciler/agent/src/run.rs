@@ -24,6 +24,7 @@ use crate::index::instance_of;
 use crate::key::Key;
 use crate::kinds::{self, host};
 use crate::measure;
+use crate::mirrors;
 use crate::networking::tap_prefix;
 use crate::recorder::{self, Recorder};
 use crate::snapshots;
@@ -64,17 +65,19 @@ pub async fn run(
         () = restore_firewall(&ctx) => Ok(()),
         () = read_senders(&ctx) => Ok(()),
         () = follow_leases(&ctx) => Ok(()),
+        () = restore_servers(&ctx) => Ok(()),
         () = console::serve(&ctx) => Ok(()),
         () = measure::serve(&ctx) => Ok(()),
+        () = Box::pin(measure::remember(&ctx)) => Ok(()),
         () = stop_guests::run(&ctx) => Ok(()),
         () = Box::pin(balloons::run(&ctx)) => Ok(()),
         () = heartbeat::run(&ctx) => Ok(()),
         () = work(&ctx) => Ok(()),
     };
     // No save goes on without the agent, which would let its guest go on.
-    let resumed = Box::pin(snapshots::resume_paused(&ctx));
+    let resumed = Box::pin(let_guests_go_on(&ctx));
     if tokio::time::timeout(RESUME_AT_END, resumed).await.is_err() {
-        tracing::warn!("guests that were paused for snapshots may stay paused until the agent runs again");
+        tracing::warn!("guests that were paused for a moment may stay paused until the agent runs again");
     }
     // The control plane has sent this agent away: a later one must not act for it while that is not reachable.
     if ended.is_err() {
@@ -89,13 +92,14 @@ pub async fn run(
     ended
 }
 
-/// How long an agent that ends waits for guests that are paused for snapshots to go on.
+/// How long an agent that ends waits for guests that are paused for a moment to go on.
 const RESUME_AT_END: Duration = Duration::from_secs(15);
 /// How long an agent that was sent away may take to remove the records of restarts.
 const FORGET_AT_END: Duration = Duration::from_secs(15);
 /// The pause between two restorations of the firewall.
 const BETWEEN_RESTORATIONS: Duration = Duration::from_secs(1);
 const RETRY_LISTENING: Duration = Duration::from_secs(300);
+const RETRY_SERVERS: Duration = Duration::from_secs(10);
 /// The interval at which the addresses that guests send from are read.
 const READ_SENDERS_EVERY: Duration = Duration::from_secs(10);
 /// The pause between two changes of leases: a network with many of them does not have the rules written all the time.
@@ -108,9 +112,15 @@ async fn watch_all(ctx: &Arc<Context>) {
     std::future::pending::<()>().await;
 }
 
+/// Lets the guests go on that were paused for snapshots, or for the switch of a disk to another pool.
+async fn let_guests_go_on(ctx: &Context) {
+    snapshots::resume_paused(ctx).await;
+    mirrors::finish_interrupted(ctx).await;
+}
+
 async fn work(ctx: &Arc<Context>) {
     // The control plane may be away for long, and these guests were running.
-    Box::pin(snapshots::resume_paused(ctx)).await;
+    Box::pin(let_guests_go_on(ctx)).await;
     Box::pin(kinds::vm::restart_until_answered(ctx)).await;
     ctx.lease.acquired().await;
     while let Err(error) = host::inventory(ctx).await {
@@ -195,6 +205,34 @@ async fn follow_leases(ctx: &Context) {
             Err(error) => tracing::debug!(error = error.chain(), "changes of leases are not noticed"),
         }
         tokio::time::sleep(BETWEEN_LEASES).await;
+    }
+}
+
+/// Has the DHCP and DNS server of a network started again when it has ended by itself: at once, and after a pause if it ends again.
+async fn restore_servers(ctx: &Context) {
+    let mut paused = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            ended = ctx.system.network_server_ended() => match ended {
+                Ok(bridge) => {
+                    let pause = ctx.networks.servers.ended(&bridge);
+                    tracing::warn!(bridge, ?pause, "the DHCP and DNS server of a network has ended: it is started again");
+                    ctx.enqueue(Key::host());
+                    paused.push(async move {
+                        tokio::time::sleep(pause).await;
+                        bridge
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(error = %error.chain(), "ends of DHCP servers are not noticed at once");
+                    tokio::time::sleep(RETRY_SERVERS).await;
+                }
+            },
+            Some(bridge) = paused.next() => {
+                ctx.networks.applied().networks.remove(&bridge);
+                ctx.queue.add(Key::networks());
+            }
+        }
     }
 }
 

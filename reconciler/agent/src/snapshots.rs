@@ -172,6 +172,9 @@ async fn writer(ctx: &Context, all: &[NewSnapshot]) -> Result<Option<Writer>, Er
                 other.insert(Writer { instance: instance.clone(), machine, state, volumes: Vec::new() })
             }
         };
+        if writer.state.mirrors.contains_key(volume) {
+            return Err(busy(volume, "it is being moved to another pool while its guest runs").into());
+        }
         if !is_only_read(&writer.state, volume) {
             writer.volumes.push(volume.clone());
         }

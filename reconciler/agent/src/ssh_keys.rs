@@ -1,12 +1,13 @@
-//! The SSH keys of users of the guests that run here: a task for each VM that declares some.
+//! The SSH keys and passwords of users of the guests that run here: a task for each VM that declares some.
 //!
 //! ```text
-//!   reconcile ──keep(plan)──▶ task: each user: read ▸ add ▸ remove ▸ read
+//!   reconcile ──keep(plan)──▶ task: each user: read ▸ add ▸ remove ▸ read ▸ set the password
 //!       ▲                      │  ▲
 //!       └──────── queue ◀──────┘  └── the guest agent starts, or after a while
 //! ```
 //!
 //! berth's keys are the lines that end with [`MARK`]: only they are removed, and the guest's files are the record of them.
+//! A password cannot be read back: it is set once for each version of its Secret, which the VM's status records afterwards.
 //! Tasks are not waited for: a guest that does not answer holds up its own keys only. Its answers change nothing but what is
 //! reported of it, and what is written to its own files.
 
@@ -15,10 +16,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use berth_api::{Reason, VM};
+use berth_api::{Reason, VM, password};
 use berth_engine::Queue;
 use berth_qemu::guest_agent::{GuestAgentError, KeysRefusal};
 use berth_qemu::hypervisor::ProcessIdentity;
+use sha2::{Digest, Sha256};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -33,12 +35,29 @@ const RETRY_EVERY: Duration = Duration::from_secs(30);
 /// The most keys that are removed in one exchange.
 const MOST_REMOVED: usize = 128;
 
-/// The keys that a user of a guest is to have.
+/// The keys and the password that a user of a guest is to have.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct UserKeys {
     pub(crate) user: String,
     /// Lines of the guest's file.
     lines: Vec<String>,
+    password: Option<UserPassword>,
+}
+
+/// A password, or its hash. Never printed.
+#[derive(Clone, PartialEq, Eq)]
+struct UserPassword {
+    /// Names the Secret in this version, and the guest's data that it is for.
+    version: String,
+    text: String,
+}
+
+impl UserPassword {
+    /// Returns the hash. The version, which is another one for each user and Secret, makes the salt.
+    fn hash(&self, user: &str) -> Option<String> {
+        let salt = Sha256::digest(format!("{user} {}", self.version)).first_chunk().copied()?;
+        password::hashed(&self.text, salt)
+    }
 }
 
 impl UserKeys {
@@ -50,7 +69,12 @@ impl UserKeys {
             if is_ours(key) { key.to_owned() } else { format!("{key}{MARK}") }
         };
         let lines = keys.into_iter().map(marked).filter(|line| seen.insert(line.clone())).collect();
-        Self { user: user.to_owned(), lines }
+        Self { user: user.to_owned(), lines, password: None }
+    }
+
+    /// Adds a password, or its hash, of this version.
+    pub(crate) fn with_password(self, version: String, text: String) -> Self {
+        Self { password: Some(UserPassword { version, text }), ..self }
     }
 
     /// The number of keys.
@@ -60,7 +84,7 @@ impl UserKeys {
 }
 
 impl fmt::Debug for UserKeys {
-    /// The keys may come from a Secret.
+    /// The keys may come from a Secret, and the password does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} keys of {}", self.lines.len(), self.user)
     }
@@ -70,11 +94,23 @@ fn is_ours(line: &str) -> bool {
     line.trim_end().ends_with(MARK)
 }
 
+/// The version of the password that each user was given last.
+pub(crate) type PasswordVersions = BTreeMap<String, String>;
+
 /// The users of a running guest whose keys are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeysPlan {
     pub(crate) process: ProcessIdentity,
     pub(crate) users: Vec<UserKeys>,
+    /// As the VM's status has them.
+    pub(crate) recorded: PasswordVersions,
+}
+
+impl KeysPlan {
+    /// Whether both keep the same.
+    fn has_same_aim(&self, other: &Self) -> bool {
+        (&self.process, &self.users) == (&other.process, &other.users)
+    }
 }
 
 /// The keys of a user as they were last found.
@@ -161,6 +197,7 @@ struct Kept {
     plan: KeysPlan,
     machine: Machine,
     results: Arc<Mutex<Results>>,
+    passwords: Arc<Mutex<PasswordVersions>>,
     task: JoinHandle<()>,
 }
 
@@ -183,7 +220,7 @@ impl SshKeys {
     pub(crate) fn is_keeping(&self, vm: &ObjectName, plan: Option<&KeysPlan>) -> bool {
         match (self.kept().get(vm), plan) {
             (None, None) => true,
-            (Some(has), Some(plan)) => has.plan == *plan && !has.machine.is_closed(),
+            (Some(has), Some(plan)) => has.plan.has_same_aim(plan) && !has.machine.is_closed(),
             _ => false,
         }
     }
@@ -191,12 +228,17 @@ impl SshKeys {
     /// Keeps exactly these keys of a VM from now on.
     pub(crate) fn keep(&self, vm: &ObjectName, plan: KeysPlan, machine: Machine) {
         let results = Arc::new(Mutex::new(Results::new()));
+        // What this process has set may not be recorded yet.
+        let mut versions = plan.recorded.clone();
+        versions.extend(self.password_versions(vm));
+        let passwords = Arc::new(Mutex::new(versions));
         let (users, guest, found) = (plan.users.clone(), machine.clone(), results.clone());
+        let given = passwords.clone();
         let (queue, key) = (self.queue.clone(), Key::new::<VM>(vm.clone()));
         let task = tokio::spawn(async move {
             loop {
                 let seen = guest.agent_starts();
-                let latest = sync_all(&guest, &users).await;
+                let latest = sync_all(&guest, &users, &given).await;
                 let all_synced = latest.values().all(|found| *found == KeysFound::Synced);
                 let before = std::mem::replace(&mut *lock(&found), latest.clone());
                 if before != latest {
@@ -212,12 +254,17 @@ impl SshKeys {
                 }
             }
         });
-        self.kept().insert(vm.clone(), Kept { plan, machine, results, task });
+        self.kept().insert(vm.clone(), Kept { plan, machine, results, passwords, task });
     }
 
     /// Leaves the keys of a VM as they are.
     pub(crate) fn forget(&self, vm: &ObjectName) {
         self.kept().remove(vm);
+    }
+
+    /// Returns the versions of the passwords that the users were given, as far as this agent knows.
+    pub(crate) fn password_versions(&self, vm: &ObjectName) -> PasswordVersions {
+        self.kept().get(vm).map(|kept| lock(&kept.passwords).clone()).unwrap_or_default()
     }
 
     /// Returns the keys of a user as they were last found in this process; None before that, and if others are kept.
@@ -234,14 +281,16 @@ impl SshKeys {
     }
 }
 
-fn lock(results: &Mutex<Results>) -> MutexGuard<'_, Results> {
-    results.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn sync_all(guest: &Machine, users: &[UserKeys]) -> Results {
+async fn sync_all(guest: &Machine, users: &[UserKeys], passwords: &Mutex<PasswordVersions>) -> Results {
     let mut results = Results::new();
     for keys in users {
-        let found = match sync(guest, keys).await {
+        let of_keys = sync(guest, keys).await;
+        let of_password = sync_password(guest, keys, passwords).await;
+        let found = match of_keys.and(of_password) {
             Ok(()) => KeysFound::Synced,
             Err(problem) => KeysFound::Differ(problem),
         };
@@ -275,6 +324,24 @@ async fn sync(guest: &Machine, keys: &UserKeys) -> Result<(), KeysProblem> {
     }
 }
 
+/// Sets the password of a user, unless the user was given this version before.
+async fn sync_password(
+    guest: &Machine,
+    keys: &UserKeys,
+    versions: &Mutex<PasswordVersions>,
+) -> Result<(), KeysProblem> {
+    let Some(password) = &keys.password else { return Ok(()) };
+    let given = lock(versions).get(&keys.user).cloned();
+    if given.as_ref() == Some(&password.version) {
+        return Ok(());
+    }
+    let hash = password.hash(&keys.user).ok_or(KeysProblem::Unusable)?;
+    let user = keys.user.clone();
+    guest.exchange(move |agent| Box::pin(async move { agent.set_password_hash(&user, &hash).await })).await?;
+    lock(versions).insert(keys.user.clone(), password.version.clone());
+    Ok(())
+}
+
 async fn read(guest: &Machine, user: &str) -> Result<Vec<String>, KeysProblem> {
     let name = user.to_owned();
     let read = guest.exchange(move |agent| Box::pin(async move { agent.authorized_keys(&name).await })).await;
@@ -305,6 +372,8 @@ mod tests {
         let keys = UserKeys::new("a", ["ssh-rsa A me\n", "ssh-rsa A me", "ssh-rsa B managed-by=berth"]);
         assert_eq!(keys.lines, ["ssh-rsa A me managed-by=berth", "ssh-rsa B managed-by=berth"]);
         assert_eq!(format!("{keys:?}"), "2 keys of a", "keys are not printed");
+        let keys = keys.with_password("1".to_owned(), "canary".to_owned());
+        assert_eq!(format!("{keys:?}"), "2 keys of a", "nor is a password");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Plain data. It must not know how it is read: `measure` does that.
 
+mod history;
 mod metrics;
 mod reconciles;
 mod verifications;
@@ -17,6 +18,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+pub use history::{History, HostPoint, VmHistory, VmPoint};
 pub(crate) use metrics::{AgentMetrics, render};
 pub(crate) use reconciles::Reconciles;
 pub(crate) use verifications::Verifications;

@@ -2,6 +2,8 @@
 
 #[path = "agent/balloons.rs"]
 mod balloons;
+#[path = "agent/behind.rs"]
+mod behind;
 #[path = "agent/consoles.rs"]
 mod consoles;
 #[path = "agent/copies.rs"]
@@ -22,6 +24,8 @@ mod fixture;
 mod frozen;
 #[path = "agent/guest_access.rs"]
 mod guest_access;
+#[path = "agent/guest_package.rs"]
+mod guest_package;
 #[path = "agent/guest_users.rs"]
 mod guest_users;
 #[path = "agent/hooks.rs"]

@@ -39,8 +39,10 @@ pub enum ConditionType {
     ClassSynced,
     /// A running VM has the network interfaces its spec declares.
     InterfacesSynced,
-    /// The declared users of a running guest have the declared SSH keys. Present only while some are declared.
+    /// The declared users of a running guest have the declared SSH keys and passwords. Present only while some are declared.
     GuestUsersSynced,
+    /// The package of a running guest's agent is as its policy declares. Present only with a policy.
+    GuestAgentSynced,
     /// The SecurityGroups that a VM's interfaces name exist. Present only while they do not.
     SecurityGroupsSynced,
     /// The disks of a VM have the data that its `restore` declares. Present only while they have not.
@@ -65,6 +67,8 @@ pub enum ConditionType {
     PublicAddresses,
     /// The bridges and interfaces that Networks of VMs on a host need are there and connected. Present only while one is not.
     NetworksConnected,
+    /// The DHCP and DNS servers of the Networks of VMs on a host keep running. Present only while one ends again and again.
+    NetworksServed,
     /// A pool holds addresses of hosts. Present only while true.
     HostAddresses,
     /// The guests of a host go on when the service of its agent is stopped. Present only while some would end.
@@ -97,6 +101,7 @@ impl ConditionType {
             Self::ClassSynced => "ClassSynced",
             Self::InterfacesSynced => "InterfacesSynced",
             Self::GuestUsersSynced => "GuestUsersSynced",
+            Self::GuestAgentSynced => "GuestAgentSynced",
             Self::SecurityGroupsSynced => "SecurityGroupsSynced",
             Self::RestoreSynced => "RestoreSynced",
             Self::EncryptionSynced => "EncryptionSynced",
@@ -109,6 +114,7 @@ impl ConditionType {
             Self::TunnelsEncrypted => "TunnelsEncrypted",
             Self::PublicAddresses => "PublicAddresses",
             Self::NetworksConnected => "NetworksConnected",
+            Self::NetworksServed => "NetworksServed",
             Self::HostAddresses => "HostAddresses",
             Self::GuestsOutliveAgent => "GuestsOutliveAgent",
             Self::DefinitionsCurrent => "DefinitionsCurrent",

@@ -1,5 +1,6 @@
 //! Disk: a persistent disk that outlives any VM.
 
+mod filesystem;
 mod import;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use crate::{
     Binding, Conditions, DiskEncryption, EncryptionStatus, ObjectUse, Quantity, ResourceName,
     sharing::is_shared,
 };
+pub use filesystem::{CloneMode, DiskFilesystem, FilesystemType};
 pub use import::DiskImport;
 
 /// A persistent disk that outlives any VM: blank, made from an Image, copied from another Disk or a DiskSnapshot, restored from a
@@ -69,6 +71,14 @@ pub use import::DiskImport;
     validation = Rule::new("!has(self.access) || self.access != 'ReadWriteMany' || (has(self.pool) ? self.pool : 'default') == (has(oldSelf.pool) ? oldSelf.pool : 'default')").message("a ReadWriteMany disk is not moved to another pool: create another Disk").field_path(".pool"),
     validation = Rule::new("!has(self.access) || self.access != 'ReadWriteMany' || !has(self.sharedWith) || self.sharedWith.size() == 0").message("a ReadWriteMany disk is the source of no other Disk and no Image: take sharedWith out").field_path(".sharedWith"),
     validation = Rule::new("(has(self.provisioning) ? self.provisioning : 'Thin') == (has(oldSelf.provisioning) ? oldSelf.provisioning : 'Thin')").message("provisioning cannot change: create another Disk").field_path(".provisioning"),
+    validation = Rule::new("!has(self.filesystem) || (!has(self.image) && !has(self.source))").message("filesystem is that of a blank disk: an image and a source have file systems of their own").field_path(".filesystem"),
+    validation = Rule::new("has(self.filesystem) == has(oldSelf.filesystem) && (!has(self.filesystem) || !has(oldSelf.filesystem) || (self.filesystem.type == oldSelf.filesystem.type && (has(self.filesystem.label) ? self.filesystem.label : '') == (has(oldSelf.filesystem.label) ? oldSelf.filesystem.label : '')))").message("filesystem cannot change: a disk is formatted once. Create another Disk").field_path(".filesystem"),
+    validation = Rule::new("!has(self.filesystem) || !has(self.encryption)").message("an encrypted disk is formatted in its VM: take filesystem out").field_path(".filesystem"),
+    validation = Rule::new("!has(self.filesystem) || !has(self.access) || self.access != 'ReadWriteMany'").message("several VMs that mount ext4 or xfs destroy it: take filesystem out of a ReadWriteMany disk").field_path(".filesystem"),
+    validation = Rule::new("!has(self.filesystem) || !has(self.size) || !isQuantity(self.size) || quantity(self.size).compareTo(quantity(self.filesystem.type == 'xfs' ? '300Mi' : '16Mi')) >= 0").message("the size of a disk with a file system is at least 16Mi, for xfs 300Mi").field_path(".size"),
+    validation = Rule::new("!has(self.cloneMode) || self.cloneMode == 'Linked' || has(self.image)").message("cloneMode Full is for a disk that is made from an image").field_path(".cloneMode"),
+    validation = Rule::new("!has(self.cloneMode) || self.cloneMode == 'Linked' || !has(self.encryption)").message("an encrypted disk is a linked clone of its image: take cloneMode out").field_path(".cloneMode"),
+    validation = Rule::new("(has(self.cloneMode) ? self.cloneMode : 'Linked') == (has(oldSelf.cloneMode) ? oldSelf.cloneMode : 'Linked')").message("cloneMode cannot change: create another Disk").field_path(".cloneMode"),
     validation = Rule::new("!has(self.pools) || !has(self.poolSelector)").message("set either pools or poolSelector").field_path(".poolSelector"),
     validation = Rule::new("(!has(self.pools) && !has(self.poolSelector)) || !has(self.pool) || self.pool == 'default'").message("pools and poolSelector leave the choice of the pool to the scheduler: take pool out, or them").field_path(".pool"),
     validation = Rule::new("(!has(self.pools) && !has(self.poolSelector)) || !has(self.source) || !has(self.source.file)").message("a file that is taken over goes into a pool on its own file system: set pool, and take pools and poolSelector out").field_path(".source")
@@ -81,6 +91,14 @@ pub struct DiskSpec {
     /// Name of the Image it is made from, in the Disk's namespace or in `berth-shared`. Default: a blank disk. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ResourceName>,
+    /// How it has the data of its image: `Linked` (default), as an overlay on the image in the host's cache, which takes no space at first;
+    /// `Full`, as a copy of its own, which does not depend on the cache. Only with `image`. Cannot change.
+    #[serde(default, skip_serializing_if = "is_linked")]
+    pub clone_mode: CloneMode,
+    /// The file system of a blank disk. The host makes it once, before a VM sees the disk, and never again. Not with `image`, `source` or
+    /// `encryption`. Default: none, the disk is empty. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filesystem: Option<Box<DiskFilesystem>>,
     /// The source of its data: another Disk or a DiskSnapshot, of which a copy is made, a Backup, or a file of the host, which becomes
     /// the disk. Default: none. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -90,8 +108,9 @@ pub struct DiskSpec {
     /// nothing. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore: Option<DiskRestore>,
-    /// Name of the StoragePool. Default `default`. After a change, the file is moved on its host while no VM has the disk open: a running
-    /// VM keeps the former one until its next power cycle. Setting it back before then moves nothing.
+    /// Name of the StoragePool. Default `default`. After a change, the file is moved on its host, also while its guest runs. A disk that is
+    /// encrypted, has snapshots or is used by several VMs is moved while no VM has it open: a running VM keeps the former file until its
+    /// next power cycle. Setting it back before then moves nothing.
     #[serde(default = "default_pool")]
     pub pool: ResourceName,
     /// The names of up to 16 StoragePools. The scheduler chooses one of them together with the host of the first VM: the one with the most
@@ -152,6 +171,8 @@ impl Default for DiskSpec {
         Self {
             size: None,
             image: None,
+            clone_mode: CloneMode::Linked,
+            filesystem: None,
             source: None,
             restore: None,
             pool: default_pool(),
@@ -238,6 +259,11 @@ pub struct DiskRestore {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub token: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_linked(mode: &CloneMode) -> bool {
+    *mode == CloneMode::Linked
 }
 
 fn default_pool() -> ResourceName {
@@ -329,6 +355,11 @@ impl Disk {
             (source.file.is_some(), DataOrigin::File),
         ];
         named.into_iter().find(|(is_named, _)| *is_named).map_or(DataOrigin::Blank, |(_, origin)| origin)
+    }
+
+    /// Whether it has a copy of its image, and does not depend on the image once it is made.
+    pub fn is_full_clone(&self) -> bool {
+        self.spec.clone_mode == CloneMode::Full && self.spec.image.is_some()
     }
 
     /// Whether several VMs can use it at a time, all on its host.

@@ -153,7 +153,7 @@ pub struct HostStatus {
     /// The generation that these conditions describe; -1 before the first report.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
-    /// `Ready`, `Accelerated`, `Forwarding`; `PublicAddresses` and `NetworksConnected`, only while they
+    /// `Ready`, `Accelerated`, `Forwarding`; `PublicAddresses`, `NetworksConnected` and `NetworksServed`, only while they
     /// are `False`; `Orphans`, only while it is `True`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]

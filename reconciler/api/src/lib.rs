@@ -80,6 +80,7 @@ pub mod quota;
 pub mod reason;
 pub mod restart_token;
 pub mod restrictions;
+pub mod scratch_disk;
 pub mod security_group;
 pub mod shares;
 mod sharing;
@@ -112,8 +113,9 @@ pub use condition::{ConditionType, ConditionUpdate, Conditions, Readiness};
 pub use cpu_amount::{CpuAmount, ParseCpuAmountError};
 pub use cpu_controls::CpuControls;
 pub use disk::{
-    DataOrigin, DeletionPolicy, Disk, DiskAccess, DiskImport, DiskLimits, DiskPlacement, DiskRestore,
-    DiskRestored, DiskSource, DiskSpec, DiskState, DiskStatus, ExpandPolicy, MOST_DISK_READERS, Provisioning,
+    CloneMode, DataOrigin, DeletionPolicy, Disk, DiskAccess, DiskFilesystem, DiskImport, DiskLimits,
+    DiskPlacement, DiskRestore, DiskRestored, DiskSource, DiskSpec, DiskState, DiskStatus, ExpandPolicy,
+    FilesystemType, MOST_DISK_READERS, Provisioning,
 };
 pub use disk_snapshot::{Consistency, DiskSnapshot, DiskSnapshotSpec, DiskSnapshotStatus};
 pub use hardware::{BootSource, CpuTopology, Firmware, Graphics, GuestOS, HugePages, Watchdog};
@@ -147,6 +149,7 @@ pub use qemu_options::QemuOption;
 pub use quantity::{ParseQuantityError, Quantity};
 pub use quota::{Quota, QuotaAmounts, QuotaLimits, QuotaSpec, QuotaStatus, QuotaUsage};
 pub use reason::Reason;
+pub use scratch_disk::ScratchDisk;
 pub use security_group::{RuleProtocol, SecurityGroup, SecurityGroupSpec, SecurityGroupStatus, SecurityRule};
 pub use shares::{HostShare, Share};
 pub use size::{Size, SizeError};

@@ -62,8 +62,10 @@ pub use ipv6::{Ipv6Spec, ipv6_at, ipv6_of_mac, link_local_of_mac};
     validation = Rule::new("!has(self.egress) || !(has(self.type) && self.type == 'Bridge')").message("egress is for a Network of type Overlay: on a Bridge, guests are machines of its network").field_path(".egress"),
     validation = Rule::new("!has(self.egress) || has(self.cidr)").message("egress is that of IPv4, and needs cidr: the way out of IPv6 is ipv6Egress").field_path(".egress"),
     validation = Rule::new("(has(self.ipv6) && has(self.ipv6.allocation) ? self.ipv6.allocation : 'Static') == (has(oldSelf.ipv6) && has(oldSelf.ipv6.allocation) ? oldSelf.ipv6.allocation : 'Static')").message("ipv6.allocation cannot change: VMs have their addresses by it; create another Network").field_path(".ipv6"),
-    validation = Rule::new("!has(self.ipv6) || (has(self.type) && self.type == 'Bridge')").message("ipv6 is for a Network of type Bridge: in an Overlay, berth gives out the addresses of ipv6CIDR by DHCPv6").field_path(".ipv6"),
-    validation = Rule::new("!has(self.ipv6) || has(self.ipv6CIDR) || (has(self.ipv6.allocation) && self.ipv6.allocation == 'External')").message("ipv6 needs ipv6CIDR, unless ipv6.allocation is External").field_path(".ipv6"),
+    validation = Rule::new("!has(self.ipv6) || (has(self.type) && self.type == 'Bridge') || (has(self.ipv6.pool) && !has(self.ipv6.gateway) && !has(self.ipv6.range) && (!has(self.ipv6.allocation) || self.ipv6.allocation == 'Static'))").message("ipv6 is for a Network of type Bridge, except for ipv6.pool: in an Overlay, berth gives out the addresses of ipv6CIDR by DHCPv6").field_path(".ipv6"),
+    validation = Rule::new("!has(self.ipv6) || !has(self.ipv6.pool) || (!has(self.ipv6CIDR) && !(has(self.type) && self.type == 'Bridge'))").message("ipv6.pool gives an Overlay its prefix: leave ipv6CIDR out, and declare ipv6CIDR on a Bridge").field_path(".ipv6"),
+    validation = Rule::new("(has(self.ipv6) && has(self.ipv6.pool) ? self.ipv6.pool : '') == (has(oldSelf.ipv6) && has(oldSelf.ipv6.pool) ? oldSelf.ipv6.pool : '')").message("ipv6.pool cannot change: addresses are given out; create another Network").field_path(".ipv6"),
+    validation = Rule::new("!has(self.ipv6) || has(self.ipv6CIDR) || has(self.ipv6.pool) || (has(self.ipv6.allocation) && self.ipv6.allocation == 'External')").message("ipv6 needs ipv6CIDR, unless ipv6.allocation is External").field_path(".ipv6"),
     validation = Rule::new("!(has(self.ipv6) && has(self.ipv6.allocation) && self.ipv6.allocation == 'External') || !(has(self.ipv6CIDR) || has(self.ipv6.gateway) || has(self.ipv6.range))").message("with ipv6.allocation External, guests get everything of IPv6 from routers that are not berth's: leave ipv6CIDR, ipv6.gateway and ipv6.range out").field_path(".ipv6"),
     validation = Rule::new("!has(self.ipv6) || !has(self.ipv6.gateway) || !has(self.ipv6CIDR) || !isCIDR(self.ipv6CIDR) || self.ipv6.gateway.matches('^fe[89ab][0-9a-f]:') || (isIP(self.ipv6.gateway) && cidr(self.ipv6CIDR).containsIP(self.ipv6.gateway))").message("ipv6.gateway must be an address of ipv6CIDR, or a link-local one such as fe80::1").field_path(".ipv6"),
     validation = Rule::new("!has(self.ipv6) || !has(self.ipv6.range) || !has(self.ipv6CIDR) || !isCIDR(self.ipv6CIDR) || self.ipv6.range.split('-').all(a, isIP(a) && cidr(self.ipv6CIDR).containsIP(a))").message("ipv6.range must be two addresses of ipv6CIDR, such as 2001:db8:7::1000-2001:db8:7::1fff").field_path(".ipv6"),
@@ -73,8 +75,8 @@ pub use ipv6::{Ipv6Spec, ipv6_at, ipv6_of_mac, link_local_of_mac};
     validation = Rule::new("!has(self.encryption) || self.encryption == 'None' || !(has(self.type) && self.type == 'Bridge')").message("encryption is for a Network of type Overlay: on a Bridge, packets between hosts are those of the network of the hosts").field_path(".encryption"),
     validation = Rule::new("!has(self.dnsDomain) || !(has(self.type) && self.type == 'Bridge')").message("dnsDomain is for a Network of type Overlay: on a Bridge, berth has no name server").field_path(".dnsDomain"),
     validation = Rule::new("!has(self.dnsDomain) || !has(self.searchDomains) || self.dnsDomain.size() + self.searchDomains.join('').size() <= 100").message("dnsDomain is the first of the search domains, and they must have at most 100 characters in total: more does not fit into a packet of DHCP").field_path(".dnsDomain"),
-    validation = Rule::new("!has(self.ipv6Egress) || self.ipv6Egress == 'None' || has(self.ipv6CIDR)").message("ipv6Egress needs ipv6CIDR").field_path(".ipv6Egress"),
-    validation = Rule::new("has(self.cidr) || has(self.ipv6CIDR) || (has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || (has(self.ipv6) && has(self.ipv6.allocation) && self.ipv6.allocation == 'External')").message("cidr is missing: a Network has cidr, ipv6CIDR or both, unless ipv4.allocation or ipv6.allocation is External").field_path(".cidr"),
+    validation = Rule::new("!has(self.ipv6Egress) || self.ipv6Egress == 'None' || has(self.ipv6CIDR) || (has(self.ipv6) && has(self.ipv6.pool))").message("ipv6Egress needs ipv6CIDR or ipv6.pool").field_path(".ipv6Egress"),
+    validation = Rule::new("has(self.cidr) || has(self.ipv6CIDR) || (has(self.ipv6) && has(self.ipv6.pool)) || (has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || (has(self.ipv6) && has(self.ipv6.allocation) && self.ipv6.allocation == 'External')").message("cidr is missing: a Network has cidr, ipv6CIDR or both, unless ipv4.allocation or ipv6.allocation is External").field_path(".cidr"),
     validation = Rule::new("has(self.cidr) || !has(self.ipv4) || !(has(self.ipv4.gateway) || has(self.ipv4.range))").message("ipv4.gateway and ipv4.range need cidr").field_path(".ipv4"),
     validation = Rule::new("has(self.cidr) || !has(self.routes) || self.routes.all(r, r.to.contains(':'))").message("these routes are those of IPv4, and need cidr").field_path(".routes"),
     validation = Rule::new("has(self.ipv6CIDR) || !has(self.routes) || !self.routes.exists(r, r.to.contains(':'))").message("routes of IPv6 need ipv6CIDR").field_path(".routes"),
@@ -82,6 +84,7 @@ pub use ipv6::{Ipv6Spec, ipv6_at, ipv6_of_mac, link_local_of_mac};
     validation = Rule::new("!(has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || !(has(self.cidr) || has(self.ipv4.gateway) || has(self.ipv4.range) || (has(self.dns) && self.dns.size() > 0) || (has(self.searchDomains) && self.searchDomains.size() > 0) || (has(self.routes) && self.routes.exists(r, !r.to.contains(':'))))").message("with ipv4.allocation External, guests get everything of IPv4 from a DHCP server that is not berth's: leave cidr, dns, searchDomains, IPv4 routes, ipv4.gateway and ipv4.range out").field_path(".ipv4"),
     validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.sourceCheck) || self.ipv4.sourceCheck == 'None' || (has(self.ipv4.allocation) && self.ipv4.allocation == 'External')").message("ipv4.sourceCheck Lease needs ipv4.allocation External: an address that berth gives out is always checked").field_path(".ipv4"),
     validation = Rule::new("!has(self.routes) || !has(self.cidr) || !isCIDR(self.cidr) || self.routes.all(r, r.via.contains(':') || (isIP(r.via) && cidr(self.cidr).containsIP(r.via)))").message("via of each route of IPv4 must be an address of cidr").field_path(".routes"),
+    validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.dhcp) || !self.ipv4.dhcp || (has(self.cidr) && !(has(self.ipv4.allocation) && self.ipv4.allocation == 'External'))").message("ipv4.dhcp gives out the addresses that berth allocates: it needs cidr and ipv4.allocation Static; with External, the network has a DHCP server of its own").field_path(".ipv4"),
     validation = Rule::new("!has(self.routes) || !has(self.ipv4) || !has(self.ipv4.gateway) || self.routes.all(r, r.to != '0.0.0.0/0')").message("ipv4.gateway is the default route: leave the route to 0.0.0.0/0 out").field_path(".routes"),
     validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.gateway) || !has(self.cidr) || !isCIDR(self.cidr) || (isIP(self.ipv4.gateway) && cidr(self.cidr).containsIP(self.ipv4.gateway))").message("ipv4.gateway must be an address of cidr").field_path(".ipv4"),
     validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.range) || !has(self.cidr) || !isCIDR(self.cidr) || self.ipv4.range.split('-').all(a, isIP(a) && cidr(self.cidr).containsIP(a))").message("ipv4.range must be two addresses of cidr, such as 192.0.2.50-192.0.2.99").field_path(".ipv4")
@@ -99,7 +102,8 @@ pub struct NetworkSpec {
     /// How VMs on a Network of type `Bridge` get their IPv4 addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv4: Option<Ipv4Spec>,
-    /// How VMs on a Network of type `Bridge` get their IPv6 addresses. Left out together with `ipv6CIDR`: they have link-local ones only.
+    /// How VMs on a Network of type `Bridge` get their IPv6 addresses, or with `pool` the IPPool that an `Overlay` takes its prefix from.
+    /// Left out together with `ipv6CIDR`: they have link-local ones only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<Ipv6Spec>,
     /// The IPv4 range, for example `10.77.0.0/16`. In an `Overlay`, the first address is the gateway. Loopback, link-local, multicast and
@@ -280,6 +284,11 @@ pub struct Ipv4Spec {
     /// lease its host has not seen is cut off until it asks for a new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_check: Option<SourceCheck>,
+    /// With `allocation` `Static`: whether each host also gives its own VMs their addresses by DHCP, for guests without cloud-init.
+    /// Machines that are not VMs of the host get no answer, and requests of its VMs reach no other DHCP server. Default: false. A change
+    /// reaches running guests when they ask next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhcp: Option<bool>,
 }
 
 /// The IPv4 addresses that guests may send from where others give them out.
@@ -308,6 +317,12 @@ impl Network {
     pub fn is_external(&self) -> bool {
         let external = self.spec.ipv4.as_ref().is_some_and(|ipv4| ipv4.allocation == Allocation::External);
         external && self.host_bridge().is_some()
+    }
+
+    /// Whether its hosts give their guests' IPv4 addresses out by DHCP, on a bridge.
+    pub fn serves_dhcp(&self) -> bool {
+        let declared = self.spec.ipv4.as_ref().is_some_and(|ipv4| ipv4.dhcp == Some(true));
+        declared && self.host_bridge().is_some() && !self.is_external()
     }
 
     /// Whether its guests may send only from the IPv4 addresses that its DHCP server, which is not berth's, has leased to them.
@@ -402,6 +417,10 @@ pub struct NetworkStatus {
     /// The largest packet, in bytes, that guests are given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<i64>,
+    /// With `ipv6.pool`: the prefix that it has from that pool.
+    #[serde(default, rename = "ipv6CIDR", skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 43))]
+    pub ipv6_cidr: String,
     /// The hosts it is on, by name: those with a VM of it that have reported their address, and with `encryption` their key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4096))]

@@ -2,7 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Architecture, DeviceCounts, GuestOS, VMClassSpec, VMSpec, qemu_options::by_name};
+use crate::{
+    Architecture, DeviceCounts, GuestOS, Quantity, ScratchDisk, VM, VMClassSpec, VMSpec,
+    qemu_options::by_name,
+};
+
+/// The greatest size of a scratch disk, in bytes.
+const MOST_SCRATCH: u64 = 15 << 40;
 
 /// The profile with which a VM is started next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +23,8 @@ pub struct Profile {
     pub qemu_options: BTreeMap<String, String>,
     /// The devices of the host that it has, by name.
     pub devices: DeviceCounts,
+    /// Its temporary disk.
+    pub scratch_disk: Option<ScratchDisk>,
 }
 
 impl VMSpec {
@@ -41,7 +49,28 @@ impl VMSpec {
             guest_os: guest_os.unwrap_or_default(),
             qemu_options,
             devices: self.devices(class),
+            scratch_disk: self.scratch_disk(class).cloned(),
         }
+    }
+}
+
+impl VMSpec {
+    /// Returns the scratch disk that a VM is to have: its own, or that of its class, if that exists.
+    pub fn scratch_disk<'a>(&'a self, class: Option<&'a VMClassSpec>) -> Option<&'a ScratchDisk> {
+        let of_class = class.filter(|_| self.class.is_some()).and_then(|class| class.scratch_disk.as_deref());
+        self.scratch_disk.as_deref().or(of_class)
+    }
+}
+
+impl VM {
+    /// Returns the bytes of the scratch disk of a VM: the larger one of those that it is to have and that it has. The latter is reported by
+    /// its host, and limited.
+    pub fn scratch_bytes(&self, class: Option<&VMClassSpec>) -> u64 {
+        let declared = self.spec.scratch_disk(class).map_or(0, ScratchDisk::bytes);
+        let bound = self.status.as_ref().filter(|status| status.binding.is_some());
+        let has = bound.and_then(|status| status.hardware.as_ref()?.scratch_disk.clone());
+        let has = has.and_then(|size| Quantity(size).bytes().ok()).unwrap_or_default();
+        declared.max(has).min(MOST_SCRATCH)
     }
 }
 
@@ -82,5 +111,18 @@ mod tests {
         let linux: VMClassSpec =
             serde_json::from_value(json!({"cpus": 1, "guestOS": "Linux"})).expect("a class");
         assert_eq!(with_image(json!({}), Some(&linux)), GuestOS::Linux);
+    }
+
+    #[test]
+    fn the_scratch_disk_of_a_vm_comes_before_that_of_its_class() {
+        let class: VMClassSpec =
+            serde_json::from_value(json!({"cpus": 1, "scratchDisk": {"size": "10Gi"}})).expect("a class");
+        let size = |spec: serde_json::Value| {
+            let spec: VMSpec = serde_json::from_value(spec).expect("a spec");
+            spec.scratch_disk(Some(&class)).map(ScratchDisk::bytes)
+        };
+        assert_eq!(size(json!({"disks": [], "class": "gpu"})), Some(10 << 30));
+        assert_eq!(size(json!({"disks": [], "class": "gpu", "scratchDisk": {"size": "1Gi"}})), Some(1 << 30));
+        assert_eq!(size(json!({"disks": []})), None, "it names no class");
     }
 }

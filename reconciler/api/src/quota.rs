@@ -56,8 +56,8 @@ pub struct QuotaLimits {
     /// with the full size of its Disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_size: Option<Quantity>,
-    /// The space that files may take, as it is measured and reported: those of Disks, of the snapshots of VMs' disks, of deleted disks in the
-    /// trash or retained, and the other files of VMs, such as the memory of suspended guests and logs; for example `200Gi`. Once they take as
+    /// The space that files may take, as it is measured and reported: those of Disks, of the snapshots of VMs' disks with the memory that
+    /// they keep, of deleted disks in the trash or retained, and the other files of VMs, such as the memory of suspended guests and logs; for example `200Gi`. Once they take as
     /// much, no Disk and no DiskSnapshot is created. What exists may go on to grow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_storage: Option<Quantity>,

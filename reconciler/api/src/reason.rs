@@ -125,6 +125,9 @@ reasons! {
     Attaching,
     /// Being detached.
     Detaching,
+    /// Another program has removed the tap of a network interface of a running VM from its host: the guest has no connection by it. The message
+    /// names the interface.
+    TapMissing => "A card that can be plugged is exchanged by itself. Otherwise restart the VM (`restartToken`).",
     /// Being grown.
     Growing,
     /// Being deleted.
@@ -158,8 +161,12 @@ reasons! {
     GuestNotSeen => "Look at the guest with `berth logs` and `berth console`. Without DHCP and without qemu-guest-agent it is never seen.",
     /// No guest agent has answered, so the keys of the guest's users are not known.
     NoGuestAgent => "Install and start qemu-guest-agent in the guest.",
-    /// The guest agent did not read or set the keys of a user; the message has the cause.
-    GuestAgentRefused => "Use qemu-guest-agent 5.2 or later, and allow `guest-ssh-…` in its configuration.",
+    /// The guest agent did not do what the VM declares, such as setting the keys of a user; the message has the cause.
+    GuestAgentRefused => "Use qemu-guest-agent 5.2 or later, and allow the command in its configuration: `guest-ssh-…`, `guest-set-user-password` or `guest-exec`.",
+    /// The package of the guest agent is about to be upgraded or removed.
+    GuestPackagePending,
+    /// The package manager in the guest did not upgrade or remove the guest agent; the message has the cause.
+    GuestPackageFailed => "Correct the cause in the guest. It is tried again every ten minutes.",
     /// The guest has no user with this name.
     NoSuchGuestUser => "Create the user in the guest, or correct `guestUsers`.",
     /// The host's Lease is stale: the state of its objects is unknown.
@@ -342,10 +349,12 @@ reasons! {
     ReservedTooLarge => "Lower `reserved` of the Host.",
     /// A bridge or an interface of the host that a Network of VMs here needs is missing, has no carrier, is used by the host itself, or has VLAN filtering beside a trunk.
     BridgeUnavailable => "Correct that on the host: guests that run there are connected again within minutes.",
+    /// The DHCP and DNS server of a Network on the host (dnsmasq) ended several times within minutes, or cannot be started again. Guests keep their addresses, but get none anew.
+    NetworkServerEnds => "Read the message and the host's logs: another program may end it, have its port, or take its memory.",
     /// Guests run in the systemd unit of the host's agent: when it is stopped or restarted, systemd can end them. The message names them.
     SharedUnit => "Run `berth service install` on the host, and restart its agent: guests leave the unit at their next power cycle.",
-    /// A firewall that is not berth's drops forwarded packets.
-    ForeignFirewall => "Allow forwarding in that firewall: `berth doctor` on the host tells how.",
+    /// A firewall that is not berth's drops packets of guests: forwarded ones, or those by which they ask the host for addresses and names.
+    ForeignFirewall => "Accept them in that firewall: the message has the chain and the commands, as has `berth doctor` on the host.",
     /// The host takes no new VMs.
     Cordoned => "When it may take VMs again: `berth host uncordon HOST`.",
     /// The control plane's definitions are older than the host's agent.

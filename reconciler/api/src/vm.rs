@@ -7,6 +7,7 @@ mod devices;
 mod disk_use;
 mod disks;
 mod dscp;
+mod guest_agent;
 mod guest_user;
 mod interface;
 mod moves;
@@ -33,6 +34,7 @@ pub use devices::{declared_shares, taken_devices};
 pub use disk_use::disk_obstacle;
 pub use disks::{Cdrom, DiskBus, VMDisk};
 pub use dscp::DscpClass;
+pub use guest_agent::{GuestAgent, GuestAgentStatus, PackagePolicy};
 pub use guest_user::{GuestUser, GuestUserStatus};
 pub use interface::{Acceleration, InterfaceLimits, LinkState, NetworkInterface, NicModel};
 pub use moves::{MOVE_ANNOTATION, MovePolicy, RequestedMove};
@@ -52,7 +54,7 @@ pub use templates::{is_disk_of, template_obstacle};
 
 use crate::{
     Architecture, BootSource, CpuAmount, CpuTopology, Firmware, Graphics, GuestOS, Hooks, HugePages,
-    PciDevices, Power, Probe, Quantity, ResourceName, Share, UsbDevices, Vgpus, Watchdog,
+    PciDevices, Power, Probe, Quantity, ResourceName, ScratchDisk, Share, UsbDevices, Vgpus, Watchdog,
     hardware::{KeyboardLayout, Resolution},
 };
 
@@ -118,6 +120,7 @@ use crate::{
     validation = Rule::new("!has(self.readinessProbe) || has(self.readinessProbe.exec) || self.networkInterfaces.size() > 0").message("a probe with tcpSocket or httpGet needs a network interface").field_path(".readinessProbe"),
     validation = Rule::new("!has(self.livenessProbe) || has(self.livenessProbe.exec) || self.networkInterfaces.size() > 0").message("a probe with tcpSocket or httpGet needs a network interface").field_path(".livenessProbe"),
     validation = Rule::new("!has(self.hooks) || self.networkInterfaces.size() > 0 || !(has(self.hooks.preStop) && has(self.hooks.preStop.httpGet) || has(self.hooks.postStart) && has(self.hooks.postStart.httpGet))").message("a hook with httpGet needs a network interface").field_path(".hooks"),
+    validation = Rule::new("!has(self.guestAgent) || self.guestAgent.policy != 'Remove' || !has(self.guestUsers) || self.guestUsers.size() == 0").message("policy Remove of guestAgent excludes guestUsers, which the agent sets").field_path(".guestAgent"),
     validation = Rule::new("!has(self.startDelaySeconds) || self.startDelaySeconds == 0 || has(self.startOrder)").message("startDelaySeconds needs startOrder: VMs without an order are the last to start").field_path(".startDelaySeconds"),
     validation = Rule::new("!has(self.classPolicy) || self.classPolicy != 'Pin' || has(self.class)").message("classPolicy Pin needs a class").field_path(".classPolicy"),
     validation = Rule::new("self.disks.filter(d, d.boot).size() == 1").message("exactly one disk must have boot: true").field_path(".disks"),
@@ -315,6 +318,11 @@ pub struct VMSpec {
     /// the VM as after a crash, and `restartPolicy` decides. Default: none. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watchdog: Option<Watchdog>,
+    /// A temporary disk on the host of the VM, with the serial number `scratch`: it is empty at each start of the machine, and its data is gone when
+    /// the machine ends. A reboot of the guest and `power: Suspended` keep it. It is in no snapshot and no backup, and goes to no other host.
+    /// Default: that of the class. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scratch_disk: Option<Box<ScratchDisk>>,
     /// PCI devices of the host that the guest has for itself, such as GPUs (VFIO passthrough), keyed by `name`, at most 8 in total. The VM
     /// is placed on a host that offers enough of each (`status.pciDevices` of the Host) and that no other VM has. A VM with a display
     /// controller has no `graphics`; a VM with devices is not suspended. Default: those of the class. A change takes effect at the next
@@ -376,13 +384,17 @@ pub struct VMSpec {
     /// Data for the guest's first boot (cloud-init, NoCloud).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Box<Bootstrap>>,
-    /// Users of the guest whose SSH keys are set in the running guest by its guest agent (qemu-guest-agent 5.2 or later), keyed by
-    /// `name`, at most 8. The condition `GuestUsersSynced` says whether they have the declared keys. Other keys of a user stay as they
+    /// Users of the guest whose SSH keys and passwords are set in the running guest by its guest agent (qemu-guest-agent 5.2 or later),
+    /// keyed by `name`, at most 8. The condition `GuestUsersSynced` says whether they have the declared ones. Other keys of a user stay as they
     /// are, and the keys of a user that is taken off the list are removed. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 8))]
     pub guest_users: Vec<GuestUser>,
+    /// The guest agent after the first boot. The condition `GuestAgentSynced` says whether it is as declared. Default: it is left as it is.
+    /// Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_agent: Option<Box<GuestAgent>>,
     /// `Running`, `Stopped`, `Paused`: a running guest's CPUs are stopped and its memory is kept; a VM that starts as `Paused`
     /// is created with its CPUs stopped, or `Suspended`: the guest's memory is saved to a file of its host, and the guest goes on
     /// where it was once `power` is `Running` again. Default `Running`. Applied live.
@@ -443,7 +455,7 @@ pub struct VMSpec {
 impl VMSpec {
     /// Returns the names of the Secrets that the VM's host has to read.
     pub fn secrets(&self) -> impl Iterator<Item = &str> {
-        let of_users = self.guest_users.iter().filter_map(|user| user.ssh_authorized_keys_secret.as_deref());
+        let of_users = self.guest_users.iter().flat_map(GuestUser::secrets);
         let of_keys = self.secure_boot_keys.iter().map(|keys| keys.secret_name.as_str());
         self.bootstrap.iter().flat_map(|bootstrap| bootstrap.secrets()).chain(of_users).chain(of_keys)
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Architecture, Conditions, CpuAmount, CpuTopology, Firmware, GuestOS, HugePages, ObjectUser, PciDevices,
-    QemuOption, Quantity, UsbDevices, Vgpus,
+    QemuOption, Quantity, ScratchDisk, UsbDevices, Vgpus,
 };
 
 /// A size and hardware profile that many VMs share.
@@ -157,6 +157,11 @@ pub struct VMClassSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 32))]
     pub qemu_options: Vec<QemuOption>,
+    /// A temporary disk on the host of each VM, with the serial number `scratch`: it is empty at each start of the machine, and its data is gone when
+    /// the machine ends. A reboot of the guest and `power: Suspended` keep it. It is in no snapshot and no backup, and goes to no other host.
+    /// A VM that declares `scratchDisk` has its own instead. Default: none. A change reaches a VM at its next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scratch_disk: Option<Box<ScratchDisk>>,
     /// PCI devices of the host for each VM that declares no `pciDevices` itself, keyed by `name`, at most 8 in total. Default: none. A
     /// change reaches a VM at its next power cycle.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -386,7 +386,7 @@ impl Cache {
             ObjectKind::VMGroup => self.tables.vm_groups.get(key).map(|group| users::of_vm_group(group)),
             ObjectKind::VMClass => self.tables.vm_classes.get(key).map(|_| BTreeSet::new()),
             ObjectKind::KeyClass => self.tables.key_classes.get(key).map(|_| BTreeSet::new()),
-            ObjectKind::Network => self.tables.networks.get(key).map(|_| BTreeSet::new()),
+            ObjectKind::Network => self.tables.networks.get(key).map(|network| users::of_network(network)),
             ObjectKind::Image => self.tables.images.get(key).map(|_| BTreeSet::new()),
             _ => None,
         }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use berth_engine::{Clock, Identities, SystemClock};
 
-use crate::scheduler::PlacementPolicy;
+use crate::{metrics::Metrics, scheduler::PlacementPolicy};
 
 /// The configuration of the controllers.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub struct Config {
     pub placement: PlacementPolicy,
     /// The limits on tenants' Networks.
     pub tenants: TenantNetworks,
+    /// Counts what they do.
+    pub metrics: Metrics,
 }
 
 /// The limits on Networks outside of `berth-shared`, which is the administrator's namespace.
@@ -70,6 +72,7 @@ impl Config {
             host_silence: Duration::from_secs(40),
             placement: PlacementPolicy::Balance,
             tenants: TenantNetworks::default(),
+            metrics: Metrics::default(),
         }
     }
 }

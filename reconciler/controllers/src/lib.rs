@@ -10,7 +10,7 @@
 //!             ▼           ▼                                      ▼
 //!           cache: every object, with indices  ◀──── decisions, then responses
 //!             ▼
-//!           object, key                    events ◀─ transitions that a person may have to act on
+//!           object, key, metrics           events ◀─ transitions that a person may have to act on
 //! ```
 //!
 //! One task holds the [`cache`] of all objects and processes a queue of keys one at a time, so that no two decisions can
@@ -26,6 +26,7 @@ mod events;
 mod inherited;
 mod key;
 mod kinds;
+mod metrics;
 mod object;
 mod pipeline;
 mod placement_hold;
@@ -46,6 +47,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 pub use config::{Config, DEFAULT_PREFIX, DEFAULT_RANGE, TenantNetworks};
+pub use metrics::{Leading, Metrics};
 pub use scheduler::PlacementPolicy;
 
 use events::Events;
@@ -71,6 +73,7 @@ pub async fn run(client: Client, config: Config, cancel: CancellationToken) {
 }
 
 async fn decide(client: Client, config: Config, to_publish: Events, cancel: CancellationToken) {
+    let metrics = config.metrics.clone();
     let mut pipeline = Pipeline::new(config);
     let mut events = kinds::watch_all(&client);
     let writer = Writer::new(client);
@@ -104,6 +107,7 @@ async fn decide(client: Client, config: Config, to_publish: Events, cancel: Canc
                 }
             }
         }
+        metrics.set_lengths(pipeline.queue.len(), in_flight.len());
         let wake = pipeline.queue.next_deadline().filter(|_| may_decide);
         tokio::select! {
             () = cancel.cancelled() => return,

@@ -30,6 +30,7 @@ use crate::{
     events::Transition,
     key::{Key, ObjectKind},
     kinds::reconcile,
+    metrics::Reconciled,
     object::Object,
     watch::Change,
     writer::{Response, WriteResult},
@@ -59,6 +60,8 @@ pub(crate) struct Job {
     before: Vec<Object>,
     /// The keys to enqueue once it is written.
     enqueued: Vec<Key>,
+    /// When the decision began.
+    began: Instant,
 }
 
 impl Job {
@@ -214,6 +217,7 @@ impl Pipeline {
         let (writes, enqueued) = batch.into_parts();
         if writes.is_empty() {
             self.queue.succeeded(&key);
+            self.config.metrics.reconciled(key.kind.as_str(), Reconciled::Success, now.elapsed());
             self.enqueue(enqueued, Some(&key));
             return Progress::Settled;
         }
@@ -240,7 +244,7 @@ impl Pipeline {
 
     /// Enters a decision into the cache.
     fn begin(&mut self, key: Key, writes: Vec<Write>, enqueued: Vec<Key>, now: Instant) -> Job {
-        let mut job = Job { key, writes, before: Vec::new(), enqueued };
+        let mut job = Job { key, writes, before: Vec::new(), enqueued, began: now };
         for write in &job.writes {
             if let Write::Status(object) = write
                 && !self.cache.releases(object)
@@ -301,6 +305,12 @@ impl Pipeline {
         let span =
             info_span!("reconcile", kind = key.kind.as_str(), namespace = key.namespace(), name = &*key.name);
         let _entered = span.enter();
+        let result = match &error {
+            None => Reconciled::Success,
+            Some(error) if error.is_conflict() => Reconciled::Conflict,
+            Some(_) => Reconciled::Error,
+        };
+        self.config.metrics.reconciled(key.kind.as_str(), result, job.began.elapsed());
         match error {
             None => {
                 self.queue.succeeded(key);

@@ -15,6 +15,7 @@ mod info;
 mod kept_states;
 mod machines;
 mod made_volumes;
+mod mirrors;
 mod moves;
 mod networks;
 mod state;
@@ -82,6 +83,7 @@ pub struct FakeSystem {
     state: Mutex<State>,
     faults: Mutex<Arc<dyn Faults>>,
     firewall_removed: Notify,
+    server_ended: Notify,
     leases_changed: Notify,
     clock: Arc<dyn Clock>,
 }
@@ -96,6 +98,7 @@ impl FakeSystem {
             state: Mutex::default(),
             faults: Mutex::new(Arc::new(NoFaults)),
             firewall_removed: Notify::new(),
+            server_ended: Notify::new(),
             leases_changed: Notify::new(),
             clock,
         }
@@ -330,6 +333,11 @@ impl FakeSystem {
         self.files.saved_states()
     }
 
+    /// Returns the number of temporary disks of machines.
+    pub fn scratch_disks_now(&self) -> usize {
+        self.files.count(machines::SCRATCH)
+    }
+
     /// Returns everything berth created here that still exists.
     pub fn leftovers(&self) -> Leftovers {
         let processes = self.hypervisor.instances();
@@ -355,6 +363,26 @@ impl FakeSystem {
         state.firewall_lost = true;
         drop(state);
         self.firewall_removed.notify_one();
+    }
+
+    /// Another program removes a tap, also from below a machine.
+    pub fn lose_tap(&self, name: &str) {
+        self.state().taps.remove(name);
+    }
+
+    /// Ends the DHCP server of a network, as a crash does. It runs again once the network is ensured.
+    pub fn end_network_server(&self, bridge: &str) {
+        let mut state = self.state();
+        state.without_server.insert(bridge.to_owned());
+        state.ended_servers.push_back(bridge.to_owned());
+        drop(state);
+        self.server_ended.notify_one();
+    }
+
+    /// Whether the DHCP server of a network runs.
+    pub fn has_network_server(&self, bridge: &str) -> bool {
+        let state = self.state();
+        state.networks.contains_key(bridge) && !state.without_server.contains(bridge)
     }
 
     /// From now on a machine with an interface that nothing filters is a violation.

@@ -43,6 +43,7 @@ mod usage;
 mod vaults;
 mod vgpus;
 mod volume_copies;
+mod volume_fill;
 mod volume_owner;
 mod volumes;
 mod wireguard;
@@ -72,7 +73,7 @@ pub use networks::{
     BridgeChoice, BridgedNetwork, Egress, ExternalLease, Firewall, Forward, Forwarding, HostBridge,
     HostInterface, HostLinks, HostRange, Ipv4Network, Ipv6Network, Isolation, Lease, LeaseTaken, Nat,
     NetworkConfig, Networks, ObservedPort, PortException, PortLimits, PortMark, PortTrunk, RoutedPrefix,
-    TapConfig, TapFacts, TraceRequest, TrafficLimit, Tunnel, Uplink,
+    ServedGuest, TapConfig, TapFacts, TraceRequest, TrafficLimit, Tunnel, Uplink,
 };
 pub use packet_filter::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Port};
 pub use passthrough::{
@@ -95,6 +96,7 @@ pub use volume_copies::{
     Arrival, COPY_BLOCK, CopiedFile, CopiedPart, NewFetch, RemoteParts, RemoteVolume, RemoteVolumeFile,
     VolumeReader,
 };
+pub use volume_fill::{FilesystemKind, Fill, NewFilesystem, NewScratch};
 pub use volume_owner::{DeclaredSource, VolumeOwner};
 pub use volumes::{
     DeclaredRestore, MOST_RESTORES, MOST_SNAPSHOTS, Merged, NewMove, NewRestore, NewSnapshot, NewTake,

@@ -10,6 +10,7 @@
 //!          rbd/<pool>/…                          the notes of disks in Ceph
 //!          instances/<id>/…                      machines
 //!          network/<bridge>/…                    DHCP
+//!          place.json                            where this directory is
 //!          pci/<address>.json                    PCI devices of machines, and the drivers that they had
 //! ```
 //!
@@ -23,6 +24,8 @@ mod direct_io;
 mod doctor;
 mod fetching;
 mod files;
+mod filesystems;
+mod filling;
 mod guests;
 mod host;
 mod huge_pages;
@@ -32,6 +35,7 @@ pub mod libvirt;
 mod machines;
 mod network;
 mod passthrough;
+pub mod place;
 mod pool_folders;
 mod process_details;
 mod program;

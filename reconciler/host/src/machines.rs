@@ -16,7 +16,7 @@ use berth_qemu::qmp::{Events, Qmp};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::{DedicatedCpus, DedicatedRequest, MachineUse, Result};
+use crate::{DedicatedCpus, DedicatedRequest, MachineUse, NewScratch, Result};
 
 /// Devices of a host for a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,6 +94,9 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
 
     /// Terminates the instance's QEMU: SIGTERM, then SIGKILL after `grace`. Returns when it has ended.
     async fn kill(&self, instance: &str, grace: Duration) -> Result<()>;
+
+    /// Removes the temporary disk of an instance, unless its QEMU is alive or it has a saved state. [`Machines::kill`] does it too.
+    async fn remove_scratch(&self, instance: &str) -> Result<()>;
 
     /// Removes all files of the instance, including its firmware variables and logs.
     ///
@@ -230,6 +233,8 @@ pub struct LaunchRequest {
     pub seed: Option<Seed>,
     /// The keys of Secure Boot to enroll, for a machine with firmware of own keys. None: those that were enrolled last stay.
     pub keys: Option<SecureBootKeys>,
+    /// Its temporary disk, which is made anew, except for a machine with a saved state: that keeps the one that it was saved with.
+    pub scratch: Option<NewScratch>,
     pub limits: Limits,
     /// Whether each virtual CPU has a CPU of the host for itself. None: machines share those that are not given away.
     pub dedicated: Option<DedicatedRequest>,

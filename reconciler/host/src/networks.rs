@@ -15,7 +15,7 @@ use crate::Result;
 use crate::balancing::{Balanced, Relay};
 use crate::names::Names;
 use crate::packet_filter::{Filters, Port};
-use crate::routes::{Ipv6Route, Route};
+use crate::routes::{GuestRoutes, Ipv6Route, Route};
 use crate::trace::{Trace, TracedPacket};
 use crate::wireguard::WireguardConfig;
 
@@ -77,6 +77,10 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
     /// WireGuard, or until the host no longer answers for an announced IPv6 address, as after its interface was down. One caller at a time, which hears of each
     /// removal since its first call.
     async fn firewall_removed(&self) -> Result<()>;
+
+    /// Waits until the DHCP or DNS server of a private network has ended by itself, and returns its bridge. The network is watched again
+    /// once it is ensured. One caller at a time; a dropped call misses no end.
+    async fn network_server_ended(&self) -> Result<String>;
 
     /// Lists the DHCP leases that guests of this network have taken.
     async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>>;
@@ -195,6 +199,24 @@ pub struct BridgedNetwork {
     /// The MAC addresses, lower case and in order, of guests whose IPv4 addresses the network's DHCP server gives out: its answers to
     /// them are read.
     pub leased: Vec<String>,
+    /// The guests whose requests of DHCP the host answers.
+    pub served: Vec<ServedGuest>,
+}
+
+/// A guest of a bridged network that gets its IPv4 address from its host by DHCP, if it asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServedGuest {
+    pub tap: String,
+    /// Lower case.
+    pub mac: String,
+    pub address: Ipv4Addr,
+    /// Of the network.
+    pub prefix_len: u8,
+    pub hostname: String,
+    pub mtu: Option<u16>,
+    pub dns: Vec<Ipv4Addr>,
+    pub search_domains: Vec<String>,
+    pub routes: GuestRoutes,
 }
 
 /// The bridge that the part of a bridged network is connected to.
@@ -388,6 +410,8 @@ pub struct Firewall {
     pub isolated: Vec<Isolation>,
     /// The taps whose guests' addresses are read from what they send.
     pub observed: Vec<ObservedPort>,
+    /// The taps whose guests' requests of DHCP reach no other machine: their host answers them.
+    pub answered: Vec<String>,
     /// The filters of taps.
     pub filters: Filters,
     /// Whether any guest, known or not, has a tap here or is about to get one: the rules then stay in place.

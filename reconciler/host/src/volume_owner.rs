@@ -12,7 +12,7 @@ pub struct VolumeOwner {
     pub uid: Option<String>,
     /// The name of the Image it was created from.
     pub image: Option<String>,
-    /// The declared source of its data, if that is not an Image.
+    /// The declared source of its data, if that is not an Image alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<DeclaredSource>,
 }
@@ -33,4 +33,12 @@ pub struct DeclaredSource {
     pub file: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup: Option<String>,
+    /// Whether it is a full copy of its image.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub full_clone: bool,
+    /// The file system that was made on it, as it is declared: `ext4` or `xfs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filesystem: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filesystem_label: Option<String>,
 }

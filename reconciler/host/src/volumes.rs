@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Arrival, NewFetch, Progress, RemoteVolume, Result, SealedKey, SharedPool, SystemError, VolumeOwner,
+    Arrival, Fill, NewFetch, Progress, RemoteVolume, Result, SealedKey, SharedPool, SystemError, VolumeOwner,
     VolumeReader,
 };
 
@@ -42,12 +42,44 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// a QEMU has it open, a snapshot of it is not finished, or files below it are merged.
     async fn move_volume(&self, volume: &NewMove, progress: Progress<'_>) -> Result<VolumeFacts>;
 
+    /// Returns the mirror of a volume that was prepared and not settled: another pool has a file for it. None: there is none.
+    async fn prepared_mirror(&self, id: &str) -> Result<Option<NewMove>>;
+
+    /// Creates the file in another pool to which a QEMU that has the volume open copies it, empty and of the same size, in the place of one
+    /// that an earlier mirror has left. The volume is where it was. Returns it with the paths of that file.
+    ///
+    /// *Errors*: those of [`Volumes::check_move`]; [`SystemError::VolumeBusy`] while a QEMU has that file open; [`SystemError::Invalid`] if the volume is encrypted or has files of snapshots below it:
+    /// it moves only while no QEMU has it open.
+    async fn prepare_mirror(&self, volume: &NewMove) -> Result<VolumeFacts>;
+
+    /// Checks that [`Volumes::commit_mirror`] can record the file, and changes nothing: from the switch of QEMU on nothing else can be done.
+    ///
+    /// *Errors*: [`SystemError::VolumeBusy`] if the volume has changed since it was prepared.
+    async fn check_mirror(&self, volume: &NewMove) -> Result<()>;
+
+    /// Records durably that the file in the other pool is the volume. Does nothing if that is recorded.
+    ///
+    /// *Assumptions*: both files have the same data, on their media, and no guest writes to either meanwhile.
+    async fn commit_mirror(&self, volume: &NewMove) -> Result<()>;
+
+    /// Removes the file of a mirror that is not the volume: the former one of a mirror that is recorded, or the other one. Succeeds if there
+    /// is none.
+    ///
+    /// *Errors*: [`SystemError::VolumeBusy`] while a QEMU has a file open that is not recorded.
+    async fn settle_mirror(&self, volume: &NewMove) -> Result<()>;
+
     /// Creates the volume's file. An existing file is returned as it is (and grown if it is smaller).
     ///
     /// *Errors*: [`SystemError::SmallerThanImage`]; [`SystemError::ImageNotCached`] if its base is not in the cache;
     /// [`SystemError::SnapshotLost`] if its snapshot is not there; [`SystemError::NoSpace`], with no partial file left
     /// behind.
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts>;
+
+    /// Creates a volume that has this data. The data is written under another name, so that the volume has all of it or does not exist. An
+    /// existing file is returned as it is: it is never filled or formatted again. Dropping the future ends the work.
+    ///
+    /// *Errors*: those of [`Volumes::create_volume`]; [`SystemError::ProgramMissing`] without the program that makes the file system.
+    async fn create_filled_volume(&self, volume: &NewVolume, fill: &Fill) -> Result<VolumeFacts>;
 
     /// Moves a volume of another host, which does not use it any more, to this host's folder of the same shared pool. Does nothing if the
     /// volume is here. The caller knows that nothing writes to it any more.
@@ -143,7 +175,8 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// snapshots below them are not part of it, and volumes in pools that are away are left out.
     async fn used_bytes(&self) -> Result<BTreeMap<String, u64>>;
 
-    /// Returns the bytes that the files of snapshots take, by the identity of the snapshot; without those in pools that are away.
+    /// Returns the bytes that the files of snapshots take, with the memory that they keep, by the identity of the snapshot; without the files in
+    /// pools that are away.
     async fn snapshot_bytes(&self) -> Result<BTreeMap<String, u64>>;
 
     /// Lists the trash of all pools.

@@ -17,6 +17,7 @@
 mod chain;
 mod key;
 mod limits;
+mod mirror;
 mod names;
 mod observe;
 mod stats;
@@ -35,6 +36,7 @@ pub use chain::shorten_chain;
 use chain::{is_open, remove_nodes};
 pub use key::add_key;
 pub use limits::IoLimits;
+pub use mirror::{Mirror, begin_mirror, cancel_mirror, end_mirror, mirrors, switch_mirror};
 use names::place_in_chain;
 pub use observe::{Devices, Observation, cdroms, disks, free_target};
 use observe::{disk_devices, node, nodes};
@@ -98,6 +100,8 @@ pub enum BlockError {
     Full,
     #[error("disk {id} continues in its new file already, and others do not: they are of different moments")]
     NotOneMoment { id: String },
+    #[error("disk {id} is not mirrored to another file: {detail}")]
+    Mirror { id: String, detail: String },
 }
 
 /// Ensures that the machine has this disk.

@@ -24,6 +24,7 @@ mod host;
 mod hypervisor;
 mod machine;
 mod migration;
+mod mirrors;
 mod model;
 mod nics;
 mod saved_states;

@@ -54,6 +54,10 @@ pub const SCSI_CONTROLLER: &str = "scsi0";
 const DISK_THREAD: &str = "disks0";
 /// Device id of the bootstrap volume.
 pub const SEED_ID: &str = "seed";
+/// Device id of the temporary disk, and its serial number.
+pub const SCRATCH_ID: &str = "scratch";
+/// The SCSI target of the temporary disk.
+pub(crate) const SCRATCH_TARGET: u8 = SEED_TARGET - 1;
 /// Device id of the volume with an answer file for Windows.
 pub(crate) const SYSPREP_ID: &str = "sysprep";
 /// Device id of the memory that is plugged in while the guest runs.

@@ -6,6 +6,8 @@
 mod disks;
 #[path = "machine_over_qmp/hardware.rs"]
 mod hardware;
+#[path = "machine_over_qmp/mirrors.rs"]
+mod mirrors;
 #[path = "machine_over_qmp/overlays.rs"]
 mod overlays;
 #[path = "machine_over_qmp/saved_state.rs"]

@@ -35,6 +35,9 @@ pub struct TopOptions {
     /// Repeats it until Ctrl-C.
     #[arg(short, long)]
     pub watch: bool,
+    /// Shows the last hour, of which the agent keeps a reading each minute since its start, instead of the rates of the moment.
+    #[arg(long, conflicts_with_all = ["watch", "interval"])]
+    pub history: bool,
     /// The form of the output: a table of rates, or as JSON the counters of all hosts and VMs as they were read last.
     #[arg(short, long, value_enum, default_value_t)]
     pub output: OutputForm,

@@ -12,7 +12,7 @@ use berth_agent::AgentConfig;
 use berth_engine::Identities;
 use berth_host::{
     CephAccess, Start, cpu_list,
-    linux::{LinuxConfig, LinuxSystem, usable_cpus},
+    linux::{LinuxConfig, LinuxSystem, place, usable_cpus},
 };
 use ipnet::IpNet;
 
@@ -33,6 +33,7 @@ pub(super) async fn system(
     control_planes: &[SocketAddr],
 ) -> anyhow::Result<LinuxSystem> {
     machine::claim(state_dir)?;
+    place::check(state_dir)?;
     let mut config = LinuxConfig::new(state_dir);
     config.address = addresses::of_this_machine(options, control_plane)?;
     config.public_interface.clone_from(&options.public_interface);

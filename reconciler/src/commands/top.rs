@@ -1,4 +1,4 @@
-//! `berth top`: reads the use of hosts twice and prints the rates in between.
+//! `berth top`: reads the use of hosts twice and prints the rates in between, or that of the last hour.
 
 use std::{
     io::Write as _,
@@ -6,8 +6,9 @@ use std::{
 };
 
 use anyhow::Context;
-use berth_agent::Usage;
+use berth_agent::{History, Usage};
 use http::Method;
+use serde::de::DeserializeOwned;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
@@ -38,10 +39,13 @@ pub(super) async fn run(options: TopOptions) -> anyhow::Result<()> {
         true => vec![Source::Socket(options.state.state_dir.join(SOCKET))],
         false => options.from.iter().cloned().map(Source::Address).collect(),
     };
-    let mut before = read_all(&sources).await?;
+    if options.history {
+        return show_history(&sources, &options).await;
+    }
+    let mut before: Vec<Usage> = read_all(&sources, "/usage").await?;
     loop {
         sleep(options.interval.0).await;
-        let after = read_all(&sources).await?;
+        let after: Vec<Usage> = read_all(&sources, "/usage").await?;
         let hosts: Vec<(&Usage, &Usage)> = before.iter().zip(&after).collect();
         let text = match options.output {
             OutputForm::Text => top::table(&hosts, options.namespace.as_deref()),
@@ -61,13 +65,23 @@ pub(super) async fn run(options: TopOptions) -> anyhow::Result<()> {
     }
 }
 
-async fn read_all(sources: &[Source]) -> anyhow::Result<Vec<Usage>> {
+async fn show_history(sources: &[Source], options: &TopOptions) -> anyhow::Result<()> {
+    let hosts: Vec<History> = read_all(sources, "/history").await?;
+    let namespace = options.namespace.as_deref();
+    let text = match options.output {
+        OutputForm::Text => top::history::table(&hosts, namespace),
+        OutputForm::Json => top::history::json(&hosts, namespace)?,
+    };
+    std::io::stdout().lock().write_all(text.as_bytes()).context("printing")
+}
+
+async fn read_all<T: DeserializeOwned>(sources: &[Source], path: &str) -> anyhow::Result<Vec<T>> {
     let read = sources.iter().map(|source| async move {
         let answer = match source {
-            Source::Socket(path) => local(path).await,
+            Source::Socket(socket) => local(socket, path).await,
             Source::Address(address) => {
                 let stream = timeout(ANSWER, TcpStream::connect(address)).await.context("no answer")?;
-                usage(stream.with_context(|| format!("connecting to {address}"))?).await
+                read(stream.with_context(|| format!("connecting to {address}"))?, path).await
             }
         };
         answer.with_context(|| match source {
@@ -80,12 +94,15 @@ async fn read_all(sources: &[Source]) -> anyhow::Result<Vec<Usage>> {
     futures::future::try_join_all(read).await
 }
 
-async fn local(path: &Path) -> anyhow::Result<Usage> {
-    let stream = UnixStream::connect(path).await;
+async fn local<T: DeserializeOwned>(socket: &Path, path: &str) -> anyhow::Result<T> {
+    let stream = UnixStream::connect(socket).await;
     let remedy = "is the agent running here, and are you root? Of other hosts: --from ADDRESS:PORT";
-    usage(stream.context(remedy)?).await
+    read(stream.context(remedy)?, path).await
 }
 
-async fn usage(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> anyhow::Result<Usage> {
-    local_agent::request(stream, Method::GET, "/usage").await
+async fn read<T: DeserializeOwned>(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    path: &str,
+) -> anyhow::Result<T> {
+    local_agent::request(stream, Method::GET, path).await
 }

@@ -5,7 +5,7 @@ use anyhow::{Context, bail};
 use berth_agent::TypedApi;
 use berth_api::{
     Disk, DiskAccess, DiskEncryption, DiskSource, DiskSpec, Host, Provisioning, Quantity, RESTORE_ANNOTATION,
-    host::{RetainedVolume, TrashedVolume},
+    host::{RetainedVolume, TrashedSource, TrashedVolume},
 };
 use kube::{
     Client, ResourceExt,
@@ -37,10 +37,13 @@ pub(super) async fn run(options: UndeleteOptions) -> anyhow::Result<()> {
 /// Returns the Disk to create again for this file, in the file's pool. It declares what cannot be changed as the deleted one did:
 /// otherwise Terraform would plan to replace it.
 fn disk(host: &str, name: &str, volume: &TrashedVolume) -> Disk {
+    let declared = volume.source.as_ref();
     let spec = DiskSpec {
         size: Some(Quantity(volume.size.clone())),
         image: volume.image.as_deref().map(Into::into),
-        source: volume.source.as_ref().map(|source| DiskSource {
+        clone_mode: declared.and_then(|declared| declared.clone_mode).unwrap_or_default(),
+        filesystem: declared.and_then(|declared| declared.filesystem.clone()),
+        source: declared.filter(|declared| has_source(declared)).map(|source| DiskSource {
             disk: source.disk.as_deref().map(Into::into),
             disk_namespace: source.disk.as_ref().and(source.namespace.as_deref()).map(Into::into),
             snapshot: source.snapshot.as_deref().map(Into::into),
@@ -62,6 +65,12 @@ fn disk(host: &str, name: &str, volume: &TrashedVolume) -> Disk {
     let mut disk = Disk::new(name, spec);
     disk.annotations_mut().insert(RESTORE_ANNOTATION.into(), format!("{host}/{}", volume.volume_id));
     disk
+}
+
+/// Whether the Disk declared a `source`.
+fn has_source(declared: &TrashedSource) -> bool {
+    let named = [&declared.disk, &declared.snapshot, &declared.file, &declared.backup];
+    named.into_iter().any(Option::is_some)
 }
 
 /// Returns when the file's Disk was deleted, for people.
@@ -122,6 +131,8 @@ async fn find(
 
 #[cfg(test)]
 mod tests {
+    use berth_api::CloneMode;
+
     use super::*;
 
     #[test]
@@ -177,5 +188,22 @@ mod tests {
         .expect("a file");
         let source = disk("h1", "copy", &volume).spec.source.expect("its source");
         assert_eq!(source, DiskSource { snapshot: Some("before".into()), ..DiskSource::default() });
+    }
+
+    #[test]
+    fn a_formatted_disk_and_a_full_clone_come_back_as_they_were_declared() {
+        let made = |declared: serde_json::Value| {
+            let volume: TrashedVolume = serde_json::from_value(serde_json::json!({
+                "volumeID": "v-1", "namespace": "ns", "name": "data", "size": "1Gi", "deletedAt": "2026-01-01T00:00:00Z",
+                "source": declared,
+            }))
+            .expect("a file");
+            disk("h1", "data", &volume).spec
+        };
+        let formatted = made(serde_json::json!({"filesystem": {"type": "ext4", "label": "data"}}));
+        assert_eq!(formatted.source, None);
+        assert_eq!(formatted.filesystem.and_then(|made| made.label).as_deref(), Some("data"));
+        let full = made(serde_json::json!({"cloneMode": "Full"}));
+        assert_eq!((full.source, full.clone_mode), (None, CloneMode::Full));
     }
 }

@@ -175,6 +175,21 @@ pub(super) fn shares(facts: &DoctorFacts) -> Check {
     }
 }
 
+/// Disks are formatted on hosts with these programs only.
+pub(super) fn filesystems(facts: &DoctorFacts) -> Check {
+    let advice = |program: &str| facts.programs.get(program).and_then(Option::as_deref);
+    match (advice("mkfs.ext4"), advice("mkfs.xfs")) {
+        (Some(advice), _) => Check::bad(
+            "filesystems",
+            Level::Note,
+            "mkfs.ext4 is not installed: no disk here is formatted with ext4",
+            advice,
+        ),
+        (None, Some(_)) => Check::ok("filesystems", "ext4; mkfs.xfs (package xfsprogs) is not installed"),
+        (None, None) => Check::ok("filesystems", "ext4 and xfs"),
+    }
+}
+
 pub(super) fn cgroups(facts: &DoctorFacts) -> Check {
     let missing: Vec<&str> = ["cpu", "memory", "pids"]
         .into_iter()

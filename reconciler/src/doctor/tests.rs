@@ -177,6 +177,16 @@ fn a_machine_that_can_share_no_folders_is_told_how_to() {
 }
 
 #[test]
+fn a_machine_that_formats_no_disks_has_a_note_with_the_package() {
+    let missing = |facts: &mut DoctorFacts| {
+        drop(facts.programs.insert("mkfs.ext4".into(), Some("install e2fsprogs".into())));
+    };
+    let (name, text) = finding(missing);
+    assert_eq!(name, "filesystems note");
+    assert!(text.starts_with("mkfs.ext4 is not installed") && text.ends_with("e2fsprogs"), "{text}");
+}
+
+#[test]
 fn a_machine_that_can_emulate_no_tpm_is_told_how_to() {
     let (name, text) =
         finding(|facts| drop(facts.programs.insert("swtpm".into(), Some("apt install swtpm".into()))));

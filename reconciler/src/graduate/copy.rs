@@ -113,7 +113,7 @@ fn secrets_of(object: &Object) -> impl Iterator<Item = (String, String)> {
             let users = spec["guestUsers"].as_array().into_iter().flatten();
             let bootstrap = ["secretName", "sshAuthorizedKeysSecret"].map(|key| &spec["bootstrap"][key]);
             let keys = &spec["secureBootKeys"]["secretName"];
-            let of_users = users.map(|user| &user["sshAuthorizedKeysSecret"]);
+            let of_users = users.flat_map(|user| [&user["sshAuthorizedKeysSecret"], &user["passwordSecret"]]);
             bootstrap.into_iter().chain(of_users).chain([keys]).collect()
         }
         "Image" => vec![&spec["source"]["secretName"]],

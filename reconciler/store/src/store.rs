@@ -54,7 +54,7 @@ enum Hands {
         deferred: Arc<Deferred>,
     },
     /// Taken when the store is closed.
-    Inline(Mutex<Option<Writer>>),
+    Inline(Box<Mutex<Option<Writer>>>),
 }
 
 /// The store; shared by reference.
@@ -175,7 +175,7 @@ impl Store {
         };
         let hands = match mode {
             WriterMode::Thread if directory.is_some() => Self::start_thread(writer, &shown)?,
-            WriterMode::Thread | WriterMode::Inline => Hands::Inline(Mutex::new(Some(writer))),
+            WriterMode::Thread | WriterMode::Inline => Hands::Inline(Box::new(Mutex::new(Some(writer)))),
         };
         let files = directory.map(|directory| {
             [DATABASE.to_owned(), format!("{DATABASE}-wal")].map(|name| directory.join(name)).into()

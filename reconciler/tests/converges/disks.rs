@@ -51,6 +51,25 @@ fn a_disk_is_attached_grown_and_detached_while_the_vm_runs() {
     });
 }
 
+#[test]
+fn a_formatted_disk_is_made_once_attached_and_deleted() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        rig.strike_from_here();
+        let formatted = json!({"size": "1Gi", "filesystem": {"type": "ext4", "label": "data"}});
+        rig.apply("Disk", "web-data", formatted).await;
+        rig.apply("HotswapDiskAttachment", "web-data", json!({"vm": "web", "disk": "web-data"})).await;
+        let attached = |a: &HotswapDiskAttachment| {
+            a.status.as_ref().is_some_and(|status| status.state == Some(AttachmentState::Attached))
+        };
+        rig.until("web-data", "is attached", attached).await;
+        rig.until("web-data", "is ready", rig::is_disk_ready).await;
+        rig.must_settle().await;
+        all_is_deleted(rig).await;
+    });
+}
+
 fn is_away(disk: &Disk) -> bool {
     let conditions = disk.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     berth_api::condition::find(conditions, "Ready").is_some_and(|ready| ready.reason == "PoolAway")

@@ -135,21 +135,33 @@ fn the_ssh_keys_of_a_running_guest_follow_the_vm_and_its_secret() {
             let keys = hypervisor.authorized_keys(&instance, user);
             keys.iter().filter_map(|key| key.split(' ').nth(1).map(str::to_owned)).collect::<Vec<_>>()
         };
+        // An interruption sets a password once more.
+        let password = || {
+            let hypervisor = rig.system.hypervisor();
+            let instance = hypervisor.instances().first().cloned().unwrap_or_default();
+            let mut set = hypervisor.guest_passwords(&instance, "debian");
+            set.dedup();
+            set
+        };
         web_is_declared(rig).await;
         web_runs(rig).await;
         rig.strike_from_here();
         rig.set_secret("team", "ssh-ed25519 BBBB b\n").await;
+        rig.set_secret_value("login", "password", "$6$salt$first").await;
         let (debian, root) = (
-            json!({"name": "debian", "sshAuthorizedKeys": ["ssh-ed25519 AAAA a"], "sshAuthorizedKeysSecret": "team"}),
+            json!({"name": "debian", "sshAuthorizedKeys": ["ssh-ed25519 AAAA a"], "sshAuthorizedKeysSecret": "team", "passwordSecret": "login"}),
             json!({"name": "root", "sshAuthorizedKeys": ["ssh-ed25519 AAAA a"]}),
         );
         rig.apply("VM", "web", with(json!([debian, root]))).await;
         until_host("both have their keys", || keys("debian") == ["AAAA", "BBBB"] && keys("root") == ["AAAA"])
             .await;
+        until_host("the user has the password", || password() == ["$6$salt$first"]).await;
+        rig.set_secret_value("login", "password", "$6$salt$second").await;
         rig.set_secret("team", "ssh-ed25519 CCCC c\n").await;
         rig.apply("VM", "web", with(json!([debian]))).await;
         until_host("the keys are rotated", || keys("debian") == ["AAAA", "CCCC"] && keys("root").is_empty())
             .await;
+        until_host("the password is rotated", || password() == ["$6$salt$first", "$6$salt$second"]).await;
         rig.until_vm("web", "says that its user is as declared", |vm| {
             let users = vm.status.iter().flat_map(|status| &status.guest_users);
             users.map(|user| (user.name.as_str(), user.synced)).eq([("debian", true)]) && rig::is_ready(vm)
@@ -157,6 +169,7 @@ fn the_ssh_keys_of_a_running_guest_follow_the_vm_and_its_secret() {
         .await;
         rig.must_settle().await;
         rig.remove_secret("team").await;
+        rig.remove_secret("login").await;
     });
 }
 

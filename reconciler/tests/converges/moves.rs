@@ -1,7 +1,9 @@
 //! A disk that moves to another pool of its host.
 
+use std::path::PathBuf;
+
 use berth_api::{Disk, ResourceName, VMState, condition};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::faults::Fault;
 use crate::rig::{self, Rig, converges};
@@ -16,6 +18,24 @@ fn waits_for_its_vm(disk: &Disk) -> bool {
     condition::find(conditions, "Ready").is_some_and(|ready| ready.reason == "MoveWaits")
 }
 
+/// The disk in the other pool.
+fn moved() -> Value {
+    json!({"image": "debian", "size": "4Gi", "pool": "slow"})
+}
+
+/// The file of the disk in the machine that has it open.
+fn open_file(rig: &Rig) -> Option<PathBuf> {
+    let hypervisor = rig.system.hypervisor();
+    let view = hypervisor.instances().first().and_then(|web| hypervisor.view(web))?;
+    let volume = rig.system.volumes_now().into_keys().next()?;
+    view.disks.get(&volume).map(|(file, _)| file.clone())
+}
+
+fn is_moving(disk: &Disk) -> bool {
+    let conditions = disk.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    condition::find(conditions, "Ready").is_some_and(|ready| ready.reason == "Moving")
+}
+
 async fn check_moved(rig: &Rig) {
     rig.until::<Disk>("web-root", "is in the other pool", |disk| pool(disk) == Some("slow")).await;
 }
@@ -28,7 +48,10 @@ fn a_disk_moves_to_another_pool_once_its_vm_is_stopped_and_the_vm_starts_with_it
         web_runs(rig).await;
         let volumes = rig.system.volumes_now();
         rig.strike_from_here();
-        rig.apply("Disk", "web-root", json!({"image": "debian", "size": "4Gi", "pool": "slow"})).await;
+        // It would move under a guest that runs.
+        rig.apply("VM", "web", web("Paused")).await;
+        rig.until_vm("web", "is paused", |vm| rig::state(vm) == Some(VMState::Paused)).await;
+        rig.apply("Disk", "web-root", moved()).await;
         rig.until::<Disk>("web-root", "waits for its VM", |disk| {
             pool(disk) == Some("default") && waits_for_its_vm(disk)
         })
@@ -39,6 +62,47 @@ fn a_disk_moves_to_another_pool_once_its_vm_is_stopped_and_the_vm_starts_with_it
         assert_eq!(rig.system.volumes_now(), volumes, "the same volume, nothing made twice");
         rig.apply("VM", "web", web("Running")).await;
         web_runs(rig).await;
+        rig.must_settle().await;
+    });
+}
+
+#[test]
+fn a_disk_moves_to_another_pool_under_its_guest_which_runs_on_in_the_same_qemu() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        rig.apply_pool("slow", json!({})).await;
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        let (pid, volumes) = (rig.pid("web").await, rig.system.volumes_now());
+        let before = open_file(rig).expect("it has a disk");
+        rig.strike_from_here();
+        rig.apply("Disk", "web-root", moved()).await;
+        check_moved(rig).await;
+        rig.until::<Disk>("web-root", "is ready", rig::is_disk_ready).await;
+        web_runs(rig).await;
+        let after = open_file(rig).expect("it has a disk");
+        let volume = rig.system.volume_facts_now().into_iter().next().expect("a volume");
+        assert!(after == volume.path && after != before, "{}", after.display());
+        assert_eq!((rig.pid("web").await, rig.system.volumes_now()), (pid, volumes));
+        rig.must_settle().await;
+    });
+}
+
+#[test]
+fn a_move_under_a_guest_that_is_set_back_leaves_the_disk_where_it_was() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        rig.apply_pool("slow", json!({})).await;
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        let (pid, before) = (rig.pid("web").await, open_file(rig));
+        let hypervisor = rig.system.hypervisor();
+        let web = hypervisor.instances().remove(0);
+        hypervisor.set_behaviour(&web, |behaviour| behaviour.mirrors_stall = true);
+        rig.strike_from_here();
+        rig.apply("Disk", "web-root", moved()).await;
+        rig.until::<Disk>("web-root", "is being moved", is_moving).await;
+        rig.apply("Disk", "web-root", json!({"image": "debian", "size": "4Gi"})).await;
+        rig.until::<Disk>("web-root", "is ready", rig::is_disk_ready).await;
+        assert_eq!((rig.pid("web").await, open_file(rig)), (pid, before));
         rig.must_settle().await;
     });
 }

@@ -1,10 +1,11 @@
 //! A VM is stopped, paused, suspended and started again.
 
 use berth_api::VMState;
+use serde_json::json;
 
 use crate::faults::Fault;
 use crate::rig::{self, converges};
-use crate::{web, web_is_declared, web_is_declared_with, web_runs};
+use crate::{prerequisites_are_declared, web, web_is_declared, web_is_declared_with, web_runs};
 
 #[test]
 fn a_vm_is_stopped_and_started_again() {
@@ -66,6 +67,33 @@ fn a_vm_is_suspended_and_goes_on_in_another_process() {
         web_runs(rig).await;
         assert!(rig.system.saved_states_now().is_empty(), "a state is used once");
         assert_eq!(boot(), before, "the guest did not boot again");
+        rig.must_settle().await;
+    });
+}
+
+/// The fake host reports a machine that goes on with its memory and without its scratch disk.
+#[test]
+fn a_scratch_disk_is_kept_while_its_vm_is_suspended_and_no_longer() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        let with_scratch = |power: &str| {
+            let mut vm = web(power);
+            vm["scratchDisk"] = json!({"size": "1Gi", "filesystem": {"type": "ext4"}});
+            vm
+        };
+        prerequisites_are_declared(rig).await;
+        rig.apply("PublicIP", "web", json!({})).await;
+        rig.apply("VM", "web", with_scratch("Running")).await;
+        web_runs(rig).await;
+        rig.strike_from_here();
+        for (power, state) in [("Suspended", VMState::Suspended), ("Stopped", VMState::Stopped)] {
+            rig.apply("VM", "web", with_scratch(power)).await;
+            rig.until_vm("web", "is off and ready", |vm| rig::is_ready(vm) && rig::state(vm) == Some(state))
+                .await;
+            assert_eq!(rig.system.scratch_disks_now(), usize::from(power == "Suspended"));
+            rig.apply("VM", "web", with_scratch("Running")).await;
+            web_runs(rig).await;
+            assert_eq!(rig.system.scratch_disks_now(), 1);
+        }
         rig.must_settle().await;
     });
 }

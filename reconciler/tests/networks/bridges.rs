@@ -57,6 +57,8 @@ fn a_bridged_network_belongs_to_the_administrator_and_what_it_is_cannot_change()
                 "ipv4.range must be",
             ),
             (lan(&json!({"cidr": "192.0.2.0/24", "ipv4": {"range": "192.0.2.50"}})), "spec.ipv4.range"),
+            (lan(&json!({"ipv4": {"allocation": "External", "dhcp": true}})), "ipv4.dhcp gives out"),
+            (lan(&json!({"cidr": "192.0.2.0/24", "ipv6": {"pool": "p"}})), "ipv6.pool gives an Overlay"),
             (lan(&json!({"cidr": "192.0.2.0/24", "ipv4": {"allocation": "External"}})), "leave cidr"),
             (lan(&json!({"dns": ["192.0.2.1"], "ipv4": {"allocation": "External"}})), "leave cidr"),
             (

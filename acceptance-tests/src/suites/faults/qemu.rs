@@ -57,6 +57,10 @@ fn cases(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Result
         reserve(platform, &Value::Null)?;
         ballooned
     });
+    // In the next case the guest boots again, and configures its card.
+    report.case("a tap that another program removes is made again, with a new card of the same QEMU", || {
+        untapped(platform)
+    });
     report.case("a QEMU that is killed is started again, and the second time after a delay", || {
         killed(platform)
     });
@@ -109,6 +113,10 @@ fn reported(platform: &Platform) -> Result<()> {
         Ok(())
     })?;
     contains_all(&platform.host().on_state("top", &[])?.success()?, &["USED", NAME])?;
+    // A reading is kept each minute.
+    wait::until("the VM in the last hour", 2 * SOON, || {
+        contains_all(&platform.host().on_state("top", &["--history"])?.success()?, &["LAST HOUR", NAME])
+    })?;
     let metrics = http::get(platform.namespace(), METRICS, "/metrics", SOON)?;
     contains_all(&metrics, &["berth_vm_memory_used_bytes{namespace=\"default\",vm=\"mortal\"}"])
 }
@@ -170,6 +178,24 @@ fn stopped(platform: &Platform) -> Result<()> {
     let vm = kubectl.condition(VM, "Ready=True", Some("Running"), SOON)?;
     ensure!(platform.qemu()? == pid && vm["status"]["restarts"] == 2, "{:#}", vm["status"]);
     Ok(())
+}
+
+fn untapped(platform: &Platform) -> Result<()> {
+    let kubectl = platform.kubectl();
+    let vm = kubectl.object("vm", NAME)?;
+    let instance = vm["status"]["instanceID"].as_str().context("no instance")?;
+    let tap = format!("btt{}n0", instance.get(2..10).context("an identity that is too short")?);
+    let pid = platform.qemu()?;
+    platform.namespace().ip(&["link", "del", &tap])?;
+    // The host looks at its links when a Network is made, and otherwise every five minutes.
+    kubectl.apply(&manifests::all(&[manifests::network("look", "10.98.0.0/24")]))?;
+    wait::until("another tap", VM_START, || platform.namespace().ip(&["link", "show", &tap]))?;
+    kubectl.condition(VM, "Ready=True", Some("Running"), SOON)?;
+    ensure!(platform.qemu()? == pid, "another process");
+    kubectl.ok(&["delete", "network/look", "--timeout=60s"])?;
+    wait::until("the event", SOON, || {
+        contains_all(&kubectl.ok(&["get", "events", "-o", "yaml"])?, &["TapMissing"])
+    })
 }
 
 fn deaf(platform: &Platform, address: &str) -> Result<()> {

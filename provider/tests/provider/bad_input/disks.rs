@@ -173,6 +173,14 @@ pub(super) fn disks() -> Vec<Bad> {
         everywhere(with(disk(), "/deletion_policy", json!("Keep")), "deletion_policy", "is not one of"),
         everywhere(with(disk(), "/expand_policy", json!("Never")), "expand_policy", "is not one of"),
         everywhere(with(disk(), "/provisioning", json!("Eager")), "provisioning", "is not one of"),
+        everywhere(with(disk(), "/clone_mode", json!("Instant")), "clone_mode", "is not one of"),
+        everywhere(with(disk(), "/clone_mode", json!("Full")), "clone_mode", "made from an image"),
+        everywhere(with(disk(), "/filesystem", json!({"type": "ntfs"})), "filesystem.type", "is not one of"),
+        everywhere(
+            with(with(disk(), "/image", json!("i")), "/filesystem", json!({"type": "ext4"})),
+            "filesystem",
+            "a blank disk",
+        ),
         everywhere(with(disk(), "/access", json!("WriteMany")), "access", "is not one of"),
         everywhere(
             with(with(disk(), "/image", json!("i")), "/access", json!("ReadWriteMany")),

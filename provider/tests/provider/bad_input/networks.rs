@@ -224,6 +224,18 @@ pub(super) fn networks() -> Vec<Bad> {
             "always checked",
         ),
         everywhere(with(bridged(), "/ipv4", json!({"source_check": "Arp"})), "ipv4.source_check", "Arp"),
+        everywhere(
+            json!({"name": "n", "ipv6_cidr": "fd00:60::/64", "ipv6": {"pool": "p"}}),
+            "ipv6_cidr",
+            "takes its prefix from the pool",
+        ),
+        everywhere(with(on_lan6(), "/ipv6", json!({"pool": "p"})), "ipv6.pool", "only an overlay"),
+        everywhere(
+            json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"},
+                "ipv4": {"allocation": "External", "dhcp": true}}),
+            "ipv4.dhcp",
+            "own DHCP server",
+        ),
     ]
 }
 
@@ -237,6 +249,7 @@ pub(super) fn pools() -> Vec<(&'static str, Bad)> {
             everywhere(with(pool(), "/cidrs", json!(["192.0.2.0/27", "x"])), "cidrs[1]", "not a range"),
         ),
         ("berth_ip_pool", everywhere(with(pool(), "/cidrs", json!([])), "cidrs", "The list is empty")),
+        ("berth_ip_pool", everywhere(json!({"name": "p"}), "cidrs", "a pool has addresses")),
         (
             "berth_ip_pool",
             everywhere(

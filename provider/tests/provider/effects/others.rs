@@ -50,6 +50,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         foreign
     };
     let of_file = json!({"name": "d", "namespace": "default", "source": {"file": "/x"}});
+    let formatted = json!({"name": "d", "namespace": "default", "size": "2Gi", "filesystem": {"type": "ext4", "label": "data"}});
     let mut imported = of_file.clone();
     imported["imported_from"] =
         json!({"system": "libvirt", "guest": "a", "guest_identity": "1", "disk": "vda"});
@@ -72,20 +73,23 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         "limits": {"read_iops": 1, "write_iops": 2, "read_bandwidth": "1Mi", "write_bandwidth": "2Mi"}});
     let class = json!({"name": "c", "namespace": "default", "cpus": 1, "memory": "1Gi", "firmware": "UEFI",
         "tpm": false, "architecture": "x86_64", "huge_pages": "None", "dedicated_cpu_placement": false, "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "pci_devices": [{"name": "nic-vf", "count": 1}], "usb_devices": [{"name": "licence-key", "count": 1}], "vgpus": [{"name": "a40-8q", "count": 1}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
+    let mut with_scratch = class.clone();
+    with_scratch["scratch_disk"] = json!({"size": "2Gi", "filesystem": {"type": "ext4", "label": "a"}});
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
     let with_prefix = json!({"name": "p", "namespace": "default", "pool": "default", "address": "2001:db8:0:8:1::", "prefix_length": 80});
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
     let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "ipv6_autoconfiguration": false, "dns": ["10.80.0.1"], "mtu": 1400, "isolated": false, "encryption": "None", "dhcp4": true, "dhcp6": true,
         "dns_domain": "app.internal", "search_domains": ["example.org"], "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.80.0.9"}]});
     let lan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0", "trunk_vlans": ["10"]}, "cidr": "10.80.0.0/24",
-        "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "range": "10.80.0.9-10.80.0.10"}});
+        "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "range": "10.80.0.9-10.80.0.10", "dhcp": false}});
     let vlan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"interface": "eth1", "vlan": 120}, "cidr": "10.80.0.0/24",
         "ipv4": {"allocation": "Static"}});
     let office = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv4": {"allocation": "External", "source_check": "None"}});
     let lan6 = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6_cidr": "2001:db8:7::/64",
         "ipv6": {"allocation": "Static", "gateway": "fe80::1", "range": "2001:db8:7::10-2001:db8:7::1f"}});
     let office6 = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6": {"allocation": "External"}});
-    let pool = json!({"name": "p", "cidrs": ["192.0.2.0/24"], "mode": "local", "use_all_addresses": false});
+    let pooled = json!({"name": "n", "namespace": "default", "ipv6": {"allocation": "Static", "pool": "p"}});
+    let pool = json!({"name": "p", "cidrs": ["192.0.2.0/24"], "network_prefixes": ["2001:db8:100::/56"], "mode": "local", "use_all_addresses": false});
     let storage =
         json!({"name": "s", "type": "Local", "trash_retention_seconds": 60, "overcommit_percent": 200});
     let host = json!({"name": "h", "cordoned": false, "draining": false, "reserved": {"cpus": 1, "memory": "1Gi"},
@@ -245,6 +249,10 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_snapshot_schedule", selecting, "/vm_selector", json!({"tier": "db"}), Announced::Live),
         ("berth_disk", disk.clone(), "/expand_policy", json!("Offline"), Announced::Live),
         ("berth_disk", disk.clone(), "/provisioning", json!("Thick"), Announced::Replace),
+        ("berth_disk", disk.clone(), "/clone_mode", json!("Full"), Announced::Replace),
+        ("berth_disk", formatted.clone(), "/filesystem", Json::Null, Announced::Replace),
+        ("berth_disk", formatted.clone(), "/filesystem/type", json!("xfs"), Announced::Replace),
+        ("berth_disk", formatted, "/filesystem/label", json!("other"), Announced::Replace),
         ("berth_disk", disk.clone(), "/access", json!("ReadOnlyMany"), Announced::Replace),
         ("berth_disk", disk.clone(), "/limits", Json::Null, Announced::Live),
         ("berth_disk", disk.clone(), "/limits/iops", json!(150), Announced::Live),
@@ -261,6 +269,23 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_disk", restored, "/restore/token", json!("2"), Announced::Live),
         ("berth_disk", disk, "/deletion_policy", json!("Retain"), Announced::Live),
         ("berth_vm_class", class.clone(), "/cpus", json!(2), Announced::PowerCycle),
+        ("berth_vm_class", with_scratch.clone(), "/scratch_disk", Json::Null, Announced::PowerCycle),
+        ("berth_vm_class", with_scratch.clone(), "/scratch_disk/size", json!("1Gi"), Announced::PowerCycle),
+        (
+            "berth_vm_class",
+            with_scratch.clone(),
+            "/scratch_disk/filesystem",
+            Json::Null,
+            Announced::PowerCycle,
+        ),
+        (
+            "berth_vm_class",
+            with_scratch.clone(),
+            "/scratch_disk/filesystem/type",
+            json!("xfs"),
+            Announced::PowerCycle,
+        ),
+        ("berth_vm_class", with_scratch, "/scratch_disk/filesystem/label", json!("b"), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/memory", json!("2Gi"), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/memory", Json::Null, Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/firmware", json!("BIOS"), Announced::PowerCycle),
@@ -337,12 +362,15 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_network", vlan, "/bridge/vlan", json!(121), Announced::Replace),
         ("berth_network", lan.clone(), "/ipv4/gateway", json!("10.80.0.2"), Announced::Live),
         ("berth_network", lan.clone(), "/ipv4/range", json!("10.80.0.9-10.80.0.20"), Announced::Live),
+        ("berth_network", lan.clone(), "/ipv4/dhcp", json!(true), Announced::Live),
         ("berth_network", lan, "/type", json!("Overlay"), Announced::Replace),
         ("berth_network", office.clone(), "/ipv4/source_check", json!("Lease"), Announced::Live),
         ("berth_network", office, "/ipv4/allocation", json!("Static"), Announced::Replace),
         ("berth_network", lan6.clone(), "/ipv6/gateway", json!("fe80::2"), Announced::Live),
         ("berth_network", lan6, "/ipv6/range", json!("2001:db8:7::10-2001:db8:7::2f"), Announced::Live),
         ("berth_network", office6, "/ipv6/allocation", json!("Static"), Announced::Replace),
+        ("berth_network", pooled, "/ipv6/pool", json!("q"), Announced::Replace),
+        ("berth_ip_pool", pool.clone(), "/network_prefixes", json!(["2001:db8:200::/56"]), Announced::Live),
         ("berth_ip_pool", pool.clone(), "/cidrs", json!(["192.0.2.0/25"]), Announced::Live),
         ("berth_ip_pool", pool.clone(), "/mode", json!("l2"), Announced::Replace),
         ("berth_ip_pool", pool, "/use_all_addresses", json!(true), Announced::Live),

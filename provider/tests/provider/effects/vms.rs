@@ -15,7 +15,7 @@ pub(super) fn vm() -> Json {
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A"], "hostname": "web", "user_data": "x", "domain": "example.net",
             "network_config": "version: 1\n", "meta_data": "role: web\n", "user": "admin", "password_hash": "$6$a$b",
             "password_expires": true, "guest_agent": "Skip", "sysprep_unattend": "<a/>", "ssh_authorized_keys_secret": "keys"},
-        "guest_users": [{"name": "debian", "ssh_authorized_keys": ["ssh-rsa A"], "ssh_authorized_keys_secret": "keys"}],
+        "guest_users": [{"name": "debian", "ssh_authorized_keys": ["ssh-rsa A"], "ssh_authorized_keys_secret": "keys", "password_secret": "passwords"}],
         "power": "Running", "restart_policy": "Always", "stop": {"mode": "Graceful", "grace_period_seconds": 60},
         "hooks": {"post_start": hook(), "pre_stop": pre_stop()},
         "readiness_probe": probe(), "liveness_probe": probe(),
@@ -24,11 +24,13 @@ pub(super) fn vm() -> Json {
     });
     // One macro has no room for all of it.
     vm["numa_nodes"] = json!(1);
+    vm["guest_agent"] = json!({"policy": "Keep"});
     vm["machine_type"] = json!("pc-q35-7.2");
     vm["architecture"] = json!("x86_64");
     vm["resolution"] = Json::Null;
     vm["keyboard_layout"] = Json::Null;
     vm["sound"] = json!(false);
+    vm["scratch_disk"] = json!({"size": "2Gi", "filesystem": {"type": "ext4", "label": "a"}});
     vm["serial_ports"] = json!(2);
     vm["vsock"] = json!(false);
     vm["boot_order"] = json!(["Disk", "Cdrom"]);
@@ -57,7 +59,7 @@ fn interface() -> Json {
 
 /// The control plane refuses some of these together.
 fn template() -> Json {
-    json!({"size": "2Gi", "image": "i", "source": {"disk": "d", "disk_namespace": "g", "snapshot": "s",
+    json!({"size": "2Gi", "image": "i", "clone_mode": "Full", "filesystem": {"type": "ext4", "label": "a"}, "source": {"disk": "d", "disk_namespace": "g", "snapshot": "s",
         "snapshot_namespace": "g", "backup": "b", "file": "/f"}, "pool": "default", "pools": ["a"], "pool_selector": {"media": "ssd"},
         "deletion_policy": "Delete", "expand_policy": "Online", "provisioning": "Thin", "encryption": {"key_class": "default"}, "limits": {"iops": 100, "read_iops": 100, "write_iops": 100, "bandwidth": "1Mi",
         "read_bandwidth": "1Mi", "write_bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}})
@@ -119,6 +121,11 @@ pub(super) fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/resolution", json!("1920x1080"), Announced::PowerCycle),
         ("/keyboard_layout", json!("de"), Announced::PowerCycle),
         ("/sound", json!(true), Announced::PowerCycle),
+        ("/scratch_disk", Json::Null, Announced::PowerCycle),
+        ("/scratch_disk/size", json!("1Gi"), Announced::PowerCycle),
+        ("/scratch_disk/filesystem", Json::Null, Announced::PowerCycle),
+        ("/scratch_disk/filesystem/type", json!("xfs"), Announced::PowerCycle),
+        ("/scratch_disk/filesystem/label", json!("b"), Announced::PowerCycle),
         ("/serial_ports", Json::Null, Announced::PowerCycle),
         ("/vsock", json!(true), Announced::PowerCycle),
         ("/boot_order", json!(["Network", "Disk"]), Announced::PowerCycle),
@@ -185,6 +192,10 @@ pub(super) fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/disks/1/template/source/file", json!("/g"), Announced::Refused),
         ("/disks/1/template/pool", json!("fast"), Announced::Refused),
         ("/disks/1/template/provisioning", json!("Thick"), Announced::Refused),
+        ("/disks/1/template/clone_mode", json!("Linked"), Announced::Refused),
+        ("/disks/1/template/filesystem", Json::Null, Announced::Refused),
+        ("/disks/1/template/filesystem/type", json!("xfs"), Announced::Refused),
+        ("/disks/1/template/filesystem/label", json!("b"), Announced::Refused),
         ("/disks/1/template/encryption", Json::Null, Announced::Refused),
         ("/disks/1/template/encryption/key_class", json!("other"), Announced::Live),
         ("/disks/1/template/size", json!("3Gi"), Announced::Live),
@@ -273,7 +284,10 @@ pub(super) fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/bootstrap/meta_data", json!("role: db\n"), Announced::Refused),
         ("/guest_users/0/ssh_authorized_keys", json!(["ssh-rsa B"]), Announced::Live),
         ("/guest_users/0/ssh_authorized_keys_secret", json!("other"), Announced::Live),
+        ("/guest_users/0/password_secret", json!("other"), Announced::Live),
         ("/guest_users", json!([]), Announced::Live),
+        ("/guest_agent/policy", json!("Upgrade"), Announced::Live),
+        ("/guest_agent", Json::Null, Announced::Live),
         ("/guest_users", json!([{"name": "root", "ssh_authorized_keys": ["ssh-rsa A"]}]), Announced::Live),
         ("/power", json!("Stopped"), Announced::Live),
         ("/restart_policy", json!("Never"), Announced::Live),

@@ -86,6 +86,19 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_disk",
+            json!({"size": "1Gi", "filesystem": {"type": "xfs", "label": "data"}}),
+            json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
+                "access": "ReadWriteOnce", "expandPolicy": "Online", "provisioning": "Thin",
+                "filesystem": {"type": "xfs", "label": "data"}}),
+        ),
+        (
+            "berth_disk",
+            json!({"image": "debian", "clone_mode": "Full"}),
+            json!({"image": "debian", "cloneMode": "Full", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
+                "access": "ReadWriteOnce", "expandPolicy": "Online", "provisioning": "Thin"}),
+        ),
+        (
+            "berth_disk",
             json!({"size": "1Gi", "provisioning": "Thick", "expand_policy": "Offline",
                 "limits": {"iops": 500, "burst_iops": 2000, "write_bandwidth": "20Mi"}}),
             json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
@@ -279,9 +292,9 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_network",
-            json!({"type": "Bridge", "bridge": {"name": "vmbr0", "trunk_vlans": ["20", "100-199"]}, "cidr": "10.80.0.0/24", "ipv4": {"gateway": "10.80.0.1"}}),
+            json!({"type": "Bridge", "bridge": {"name": "vmbr0", "trunk_vlans": ["20", "100-199"]}, "cidr": "10.80.0.0/24", "ipv4": {"gateway": "10.80.0.1", "dhcp": true}}),
             json!({"type": "Bridge", "bridge": {"name": "vmbr0", "trunkVLANs": ["20", "100-199"]}, "cidr": "10.80.0.0/24", "ipv6Egress": "None",
-                "ipv4": {"allocation": "Static", "gateway": "10.80.0.1"}}),
+                "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "dhcp": true}}),
         ),
         (
             "berth_network",
@@ -298,6 +311,16 @@ fn every_other_kind_becomes_its_custom_resource() {
             "berth_ip_pool",
             json!({"cidrs": ["192.0.2.0/24"]}),
             json!({"cidrs": ["192.0.2.0/24"], "mode": "local", "useAllAddresses": false}),
+        ),
+        (
+            "berth_ip_pool",
+            json!({"network_prefixes": ["2001:db8:100::/56"]}),
+            json!({"networkPrefixes": ["2001:db8:100::/56"], "mode": "local", "useAllAddresses": false}),
+        ),
+        (
+            "berth_network",
+            json!({"ipv6": {"pool": "p"}, "ipv6_egress": "Routed"}),
+            json!({"ipv6": {"allocation": "Static", "pool": "p"}, "ipv6Egress": "Routed", "type": "Overlay"}),
         ),
         (
             "berth_storage_pool",

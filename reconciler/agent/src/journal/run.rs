@@ -6,9 +6,10 @@ use berth_api::console::{FIRST_SERIAL_PORT, LAST_SERIAL_PORT};
 use berth_api::hardware::{KeyboardLayout, Resolution};
 use berth_api::vm::SecureBootKeys;
 use berth_api::{
-    BootSource, CpuTopology, DeviceBus, Graphics, GuestOS, HugePages, Profile, Share, SizeTaken, VM, Watchdog,
+    BootSource, CpuTopology, DeviceBus, DiskFilesystem, FilesystemType, Graphics, GuestOS, HugePages,
+    Profile, ScratchDisk, Share, SizeTaken, VM, Watchdog,
 };
-use berth_host::DedicatedRequest;
+use berth_host::{DedicatedRequest, FilesystemKind, NewFilesystem, NewScratch};
 use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::machine::{MachineSpec, ShareSpec};
 use jiff::Timestamp;
@@ -148,6 +149,7 @@ pub(crate) struct RunProfile {
     pub(crate) usb_devices: BTreeMap<String, i64>,
     /// The number of vGPUs, by name.
     pub(crate) vgpus: BTreeMap<String, i64>,
+    pub(crate) scratch_disk: Option<ScratchDisk>,
     /// The folders of the host that it mounts.
     pub(crate) shares: Vec<ShareSpec>,
     /// Settings of QEMU, by name.
@@ -176,6 +178,7 @@ impl RunProfile {
             pci_devices: devices_on(DeviceBus::Pci, profile),
             usb_devices: devices_on(DeviceBus::Usb, profile),
             vgpus: devices_on(DeviceBus::Mdev, profile),
+            scratch_disk: profile.scratch_disk.clone(),
             shares: shares_of(vm),
             qemu_options: profile.qemu_options.clone(),
             resolution: vm.spec.resolution,
@@ -187,6 +190,22 @@ impl RunProfile {
             secure_boot_keys: vm.spec.secure_boot_keys.as_deref().cloned(),
         }
     }
+
+    /// Returns the temporary disk that the machine is started with.
+    pub(crate) fn scratch(&self) -> Option<NewScratch> {
+        let declared = self.scratch_disk.as_ref()?;
+        let filesystem = declared.filesystem.as_deref().map(new_filesystem);
+        Some(NewScratch { size: declared.bytes(), filesystem })
+    }
+}
+
+/// Returns a declared file system as the host makes it.
+pub(crate) fn new_filesystem(declared: &DiskFilesystem) -> NewFilesystem {
+    let kind = match declared.filesystem_type {
+        FilesystemType::Ext4 => FilesystemKind::Ext4,
+        FilesystemType::Xfs => FilesystemKind::Xfs,
+    };
+    NewFilesystem { kind, label: declared.label.clone() }
 }
 
 /// A number that did not pass admission counts as the nearest that would.

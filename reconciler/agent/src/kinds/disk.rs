@@ -4,8 +4,10 @@
 //!  (image cached) ─Create─▶ file ─GrowOnline / GrowOffline─▶ file …   deleted, unused: ─Trash─▶ trash ─Release─▶ (gone)
 //!  restore annotation: trash ─Restore─▶ file                          Retain: file stays, recorded ─Release─▶ (gone)
 //!  restore, no machine has it open: file ─RestoreSnapshot─▶ file with the data of the snapshot, and the former one in the trash
+//!  full clone of its image, or file system: (image cached) ─StartFill─▶ file
 //!  its VM has left another host: (image cached) ─Take (shared pool) / Fetch─▶ file
 //!  another pool, no machine has it open: file ─StartMove─▶ file in that pool
+//!  another pool, its guest runs: file ─BeginMirror─▶ file, and its copy in that pool ─FinishMirror─▶ file in that pool
 //! ```
 //!
 //! A file that existed once and is missing is never created again: that would replace data with an empty disk.
@@ -17,6 +19,8 @@ mod encryption;
 #[cfg(test)]
 mod encryption_tests;
 mod fetch;
+mod fill;
+mod mirror;
 mod observe;
 mod plan;
 mod source;
@@ -35,7 +39,7 @@ use crate::departed;
 use crate::error::Error;
 use crate::index::{Departed, Indexed, Table, Tables, volume_of};
 use crate::key::{Key, ObjectName};
-use berth_host::{ImageSource, NewRestore, NewSnapshot, NewTake, NewVolume, SealedKey, VolumeOwner};
+use berth_host::{ImageSource, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, SealedKey, VolumeOwner};
 use berth_qemu::block::IoLimits;
 
 use crate::pulls::Wanted;
@@ -44,6 +48,7 @@ use observe::Observed;
 
 pub(crate) use backup::wanted;
 pub(crate) use fetch::{copied_percent, is_in_local_pool, wanted_copies};
+pub(crate) use fill::wanted_fills;
 
 /// A step of a disk's plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,8 +66,12 @@ pub(crate) enum Step {
     StartRestore(Wanted),
     /// Has the disk enqueued on the progress of that.
     FollowRestore(Wanted),
-    /// Ends that: nothing is made for a disk that is gone.
+    /// Ends either: nothing is made for a disk that is gone.
     CancelRestore(String),
+    /// Starts to make its file with a copy of its image or with a file system, which continues in the background.
+    StartFill(Wanted),
+    /// Has the disk enqueued on the end of that.
+    FollowFill(Wanted),
     /// Takes the snapshot that the disk is to be an overlay on, or finishes one that was begun of the disk itself.
     TakeSnapshot(NewSnapshot),
     Restore {
@@ -111,6 +120,15 @@ pub(crate) enum Step {
     FollowMove(Wanted),
     /// Ends the moves of this volume.
     CancelMove(String),
+    /// Has the machine that has the volume open begin to copy it to another pool.
+    BeginMirror(NewMove),
+    /// Switches the machine to that copy, records it, and removes the former file.
+    FinishMirror(String),
+    /// Ends that, with the volume where it is. With why, if it failed.
+    CancelMirror {
+        volume: String,
+        failure: Option<String>,
+    },
     /// Has the machine that has the volume open read through the files that it is based on now: fewer than the machine has open.
     ShortenChain {
         pool: String,

@@ -64,7 +64,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// Interval at which everything is applied again, to repair damage without an event (such as a DHCP server that died).
+/// Interval at which everything is applied again, to repair damage without an event (such as a bridge that another program removed).
 const ENSURE_EVERY: Duration = Duration::from_secs(300);
 /// A DHCP server that was running this recently is assumed to be running.
 const JUST_NOW: Duration = Duration::from_secs(5);

@@ -20,6 +20,7 @@ mod cpu_time;
 mod declared_disks;
 mod dependents;
 mod guest_network;
+mod guest_package;
 mod guest_users;
 mod held;
 mod hooking;
@@ -65,6 +66,7 @@ use crate::converge::{Plan, Reconciler, Requeue, converge};
 use crate::departed;
 use crate::error::Error;
 use crate::group_turn::{self, GroupTurn};
+use crate::guest_packages::PackagePlan;
 use crate::hooks::HookCall;
 use crate::index::{Change, Departed, Indexed, Table, Tables, instance_of};
 use crate::journal::Journal;
@@ -90,6 +92,8 @@ pub(crate) enum Step {
     WatchProbes(Option<Box<ProbePlan>>),
     /// Keeps exactly these SSH keys of the guest's users from now on.
     KeepKeys(Option<Box<KeysPlan>>),
+    /// Does exactly this with the package of the guest agent from now on.
+    KeepPackage(Option<Box<PackagePlan>>),
     /// Begins a call of the guest, which goes on in the background.
     RunHook(Box<HookCall>),
     /// Writes the journal, so that even after a crash later steps can be distinguished from earlier ones.
@@ -168,6 +172,8 @@ pub(crate) enum Step {
     EndProcess,
     /// Publishes that the guest did not shut down within its grace period, and was powered off.
     ReportPowerOff,
+    /// Publishes that the card of the interface with this name is exchanged, as its tap was removed from the host.
+    ReportLostTap(String),
     RemoveTap(String),
     RemoveInstance,
     /// Removes this host's finalizer.
@@ -253,6 +259,7 @@ impl Reconciler for VmReconciler {
         probing::observe(ctx, vm, &mut observed);
         hooking::observe(ctx, vm, &mut observed);
         guest_users::observe(ctx, vm, &mut observed).await?;
+        guest_package::observe(ctx, vm, &mut observed);
         Ok(observed)
     }
 
@@ -278,7 +285,8 @@ impl Reconciler for VmReconciler {
         let stored = stored?;
         let found = status::restarted(stored, status)
             .or_else(|| stop_snapshots::not_taken(stored, status))
-            .or_else(|| status::frozen(stored, status));
+            .or_else(|| status::frozen(stored, status))
+            .or_else(|| status::without_tap(stored, status));
         let warning = found.map(|(reason, note)| (EventType::Warning, reason, note));
         warning.or_else(|| {
             let (reason, note) = status::transition(stored, status)?;

@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_qemu::balloon::{self, Balloon};
+use berth_qemu::balloon::Balloon;
 use berth_qemu::block::{self, Devices, DiskUse, ImageSnapshot, IoLimits, Observation, Unplugged};
 use berth_qemu::cdrom::{self, Changed};
-use berth_qemu::machine::{DiskSpec, Medium, NicSpec};
-use berth_qemu::memory::Growth;
+use berth_qemu::machine::{DiskSpec, Medium, NicSpec, SCRATCH_ID, SEED_ID};
 use berth_qemu::power::{self, RunState};
 use berth_qemu::qmp::{EventKind, Events, Notice, Qmp, QmpError};
 use berth_qemu::saved_state::{self, Transfer};
-use berth_qemu::{cpus, guest_agent, memory, nics, shares, tpm};
+use berth_qemu::{cpus, guest_agent, nics, shares, tpm};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -60,6 +59,7 @@ pub(super) enum Command {
     ContinueInOverlays(Vec<DiskSpec>, oneshot::Sender<Result<bool, MachineError>>),
     SnapshotImages(Vec<ImageSnapshot>, Reply),
     ShortenChain(Box<DiskSpec>, Reply),
+    Mirror(MirrorRequest, oneshot::Sender<Result<bool, MachineError>>),
     SetLimits {
         id: String,
         limits: IoLimits,
@@ -83,6 +83,15 @@ pub(super) enum Command {
     GuestListens(oneshot::Sender<Result<bool, MachineError>>),
 }
 
+/// A request about the mirror of a disk, which is named by its id.
+#[derive(Debug)]
+pub(super) enum MirrorRequest {
+    Begin(Box<DiskSpec>),
+    Switch(String),
+    End(String),
+    Cancel(String),
+}
+
 pub(super) type Reply = oneshot::Sender<Result<(), MachineError>>;
 
 pub(super) struct Driver {
@@ -102,6 +111,8 @@ pub(super) struct Driver {
     /// Set after the guest was started: the caller observes the result itself, so the next RESUME event enqueues
     /// nothing.
     pub(super) expects_resume: bool,
+    /// The same of the next STOP event, after a disk was switched to its mirror.
+    pub(super) expects_stop: bool,
     /// The number of CPUs, if it was read.
     pub(super) cpus: Option<i64>,
     /// Whether the machine has a device for memory that is plugged in, if it was asked.
@@ -168,6 +179,7 @@ impl Driver {
                 return;
             }
             EventKind::Resume if std::mem::take(&mut self.expects_resume) => return,
+            EventKind::Stop if std::mem::take(&mut self.expects_stop) => return,
             EventKind::GuestPanicked
             | EventKind::Watchdog
             | EventKind::BlockIoError { .. }
@@ -269,6 +281,10 @@ impl Driver {
             Command::ShortenChain(disk, reply) => {
                 let _ = reply.send(self.shorten_chain(&disk).await);
             }
+            Command::Mirror(request, reply) => {
+                let done = Box::pin(self.mirror(&request)).await;
+                let _ = reply.send(done);
+            }
             Command::SetLimits { id, limits, reply } => {
                 let _ = reply.send(self.set_limits(&id, &limits).await);
             }
@@ -314,7 +330,7 @@ impl Driver {
         }
     }
 
-    async fn allowed(&self, action: Action) -> Result<(), MachineError> {
+    pub(super) async fn allowed(&self, action: Action) -> Result<(), MachineError> {
         let state = power::run_state(&self.qmp).await?;
         Ok(check_legal(&state, action)?)
     }
@@ -326,9 +342,10 @@ impl Driver {
             self.report_started(false).await;
         }
         let Observation { mut disks, cdroms, nics, nic_ports } = self.devices.look(&self.qmp).await?;
-        disks.retain(|d| d.id != berth_qemu::machine::SEED_ID);
+        disks.retain(|d| ![SEED_ID, SCRATCH_ID].contains(&d.id.as_str()));
         let held: BTreeSet<String> = disks.iter().map(|d| d.id.clone()).collect();
-        self.published.send_modify(|state| state.volumes = Some(held));
+        let mirrors = block::mirrors(&self.qmp).await?;
+        self.published.send_modify(|state| (state.volumes, state.mirrors) = (Some(held), mirrors.len()));
         // Sent together: on a host where many machines start, each answer waits for a turn.
         let (cpus, growth, has_tpm, lost_shares, progress) = tokio::join!(
             self.read_cpus(),
@@ -381,6 +398,7 @@ impl Driver {
             saved_percent,
             save_failure: published.save_failure.clone(),
             save_began: published.save_began,
+            mirrors,
         })
     }
 
@@ -395,6 +413,7 @@ impl Driver {
     async fn save(&mut self, at_most: u64) -> Result<(), MachineError> {
         let state = power::run_state(&self.qmp).await?;
         check_legal(&state, Action::Save)?;
+        self.cancel_mirrors().await?;
         self.system.lend_state(&self.instance, &self.qmp, StateAccess::Write { at_most }).await?;
         let now = self.notifier.clock.now();
         self.published.send_modify(|state| {
@@ -417,6 +436,7 @@ impl Driver {
     async fn start(&mut self) -> Result<(), MachineError> {
         let state = power::run_state(&self.qmp).await?;
         check_legal(&state, Action::Start)?;
+        self.ensure_none_switches(&state).await?;
         power::start(&self.qmp).await?;
         self.expects_resume = true;
         if state == RunState::Prelaunch {
@@ -517,39 +537,6 @@ impl Driver {
         }
     }
 
-    async fn request_memory(&self, bytes: u64) -> Result<(), MachineError> {
-        self.allowed(Action::ChangeDevices).await?;
-        Ok(memory::request(&self.qmp, bytes).await?)
-    }
-
-    /// Reads the memory that was plugged in. Most machines have no device for it, and are asked once.
-    async fn read_growth(&self) -> Result<Option<Growth>, QmpError> {
-        if self.can_grow == Some(false) {
-            return Ok(None);
-        }
-        memory::observe(&self.qmp).await
-    }
-
-    /// Reads the balloon. From the first time on the guest is asked to report its memory.
-    async fn balloon(&mut self) -> Result<Balloon, MachineError> {
-        if !self.reports_memory {
-            balloon::report_regularly(&self.qmp).await?;
-            self.reports_memory = true;
-        }
-        Ok(balloon::observe(&self.qmp).await?)
-    }
-
-    /// Reads how much is in the balloon, of a guest that runs: a state that is being loaded may change it.
-    async fn ballooned(&self) -> Result<u64, MachineError> {
-        self.allowed(Action::SetBalloon).await?;
-        Ok(balloon::ballooned(&self.qmp).await?)
-    }
-
-    async fn set_balloon(&self, bytes: u64) -> Result<(), MachineError> {
-        self.allowed(Action::SetBalloon).await?;
-        Ok(balloon::request(&self.qmp, bytes).await?)
-    }
-
     /// Reads whether the emulator of its TPM is there. Most machines have no TPM, and are asked once.
     async fn read_tpm(&self) -> Result<Option<bool>, QmpError> {
         if !self.may_have_tpm {
@@ -568,6 +555,7 @@ impl Driver {
 
     async fn unplug(&self, id: &str) -> Result<Unplugged, MachineError> {
         self.allowed(Action::ChangeDevices).await?;
+        self.cancel_mirror(id).await?;
         Ok(block::unplug(&self.qmp, id, RELEASE_WAIT).await?)
     }
 

@@ -34,6 +34,9 @@ pub(crate) enum MachineError {
     /// Another program, or a step that was planned before the save began.
     #[error("the devices of the machine were changed while its memory was saved")]
     ChangedMeanwhile,
+    /// Which file has the data of the disk is not recorded yet.
+    #[error("disk {id} has just been switched to its file in another pool, which is being recorded")]
+    MirrorNotRecorded { id: String },
     /// The users of the volume are being determined at this moment.
     #[error("volume {volume} cannot be reserved while its users are being determined")]
     ReservationBlocked { volume: String },

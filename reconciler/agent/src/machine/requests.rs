@@ -12,7 +12,7 @@ use super::guest::{Freeze, GuestRequest};
 use super::{GuestFacts, Machine, MachineError, MachineState, QUEUE_LENGTH};
 
 impl Machine {
-    async fn ask<T>(
+    pub(super) async fn ask<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<Result<T, MachineError>>) -> Command,
     ) -> Result<T, MachineError> {
@@ -226,7 +226,7 @@ impl Machine {
     }
 
     /// Whether the guest has its agent's port open. True if the monitor does not answer: that is no reason not to ask.
-    pub(super) async fn guest_listens(&self) -> bool {
+    pub(crate) async fn guest_listens(&self) -> bool {
         self.ask(Command::GuestListens).await.unwrap_or(true)
     }
 

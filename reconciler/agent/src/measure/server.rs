@@ -1,4 +1,4 @@
-//! Serves the use of a host over HTTP: `/metrics` for Prometheus and `/usage` as JSON.
+//! Serves the use of a host over HTTP: `/metrics` for Prometheus, `/usage` and `/history` as JSON.
 //!
 //! On a socket of the state directory, which only root can open, and on a TCP address if one is configured. The address is read-only
 //! and has no authentication: every client of it learns names and sizes of the host's VMs. The socket also takes requests about
@@ -15,12 +15,14 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use super::past::history;
 use super::usage;
 use crate::context::Context;
 use crate::host_shutdown::AtShutdown;
@@ -123,6 +125,14 @@ async fn connection(
     drop(place);
 }
 
+/// Returns a value as the answer to a request.
+fn json<T: Serialize>(value: &T) -> (StatusCode, &'static str, Bytes) {
+    match serde_json::to_vec(value) {
+        Ok(json) => (StatusCode::OK, "application/json", json.into()),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", error.to_string().into()),
+    }
+}
+
 async fn answer(ctx: &Context, client: Client, method: &Method, path: &str) -> Response<Full<Bytes>> {
     let (status, media, body) = match (method, path) {
         (_, path) if client == Client::Root && path.starts_with(GUESTS) => guests(ctx, method, path).await,
@@ -137,11 +147,9 @@ async fn answer(ctx: &Context, client: Client, method: &Method, path: &str) -> R
             let text = render(usage, &of_agent);
             (StatusCode::OK, OPEN_METRICS, Bytes::from(text))
         }
-        (&Method::GET, "/usage") => match serde_json::to_vec(&*usage(ctx).await) {
-            Ok(json) => (StatusCode::OK, "application/json", json.into()),
-            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", error.to_string().into()),
-        },
-        (&Method::GET, _) => (StatusCode::NOT_FOUND, "text/plain", "/metrics or /usage\n".into()),
+        (&Method::GET, "/usage") => json(&*usage(ctx).await),
+        (&Method::GET, "/history") => json(&history(ctx)),
+        (&Method::GET, _) => (StatusCode::NOT_FOUND, "text/plain", "/metrics, /usage or /history\n".into()),
         _ => (StatusCode::METHOD_NOT_ALLOWED, "text/plain", "GET only\n".into()),
     };
     let mut response = Response::new(Full::from(body));

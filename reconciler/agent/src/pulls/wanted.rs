@@ -1,8 +1,8 @@
 //! The work in the background, and the limits of its number.
 
 use berth_host::{
-    Arrival, BackupId, BackupToVerify, ChecksumSource, DownloadLimits, ImageSource, NewBackup, NewFetch,
-    NewImage, NewMove, NewVolume,
+    Arrival, BackupId, BackupToVerify, ChecksumSource, DownloadLimits, Fill, ImageSource, NewBackup,
+    NewFetch, NewImage, NewMove, NewVolume,
 };
 
 use crate::credentials::Repository;
@@ -12,7 +12,7 @@ use crate::details::Details;
 pub(super) const MAX_CONCURRENT: usize = 4;
 /// Maximum number of concurrent verifications per namespace: their rate is a limit for all of them.
 const MAX_VERIFICATIONS: usize = 1;
-/// Maximum number of concurrent moves per namespace: each reads and writes as fast as the drives allow.
+/// Maximum number of concurrent moves per namespace, and of volumes that are filled beside them: each reads and writes as fast as the drives allow.
 const MAX_MOVES: usize = 2;
 /// Maximum number of concurrent copies of volumes from other hosts per namespace.
 const MAX_FETCHES: usize = 1;
@@ -31,6 +31,8 @@ pub(crate) enum Wanted {
     Existing(Repository, BackupId),
     /// A volume, by its identity, that is made from a backup.
     Restore(Repository, BackupId, String, Details<Box<NewVolume>>),
+    /// A volume of a Disk of this namespace, by its identity, that gets its data from this host: a copy of an image, or a file system.
+    Fill(String, String, Details<Box<(NewVolume, Fill)>>),
     /// The deletion of a backup.
     Deletion(Repository, BackupId),
     /// The verification of a complete backup, and when it was requested: another request is other work.
@@ -53,9 +55,9 @@ pub(crate) struct Arriving {
 }
 
 impl Wanted {
-    /// Whether it makes this volume from a backup.
+    /// Whether it makes this volume, from a backup or with data of this host.
     pub(super) fn makes(&self, volume: &str) -> bool {
-        matches!(self, Self::Restore(_, _, id, _) if id == volume)
+        matches!(self, Self::Restore(_, _, id, _) | Self::Fill(_, id, _) if id == volume)
     }
 
     /// Whether it moves this volume.
@@ -68,7 +70,7 @@ impl Wanted {
             Self::Image(source) => &source.namespace,
             Self::Checksum(source) => &source.namespace,
             Self::Made(new) => &new.namespace,
-            Self::Move(namespace, _) => namespace,
+            Self::Move(namespace, _) | Self::Fill(namespace, ..) => namespace,
             Self::Fetch(arriving, _) => &arriving.namespace,
             Self::Backup(repository, ..)
             | Self::Existing(repository, _)
@@ -93,6 +95,7 @@ impl Wanted {
             Self::Backup(..) => LimitedWork::Backups,
             Self::Verification(..) => LimitedWork::Verifications,
             Self::Move(..) => LimitedWork::Moves,
+            Self::Fill(..) => LimitedWork::Fills,
             Self::Fetch(..) => LimitedWork::Fetches,
             _ => LimitedWork::Others,
         };
@@ -112,6 +115,7 @@ enum LimitedWork {
     Backups,
     Verifications,
     Moves,
+    Fills,
     Fetches,
     Others,
 }
@@ -120,7 +124,7 @@ impl SlotGroup {
     pub(super) fn slots(&self) -> usize {
         match self.work {
             LimitedWork::Verifications => MAX_VERIFICATIONS,
-            LimitedWork::Moves => MAX_MOVES,
+            LimitedWork::Moves | LimitedWork::Fills => MAX_MOVES,
             LimitedWork::Fetches => MAX_FETCHES,
             LimitedWork::Backups | LimitedWork::Others => MAX_CONCURRENT,
         }

@@ -162,6 +162,10 @@ async fn describe(
         let why = "it has devices of its host until the next power cycle, whose state is not saved with it";
         return Err(refused(why.to_owned()));
     }
+    if journal.run.as_ref().is_some_and(|run| run.profile.scratch_disk.is_some()) {
+        let why = "it has a scratch disk, which no snapshot has: take the snapshot without memory";
+        return Err(refused(why.to_owned()));
+    }
     if !has_recorded_cards(&journal, &state) {
         // The plan of the VM records it next.
         return Err(Error::Conflict);

@@ -1,4 +1,4 @@
-//! SSH keys of users of a running guest.
+//! SSH keys and passwords of users of a running guest.
 
 use std::time::Duration;
 
@@ -66,16 +66,42 @@ async fn until_keys(fixture: &Fixture, user: &str, wanted: &[String]) {
 }
 
 async fn set_secret(fixture: &Fixture, keys: &str) {
-    let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "team"}, "stringData": {"keys": keys}});
+    set_secret_value(fixture, "team", "keys", keys).await;
+}
+
+async fn set_secret_value(fixture: &Fixture, name: &str, key: &str, text: &str) {
+    let object =
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {key: text}});
     let params = PatchParams::apply("test").force();
-    fixture.api::<Secret>().patch("team", &params, &Patch::Apply(&object)).await.expect("applied");
+    fixture.api::<Secret>().patch(name, &params, &Patch::Apply(&object)).await.expect("applied");
+}
+
+fn with_password(secret: &str) -> Value {
+    users(json!([{"name": "debian", "sshAuthorizedKeys": [A], "passwordSecret": secret}]))
+}
+
+async fn until_passwords(fixture: &Fixture, number: usize) -> Vec<String> {
+    for _ in 0..600 {
+        let found = fixture.system.hypervisor().guest_passwords(INSTANCE, "debian");
+        if found.len() >= number {
+            assert_eq!(found.len(), number, "each is set once");
+            return found;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    panic!("{:?}", fixture.system.hypervisor().guest_passwords(INSTANCE, "debian"));
+}
+
+fn password_version(vm: &VM) -> Option<String> {
+    statuses(vm).first().and_then(|user| user.password_version.clone())
 }
 
 #[tokio::test(start_paused = true)]
 async fn keys_are_exchanged_in_the_running_guest_and_no_other_key_is_touched() {
     let fixture = started(debian(&[A])).await;
     let vm = until_reason(&fixture, "Synced").await;
-    let expected = GuestUserStatus { name: "debian".into(), synced: true, keys: Some(1), message: None };
+    let expected =
+        GuestUserStatus { name: "debian".into(), synced: true, keys: Some(1), ..GuestUserStatus::default() };
     assert_eq!(statuses(&vm), [expected]);
     let hypervisor = fixture.system.hypervisor();
     let boot = hypervisor.view(INSTANCE).and_then(|view| view.boot);
@@ -217,4 +243,76 @@ async fn keys_of_a_stopped_vm_are_set_at_its_next_start() {
     until_keys(&fixture, "debian", &marked(&[B])).await;
     until_reason(&fixture, "Synced").await;
     fixture.assert_quiet().await;
+}
+
+/// A hash as a person made it with `mkpasswd`.
+const HASH: &str =
+    "$6$saltstring$svn8UoSVapNtMuq1ukKS4tPQd8iKwSMHWjl/O817G3uBnIFNjnQJuesI68u4OTLiBFdcbYEdFCoEOfaS35inz1";
+
+#[tokio::test(start_paused = true)]
+async fn a_password_that_changes_in_its_secret_is_set_once_in_the_running_guest() {
+    let fixture = started(with_password("login")).await;
+    let vm = until_reason(&fixture, "WaitingForSecret").await;
+    assert_eq!(statuses(&vm)[0].message.as_deref(), Some("Secret login does not exist"));
+    set_secret_value(&fixture, "login", "password", "canary one\n").await;
+    let set = until_passwords(&fixture, 1).await;
+    assert!(set[0].starts_with("$6$rounds="), "the guest gets a hash: {}", set[0]);
+    let vm = fixture.until::<VM>("web", |vm| reason(vm) == "Synced" && password_version(vm).is_some()).await;
+    let first = password_version(&vm);
+    assert!(!format!("{vm:?}").contains("canary") && !format!("{vm:?}").contains(&set[0]), "{vm:?}");
+    fixture.assert_quiet().await;
+    for disturb in [
+        |fixture: &Fixture| fixture.system.hypervisor().guest_reboots(INSTANCE),
+        |fixture: &Fixture| fixture.system.hypervisor().guest_agent_restarts(INSTANCE),
+    ] {
+        disturb(&fixture);
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        until_passwords(&fixture, 1).await;
+    }
+    fixture.crash_agent().await;
+    fixture.start_agent();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    until_passwords(&fixture, 1).await;
+    set_secret_value(&fixture, "login", "password", HASH).await;
+    assert_eq!(until_passwords(&fixture, 2).await[1], HASH);
+    fixture
+        .until::<VM>("web", |vm| {
+            password_version(vm).is_some_and(|version| Some(version) != first) && reason(vm) == "Synced"
+        })
+        .await;
+    fixture.change::<VM>("web", debian(&[A])).await;
+    fixture.until::<VM>("web", |vm| has_seen(vm) && password_version(vm).is_none()).await;
+    fixture.assert_quiet().await;
+    until_passwords(&fixture, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_password_that_cannot_be_used_or_set_is_named_and_never_quoted() {
+    let fixture = Fixture::start().await;
+    fixture.furnish().await;
+    fixture.make_vm(with_password("login")).await;
+    for (key, text, problem) in [
+        ("other", "canary", "Secret login: it has no key password"),
+        ("password", "canary\ncanary", "Secret login: a password has 1 to 256 bytes"),
+        ("password", "$y$canary", "Secret login: this reads as a hash"),
+    ] {
+        set_secret_value(&fixture, "login", key, text).await;
+        let wanted = |vm: &VM| {
+            let message = statuses(vm).first().and_then(|user| user.message.clone());
+            message.is_some_and(|message| message.starts_with(problem))
+        };
+        let vm = fixture.until::<VM>("web", wanted).await;
+        assert_eq!(reason(&vm), "InvalidSpec");
+        assert!(!format!("{vm:?}").contains("canary"), "{vm:?}");
+    }
+    let hypervisor = fixture.system.hypervisor();
+    let command = "guest-set-user-password";
+    hypervisor.set_behaviour(INSTANCE, |behaviour| behaviour.disabled_commands = vec![command.to_owned()]);
+    set_secret_value(&fixture, "login", "password", "canary").await;
+    let vm = until_reason(&fixture, "GuestAgentRefused").await;
+    assert!(statuses(&vm)[0].message.as_ref().is_some_and(|text| text.contains(command)), "{vm:?}");
+    assert_eq!(hypervisor.authorized_keys(INSTANCE, "debian"), marked(&[A]), "keys do not wait for it");
+    hypervisor.set_behaviour(INSTANCE, |behaviour| behaviour.disabled_commands.clear());
+    until_reason(&fixture, "Synced").await;
+    until_passwords(&fixture, 1).await;
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use berth_api::VM;
 use berth_qemu::fake::NicView;
-use kube::api::{Patch, PatchParams};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::fixture::{Fixture, INSTANCE, is_ready, vm_bound, vm_reason};
@@ -83,5 +84,28 @@ async fn an_agent_that_is_restarted_finds_a_plugged_card_and_sets_its_link_as_de
     fixture.start_agent();
     fixture.until::<VM>("web", |vm| is_ready(vm, "Running") && cards(&fixture)[1].is_up).await;
     assert!(cards(&fixture).iter().all(|card| card.is_up));
+    fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_card_whose_tap_was_removed_from_the_host_gets_another_one_and_people_see_why() {
+    let fixture = running().await;
+    fixture.assert_quiet().await;
+    let (process, before) = (pid(&fixture), cards(&fixture));
+    let taps = fixture.system.taps_now();
+    fixture.system.lose_tap(&taps[0]);
+    for _ in 0..600 {
+        if fixture.system.taps_now() == taps {
+            break;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(fixture.system.taps_now(), taps, "the look every five minutes finds it");
+    wait_for_cards(&fixture, 1).await;
+    assert_eq!((pid(&fixture), cards(&fixture)[0].mac.clone()), (process, before[0].mac.clone()));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let events: kube::Api<Event> = kube::Api::namespaced(fixture.client.clone(), "ns");
+    let events = events.list(&ListParams::default()).await.expect("listed").items;
+    assert_eq!(events.iter().filter(|event| event.reason.as_deref() == Some("TapMissing")).count(), 1);
     fixture.assert_quiet().await;
 }

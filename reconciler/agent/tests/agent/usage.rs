@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_agent::{GuestsLeft, Usage, UsageServer};
+use berth_agent::{GuestsLeft, History, Usage, UsageServer};
 use berth_api::VM;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -73,6 +73,9 @@ async fn the_use_is_read_as_json_and_nothing_else_is_answered() {
     let usage: Usage = serde_json::from_str(&body).expect("a reading");
     let memory = usage.vms[0].guest_memory.expect("the guest reports its memory");
     assert_eq!((memory.total, memory.used(), usage.vms[0].ballooned_bytes), (512 << 20, 64 << 20, 0));
+    let (_, body) = request(address, "GET /history").await;
+    let history: History = serde_json::from_str(&body).expect("the last hour");
+    assert_eq!((history.host.as_str(), history.points.len()), ("h1", 1), "of the agent's start");
     // Guests are stopped through the socket for root only.
     for (line, code) in [
         ("POST /metrics", "405"),

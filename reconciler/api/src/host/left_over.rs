@@ -7,6 +7,7 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::vm::InterfaceStatus;
+use crate::{CloneMode, DiskFilesystem};
 
 /// The file of a deleted disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
@@ -37,7 +38,7 @@ pub struct TrashedVolume {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub image: Option<String>,
-    /// The `source` that its Disk declared.
+    /// The `source`, `cloneMode` or `filesystem` that its Disk declared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<TrashedSource>,
     /// Whether space is reserved for its whole size.
@@ -83,7 +84,7 @@ pub struct RetainedVolume {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub image: Option<String>,
-    /// The `source` that its Disk declared.
+    /// The `source`, `cloneMode` or `filesystem` that its Disk declared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<TrashedSource>,
     /// Whether space is reserved for its whole size.
@@ -98,7 +99,7 @@ pub struct RetainedVolume {
     pub key_class: Option<String>,
 }
 
-/// The `source` of a deleted disk: one of these. The disk made again declares it too; its data does not come from there.
+/// The `source`, `cloneMode` or `filesystem` of a deleted disk: one of these. The disk made again declares it too; its data does not come from there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TrashedSource {
@@ -122,6 +123,12 @@ pub struct TrashedSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub backup: Option<String>,
+    /// `Full`: it is a copy of its image. Absent: it is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clone_mode: Option<CloneMode>,
+    /// The file system that was made on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filesystem: Option<Box<DiskFilesystem>>,
 }
 
 /// The pool of a file whose agent does not report one.

@@ -9,7 +9,7 @@ use super::policy;
 use crate::restrictions::OFFERED_CLASSES_ANNOTATION;
 
 /// The size and the devices that a VM has by its class: with values of its own, the choice of classes would restrict nothing.
-const OF_THE_CLASS: [GuardedField; 16] = [
+const OF_THE_CLASS: [GuardedField; 17] = [
     GuardedField::value("cpus"),
     GuardedField::value("maxCpus"),
     GuardedField::value("cpuTopology"),
@@ -26,6 +26,7 @@ const OF_THE_CLASS: [GuardedField; 16] = [
     GuardedField::list("pciDevices"),
     GuardedField::list("usbDevices"),
     GuardedField::list("vgpus"),
+    GuardedField::value("scratchDisk"),
 ];
 
 const IS_EXEMPT: &str = "!variables.isLimited || variables.isPrivileged";

@@ -7,6 +7,7 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Allocation, Egress, Network};
+use crate::ResourceName;
 
 /// How VMs on a bridge of hosts get their IPv6 addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
@@ -30,13 +31,26 @@ pub struct Ipv6Spec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 79), regex(pattern = r"^[0-9a-f:]+-[0-9a-f:]+$"))]
     pub range: Option<String>,
+    /// In an `Overlay`, in place of `ipv6CIDR`: the IPPool from whose `networkPrefixes` the network takes a /64, which is in
+    /// `status.ipv6CIDR`. No other Network has it until this one is deleted. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<ResourceName>,
 }
 
 impl Network {
     /// Its IPv6 prefix, if it has one that berth gives out addresses of.
     pub fn ipv6_prefix(&self) -> Option<Ipv6Net> {
-        let prefix: Ipv6Net = self.spec.ipv6_cidr.parse().ok()?;
+        let text = match self.prefix_pool() {
+            Some(_) => self.status.as_ref()?.ipv6_cidr.as_str(),
+            None => self.spec.ipv6_cidr.as_str(),
+        };
+        let prefix: Ipv6Net = text.parse().ok()?;
         (prefix.prefix_len() == 64).then_some(prefix)
+    }
+
+    /// The IPPool that it takes its IPv6 prefix from.
+    pub fn prefix_pool(&self) -> Option<&ResourceName> {
+        self.spec.ipv6.as_ref()?.pool.as_ref().filter(|_| self.host_bridge().is_none())
     }
 
     /// Whether routers and DHCP servers that are not berth's give out its IPv6 addresses.
@@ -135,6 +149,17 @@ mod tests {
 
     fn address(text: &str) -> Ipv6Addr {
         text.parse().expect("an address")
+    }
+
+    #[test]
+    fn with_a_pool_the_prefix_is_that_of_the_status_and_a_bridge_has_no_pool() {
+        let mut pooled = network(json!({"ipv6": {"pool": "p"}}));
+        assert_eq!((pooled.ipv6_prefix(), pooled.prefix_pool().map(|pool| pool.as_str())), (None, Some("p")));
+        let ipv6_cidr = "2001:db8:100::/64".to_owned();
+        pooled.status = Some(crate::NetworkStatus { ipv6_cidr, ..crate::NetworkStatus::default() });
+        assert_eq!(pooled.ipv6_gateway(), Some(address("2001:db8:100::1")));
+        let bridge = json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6CIDR": "fd00:60::/64", "ipv6": {"pool": "p"}});
+        assert_eq!(network(bridge).prefix_pool(), None);
     }
 
     #[test]

@@ -27,6 +27,10 @@ pub fn template_obstacle(disk: &Disk, vm: &VM) -> Option<String> {
         "image"
     } else if disk.spec.source != template.source {
         "source"
+    } else if disk.spec.filesystem != template.filesystem {
+        "filesystem"
+    } else if disk.spec.clone_mode != template.clone_mode {
+        "cloneMode"
     } else if disk.spec.encryption.is_some() != template.encryption.is_some() {
         "encryption"
     } else {

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use berth_api::host::HostNetwork;
-use berth_api::{Architecture, BridgeSpec, DeviceCounts, DeviceName, HostStatus, HugeMemory, OfferedDevices};
+use berth_api::{
+    Architecture, BridgeSpec, DEFAULT_NAME, DeviceCounts, DeviceName, HostStatus, HugeMemory, OfferedDevices,
+};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::cache::recovery;
@@ -122,6 +124,15 @@ pub(crate) struct Demand {
     pub(crate) reserved: u32,
     /// PCI and USB devices and vGPUs by name.
     pub(crate) devices: DeviceCounts,
+    /// The size of its scratch disk, in bytes.
+    pub(crate) scratch: u64,
+}
+
+impl Demand {
+    /// The space that it takes of the pool `default`, beside that of its Disks.
+    pub(crate) fn scratch_space(&self) -> DiskDemand {
+        DiskDemand { size: self.scratch, unmade_thick: 0 }
+    }
 }
 
 /// Capacity that VMs take.
@@ -141,8 +152,18 @@ pub(crate) struct Usage {
     pub(crate) devices: DeviceCounts,
     /// The number of VMs.
     pub(crate) vms: u64,
-    /// The Disks that are bound, by pool.
+    /// The Disks that are bound, by pool, and in the pool `default` the scratch disks of VMs.
     pub(crate) disks: BTreeMap<String, DiskDemand>,
+}
+
+impl Usage {
+    fn change_disks(&mut self, pool: &str, change: impl FnOnce(DiskDemand) -> DiskDemand) {
+        let changed = change(self.disks.get(pool).copied().unwrap_or_default());
+        match changed == DiskDemand::default() {
+            true => self.disks.remove(pool),
+            false => self.disks.insert(pool.to_owned(), changed),
+        };
+    }
 }
 
 /// The number of members of a group on each host.
@@ -233,6 +254,7 @@ impl HostCapacity {
                 *usage.devices.entry(name.clone()).or_default() += count;
             }
             usage.vms += 1;
+            usage.change_disks(DEFAULT_NAME, |used| used.plus(demand.scratch_space()));
         });
     }
 
@@ -251,6 +273,7 @@ impl HostCapacity {
             }
             usage.devices.retain(|_, used| *used > 0);
             usage.vms = usage.vms.saturating_sub(1);
+            usage.change_disks(DEFAULT_NAME, |used| used.minus(demand.scratch_space()));
         });
     }
 
@@ -261,13 +284,7 @@ impl HostCapacity {
         pool: &str,
         change: impl FnOnce(DiskDemand) -> DiskDemand,
     ) {
-        self.change(host, |usage| {
-            let changed = change(usage.disks.get(pool).copied().unwrap_or_default());
-            match changed == DiskDemand::default() {
-                true => usage.disks.remove(pool),
-                false => usage.disks.insert(pool.to_owned(), changed),
-            };
-        });
+        self.change(host, |usage| usage.change_disks(pool, change));
     }
 
     fn change(&mut self, host: &str, change: impl FnOnce(&mut Usage)) {

@@ -59,6 +59,7 @@ impl Cache {
             huge_memory,
             reserved: vm.spec.cpu_controls(class).reserved,
             devices: taken_devices(vm, class),
+            scratch: vm.scratch_bytes(class),
         })
     }
 

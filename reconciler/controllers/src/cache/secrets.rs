@@ -122,9 +122,10 @@ mod tests {
     #[test]
     fn a_vm_needs_the_secrets_of_its_bootstrap_data_and_those_of_keys() {
         let vm = |bootstrap: serde_json::Value| -> VM {
-            let users = [("a", Some("of-a")), ("b", None)];
-            let users = users
-                .map(|(name, secret)| serde_json::json!({"name": name, "sshAuthorizedKeysSecret": secret}));
+            let users = [("a", Some("of-a"), None), ("b", None, Some("of-b"))];
+            let users = users.map(|(name, keys, password)| {
+                serde_json::json!({"name": name, "sshAuthorizedKeysSecret": keys, "passwordSecret": password})
+            });
             serde_json::from_value(serde_json::json!({"metadata": {"name": "web", "namespace": "ns"},
                 "spec": {"disks": [], "bootstrap": bootstrap, "guestUsers": users, "secureBootKeys": {"secretName": "boot"}},
                 "status": {"observedGeneration": 1, "binding": {"host": "h1", "epoch": 1}}}))
@@ -133,8 +134,9 @@ mod tests {
         let names =
             |bootstrap| NeededSecret::of(&vm(bootstrap)).into_iter().map(|s| s.name).collect::<Vec<_>>();
         let both = serde_json::json!({"secretName": "data", "sshAuthorizedKeysSecret": "keys"});
-        assert_eq!(names(both), ["data", "keys", "of-a", "boot"]);
-        assert_eq!(names(serde_json::json!({"sshAuthorizedKeysSecret": "keys"})), ["keys", "of-a", "boot"]);
-        assert_eq!(names(serde_json::json!({})), ["of-a", "boot"]);
+        assert_eq!(names(both), ["data", "keys", "of-a", "of-b", "boot"]);
+        let of_keys = serde_json::json!({"sshAuthorizedKeysSecret": "keys"});
+        assert_eq!(names(of_keys), ["keys", "of-a", "of-b", "boot"]);
+        assert_eq!(names(serde_json::json!({})), ["of-a", "of-b", "boot"]);
     }
 }

@@ -251,6 +251,30 @@ mod tests {
     }
 
     #[test]
+    fn the_scratch_disk_of_a_vm_counts_in_the_pool_default_of_its_host_until_it_is_gone() {
+        let mut cache = Cache::new(Duration::from_secs(40));
+        let vm = |version: u64, size: &str, has: Option<&str>| -> berth_api::VM {
+            let hardware = has.map(|size| {
+                json!({"cpus": 1, "memory": "1Gi", "firmware": "UEFI", "machineType": "pc-q35-7.2",
+                    "cpuModel": "max", "accelerator": "tcg", "uuid": "u", "scratchDisk": size})
+            });
+            let object = json!({
+                "metadata": {"name": "a", "namespace": "ns", "uid": "u", "resourceVersion": version.to_string()},
+                "spec": {"disks": [], "cpus": 1, "memory": "1Gi", "scratchDisk": {"size": size}},
+                "status": {"observedGeneration": 1, "binding": {"host": "h1", "epoch": 1}, "hardware": hardware},
+            });
+            serde_json::from_value(object).expect("a VM")
+        };
+        let used = |cache: &Cache| cache.index.capacity.usage("h1").disks.get("default").copied();
+        cache.put(vm(1, "4Gi", None), Instant::now());
+        assert_eq!(used(&cache), Some(DiskDemand { size: 4 * GIB, unmade_thick: 0 }));
+        cache.put(vm(2, "1Gi", Some("4Gi")), Instant::now());
+        assert_eq!(used(&cache).map(|used| used.size), Some(4 * GIB), "it has the former one until it ends");
+        cache.remove(&Key::namespaced(ObjectKind::VM, "ns", "a"));
+        assert_eq!(used(&cache), None);
+    }
+
+    #[test]
     fn another_limit_of_a_pool_lets_waiting_vms_try_again_and_its_status_does_not() {
         let mut cache = Cache::new(Duration::from_secs(40));
         let pool = |version: u64, percent: i64, hosts: i64| -> StoragePool {

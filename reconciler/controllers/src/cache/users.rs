@@ -12,8 +12,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use berth_api::{
-    Backup, Disk, DiskSnapshot, EncryptionStatus, HotswapDiskAttachment, LISTED_USERS, ObjectUser, PublicIP,
-    Readiness, Reason, ResourceName, SHARED_NAMESPACE, USED_FINALIZER, VM, VMGroup, in_use, listed_users,
+    Backup, Disk, DiskSnapshot, EncryptionStatus, HotswapDiskAttachment, LISTED_USERS, Network, ObjectUser,
+    PublicIP, Readiness, Reason, ResourceName, SHARED_NAMESPACE, USED_FINALIZER, VM, VMGroup, in_use,
+    listed_users,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -108,6 +109,12 @@ pub(crate) fn classes_of(encryption: Option<&EncryptionStatus>) -> impl Iterator
 pub(crate) fn of_public_ip(ip: &PublicIP) -> BTreeSet<Key> {
     let stays = ip.metadata.deletion_timestamp.is_none();
     stays.then(|| Key::cluster(ObjectKind::IPPool, ip.spec.pool.as_str())).into_iter().collect()
+}
+
+/// Returns the objects a Network uses: the pool of its prefix, also while it is being deleted.
+pub(crate) fn of_network(network: &Network) -> BTreeSet<Key> {
+    let pool = network.prefix_pool().map(|pool| Key::cluster(ObjectKind::IPPool, pool.as_str()));
+    pool.into_iter().collect()
 }
 
 /// Returns the objects a snapshot uses: its host, the pool of its file, and the class of its key.
@@ -329,7 +336,7 @@ impl Cache {
     }
 
     /// Whether a user is bound: a VM, Disk, snapshot or attachment to its host, a PublicIP to its address. A Backup also is while it has
-    /// data in its repository. A VMGroup holds the one that it is a member of.
+    /// data in its repository. A Network is to the pool of its prefix. A VMGroup holds the one that it is a member of.
     pub(crate) fn is_bound(&self, user: &Key) -> bool {
         match user.kind {
             ObjectKind::VM => self
@@ -361,6 +368,11 @@ impl Cache {
                 .get(user)
                 .is_some_and(|o| o.status.as_ref().is_some_and(|s| s.address.is_some())),
             ObjectKind::VMGroup => self.tables.vm_groups.get(user).is_some(),
+            ObjectKind::Network => self
+                .tables
+                .networks
+                .get(user)
+                .is_some_and(|o| o.status.as_ref().is_some_and(|s| !s.ipv6_cidr.is_empty())),
             _ => false,
         }
     }

@@ -25,7 +25,7 @@ use status::status;
 
 pub(crate) use observe::{image_host, unconfirmed};
 pub(crate) use plan::{Obstacle, bind_disk};
-pub(crate) use pools::{by_pool, choices, choose, choose_one};
+pub(crate) use pools::{by_pool, choices, choose, choose_one, in_default_pool};
 
 /// Returns why an unbound disk cannot be used yet.
 pub(crate) fn obstacle(cache: &Cache, disk: &Disk) -> Option<Obstacle> {

@@ -6,6 +6,7 @@ pub(crate) mod default_network;
 mod forwarding;
 mod observe;
 mod plan;
+mod prefix;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -14,7 +15,13 @@ use berth_api::{Network, Reason, condition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
-use crate::{batch::WriteBatch, cache::Cache, config::Config, key::Key, plan::Outcome};
+use crate::{
+    batch::WriteBatch,
+    cache::{Cache, users},
+    config::Config,
+    key::Key,
+    plan::Outcome,
+};
 
 pub(crate) use forwarding::free_address;
 use observe::observe;
@@ -23,7 +30,11 @@ use status::status;
 
 pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
     let Some(network) = cache.tables.networks.get(key).cloned() else { return Outcome::Settled };
-    let observed = observe(cache, &config.tenants, &network);
+    let mut observed = observe(cache, &config.tenants, &network);
+    prefix::give(cache, &network, &mut observed);
+    if observed.prefix.is_some() && observed.rejection.is_none() {
+        batch.hold(cache, users::of_network(&network));
+    }
     let readiness = plan(&observed);
     let mut status = status(&network, &observed, &readiness, config.clock.now());
     let users = cache.listed_users(key, &status.used_by);

@@ -65,6 +65,11 @@ impl Queue {
         }
     }
 
+    /// Returns the number of keys that are queued, those that are not due yet included.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Enqueues a key.
     pub(crate) fn add(&mut self, key: Key) {
         if key.kind != ObjectKind::Lease {

@@ -29,6 +29,11 @@ impl FakeFiles {
         states.map(|path| path.display().to_string()).collect()
     }
 
+    /// The number of files with this name.
+    pub(super) fn count(&self, name: &str) -> usize {
+        self.sizes().keys().filter(|path| path.ends_with(name)).count()
+    }
+
     pub(super) fn remove(&self, path: &Path) {
         self.sizes().remove(path);
     }

@@ -31,6 +31,9 @@ use crate::dedicated_cpus::{GuestCpus, choose};
 use super::FakeSystem;
 use super::state::instance_path;
 
+/// The name of the file of an instance's temporary disk.
+pub(super) const SCRATCH: &str = "scratch.qcow2";
+
 impl FakeSystem {
     fn paths(instance: &str) -> MachinePaths {
         MachinePaths::in_directory(instance_path(instance))
@@ -114,6 +117,13 @@ impl FakeSystem {
         Ok(Affinity { vcpus: chosen.vcpus, ..Affinity::default() })
     }
 
+    /// Removes the temporary disk of an instance without a saved state.
+    fn discard_scratch(&self, instance: &str) {
+        if self.files.size_of(&Self::state_path(instance)).is_none() {
+            self.files.remove(&instance_path(instance).join(SCRATCH));
+        }
+    }
+
     fn spec(&self, request: &LaunchRequest) -> Result<LaunchSpec> {
         let machine = request.machine.clone();
         let mut files = MachineFiles::new(Self::paths(&machine.instance));
@@ -128,7 +138,18 @@ impl FakeSystem {
         if let Some(seed) = &files.seed {
             self.files.put(seed, 1 << 20);
         }
+        let scratch = directory.join(SCRATCH);
+        let had_scratch = self.files.size_of(&scratch).is_some();
+        files.scratch = request.scratch.as_ref().map(|_| scratch.clone());
+        match &request.scratch {
+            Some(new) if !request.from_saved_state => self.files.put(&scratch, new.size),
+            None => self.files.remove(&scratch),
+            Some(_) => {}
+        }
         let mut state = self.state();
+        if request.scratch.is_some() && request.from_saved_state && !had_scratch {
+            state.violations.push(format!("{} goes on without its scratch disk", machine.instance));
+        }
         for disk in machine.disks.iter().filter(|disk| disk.format.is_encrypted()) {
             files.keys.extend(state.key_of_disk(&disk.id)?.map(|key| (disk.id.clone(), key)));
         }
@@ -257,6 +278,7 @@ impl Machines for FakeSystem {
             if let Some(process) = self.running(instance).await? {
                 self.hypervisor.kill(&process.identity, grace).await?;
             }
+            self.discard_scratch(instance);
             Ok(())
         };
         self.call("kill", work).await
@@ -270,6 +292,7 @@ impl Machines for FakeSystem {
             }
             self.files.remove(&instance_path(instance).join("seed.img"));
             self.files.remove(&Self::state_path(instance));
+            self.discard_scratch(instance);
             self.state().give_back(instance);
             self.state().journals.remove(instance);
             Ok(())
@@ -491,6 +514,16 @@ impl Machines for FakeSystem {
 
     async fn has_state(&self, instance: &str) -> Result<bool> {
         self.call("has_state", async { Ok(self.files.size_of(&Self::state_path(instance)).is_some()) }).await
+    }
+
+    async fn remove_scratch(&self, instance: &str) -> Result<()> {
+        let work = async {
+            if self.running(instance).await?.is_none() {
+                self.discard_scratch(instance);
+            }
+            Ok(())
+        };
+        self.call("remove_scratch", work).await
     }
 
     async fn remove_state(&self, instance: &str) -> Result<()> {

@@ -5,12 +5,30 @@ use berth_qemu::machine::{Backing, Cache, Format};
 use super::FakeSystem;
 use super::state::{Volume, volume_path};
 use crate::volumes::check_encryption;
-use crate::{NewVolume, Result, SystemError, VolumeFacts};
+use crate::{Fill, NewVolume, Result, SystemError, VolumeFacts};
 
 impl FakeSystem {
     pub(super) fn facts_of(&self, volume: &Volume) -> VolumeFacts {
         let size = self.files.size_of(&volume.facts.path).unwrap_or(0);
         VolumeFacts { size, ..volume.facts.clone() }
+    }
+
+    /// Makes a volume that does not depend on an image. One that is there is returned as it is.
+    pub(super) fn make_filled(&self, new: &NewVolume, fill: &Fill) -> Result<VolumeFacts> {
+        let size = match (fill, &new.base) {
+            (Fill::Image, Some(digest)) => {
+                let found = self.state().images.get(digest).map(|image| image.virtual_size);
+                let least = found.ok_or_else(|| SystemError::ImageNotCached { digest: digest.clone() })?;
+                match new.size {
+                    Some(size) if size < least => {
+                        return Err(SystemError::SmallerThanImage { size, image: least });
+                    }
+                    size => size.or(Some(least)),
+                }
+            }
+            _ => new.size,
+        };
+        self.make_volume(&NewVolume { size, base: None, ..new.clone() })
     }
 
     pub(super) fn make_volume(&self, new: &NewVolume) -> Result<VolumeFacts> {

@@ -71,6 +71,7 @@ impl Networks for FakeSystem {
             let taps = self.taps_in_use();
             let mut state = self.state();
             state.networks.insert(network.bridge.clone(), network.clone());
+            state.without_server.remove(&network.bridge);
             // The ports of another program are not the result of this call.
             if !state.firewall_lost {
                 state.check_filters(taps);
@@ -118,6 +119,7 @@ impl Networks for FakeSystem {
                 return Err(refused("remove", bridge, "a tap is on it"));
             }
             state.networks.remove(bridge);
+            state.without_server.remove(bridge);
             state.bridged.remove(bridge);
             Ok(())
         };
@@ -197,6 +199,16 @@ impl Networks for FakeSystem {
     async fn firewall_removed(&self) -> Result<()> {
         self.firewall_removed.notified().await;
         Ok(())
+    }
+
+    async fn network_server_ended(&self) -> Result<String> {
+        loop {
+            let ended = self.state().ended_servers.pop_front();
+            if let Some(bridge) = ended {
+                return Ok(bridge);
+            }
+            self.server_ended.notified().await;
+        }
     }
 
     async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>> {

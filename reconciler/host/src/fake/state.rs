@@ -1,6 +1,6 @@
 //! State of the fake host.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 
 use berth_qemu::machine::{Accelerator, Architecture, Backing, DiskKey};
@@ -12,8 +12,8 @@ use super::{FakeRepositories, FakeSource};
 use crate::keyring::Keyring;
 use crate::{
     Arrival, BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, ExternalLease, Firewall, HostFacts,
-    HostLinks, ImageFacts, KvmFacts, NetworkConfig, QemuFacts, Result, SnapshotFacts, SystemError, TapConfig,
-    Uplink, VolumeFacts, WireguardConfig,
+    HostLinks, ImageFacts, KvmFacts, NetworkConfig, NewMove, QemuFacts, Result, SnapshotFacts, SystemError,
+    TapConfig, Uplink, VolumeFacts, WireguardConfig,
 };
 
 #[derive(Debug)]
@@ -36,6 +36,8 @@ pub(super) struct State {
     pub(super) uploads: BTreeMap<String, Vec<u8>>,
     pub(super) pulls: u64,
     pub(super) volumes: BTreeMap<String, Volume>,
+    /// The mirrors of volumes that were prepared, by the identity of the volume: with the files that they go to, or have come from.
+    pub(super) mirrors: BTreeMap<String, (NewMove, PathBuf)>,
     /// The stays that volumes were copied here for, by id.
     pub(super) arrivals: BTreeMap<String, Arrival>,
     pub(super) trash: BTreeMap<String, (Volume, u64, Timestamp)>,
@@ -56,6 +58,10 @@ pub(super) struct State {
     pub(super) filters_expected: bool,
     /// Another program has removed the rules, and they are not written again yet.
     pub(super) firewall_lost: bool,
+    /// Bridges whose DHCP server does not run.
+    pub(super) without_server: BTreeSet<String>,
+    /// Those of them that were not reported yet.
+    pub(super) ended_servers: VecDeque<String>,
     pub(super) journals: BTreeMap<String, Value>,
     /// The control plane that was obeyed last.
     pub(super) site: Option<Value>,
@@ -115,6 +121,7 @@ impl Default for State {
             pulls: 0,
             volumes: BTreeMap::new(),
             arrivals: BTreeMap::new(),
+            mirrors: BTreeMap::new(),
             trash: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             keys: Keyring::default(),
@@ -128,6 +135,8 @@ impl Default for State {
             firewall: Firewall::default(),
             filters_expected: false,
             firewall_lost: false,
+            without_server: BTreeSet::new(),
+            ended_servers: VecDeque::new(),
             journals: BTreeMap::new(),
             site: None,
             started: BTreeMap::new(),

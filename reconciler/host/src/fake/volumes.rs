@@ -9,9 +9,9 @@ use async_trait::async_trait;
 use berth_qemu::machine::{Backing, DiskKey};
 
 use crate::{
-    Arrival, Merged, NewFetch, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, Progress, RemoteVolume,
-    Result, SealedKey, SharedPool, SnapshotFacts, SystemError, Taken, TrashedVolume, VolumeFacts,
-    VolumeOwner, VolumeReader, Volumes,
+    Arrival, Fill, Merged, NewFetch, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, Progress,
+    RemoteVolume, Result, SealedKey, SharedPool, SnapshotFacts, SystemError, Taken, TrashedVolume,
+    VolumeFacts, VolumeOwner, VolumeReader, Volumes,
 };
 
 use super::FakeSystem;
@@ -278,8 +278,32 @@ impl Volumes for FakeSystem {
         self.call("move_volume", work).await
     }
 
+    async fn prepared_mirror(&self, id: &str) -> Result<Option<NewMove>> {
+        self.call("prepared_mirror", async { Ok(self.mirror_of(id)) }).await
+    }
+
+    async fn prepare_mirror(&self, volume: &NewMove) -> Result<VolumeFacts> {
+        self.call("prepare_mirror", async { self.prepare(volume) }).await
+    }
+
+    async fn check_mirror(&self, volume: &NewMove) -> Result<()> {
+        self.call("check_mirror", async { self.check_prepared(volume) }).await
+    }
+
+    async fn commit_mirror(&self, volume: &NewMove) -> Result<()> {
+        self.call("commit_mirror", async { self.commit(volume) }).await
+    }
+
+    async fn settle_mirror(&self, volume: &NewMove) -> Result<()> {
+        self.call("settle_mirror", async { self.settle(volume) }).await
+    }
+
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts> {
         self.call("create_volume", async { self.make_volume(volume) }).await
+    }
+
+    async fn create_filled_volume(&self, volume: &NewVolume, fill: &Fill) -> Result<VolumeFacts> {
+        self.call("create_filled_volume", async { self.make_filled(volume, fill) }).await
     }
 
     async fn take_volume(&self, volume: &NewTake) -> Result<VolumeFacts> {

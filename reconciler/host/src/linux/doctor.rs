@@ -12,6 +12,7 @@ use nix::unistd::Uid;
 use serde::{Deserialize, Serialize};
 
 use super::files::{blocking, space};
+use super::filesystems::{MKFS_EXT4, MKFS_XFS};
 use super::host::SWTPM;
 use super::layout::Layout;
 use super::network::{DNSMASQ, NFT, WG, WIREGUARD_GO, foreign_forwarding};
@@ -143,7 +144,7 @@ pub async fn doctor_facts(state_dir: &Path) -> DoctorFacts {
         qemu,
         architecture: Architecture::of_host().as_str().to_owned(),
         emulation,
-        programs: [NFT, DNSMASQ, SWTPM, VIRTIOFSD, WG, WIREGUARD_GO]
+        programs: [NFT, DNSMASQ, SWTPM, VIRTIOFSD, WG, WIREGUARD_GO, MKFS_EXT4, MKFS_XFS]
             .map(|program| {
                 let advice = program.find().err().map(|_| program.advice.to_owned());
                 (program.name.to_owned(), advice)

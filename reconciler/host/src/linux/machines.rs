@@ -20,6 +20,7 @@ mod cpus;
 mod grants;
 mod kept_states;
 mod logs;
+mod scratch;
 mod space;
 mod state;
 mod variables;
@@ -158,7 +159,7 @@ impl LinuxMachines {
 
     /// Creates the machine's files and returns its full description.
     async fn prepare(&self, request: &LaunchRequest, qemu: &Installation) -> Result<LaunchSpec> {
-        let LaunchRequest { machine, seed, keys, from_saved_state, .. } = request.clone();
+        let LaunchRequest { machine, seed, keys, scratch, from_saved_state, .. } = request.clone();
         let folder = self.layout.instance(&machine.instance);
         let mut files = MachineFiles::new(self.paths(&machine.instance));
         let (users, instance) = (self.users.clone(), machine.instance.clone());
@@ -203,6 +204,7 @@ impl LinuxMachines {
             // After a crash the instance's user still owns the files of its former disks, including disks that it no longer has.
             self.take_back(&machine.instance).await?;
         }
+        files.scratch = self.prepare_scratch(&machine.instance, scratch, from_saved_state, user).await?;
         let machine = self.lend(machine, user).await?;
         let folders = self.opened(&machine.instance, user).await?;
         files.confinement = user.map(|user| Confinement { user, folders });
@@ -282,6 +284,7 @@ impl LinuxMachines {
         }
         self.end_helpers(instance).await?;
         self.release_cpus(instance).await?;
+        self.discard_scratch(instance).await?;
         // Hard links keep the images' bytes allocated; the next start creates them again.
         self.take_back(instance).await
     }

@@ -8,6 +8,7 @@
 mod announce;
 mod answers;
 mod bridged;
+mod bridged_dhcp;
 mod discovery;
 mod dnsmasq;
 mod firewall;
@@ -35,7 +36,7 @@ mod wireguard;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -51,10 +52,12 @@ use crate::{
 
 use announce::Announcer;
 use answers::Changes;
+use bridged_dhcp::BridgedDhcp;
 pub(super) use dnsmasq::DNSMASQ;
+use dnsmasq::Servers;
 pub(super) use firewall::NFT;
 use firewall::Rules;
-use foreign::Needed;
+use foreign::{Guests, Needed};
 use lost::Removals;
 use netlink::{Link, LinkKind, Netlink};
 use prefixes::Prefixes;
@@ -84,6 +87,7 @@ pub(super) struct LinuxNetworks {
     removals: OnceCell<Removals>,
     changes: OnceCell<Changes>,
     snooping: Snooping,
+    bridged_dhcp: BridgedDhcp,
     /// Whether the firewall that was applied last leads packets of IPv6.
     leads_ipv6: AtomicBool,
     /// Whether there may be a table of the addresses that guests send from.
@@ -92,6 +96,7 @@ pub(super) struct LinuxNetworks {
     /// Whether the kernel had VLANs when it was asked.
     vlans: OnceCell<bool>,
     wireguard: Wireguard,
+    servers: Servers,
 }
 
 impl LinuxNetworks {
@@ -106,11 +111,13 @@ impl LinuxNetworks {
             removals: OnceCell::new(),
             changes: OnceCell::new(),
             snooping,
+            bridged_dhcp: BridgedDhcp::default(),
             leads_ipv6: AtomicBool::new(false),
             may_observe: AtomicBool::new(true),
             prefixes: Prefixes::default(),
             vlans: OnceCell::new(),
             wireguard,
+            servers: Servers::default(),
         }
     }
 
@@ -137,14 +144,15 @@ impl LinuxNetworks {
             netlink.set_mtu(&bridge, network.mtu.into()).await?;
         }
         self.prefixes.route(&netlink, &bridge, network).await?;
-        dnsmasq::ensure(&self.layout.network(&network.bridge), network).await
+        self.servers.ensure(&self.layout.network(&network.bridge), network).await
     }
 
     pub(super) async fn ensure_bridged(&self, network: &BridgedNetwork) -> Result<()> {
         let netlink = Netlink::open()?;
         bridged::ensure(&netlink, network).await?;
         let port = netlink.expect(&bridged::inner_of(&network.bridge)).await?;
-        self.snooping.listen(&network.bridge, &port, &network.leased)
+        self.snooping.listen(&network.bridge, &port, &network.leased)?;
+        self.bridged_dhcp.serve(&netlink, network).await
     }
 
     /// Lists the leases of guests on bridged networks.
@@ -206,11 +214,12 @@ impl LinuxNetworks {
     pub(super) async fn remove(&self, bridge: &str) -> Result<()> {
         check_link("bridge", bridge, BRIDGE_PREFIX)?;
         let folder = self.layout.network(bridge);
-        dnsmasq::remove(&folder).await?;
+        self.servers.remove(&folder, bridge).await?;
         let netlink = Netlink::open()?;
         tunnel::remove(&netlink, bridge).await?;
         bridged::remove(&netlink, bridge).await?;
         self.snooping.forget(bridge).await?;
+        self.bridged_dhcp.forget(bridge);
         relay::remove(&netlink, bridge).await?;
         if let Some(link) = netlink.link(bridge).await? {
             link.must_be(LinkKind::Bridge)?;
@@ -301,7 +310,10 @@ impl LinuxNetworks {
         if link.hairpin != hairpin {
             netlink.set_hairpin(&link, hairpin).await?;
         }
-        if link.up { Ok(()) } else { netlink.set_up(&link).await }
+        if !link.up {
+            netlink.set_up(&link).await?;
+        }
+        self.bridged_dhcp.listen(&link)
     }
 
     pub(super) async fn remove_tap(&self, name: &str) -> Result<()> {
@@ -401,6 +413,11 @@ impl LinuxNetworks {
         }
     }
 
+    /// Returns the bridge of a network whose DHCP or DNS server has ended by itself.
+    pub(super) async fn network_server_ended(&self) -> Result<String> {
+        self.servers.ended().await
+    }
+
     pub(super) async fn uplink(&self, choice: &UplinkChoice) -> Result<Uplink> {
         uplink::find(&Netlink::open()?, choice).await
     }
@@ -425,8 +442,31 @@ impl LinuxNetworks {
                 return Ok(Forwarding { ok: false, message: message.to_owned() });
             }
         }
-        let needed = needed_of(&Netlink::open()?.links().await?);
-        foreign::forwarding(Needed { ipv6: self.leads_ipv6.load(Ordering::Relaxed), ..needed }).await
+        let netlink = Netlink::open()?;
+        let links = netlink.links().await?;
+        let guests = self.guests_of(&netlink, &links).await?;
+        let needed = Needed { ipv6: self.leads_ipv6.load(Ordering::Relaxed), ..needed_of(&links) };
+        foreign::forwarding(needed, &guests).await
+    }
+
+    /// Lists the bridges of private networks, whose guests ask this host for addresses and names.
+    async fn guests_of(&self, netlink: &Netlink, links: &[Link]) -> Result<Guests> {
+        let with = |indices: BTreeSet<u32>| {
+            let bridges = links.iter().filter(move |link| indices.contains(&link.index));
+            let ours = bridges.filter(|link| check_link("bridge", &link.name, BRIDGE_PREFIX).is_ok());
+            ours.map(|link| link.name.clone()).collect::<Vec<_>>()
+        };
+        let ipv6 = netlink.all_ipv6_networks().await?.into_iter();
+        let ipv6 = ipv6.filter(|(_, of)| !of.addr().is_unicast_link_local());
+        let ipv4 = netlink.all_addresses().await?.into_iter().map(|(index, _)| index);
+        let (ipv4, ipv6) = (with(ipv4.collect()), with(ipv6.map(|(index, _)| index).collect()));
+        let folders: BTreeMap<String, PathBuf> =
+            ipv4.iter().chain(&ipv6).map(|bridge| (bridge.clone(), self.layout.network(bridge))).collect();
+        let is_serving =
+            |(bridge, folder): (String, PathBuf)| dnsmasq::answers_names(&folder).then_some(bridge);
+        let names: BTreeSet<String> =
+            blocking(move || folders.into_iter().filter_map(is_serving).collect()).await;
+        Ok(Guests { ipv4, ipv6, names })
     }
 
     pub(super) async fn trace(&self, request: &TraceRequest) -> Result<Trace> {
@@ -467,9 +507,12 @@ async fn check_range(netlink: &Netlink, network: &NetworkConfig) -> Result<()> {
     Err(netlink::network("make", &network.bridge, detail))
 }
 
-/// Returns what drops guests' packets of IPv4 on this machine, and how to remove it.
+/// Returns what drops guests' packets of IPv4 on this machine, and how to remove it. Those to the host count also before it has a
+/// network.
 pub(super) async fn foreign_forwarding() -> Result<Option<String>> {
-    let found = foreign::forwarding(needed_of(&Netlink::open()?.links().await?)).await?;
+    let any = format!("{BRIDGE_PREFIX}00000000");
+    let guests = Guests { ipv4: vec![any.clone()], ipv6: Vec::new(), names: BTreeSet::from([any]) };
+    let found = foreign::forwarding(needed_of(&Netlink::open()?.links().await?), &guests).await?;
     Ok((!found.ok).then_some(found.message))
 }
 

@@ -21,6 +21,7 @@ mod changes;
 mod client;
 mod data;
 mod fence;
+mod filled;
 mod images;
 mod note;
 mod replies;

@@ -12,8 +12,8 @@
 //! QEMU gets a disk, nor which disks should exist.
 //!
 //! The first file of a volume is named by its id; after each snapshot it continues in another one, see `snapshots`. Below it are
-//! the files of snapshots; those of deleted ones become fewer, see `merges`. A volume goes to another pool by `moves`,
-//! from the folder of a lost host to that of this one by `taken`, and from another host by `left` there and `fetched` here.
+//! the files of snapshots; those of deleted ones become fewer, see `merges`. A volume goes to another pool by `moves`, or
+//! by `mirrored` while a QEMU has it open, from the folder of a lost host to that of this one by `taken`, and from another host by `left` there and `fetched` here.
 
 mod adopt;
 mod chains;
@@ -22,6 +22,7 @@ mod encryption;
 mod fetched;
 mod left;
 mod merges;
+mod mirrored;
 mod moves;
 mod note;
 mod raw;

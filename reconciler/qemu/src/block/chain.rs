@@ -70,7 +70,7 @@ pub(super) async fn remove_nodes(qmp: &Qmp, id: &str) -> Result<bool, BlockError
 }
 
 /// Removes the nodes of a disk that it does not use any more.
-async fn remove_unused(qmp: &Qmp, id: &str, top: &str) -> Result<(), BlockError> {
+pub(super) async fn remove_unused(qmp: &Qmp, id: &str, top: &str) -> Result<(), BlockError> {
     for name in own_nodes(qmp, id).await?.iter().filter(|name| *name != top) {
         remove_node(qmp, name).await?;
     }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::names::is_inline;
 use super::{BlockError, IoLimits, ObservedCdrom, ObservedDisk};
 use crate::devices;
-use crate::machine::{Bus, CdromSpec, MAX_CDROMS, NicModel, PORT_PREFIX, RbdImage, SEED_TARGET};
+use crate::machine::{Bus, CdromSpec, MAX_CDROMS, NicModel, PORT_PREFIX, RbdImage, SCRATCH_TARGET};
 use crate::nics::{ObservedNic, port_of};
 use crate::qmp::Qmp;
 
@@ -193,7 +193,7 @@ fn in_blocks(blocks: &[Value]) -> Vec<ObservedCdrom> {
 
 /// Returns the lowest SCSI target that no disk of the machine uses.
 pub fn free_target(disks: &[ObservedDisk]) -> Option<u8> {
-    (0..SEED_TARGET).find(|target| !disks.iter().any(|d| d.target == Some(*target)))
+    (0..SCRATCH_TARGET).find(|target| !disks.iter().any(|d| d.target == Some(*target)))
 }
 
 pub(super) async fn disk_devices(qmp: &Qmp) -> Result<Vec<(String, Bus)>, BlockError> {

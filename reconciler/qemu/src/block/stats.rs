@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::BlockError;
 use crate::devices::list;
-use crate::machine::SEED_ID;
+use crate::machine::{SCRATCH_ID, SEED_ID};
 use crate::qmp::Qmp;
 
 /// The upper limits of the classes of duration, in nanoseconds; the last class has none. From 100 µs to 1 s.
@@ -51,7 +51,9 @@ pub struct OperationUse {
 pub async fn disk_use(qmp: &Qmp) -> Result<Vec<DiskUse>, BlockError> {
     let mut found = Vec::new();
     for item in list(qmp, "query-blockstats", json!({})).await? {
-        let Some(device) = item["qdev"].as_str().filter(|id| !id.is_empty() && *id != SEED_ID) else {
+        let Some(device) =
+            item["qdev"].as_str().filter(|id| !id.is_empty() && ![SEED_ID, SCRATCH_ID].contains(id))
+        else {
             continue;
         };
         let stats = &item["stats"];

@@ -52,6 +52,10 @@ pub struct Behaviour {
     pub save_fails: Option<String>,
     /// QEMU ends with this text on stderr when it loads a saved state.
     pub load_fails: Option<String>,
+    /// Mirrors of disks do not go on.
+    pub mirrors_stall: bool,
+    /// Mirrors of disks fail with this text before they are ready.
+    pub mirror_fails: Option<String>,
 }
 
 impl Default for Behaviour {
@@ -80,6 +84,8 @@ impl Default for Behaviour {
             save_time: Duration::from_millis(50),
             save_fails: None,
             load_fails: None,
+            mirrors_stall: false,
+            mirror_fails: None,
         }
     }
 }

@@ -184,7 +184,8 @@ pub(super) fn blockdev_del(
     }
     let is_medium = machine.cdroms.values().any(|cdrom| cdrom.node.as_deref() == Some(name));
     let is_below = machine.nodes.values().any(|node| node.on.as_deref() == Some(name));
-    if is_medium || is_below || machine.disks().any(|(_, d)| d.node == name) {
+    let is_mirrored = machine.mirrors.values().any(|job| job.has(name));
+    if is_medium || is_below || is_mirrored || machine.disks().any(|(_, d)| d.node == name) {
         return Err(CommandError::generic(format!("Node {name} is in use")));
     }
     machine.nodes.remove(name);
@@ -232,6 +233,7 @@ fn internal_snapshot(machine: &mut Machine, args: &Map<String, Value>) -> Result
 fn blockdev_snapshot(machine: &mut Machine, args: &Map<String, Value>) -> Result<(), CommandError> {
     let (below, overlay) = (text(args, "node")?, text(args, "overlay")?);
     let missing = |name: &str| CommandError::generic(format!("Cannot find device='' nor node-name='{name}'"));
+    refuse_mirrored(machine, below)?;
     let chain = machine.nodes.get(below).ok_or_else(|| missing(below))?.clone().chain();
     let top = machine.nodes.get_mut(overlay).ok_or_else(|| missing(overlay))?;
     if !top.below.is_empty() {
@@ -245,6 +247,17 @@ fn blockdev_snapshot(machine: &mut Machine, args: &Map<String, Value>) -> Result
         }
     }
     Ok(())
+}
+
+/// QEMU changes no node that a job reads from or writes to.
+fn refuse_mirrored(machine: &Machine, name: &str) -> Result<(), CommandError> {
+    match machine.mirrors.values().any(|job| job.has(name)) {
+        true => {
+            let words = format!("Node '{name}' is busy: block device is in use by block job: mirror");
+            Err(CommandError::generic(words))
+        }
+        false => Ok(()),
+    }
 }
 
 /// Returns the name of the node of a named node's file.
@@ -285,6 +298,7 @@ pub(super) fn block_resize(
     let size =
         args.get("size").and_then(Value::as_u64).ok_or_else(|| CommandError::kind("size", "integer"))?;
     let files = world.files.clone();
+    refuse_mirrored(world.machine(pid)?, name)?;
     let Some(node) = world.machine(pid)?.nodes.get_mut(name) else {
         return Err(CommandError::generic(format!("Cannot find device='' nor node-name='{name}'")));
     };

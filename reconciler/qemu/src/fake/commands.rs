@@ -5,11 +5,11 @@ use serde_json::{Map, Value, json};
 use super::command_error::{Answer, CommandError};
 use super::machine::{Cdrom, Device, Machine, Node};
 use super::model::MachineModel;
-use super::{balloon, blocks, cdroms};
+use super::{balloon, blocks, cdroms, mirrors};
 use crate::machine::{MEMORY_BLOCK, MEMORY_DEVICE};
 
 /// All commands and their arguments; `!` marks required ones, `*` a command that accepts any argument.
-const COMMANDS: [(&str, &[&str]); 49] = [
+const COMMANDS: [(&str, &[&str]); 55] = [
     ("qmp_capabilities", &["enable"]),
     ("query-status", &[]),
     ("query-version", &[]),
@@ -77,6 +77,25 @@ const COMMANDS: [(&str, &[&str]); 49] = [
     ("migrate-set-capabilities", &["!capabilities"]),
     ("migrate-set-parameters", &["max-bandwidth"]),
     ("query-migrate", &[]),
+    ("query-jobs", &[]),
+    (
+        "blockdev-mirror",
+        &[
+            "job-id",
+            "!device",
+            "!target",
+            "!sync",
+            "copy-mode",
+            "on-source-error",
+            "on-target-error",
+            "auto-finalize",
+            "auto-dismiss",
+        ],
+    ),
+    ("block-job-cancel", &["!device", "force"]),
+    ("job-complete", &["!id"]),
+    ("job-finalize", &["!id"]),
+    ("job-dismiss", &["!id"]),
 ];
 
 /// Runs one command of a machine's monitor. The server handles `quit`, which ends the process.
@@ -183,6 +202,12 @@ pub(super) fn execute(
         }
         "migrate-set-capabilities" | "migrate-set-parameters" => json!({}),
         "query-migrate" => machine.query_migrate(),
+        "query-jobs" => mirrors::query(machine),
+        "blockdev-mirror" => mirrors::begin(machine, args)?,
+        "block-job-cancel" => mirrors::cancel(machine, &args["device"])?,
+        "job-complete" => mirrors::complete(machine, &args["id"])?,
+        "job-finalize" => mirrors::finalize(machine, &args["id"])?,
+        "job-dismiss" => mirrors::dismiss(machine, &args["id"])?,
         other => return Err(unknown(other)),
     };
     Ok((value, Vec::new()))

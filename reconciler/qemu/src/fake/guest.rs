@@ -21,6 +21,9 @@ pub(super) fn answer(machine: &mut Machine, message: &Value) -> (Option<Value>, 
         return (Some(json!({"error": {"class": "CommandNotFound", "desc": desc}})), Vec::new());
     }
     let answered = machine.programs.answer(command, args).or_else(|| machine.users.answer(command, args));
+    if command == "guest-exec" && machine.programs.package.is_removed() {
+        machine.remove_agent();
+    }
     match answered {
         Some(Ok(value)) => return (Some(json!({ "return": value })), Vec::new()),
         Some(Err(desc)) => {

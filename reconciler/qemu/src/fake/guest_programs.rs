@@ -15,6 +15,30 @@ pub(super) struct GuestPrograms {
     /// By handle: path and position.
     open: BTreeMap<i64, (String, usize)>,
     last: i64,
+    pub(super) package: AgentPackage,
+}
+
+/// The package of the guest's agent, as the script that changes it in a guest does.
+#[derive(Debug, Default)]
+pub(super) struct AgentPackage {
+    /// The actions that were run, the first one first.
+    pub(super) actions: Vec<String>,
+    /// The exit code of the package manager.
+    pub(super) exit_code: u8,
+    /// By the identity of the run.
+    results: BTreeMap<String, u8>,
+}
+
+impl AgentPackage {
+    fn change(&mut self, action: &str, run: &str) {
+        self.actions.push(action.to_owned());
+        self.results.insert(run.to_owned(), self.exit_code);
+    }
+
+    /// Whether the last action has removed the agent.
+    pub(super) fn is_removed(&self) -> bool {
+        self.exit_code == 0 && self.actions.last().is_some_and(|action| action == "remove")
+    }
 }
 
 impl GuestPrograms {
@@ -81,6 +105,14 @@ impl GuestPrograms {
             ("sleep", _) => None,
             ("test", ["-e", path]) => exit(i64::from(!self.files.contains_key(*path)), b"", ""),
             ("yes", _) => exit(0, &vec![b'y'; 5 << 20], ""),
+            ("/bin/sh", ["-c", _, _, _, action, run]) => {
+                self.package.change(action, run);
+                exit(0, b"", "")
+            }
+            ("/bin/sh", ["-c", _, _, "result", run]) => match self.package.results.get(*run) {
+                Some(code) => exit(0, format!("{code}\n").as_bytes(), ""),
+                None => exit(1, b"", "No such file or directory\n"),
+            },
             ("/bin/sh", ["-c", script, _, path]) if script.contains("umask") => {
                 let is_made = !self.files.contains_key(*path);
                 self.files.entry((*path).to_owned()).or_default();

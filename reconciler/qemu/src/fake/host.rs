@@ -136,6 +136,25 @@ impl FakeHypervisor {
         machine.map(|machine| machine.users.keys(user)).unwrap_or_default()
     }
 
+    /// Returns what was done with the package of the guest's agent, the first action first.
+    pub fn agent_package_actions(&self, instance: &str) -> Vec<String> {
+        let world = self.lock();
+        let machine = world.machines.values().find(|m| m.spec.machine.instance == instance);
+        machine.map(|machine| machine.programs.package.actions.clone()).unwrap_or_default()
+    }
+
+    /// The guest's package manager ends with this exit code from now on.
+    pub fn package_manager_ends_with(&self, instance: &str, code: u8) {
+        self.with(instance, |machine| machine.programs.package.exit_code = code);
+    }
+
+    /// Returns the hashes that the password of a user of the guest was set to, the first one first.
+    pub fn guest_passwords(&self, instance: &str, user: &str) -> Vec<String> {
+        let world = self.lock();
+        let machine = world.machines.values().find(|m| m.spec.machine.instance == instance);
+        machine.map(|machine| machine.users.passwords(user)).unwrap_or_default()
+    }
+
     /// The guest has a user with these SSH keys.
     pub fn set_authorized_keys(&self, instance: &str, user: &str, keys: &[&str]) {
         self.with(instance, |machine| machine.users.set_keys(user, keys));
@@ -189,6 +208,11 @@ impl FakeHypervisor {
     pub fn guest_releases(&self, instance: &str, disk: &str) {
         self.set_behaviour(instance, |behaviour| behaviour.keeps.retain(|kept| kept != disk));
         self.with(instance, |machine| machine.release(disk));
+    }
+
+    /// A device is taken out of the machine, without a request of berth.
+    pub fn pull_device(&self, instance: &str, id: &str) {
+        self.with(instance, |machine| machine.pull(id));
     }
 
     /// The guest opens the tray of a CD-ROM drive.

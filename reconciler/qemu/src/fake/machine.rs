@@ -58,6 +58,8 @@ pub(super) struct Machine {
     pub(super) life: u64,
     pub(super) nodes: BTreeMap<String, Node>,
     pub(super) devices: BTreeMap<String, Device>,
+    /// The mirrors of disks, by the id of the job.
+    pub(super) mirrors: BTreeMap<String, MirrorJob>,
     pub(super) taps: Taps,
     /// The keys of disks, by the ids of the objects.
     pub(super) keys: BTreeMap<String, String>,
@@ -85,6 +87,27 @@ pub(super) struct Node {
     pub(super) is_direct: bool,
     /// The snapshots within its image, by name.
     pub(super) snapshots: Vec<String>,
+}
+
+/// The job that mirrors a node.
+#[derive(Clone, Debug)]
+pub(super) struct MirrorJob {
+    pub(super) device: String,
+    pub(super) target: String,
+    pub(super) done: u64,
+    /// In QEMU's terms.
+    pub(super) status: &'static str,
+    pub(super) error: Option<String>,
+}
+
+impl MirrorJob {
+    /// The status of a job that has ended.
+    pub(super) const CONCLUDED: &str = "concluded";
+
+    /// Whether it reads from or writes to this node.
+    pub(super) fn has(&self, node: &str) -> bool {
+        self.status != Self::CONCLUDED && (self.device == node || self.target == node)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -237,6 +260,7 @@ impl Machine {
             life: 0,
             nodes: BTreeMap::new(),
             cdroms: BTreeMap::new(),
+            mirrors: BTreeMap::new(),
             devices,
             taps,
             events: broadcast::channel(EVENT_BUFFER).0,
@@ -337,6 +361,12 @@ impl Machine {
         self.agent_port(true);
     }
 
+    /// The guest's agent ends, and is not started again.
+    pub(super) fn remove_agent(&mut self) {
+        self.agent_port(false);
+        self.behaviour.guest_agent = false;
+    }
+
     fn agent_port(&self, open: bool) {
         if self.behaviour.guest_agent && (open || self.booted) {
             self.emit("VSERPORT_CHANGE", json!({"id": "qga-port0", "open": open}));
@@ -376,6 +406,13 @@ impl Machine {
     pub(super) fn release(&mut self, id: &str) {
         if self.devices.get(id).is_some_and(|d| d.unplugging) {
             self.devices.remove(id);
+            self.emit("DEVICE_DELETED", json!({"device": id, "path": format!("/machine/peripheral/{id}")}));
+        }
+    }
+
+    /// Takes a device out, as a request at another monitor does.
+    pub(super) fn pull(&mut self, id: &str) {
+        if self.devices.remove(id).is_some() {
             self.emit("DEVICE_DELETED", json!({"device": id, "path": format!("/machine/peripheral/{id}")}));
         }
     }

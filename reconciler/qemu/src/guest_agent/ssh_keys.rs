@@ -1,5 +1,8 @@
-//! The SSH keys of users of the guest: the lines of their `authorized_keys` files. QEMU guest agent 5.2 or later.
+//! The SSH keys of users of the guest, which are the lines of their `authorized_keys` files (QEMU guest agent 5.2 or later), and their
+//! passwords.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
 use super::{GuestAgent, GuestAgentError, unexpected};
@@ -46,6 +49,12 @@ impl GuestAgent {
         let args = json!({"username": user, "keys": keys});
         self.execute("guest-ssh-remove-authorized-keys", args).await.map(|_| ())
     }
+
+    /// Sets the password of a user to the one with this hash of crypt(5).
+    pub async fn set_password_hash(&mut self, user: &str, hash: &str) -> Result<(), GuestAgentError> {
+        let args = json!({"username": user, "password": STANDARD.encode(hash), "crypted": true});
+        self.execute("guest-set-user-password", args).await.map(|_| ())
+    }
 }
 
 impl GuestAgentError {
@@ -66,6 +75,17 @@ impl GuestAgentError {
 mod tests {
     use super::super::tests::guest;
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_password_is_set_by_its_hash() {
+        let mut agent = guest(|message| {
+            let expected = json!({"username": "debian", "password": "JDYkYSRi", "crypted": true});
+            let is_right =
+                message["execute"] == "guest-set-user-password" && message["arguments"] == expected;
+            is_right.then(|| json!({"return": {}}).to_string())
+        });
+        agent.set_password_hash("debian", "$6$a$b").await.expect("set");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn the_lines_of_a_user_are_read_added_and_removed() {

@@ -14,8 +14,8 @@ use super::boot::with_index;
 use super::{
     Accelerator, Affinity, Architecture, BALLOON, Bus, Cache, DISK_THREAD, DiskSpec, Format, Graphics,
     LaunchSpec, MAX_PCI_DEVICES, MAX_VGPUS, MEMORY_BLOCK, MEMORY_DEVICE, MachineFiles, MachinePaths,
-    MachineSpec, NicSpec, PciDeviceSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, ShareSpec, Tap,
-    Topology, UefiFiles, UsbDeviceSpec, VgpuSpec, Watchdog,
+    MachineSpec, NicSpec, PciDeviceSpec, SCRATCH_ID, SCRATCH_TARGET, SCSI_CONTROLLER, SEED_ID, SEED_TARGET,
+    SYSPREP_ID, ShareSpec, Tap, Topology, UefiFiles, UsbDeviceSpec, VgpuSpec, Watchdog,
 };
 use super::{
     backend_of, blockdevs, disk_device, key_id, medium_blockdev, nic_device, port_name, scsi_cdrom, slot,
@@ -99,6 +99,9 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
     }
     if let Some(seed) = &files.seed {
         args.disk(&seed_disk(seed), None);
+    }
+    if let Some(scratch) = &files.scratch {
+        args.disk(&scratch_disk(scratch), None);
     }
     for cdrom in &spec.cdroms {
         if let Some(medium) = &cdrom.medium {
@@ -504,6 +507,17 @@ pub(crate) fn seed_disk(file: &Path) -> DiskSpec {
         bus: Bus::VirtioScsi,
         keeps_space: false,
         shared: false,
+    }
+}
+
+fn scratch_disk(file: &Path) -> DiskSpec {
+    DiskSpec {
+        id: SCRATCH_ID.to_owned(),
+        format: Format::Qcow2,
+        serial: SCRATCH_ID.to_owned(),
+        read_only: false,
+        target: Some(SCRATCH_TARGET),
+        ..seed_disk(file)
     }
 }
 

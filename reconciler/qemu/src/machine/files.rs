@@ -15,6 +15,9 @@ pub struct MachineFiles {
     pub uefi: Option<UefiFiles>,
     /// A raw image with the bootstrap data (NoCloud), presented to the guest as a read-only disk.
     pub seed: Option<PathBuf>,
+    /// A qcow2 file for data of this run of the machine, which the guest writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scratch: Option<PathBuf>,
     /// Present exactly for a machine with [`MachineSpec::tpm`](super::MachineSpec::tpm).
     #[serde(default)]
     pub tpm: Option<TpmFiles>,
@@ -55,6 +58,7 @@ impl MachineFiles {
             paths,
             uefi: None,
             seed: None,
+            scratch: None,
             tpm: None,
             virtiofs: None,
             sysprep: None,

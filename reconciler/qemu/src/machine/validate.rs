@@ -8,7 +8,7 @@ use super::{
     MAX_CDROMS, MAX_NICS, MAX_NUMA_NODES, MAX_OPTIONS, MAX_PCI_DEVICES, MAX_QUEUES, MAX_SATA, MAX_SERIAL,
     MAX_SERIAL_PORTS, MAX_SHARE_TAG, MAX_SHARES, MAX_SOCKET_PATH, MAX_USB_BUS, MAX_USB_DEVICES, MAX_VGPUS,
     MAX_VIRTIO_BLK, MEMORY_BLOCK, MachineSpec, Medium, NIC_PORTS, NicModel, NicSpec, OPTION_GROUPS, RbdImage,
-    SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, ShareSpec, VgpuSpec,
+    SCRATCH_ID, SCRATCH_TARGET, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, ShareSpec, VgpuSpec,
 };
 
 /// Why a spec is not a valid machine.
@@ -232,7 +232,7 @@ impl MachineSpec {
     }
 
     fn validate_disks(&self) -> Result<(), SpecError> {
-        let mut ids = HashSet::from([SEED_ID, SYSPREP_ID, SCSI_CONTROLLER]);
+        let mut ids = HashSet::from([SEED_ID, SCRATCH_ID, SYSPREP_ID, SCSI_CONTROLLER]);
         let mut serials = HashSet::new();
         let mut targets = HashSet::new();
         for disk in &self.disks {
@@ -299,8 +299,13 @@ impl DiskSpec {
         )?;
         let serial = printable(&self.serial, MAX_SERIAL) && !self.serial.contains(' ');
         check("serial", &self.serial, serial, "1 to 36 printable ASCII characters without spaces")?;
-        let target = self.target.is_none_or(|t| t != SEED_TARGET);
-        check("target", &format!("{:?}", self.target), target, "255 is the bootstrap volume's")?;
+        let target = self.target.is_none_or(|t| ![SEED_TARGET, SCRATCH_TARGET].contains(&t));
+        check(
+            "target",
+            &format!("{:?}", self.target),
+            target,
+            "255 is the bootstrap volume's, 254 the scratch disk's",
+        )?;
         let most = match self.bus {
             Bus::VirtioScsi => None,
             Bus::VirtioBlk => Some(MAX_VIRTIO_BLK),

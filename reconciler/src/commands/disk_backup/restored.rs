@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 /// The longest name of an object.
 const MOST_NAME: usize = 63;
 /// The fields that a Disk made from a backup does not declare.
-const OTHER_SOURCES: [&str; 3] = ["image", "source", "restore"];
+const OTHER_SOURCES: [&str; 5] = ["image", "cloneMode", "filesystem", "source", "restore"];
 /// The fields that were meant for the former VM only.
 const FORMER: [&str; 2] = ["restore", "restartToken"];
 /// The fields that no two VMs can declare, or whose objects no two VMs can have.
@@ -320,7 +320,9 @@ fn needed(spec: &Value, sources: &[Source]) -> Vec<String> {
         found.extend(text(spec, pointer).map(|name| ("Secret", name)));
     }
     for user in list(spec, "guestUsers") {
-        found.extend(text(user, "/sshAuthorizedKeysSecret").map(|name| ("Secret", name)));
+        for pointer in ["/sshAuthorizedKeysSecret", "/passwordSecret"] {
+            found.extend(text(user, pointer).map(|name| ("Secret", name)));
+        }
     }
     for disk in sources.iter().map(|source| &source.declaration.disk_spec) {
         found.extend(text(disk, "/encryption/keyClass").map(|name| ("KeyClass", name)));

@@ -28,7 +28,26 @@ pub(super) fn guest() -> Vec<Bad> {
             "guest_users[0].ssh_authorized_keys_secret",
             "is not a name",
         ),
+        everywhere(
+            users(json!([{"name": "a", "password_secret": "a_b"}])),
+            "guest_users[0].password_secret",
+            "is not a name",
+        ),
         everywhere(users(json!([{"name": "a"}, {"name": "a"}])), "guest_users", "is used twice"),
+        everywhere(
+            with(vm(), "/guest_agent", json!({"policy": "Purge"})),
+            "guest_agent.policy",
+            "is not one of",
+        ),
+        everywhere(
+            with(
+                with(vm(), "/guest_agent", json!({"policy": "Remove"})),
+                "/guest_users",
+                json!([{"name": "a"}]),
+            ),
+            "guest_agent.policy",
+            "the guest agent sets guest_users",
+        ),
         everywhere(boots("hostname", json!("a_b")), "bootstrap.hostname", "not a DNS label"),
         everywhere(boots("domain", json!("example_org")), "bootstrap.domain", "is not a domain"),
         here(

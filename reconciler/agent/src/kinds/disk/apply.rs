@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::index::volume_of;
 use crate::key::Key;
 use crate::machine::MachineError;
+use crate::mirrors;
 use crate::plugging::disk_spec;
 use crate::pulls::Wanted;
 use crate::snapshots::take;
@@ -22,12 +23,19 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
     match step {
         Step::Pull(source) => ctx.pulls.start(&Wanted::Image(source.clone()), key()),
         Step::FollowPull(source) => ctx.pulls.follow(&Wanted::Image(source.clone()), key()),
-        Step::StartRestore(wanted) | Step::Fetch(wanted) => ctx.pulls.start(wanted, key()),
-        Step::FollowRestore(wanted) => ctx.pulls.follow(wanted, key()),
+        Step::StartRestore(wanted) | Step::StartFill(wanted) | Step::Fetch(wanted) => {
+            ctx.pulls.start(wanted, key());
+        }
+        Step::FollowRestore(wanted) | Step::FollowFill(wanted) => ctx.pulls.follow(wanted, key()),
         Step::CancelRestore(volume) => ctx.pulls.cancel_restore(volume).await,
         Step::StartMove(wanted) => start_move(ctx, disk, wanted)?,
         Step::FollowMove(wanted) => ctx.pulls.follow(wanted, key()),
         Step::CancelMove(volume) => ctx.pulls.cancel_moves(volume).await,
+        Step::BeginMirror(new) => Box::pin(mirrors::begin(ctx, new)).await?,
+        Step::FinishMirror(volume) => Box::pin(mirrors::finish(ctx, volume)).await?,
+        Step::CancelMirror { volume, failure } => {
+            Box::pin(mirrors::cancel(ctx, volume, failure.clone())).await?;
+        }
         Step::Create(volume) => {
             ctx.system.create_volume(volume).await?;
         }

@@ -3,7 +3,7 @@
 use berth_api::vm::disk_obstacle;
 use berth_api::{ConditionType, Disk, ObjectUse, UseKind, VM, condition, former_uid};
 use berth_host::{SnapshotFacts, VolumeFacts};
-use berth_qemu::block::{IoLimits, ObservedDisk};
+use berth_qemu::block::IoLimits;
 use berth_qemu::power::RunState;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
@@ -11,6 +11,7 @@ use kube::{Resource, ResourceExt};
 use super::backup::{self, LocalBackup};
 use super::claims::{self, UseRequest};
 use super::fetch::{self, DiskCopy};
+use super::fill;
 use super::source::{self, LocalSource};
 use crate::context::Context;
 use crate::error::Error;
@@ -18,9 +19,11 @@ use crate::index::{Index, Tables, volume_of};
 use crate::key::{Key, ObjectName};
 use crate::kinds::image::local::{self, LocalImage};
 use crate::machine::Holder;
+use crate::mirrors::{self, OpenVolume, SeenMirror};
 use crate::moves::{self, Move};
 use crate::plugging::io_limits;
 use crate::pools::{self, SeenVolume};
+use crate::pulls::Pull;
 use crate::restores::{self, Restore};
 use crate::unlocking::{self, Held, KeyState};
 
@@ -44,6 +47,8 @@ pub(crate) struct Observed {
     pub(crate) source: Option<LocalSource>,
     /// The backup that a disk without a file is made from. None: it is made from none, or it has a file.
     pub(crate) backup: Option<LocalBackup>,
+    /// The work that makes a disk without a file with data of this host.
+    pub(crate) filling: Option<Pull>,
     /// Its copy from the host that has its data. None: this host has it, or its pool is one that hosts share.
     pub(crate) fetch: Option<DiskCopy>,
     /// Whether it is being made from a backup. Only observed of a disk that is deleted.
@@ -56,6 +61,8 @@ pub(crate) struct Observed {
     pub(crate) restore: Restore,
     /// The move to another pool that it declares; only observed of a disk with a file.
     pub(crate) moving: Move,
+    /// Its mirror to another pool, while a machine has it open.
+    pub(crate) mirror: SeenMirror,
     /// Whether a move goes on that it does not declare (any more).
     pub(crate) has_stray_move: bool,
     /// Bytes that its file took when that was measured last.
@@ -88,16 +95,17 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         && ctx.system.trash().await?.iter().any(|t| t.volume.id == id && t.volume.pool == *pool);
     let open = opened(ctx, &id).await;
     let declared = io_limits(disk.spec.limits.as_deref());
-    let mut limits = open.iter().map(|(disk, _)| disk.limits);
+    let mut limits = open.iter().map(|open| open.disk.limits);
     let first_limits = limits.clone().next();
     let open_limits = limits.find(|limits| *limits != declared).or(first_limits);
-    let files_below = open.iter().filter(|(_, changes)| *changes).map(|(disk, _)| disk.files_below).max();
-    let open_size = open.first().map(|(disk, _)| disk.size);
-    let is_read_only = open.iter().any(|(disk, _)| disk.read_only);
+    let files_below = open.iter().filter(|open| open.changes).map(|open| open.disk.files_below).max();
+    let open_size = open.first().map(|open| open.disk.size);
+    let is_read_only = open.iter().any(|open| open.disk.read_only);
     let (image, source, backup) = match &volume {
         Some(_) => (None, None, None),
         None => (image(ctx, disk).await?, source::observe(ctx, disk).await?, backup::observe(ctx, disk)),
     };
+    let filling = if volume.is_none() { fill::observe(ctx, disk) } else { None };
     let held = match (&volume, &source) {
         (Some(volume), _) => Held::File(volume.encryption.as_deref()),
         (None, Some(source)) => source.held(),
@@ -114,6 +122,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         None => Restore::default(),
     };
     let moving = declared_move(ctx, disk, volume.as_ref()).await?;
+    let mirror = mirrors::observe(ctx, disk, volume.as_ref(), &moving, &open).await?;
     let opener = (restore.is_due() || moving.is_due()).then(|| opener(ctx, disk, &id)).flatten();
     let has_orphan = volume.is_some() && orphan(ctx, disk, &id).is_some();
     let users = users(ctx, disk, &id, volume.is_some());
@@ -129,6 +138,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         image,
         source,
         backup,
+        filling,
         fetch,
         is_restoring: leaves(disk) && ctx.pulls.is_restoring(&id),
         pending_with_others: pending_snapshot.as_ref().is_some_and(|facts| is_taken_with_others(ctx, facts)),
@@ -136,6 +146,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         restore,
         has_stray_move: moving == Move::Done && ctx.pulls.is_moving(&id),
         moving,
+        mirror,
         used: ctx.disk_use.of(&id),
         opener,
         in_trash,
@@ -153,19 +164,27 @@ async fn declared_move(ctx: &Context, disk: &Disk, volume: Option<&VolumeFacts>)
     }
 }
 
-/// Returns the volume as the machines that have it open see it, each with whether the machine's files can be changed now.
-async fn opened(ctx: &Context, volume: &str) -> Vec<(ObservedDisk, bool)> {
+/// Returns the volume as the machines that have it open see it.
+async fn opened(ctx: &Context, volume: &str) -> Vec<OpenVolume> {
     let mut open = Vec::new();
     for machine in ctx.machines.openers(volume) {
-        let Ok(state) = machine.state().await else { continue };
-        let changes = matches!(state.run_state, RunState::Running | RunState::Paused);
-        open.extend(state.disks.into_iter().find(|disk| disk.id == volume).map(|disk| (disk, changes)));
+        let Ok(mut state) = machine.state().await else { continue };
+        let is_running = state.run_state == RunState::Running;
+        let changes = is_running || state.run_state == RunState::Paused;
+        let mirror = state.mirrors.remove(volume);
+        let disk = state.disks.into_iter().find(|disk| disk.id == volume);
+        open.extend(disk.map(|disk| OpenVolume { disk, changes, is_running, mirror }));
     }
     open
 }
 
 async fn image(ctx: &Context, disk: &Disk) -> Result<Option<LocalImage>, Error> {
     let Some(name) = &disk.spec.image else { return Ok(None) };
+    // Its file on another host does not depend on the image.
+    let is_elsewhere = disk.status.as_ref().is_some_and(|status| status.former_host.is_some());
+    if disk.is_full_clone() && is_elsewhere {
+        return Ok(None);
+    }
     let namespace = disk.namespace().unwrap_or_default();
     local::observe(ctx, &namespace, name.as_str(), &Key::of(disk)).await.map(Some)
 }

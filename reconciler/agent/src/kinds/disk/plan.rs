@@ -12,6 +12,8 @@ use super::Step;
 use super::backup;
 use super::encryption;
 use super::fetch::{self, DiskCopy};
+use super::fill;
+use super::mirror;
 use super::observe::Observed;
 use super::source;
 use crate::converge::Plan;
@@ -19,7 +21,7 @@ use crate::index::volume_of;
 use crate::kinds::image::local::{self, Fetch, LocalImage};
 use crate::moves::Move;
 use crate::plugging::io_limits;
-use crate::pulls::{Pull, percent};
+use crate::pulls::{Pull, Wanted, percent};
 use crate::restores::Restore;
 
 /// Interval at which it is seen whether the pool of the disk is back.
@@ -114,6 +116,10 @@ fn take_over(disk: &Disk, facts: &VolumeFacts) -> Plan<Step> {
 }
 
 fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
+    // Also while a VM uses it, whose guest may be paused for the switch.
+    if let Some(plan) = observed.volume.as_ref().and_then(|facts| mirror::ongoing(disk, facts, observed)) {
+        return plan;
+    }
     if let Some(user) = observed.users.first() {
         let text = format!("deleted, and held until nothing uses it: used by VM {}", user.vm);
         return Plan::without_steps(Readiness::Reconciling(Reason::InUse, text));
@@ -163,6 +169,9 @@ fn keep(disk: &Disk, volume: &str, facts: &VolumeFacts, observed: &Observed) -> 
         let step = Step::FinishRestore { pool: facts.pool.clone(), volume: facts.id.clone() };
         let text = "its restore from a snapshot is being finished".to_owned();
         return Plan::steps(vec![step], Readiness::Reconciling(Reason::Provisioning, text));
+    }
+    if let Some(plan) = mirror::ongoing(disk, facts, observed) {
+        return plan;
     }
     if observed.has_stray_move {
         let text = "its move to another pool is being ended".to_owned();
@@ -241,8 +250,9 @@ fn moving(
         }
         Move::Due { to, wanted, pull } => (to, wanted, pull),
     };
-    if let Some(vm) = &observed.opener {
-        return Err((Some(waits(to, format!("no VM has it open: VM {vm} has, or may have"))), None));
+    if let (Some(vm), Wanted::Move(_, new)) = (&observed.opener, wanted.as_ref()) {
+        let begun = mirror::begin(new, vm, facts, observed);
+        return begun.map_err(|(readiness, again)| (Some(readiness), again));
     }
     let progress = |percent: Option<i64>| {
         let done = percent.map(|percent| format!(" ({percent} %)")).unwrap_or_default();
@@ -384,6 +394,9 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     let shared = disk.is_read_write_many();
     let id = volume.to_owned();
     let create = NewVolume { encryption, pool, id, size, base, snapshot, file, thick, shared, owner };
+    if let Some(data) = fill::of(disk) {
+        return fill::plan(disk, create, data, observed.filling.as_ref());
+    }
     Plan::steps(vec![Step::Create(create)], Readiness::Reconciling(Reason::Provisioning, "being made".into()))
 }
 
@@ -395,7 +408,7 @@ fn take(disk: &Disk, volume: &str, from: String, observed: &Observed) -> Plan<St
     };
     // Its file has its size, also if content that was made anew since is larger.
     let size = size.filter(|_| disk.spec.image.is_none());
-    let base = match base(disk, size, observed.image.as_ref()) {
+    let base = match base_of_moved(disk, size, observed) {
         Ok(base) => base,
         Err(plan) => return plan,
     };
@@ -409,7 +422,7 @@ fn take(disk: &Disk, volume: &str, from: String, observed: &Observed) -> Plan<St
 
 /// Returns the plan for a disk whose data is on its former host, which has the pool for itself: nothing else is ever made for it.
 fn copy(disk: &Disk, from: &str, fetch: &DiskCopy, observed: &Observed) -> Plan<Step> {
-    let base = match base(disk, Some(u64::MAX), observed.image.as_ref()) {
+    let base = match base_of_moved(disk, Some(u64::MAX), observed) {
         Ok(base) => base,
         Err(plan) => return plan,
     };
@@ -453,6 +466,11 @@ fn user_waits(disk: &Disk) -> Plan<Step> {
     let binding = disk.status.as_ref().and_then(|status| status.binding.as_ref());
     let host = binding.map(|binding| binding.host.as_str()).unwrap_or_default();
     Plan::without_steps(Readiness::bound_to(host))
+}
+
+/// Returns the image below a file that comes from another host: a full clone has none.
+fn base_of_moved(disk: &Disk, size: Option<u64>, observed: &Observed) -> Result<Option<String>, Plan<Step>> {
+    if disk.is_full_clone() { Ok(None) } else { base(disk, size, observed.image.as_ref()) }
 }
 
 /// Returns the base image of the new file's overlay, or the plan to wait until it is known.

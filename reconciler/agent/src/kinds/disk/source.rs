@@ -141,7 +141,15 @@ pub(super) fn new_owner(disk: &Disk) -> VolumeOwner {
         name: disk.name_any(),
         uid: disk.uid(),
         image: disk.spec.image.as_ref().map(ToString::to_string),
-        source: disk.spec.source.as_ref().map(|source| DeclaredSource {
+        source: declared_source(disk),
+    }
+}
+
+fn declared_source(disk: &Disk) -> Option<DeclaredSource> {
+    let filesystem = disk.spec.filesystem.as_deref();
+    let (full_clone, label) = (disk.is_full_clone(), filesystem.and_then(|made| made.label.clone()));
+    match &disk.spec.source {
+        Some(source) => Some(DeclaredSource {
             disk: source.disk.as_ref().map(ToString::to_string),
             snapshot: source.snapshot.as_ref().map(ToString::to_string),
             namespace: source
@@ -151,6 +159,14 @@ pub(super) fn new_owner(disk: &Disk) -> VolumeOwner {
                 .map(ToString::to_string),
             file: source.file.clone(),
             backup: source.backup.as_ref().map(ToString::to_string),
+            ..DeclaredSource::default()
         }),
+        None if full_clone || filesystem.is_some() => Some(DeclaredSource {
+            full_clone,
+            filesystem: filesystem.map(|made| made.filesystem_type.as_str().to_owned()),
+            filesystem_label: label,
+            ..DeclaredSource::default()
+        }),
+        None => None,
     }
 }

@@ -2,6 +2,8 @@
 mod changes;
 #[path = "tests/creation.rs"]
 mod creation;
+#[path = "tests/mirrors.rs"]
+mod mirrors;
 
 use berth_api::{ObjectUse, UseKind};
 use berth_host::{
@@ -286,6 +288,7 @@ proptest! {
         spec in prop::sample::select(vec![
             json!({"size": "1Gi"}), json!({"size": "3Gi", "image": "debian"}), json!({"image": "debian"}),
             json!({"size": "2Gi", "deletionPolicy": "Retain"}), json!({"size": "lots"}),
+            json!({"size": "2Gi", "filesystem": {"type": "ext4"}}), json!({"image": "debian", "cloneMode": "Full"}),
         ]),
         known in any::<bool>(),
     ) {
@@ -300,13 +303,15 @@ proptest! {
                         prop_assert!(is_online || !observed.has_orphan);
                         prop_assert!(had.is_some_and(|had| bytes > had));
                     }
-                    Step::Create(_) | Step::StartRestore(_) => prop_assert!(observed.volume.is_none() && !known),
+                    Step::Create(_) | Step::StartRestore(_) | Step::StartFill(_) => prop_assert!(observed.volume.is_none() && !known),
                     Step::Restore { .. } => prop_assert!(observed.volume.is_none()),
                     Step::Take(_) => prop_assert!(observed.volume.is_none() && disk.status.as_ref().is_some_and(|s| s.former_host.is_some())),
                     Step::Fetch(_) => prop_assert!(observed.volume.is_none() && observed.fetch.is_some()),
                     Step::RestoreSnapshot(_) => prop_assert!(observed.opener.is_none() && observed.restore.is_due()),
                     Step::StartMove(_) => prop_assert!(observed.opener.is_none()),
-                    Step::FollowMove(_) | Step::CancelMove(_) | Step::Pull(_) | Step::FollowPull(_) | Step::FollowRestore(_) | Step::CancelRestore(_) | Step::TakeSnapshot(_) | Step::FinishRestore { .. } | Step::TakeOver { .. } | Step::Reserve { .. } | Step::Rewrap { .. } | Step::SetLimits { .. } | Step::ShortenChain { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
+                    Step::BeginMirror(_) => prop_assert!(observed.opener.is_some()),
+                    Step::FinishMirror(_) => prop_assert!(observed.mirror.state.is_some()),
+                    Step::FollowMove(_) | Step::CancelMove(_) | Step::CancelMirror { .. } | Step::Pull(_) | Step::FollowPull(_) | Step::FollowRestore(_) | Step::FollowFill(_) | Step::CancelRestore(_) | Step::TakeSnapshot(_) | Step::FinishRestore { .. } | Step::TakeOver { .. } | Step::Reserve { .. } | Step::Rewrap { .. } | Step::SetLimits { .. } | Step::ShortenChain { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
                 }
             }
         }

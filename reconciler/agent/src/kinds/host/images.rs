@@ -25,6 +25,7 @@ pub(super) async fn prune_downloads(ctx: &Context) -> Result<(), Error> {
         let backups = backup::wanted(&tables, ctx.host());
         let of_disks = disk::wanted(&tables).chain(moves::wanted(&tables));
         let of_disks = of_disks.chain(disk::wanted_copies(&tables, ctx.host()));
+        let of_disks = of_disks.chain(disk::wanted_fills(&tables));
         images.chain(backups).chain(of_disks).collect::<BTreeSet<Wanted>>()
     };
     let bridged = ctx.networks.bridged();

@@ -47,6 +47,8 @@ pub(crate) struct Observed {
     pub(super) in_agents_unit: BTreeMap<String, String>,
     /// Bridged networks of VMs here that have no connection, and why.
     pub(super) disconnected: Vec<String>,
+    /// Networks here whose DHCP and DNS servers end again and again, or cannot be started again.
+    pub(super) failing_servers: Vec<String>,
     /// Results of the health checks of targets of public addresses.
     pub(super) health: BTreeMap<CheckedTarget, Health>,
     pub(super) foreign: Vec<ForeignObject>,
@@ -192,6 +194,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         refused: ctx.networks.all_refused(),
         in_agents_unit,
         disconnected,
+        failing_servers: ctx.networks.failing_servers(),
         health: ctx.networks.checks.all(),
         foreign,
         images: images.into_iter().map(|image| image.digest).collect(),

@@ -13,8 +13,8 @@ use berth_api::host::{
 use berth_api::shares::MOST_HOST_SHARES;
 use berth_api::wireguard::{address_of, is_key};
 use berth_api::{
-    ConditionType, ConditionUpdate, Conditions, Host, HostBackupFolder, HostShare, HostStatus, HostWireguard,
-    HugePages, Quantity, Readiness, Reason, in_use,
+    CloneMode, ConditionType, ConditionUpdate, Conditions, DiskFilesystem, FilesystemType, Host,
+    HostBackupFolder, HostShare, HostStatus, HostWireguard, HugePages, Quantity, Readiness, Reason, in_use,
 };
 use berth_host::{
     BackupFolderFacts, DeclaredSource, DedicatedFacts, ForeignKind, HostFacts, HugePagesFacts, QemuFacts,
@@ -104,6 +104,19 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
         texts => {
             let text = texts.iter().take(8).cloned().collect::<Vec<_>>().join("; ");
             let (kind, reason) = (ConditionType::NetworksConnected, Reason::BridgeUnavailable);
+            condition::set(
+                conditions,
+                ConditionUpdate::from_bool(kind, false, reason, &text),
+                generation,
+                now,
+            );
+        }
+    }
+    match observed.failing_servers.as_slice() {
+        [] => condition::remove(conditions, ConditionType::NetworksServed),
+        texts => {
+            let text = texts.iter().take(8).cloned().collect::<Vec<_>>().join("; ");
+            let (kind, reason) = (ConditionType::NetworksServed, Reason::NetworkServerEnds);
             condition::set(
                 conditions,
                 ConditionUpdate::from_bool(kind, false, reason, &text),
@@ -498,8 +511,13 @@ fn retained(observed: &Observed) -> Vec<RetainedVolume> {
 }
 
 fn declared_source(source: DeclaredSource) -> TrashedSource {
-    let DeclaredSource { disk, snapshot, namespace, file, backup } = source;
-    TrashedSource { disk, snapshot, namespace, file, backup }
+    let DeclaredSource { disk, snapshot, namespace, file, backup, full_clone, filesystem, filesystem_label } =
+        source;
+    let filesystem_type = filesystem.as_deref().and_then(FilesystemType::of);
+    let filesystem = filesystem_type
+        .map(|filesystem_type| Box::new(DiskFilesystem { filesystem_type, label: filesystem_label }));
+    let clone_mode = full_clone.then_some(CloneMode::Full);
+    TrashedSource { disk, snapshot, namespace, file, backup, clone_mode, filesystem }
 }
 
 /// Priority of an orphan in a list that is too long: the last ranks are left out first.

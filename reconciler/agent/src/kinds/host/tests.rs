@@ -94,6 +94,7 @@ fn observed() -> Observed {
         refused: Default::default(),
         in_agents_unit: Default::default(),
         disconnected: Vec::new(),
+        failing_servers: Vec::new(),
         health: Default::default(),
         used: Default::default(),
         foreign: Vec::new(),

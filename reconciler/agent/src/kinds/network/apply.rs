@@ -9,11 +9,17 @@ use super::Step;
 use super::observe::Observed;
 use crate::context::Context;
 use crate::error::Error;
+use crate::index::instance_of;
+use crate::key::Key;
+use crate::networking::tap_prefix;
 
 /// Records which networks get which bridge, the addresses that guests may send from, and their leases, before any step is applied.
 pub(super) fn record(ctx: &Context, observed: &Observed) {
     ctx.networks.ports.keep_only(&observed.instances, &observed.read_ports);
     wake_leased(ctx, &ctx.networks.leases.record(&observed.leases));
+    let taps: BTreeSet<String> = observed.taps.iter().cloned().collect();
+    let before = ctx.networks.applied().taps.replace(taps.clone());
+    wake_owners(ctx, before.iter().flatten().filter(|tap| !taps.contains(*tap)));
     let mut applied = ctx.networks.applied();
     applied.bridges.clone_from(&observed.wanted.bridges);
     applied.refused_networks.clone_from(&observed.wanted.refused_networks);
@@ -25,7 +31,12 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
     match step {
         Step::ProbeAddresses { interface, addresses } => ctx.networks.probes.ensure(interface, addresses),
         Step::EnsureNetwork(network) => {
-            ctx.system.ensure_network(network).await?;
+            let made = ctx.system.ensure_network(network).await;
+            let problem = made.as_ref().err().map(|error| error.chain());
+            if ctx.networks.servers.started(&network.bridge, problem) {
+                ctx.enqueue(Key::host());
+            }
+            made?;
             ctx.networks.applied().networks.insert(network.bridge.clone(), network.clone());
         }
         Step::EnsureBridged(network) => {
@@ -60,6 +71,21 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Enqueues the VMs of these taps, which are no longer there.
+fn wake_owners<'a>(ctx: &Context, taps: impl Iterator<Item = &'a String>) {
+    let taps: Vec<&String> = taps.collect();
+    if taps.is_empty() {
+        return;
+    }
+    let keys = ctx.index.read().vms_where(|_, vm| {
+        let prefix = instance_of(vm).map(tap_prefix);
+        prefix.is_some_and(|prefix| taps.iter().any(|tap| tap.starts_with(&prefix)))
+    });
+    for key in keys {
+        ctx.queue.add(key);
+    }
 }
 
 /// Enqueues the VMs with these MAC addresses, whose statuses have other leases now.

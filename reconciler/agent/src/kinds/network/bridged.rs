@@ -1,16 +1,17 @@
 //! Bridged networks: their part on this host, and what their guests may send. Pure.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use berth_api::Reason;
 use berth_api::vm::InterfaceStatus;
-use berth_host::{BridgeChoice, BridgedNetwork, Port};
+use berth_host::{BridgeChoice, BridgedNetwork, GuestRoutes, Port, ServedGuest};
 
+use super::config::addresses;
 use super::filters::{self, GroupsOf};
 use super::leases::macs;
 use crate::index::Tables;
-use crate::networking::{GuestPort, RefusedAddress, bridge_choice, find};
+use crate::networking::{GuestPort, RefusedAddress, bridge_choice, find, routes_of};
 
 /// Returns the parts of bridged networks here. `interfaces`: those of all guests.
 pub(super) fn bridged(
@@ -27,11 +28,45 @@ pub(super) fn bridged(
             to: bridge_choice(network.host_bridge()?)?,
             tracked: of_network.iter().any(|interface| !interface.security_groups.is_empty()),
             leased: if network.is_external() { macs(of_network.iter().copied()) } else { Vec::new() },
+            served: Vec::new(),
         })
     };
     let mut parts: Vec<BridgedNetwork> = bridges.iter().filter_map(part).collect();
     parts.sort_by(|a, b| a.bridge.cmp(&b.bridge));
     parts
+}
+
+/// Returns a guest that gets the address of this interface from its host by DHCP, with the bridge of the network. None: it gets none.
+pub(super) fn served(
+    tables: &Tables,
+    bridges: &BTreeMap<String, String>,
+    (hostname, interface): (&str, &InterfaceStatus),
+    ports: &[GuestPort],
+) -> Option<(String, ServedGuest)> {
+    let network = find(tables, &interface.network).filter(|network| network.serves_dhcp())?;
+    let bridge = bridges.get(&interface.network)?;
+    let mac = interface.mac_address.to_ascii_lowercase();
+    let is_its = |guest: &&GuestPort| guest.network == interface.network && guest.port.mac == mac;
+    let tap = ports.iter().find(is_its)?.port.tap.clone();
+    let address: Ipv4Addr = interface.address.parse().ok()?;
+    let (own_dns, own_domains) = (addresses(&interface.dns), interface.search_domains.clone());
+    let has_default = interface.default_route != Some(false);
+    let guest = ServedGuest {
+        tap,
+        mac,
+        address,
+        prefix_len: network.range()?.prefix_len(),
+        hostname: hostname.to_owned(),
+        mtu: network.spec.mtu.and_then(|mtu| u16::try_from(mtu).ok()),
+        dns: if own_dns.is_empty() { addresses(&network.spec.dns) } else { own_dns },
+        search_domains: if own_domains.is_empty() {
+            network.spec.search_domains.clone()
+        } else {
+            own_domains
+        },
+        routes: GuestRoutes::of(&routes_of(&network), network.gateway(), Some(address), has_default),
+    };
+    Some((bridge.clone(), guest))
 }
 
 /// Returns the bridges whose guests hear the advertisements of the network's routers: these give out its IPv6 addresses.
@@ -178,8 +213,30 @@ mod tests {
             to: BridgeChoice::Named("vmbr0".into()),
             tracked: false,
             leased: Vec::new(),
+            served: Vec::new(),
         };
         assert_eq!(*part, expected);
+    }
+
+    #[test]
+    fn with_dhcp_the_host_answers_its_guests_and_keeps_their_requests_from_the_network() {
+        let served = |dhcp: Value| {
+            let mut spec = lan();
+            spec["ipv4"] = json!({"gateway": "192.0.2.1", "dhcp": dhcp});
+            spec["dns"] = json!(["192.0.2.2", "2001:db8::2"]);
+            let index = world(&spec, &json!({"address": "192.0.2.50"}));
+            let ports = vec![port(Some("192.0.2.50"))];
+            let here = Actual { host: "h1", links: vmbr0(1500), ports, ..Actual::default() };
+            let wanted = wanted(&index.read(), &here);
+            (wanted.bridged[0].served.clone(), wanted.firewall.answered)
+        };
+        assert_eq!(served(json!(false)), (Vec::new(), Vec::new()));
+        let (guests, answered) = served(json!(true));
+        let [guest] = &guests[..] else { panic!("{guests:?}") };
+        assert_eq!((guest.tap.as_str(), guest.mac.as_str(), guest.hostname.as_str()), (TAP, MAC, "web"));
+        assert_eq!((guest.address.to_string().as_str(), guest.prefix_len), ("192.0.2.50", 24));
+        assert_eq!((guest.routes.default, guest.dns.len()), ("192.0.2.1".parse().ok(), 1));
+        assert_eq!(answered, [TAP]);
     }
 
     #[test]

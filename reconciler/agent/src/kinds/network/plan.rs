@@ -203,6 +203,7 @@ mod tests {
                     trunks: [],
                     isolated: [],
                     observed: [],
+                    answered: [],
                     filters: Filters {
                         ports: [],
                         groups: [],

@@ -56,6 +56,13 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
                 None => ctx.ssh_keys.forget(&name),
             }
         }
+        Step::KeepPackage(plan) => {
+            let name = ObjectName::of(vm);
+            match plan {
+                Some(plan) => ctx.guest_packages.keep(&name, (**plan).clone(), machine()?),
+                None => ctx.guest_packages.forget(&name),
+            }
+        }
         Step::RunHook(call) => {
             let name = ObjectName::new(vm.namespace().unwrap_or_default(), vm.name_any());
             ctx.hooks.start(&name, (**call).clone(), machine()?);
@@ -64,6 +71,9 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             ctx.system.write_journal(instance, &journal.to_value()).await?;
             let given = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
             ctx.networks.ports.record(instance, journal, given);
+            if journal.leaves_scratch() {
+                ctx.system.remove_scratch(instance).await?;
+            }
         }
         Step::RemoveStale(volumes) => stale::remove(ctx, vm, volumes).await?,
         Step::EnsureNetworks => {
@@ -74,7 +84,10 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             }
         }
         Step::ProbeAddresses(addresses) => probe_addresses(ctx, addresses).await?,
-        Step::MakeTap(tap) => ctx.system.ensure_tap(tap).await?,
+        Step::MakeTap(tap) => {
+            ctx.system.ensure_tap(tap).await?;
+            ctx.networks.tap_made(&tap.name);
+        }
         Step::TakeDevices(devices) => {
             ctx.system.take_devices(instance, devices).await?;
             ctx.enqueue(Key::host());
@@ -144,6 +157,12 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             let seconds = vm.spec.stop.grace_period_seconds;
             let text = format!("the guest did not shut down within {seconds} s, and was powered off");
             ctx.recorder.warn(vm.object_ref(&()), Reason::PoweredOff.as_str(), &text);
+        }
+        Step::ReportLostTap(name) => {
+            let text = format!(
+                "the tap of {name} was removed from the host by another program: its card is exchanged"
+            );
+            ctx.recorder.warn(vm.object_ref(&()), Reason::TapMissing.as_str(), &text);
         }
         Step::RemoveTap(tap) => ctx.system.remove_tap(tap).await?,
         Step::RemoveInstance => {

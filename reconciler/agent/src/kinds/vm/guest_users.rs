@@ -1,11 +1,13 @@
-//! The users of a guest whose SSH keys are declared, and the keys that they have.
+//! The users of a guest whose SSH keys or passwords are declared, and the keys that they have.
 
 use std::time::Duration;
 
 use berth_api::condition::{self, remove};
 use berth_api::vm::GuestUser;
-use berth_api::{ConditionType, ConditionUpdate, Reason, VM, VMStatus};
+use berth_api::{ConditionType, ConditionUpdate, Reason, VM, VMStatus, password};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use sha2::{Digest, Sha256};
 
 use super::bootstrap::public_keys;
 use super::observe::is_left_alone;
@@ -16,7 +18,7 @@ use crate::context::Context;
 use crate::converge::Plan;
 use crate::error::Error;
 use crate::key::ObjectName;
-use crate::ssh_keys::{KeysPlan, UserKeys};
+use crate::ssh_keys::{KeysPlan, PasswordVersions, UserKeys};
 
 /// How often Secrets are read again.
 const READ_AGAIN: Duration = Duration::from_secs(30);
@@ -42,11 +44,15 @@ pub(super) async fn observe(ctx: &Context, vm: &VM, observed: &mut Observed) -> 
         return Ok(());
     }
     let mut users = Vec::new();
-    let mut plan = KeysPlan { process: running.identity.clone(), users: Vec::new() };
+    let data = data_of_guest(vm, observed);
+    let recorded = recorded_passwords(vm);
+    let mut versions = recorded.clone();
+    versions.extend(ctx.ssh_keys.password_versions(&name));
+    let mut plan = KeysPlan { process: running.identity.clone(), users: Vec::new(), recorded };
     let declared = vm.spec.guest_users.iter().map(|user| (user, true));
     for (user, is_declared) in declared.chain(former.iter().map(|user| (user, false))) {
         // While the control plane does not answer, the guest keeps the keys that it has.
-        let Some(keys) = declared_keys(ctx, vm, user).await? else {
+        let Some(keys) = declared_keys(ctx, vm, user, &data).await? else {
             observed.guest_users.again = Some(READ_AGAIN);
             return Ok(());
         };
@@ -56,6 +62,8 @@ pub(super) async fn observe(ctx: &Context, vm: &VM, observed: &mut Observed) -> 
             is_declared,
             keys: keys.as_ref().map(UserKeys::count).map_err(Clone::clone),
             found,
+            has_password: user.password_secret.is_some(),
+            password_version: versions.get(&user.name).cloned(),
         });
         // A user is in the status before it has a key: otherwise the key of a user that is taken off the list could stay.
         if is_recorded(vm, &user.name) {
@@ -63,7 +71,7 @@ pub(super) async fn observe(ctx: &Context, vm: &VM, observed: &mut Observed) -> 
         }
     }
     let is_recorded = users.iter().all(|user| is_recorded(vm, &user.name));
-    let reads = vm.spec.guest_users.iter().any(|user| user.ssh_authorized_keys_secret.is_some());
+    let reads = vm.spec.guest_users.iter().any(|user| user.secrets().next().is_some());
     let is_kept = !is_recorded || ctx.ssh_keys.is_keeping(&name, Some(&plan));
     observed.guest_users = GuestUsers {
         users: Some(users),
@@ -85,30 +93,90 @@ fn is_recorded(vm: &VM, user: &str) -> bool {
     vm.status.iter().flat_map(|status| &status.guest_users).any(|recorded| recorded.name == user)
 }
 
-/// Returns the keys of a user, or why they are not known. None: the control plane does not answer.
+fn recorded_passwords(vm: &VM) -> PasswordVersions {
+    let recorded = vm.status.iter().flat_map(|status| &status.guest_users);
+    recorded.filter_map(|user| Some((user.name.clone(), user.password_version.clone()?))).collect()
+}
+
+/// Names the data of the guest: other ones may have another password.
+fn data_of_guest(vm: &VM, observed: &Observed) -> String {
+    let restored = vm.status.as_ref().and_then(|status| status.restored_from.as_ref());
+    let restored = restored.map(|restored| restored.restored_at.as_str()).unwrap_or_default();
+    let boot = observed.journal.run.as_ref().map(|run| run.boot_volume.as_str()).unwrap_or_default();
+    format!("{} {boot} {restored}", observed.journal.cloud_instance(&observed.instance))
+}
+
+/// A part of a declaration, or why it is not known. None: the control plane does not answer.
+type Declared<T> = Option<Result<T, (Reason, String)>>;
+
+async fn read_secret(
+    ctx: &Context,
+    vm: &VM,
+    name: &str,
+    attempt: &'static str,
+) -> Result<Declared<Secret>, Error> {
+    let waits = |text: String| Ok(Some(Err((Reason::WaitingForSecret, text))));
+    match secrets::read(ctx, vm, name, attempt).await? {
+        SecretRead::Found(secret) => Ok(Some(Ok(*secret))),
+        SecretRead::Missing => waits(format!("Secret {name} does not exist")),
+        SecretRead::Denied => waits(format!("this host may not read Secret {name} yet")),
+        SecretRead::Unanswered(why) => {
+            tracing::debug!(why, "the users of the guest stay as they are");
+            Ok(None)
+        }
+    }
+}
+
+/// Returns the keys and the password of a user. `data`: names the data of the guest.
 async fn declared_keys(
     ctx: &Context,
     vm: &VM,
     user: &GuestUser,
-) -> Result<Option<Result<UserKeys, (Reason, String)>>, Error> {
+    data: &str,
+) -> Result<Declared<UserKeys>, Error> {
     let inline = user.ssh_authorized_keys.iter().map(String::as_str);
-    let Some(name) = &user.ssh_authorized_keys_secret else {
-        return Ok(Some(Ok(UserKeys::new(&user.name, inline))));
-    };
-    let waits = |text: String| Ok(Some(Err((Reason::WaitingForSecret, text))));
-    let secret = match secrets::read(ctx, vm, name, "read the Secret with SSH keys").await? {
-        SecretRead::Found(secret) => secret,
-        SecretRead::Missing => return waits(format!("Secret {name} does not exist")),
-        SecretRead::Denied => return waits(format!("this host may not read Secret {name} yet")),
-        SecretRead::Unanswered(why) => {
-            tracing::debug!(why, "the keys of the guest's users stay as they are");
-            return Ok(None);
+    let keys = match &user.ssh_authorized_keys_secret {
+        None => UserKeys::new(&user.name, inline),
+        Some(name) => {
+            let secret = match read_secret(ctx, vm, name, "read the Secret with SSH keys").await? {
+                Some(Ok(secret)) => secret,
+                Some(Err(problem)) => return Ok(Some(Err(problem))),
+                None => return Ok(None),
+            };
+            match public_keys(&secret) {
+                Ok(more) => UserKeys::new(&user.name, inline.chain(more.iter().map(String::as_str))),
+                Err(problem) => return Ok(Some(Err((Reason::InvalidSpec, problem)))),
+            }
         }
     };
-    Ok(Some(match public_keys(&secret) {
-        Ok(more) => Ok(UserKeys::new(&user.name, inline.chain(more.iter().map(String::as_str)))),
-        Err(problem) => Err((Reason::InvalidSpec, problem)),
+    let Some(name) = &user.password_secret else { return Ok(Some(Ok(keys))) };
+    let secret = match read_secret(ctx, vm, name, "read the Secret with a password").await? {
+        Some(Ok(secret)) => secret,
+        Some(Err(problem)) => return Ok(Some(Err(problem))),
+        None => return Ok(None),
+    };
+    Ok(Some(match password_of(&secret) {
+        Ok(text) => Ok(keys.with_password(version_of(&secret, data), text)),
+        Err(problem) => Err((Reason::InvalidSpec, format!("Secret {name}: {problem}"))),
     }))
+}
+
+/// Returns the password in a Secret, without the line break of the file that it may come from.
+///
+/// *Errors*: the problem, for people. It does not quote the value.
+fn password_of(secret: &Secret) -> Result<String, &'static str> {
+    let value = secret.data.as_ref().and_then(|data| data.get("password")).ok_or("it has no key password")?;
+    let text = str::from_utf8(&value.0).map_err(|_| "its key password is not UTF-8")?;
+    let text = text.trim_end_matches(['\r', '\n']);
+    password::check(text)?;
+    Ok(text.to_owned())
+}
+
+/// Names the version of a Secret, and the data of the guest. It does not depend on the content.
+fn version_of(secret: &Secret, data: &str) -> String {
+    let (uid, version) = (&secret.metadata.uid, &secret.metadata.resource_version);
+    let digest = Sha256::digest(format!("{uid:?} {version:?} {data}"));
+    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns the step that has the declared keys kept, if others are.
@@ -154,7 +222,7 @@ pub(super) fn write(status: &mut VMStatus, observed: &Observed, generation: i64,
     let (reason, text) = match first {
         None => (Reason::Synced, String::new()),
         Some((user, (reason, text))) => {
-            (reason, format!("the keys of user {} are not the declared ones: {text}", user.name))
+            (reason, format!("{} of user {} are not the declared ones: {text}", user.subject(), user.name))
         }
     };
     let update = ConditionUpdate::from_bool(synced, reason == Reason::Synced, reason, &text);

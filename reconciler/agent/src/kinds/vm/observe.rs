@@ -3,7 +3,7 @@
 mod indexed;
 mod running;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::vm::{
     ConsoleAddress, Hardware, InterfaceConfig, ObservedAddresses, PinnedClass, SnapshotOfVM,
@@ -28,6 +28,7 @@ use crate::context::Context;
 use crate::disk_use::VmBytes;
 use crate::error::Error;
 use crate::group_turn::GroupTurn;
+use crate::guest_packages::ObservedPackage;
 use crate::hardware::architecture_of;
 use crate::hooks::DueHook;
 use crate::host_shutdown::AtShutdown;
@@ -77,6 +78,7 @@ pub(crate) struct Observed {
     /// The hook that is due or runs.
     pub(crate) hook: Option<DueHook>,
     pub(crate) guest_users: GuestUsers,
+    pub(crate) guest_package: ObservedPackage,
     pub(crate) guest: GuestFacts,
     pub(crate) lease_taken: bool,
     /// The size with which it is started next.
@@ -101,6 +103,8 @@ pub(crate) struct Observed {
     pub(crate) bytes: Option<VmBytes>,
     /// Mount points in the guest of volumes that are to be unplugged; without volumes that no guest agent reports on.
     pub(crate) mounts: BTreeMap<String, Vec<String>>,
+    /// Its interfaces with a card in the running machine and without a tap on the host.
+    pub(crate) lost_taps: BTreeSet<String>,
     pub(crate) missing_networks: Vec<String>,
     /// Why one of its interfaces cannot be on its network here, for people.
     pub(crate) refused_network: Option<String>,

@@ -1,4 +1,4 @@
-//! The users of a guest whose SSH keys are declared, as they were observed.
+//! The users of a guest whose SSH keys or passwords are declared, as they were observed.
 
 use std::time::Duration;
 
@@ -26,6 +26,9 @@ pub(super) struct ObservedUser {
     /// The number of declared keys; or why they are not known, and stay as they are.
     pub(super) keys: Result<usize, (Reason, String)>,
     pub(super) found: Option<KeysFound>,
+    pub(super) has_password: bool,
+    /// The version of the password that the user was given last.
+    pub(super) password_version: Option<String>,
 }
 
 impl ObservedUser {
@@ -46,6 +49,11 @@ impl ObservedUser {
         !self.is_declared && self.found.as_ref().is_some_and(|found| ended.contains(found))
     }
 
+    /// Names what is declared of the user.
+    pub(super) fn subject(&self) -> &'static str {
+        if self.has_password { "the keys or the password" } else { "the keys" }
+    }
+
     pub(super) fn status(&self) -> GuestUserStatus {
         let problem = self.problem();
         let count = self.keys.as_ref().ok().filter(|_| problem.is_none());
@@ -53,6 +61,7 @@ impl ObservedUser {
             name: self.name.clone(),
             synced: problem.is_none(),
             keys: count.and_then(|count| i64::try_from(*count).ok()),
+            password_version: self.password_version.clone().filter(|_| self.has_password),
             message: problem.map(|(_, text)| text.chars().take(512).collect()),
         }
     }

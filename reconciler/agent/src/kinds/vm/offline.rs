@@ -244,6 +244,7 @@ async fn launch(ctx: &Context, found: &Found, restart: &OfflineRestart) -> Resul
         machine,
         seed: None,
         keys: None,
+        scratch: journal.run.as_ref().and_then(|run| run.profile.scratch()),
         limits: limits_with(most, restart.cpu, &host),
         dedicated: journal.run.as_ref().and_then(Run::dedicated_request),
         from_saved_state: false,

@@ -27,7 +27,7 @@ use berth_qemu::power::RunState;
 use jiff::Timestamp;
 
 use super::observe::DeclaredAddress;
-use super::{Observed, Step, guest_users};
+use super::{Observed, Step, guest_package, guest_users};
 use crate::admission::Admission;
 use crate::converge::Plan;
 use crate::journal::{Ended, ForwardedAddress, Journal, Owner, Run, Stop, StopReason, epoch_of};
@@ -35,7 +35,7 @@ use crate::machine::{MachineState, has_ended};
 use crate::probes::Outcome;
 use crate::public_address::GivenAddress;
 
-pub(super) use interfaces::changes as interface_changes;
+pub(super) use interfaces::{changes as interface_changes, tap_missing};
 pub(super) use running::IO_ERROR;
 pub(super) use start::{limits_with, too_large};
 
@@ -59,7 +59,8 @@ fn bookkeeping(observed: &Observed) -> Vec<Step> {
     let watch = observed.lease_watch.clone().map(Step::WatchLeases);
     let probes = observed.probe_watch.clone().map(Step::WatchProbes);
     let keys = guest_users::step(&observed.guest_users);
-    forget.into_iter().chain(hold).chain(watch).chain(probes).chain(keys).collect()
+    let package = guest_package::step(&observed.guest_package);
+    forget.into_iter().chain(hold).chain(watch).chain(probes).chain(keys).chain(package).collect()
 }
 
 fn decide(vm: &VM, observed: &Observed) -> Plan<Step> {

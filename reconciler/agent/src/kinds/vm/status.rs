@@ -20,11 +20,11 @@ use self::conditions::{
     write_restore_synced, write_running,
 };
 use self::disks::{disks, disks_of_another_start, is_booted_later};
-pub(super) use self::events::{frozen, restarted, transition};
+pub(super) use self::events::{frozen, restarted, transition, without_tap};
 use self::hardware::{dedicated_cpus, hardware, pci_devices, usb_devices, vgpus};
 use self::interfaces::{write_interfaces_synced, write_security_groups_synced};
 use super::plan::{interface_changes, too_large};
-use super::{Observed, cpu_time, guest_users, media, process_facts, stop_snapshots};
+use super::{Observed, cpu_time, guest_package, guest_users, media, process_facts, stop_snapshots};
 use crate::converge::held_conditions;
 use crate::disk_use;
 use crate::hardware::differences;
@@ -49,6 +49,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     write_security_groups_synced(&mut status, observed, generation, now);
     write_restore_synced(&mut status, observed, generation, now);
     guest_users::write(&mut status, observed, generation, now);
+    guest_package::write(&mut status, vm, observed, generation, now);
     write_admission(&mut status, observed, readiness, generation, now);
     if observed.journal_written
         && let Some(released) = &observed.journal.released

@@ -67,7 +67,8 @@ fn of_vm(tables: &Tables, vm: &VM) -> Counted {
     let class = vm.spec.class.as_ref();
     let found = class.and_then(|class| tables.vm_classes.lookup(&vm.namespace()?, class.as_str()));
     // A VM without a usable size is not placed.
-    let declared = vm.spec.size(vm.class_values(found.map(|class| &class.spec)).as_deref()).ok();
+    let class_values = vm.class_values(found.map(|class| &class.spec));
+    let declared = vm.spec.size(class_values.as_deref()).ok();
     let (cpus, memory) = declared.map_or((0, 0), |size| (size.cpus, size.memory));
     let bound = vm.status.as_ref().filter(|status| status.binding.is_some());
     // It keeps its hardware until its next start. Reported by the host, so it is limited.
@@ -78,6 +79,7 @@ fn of_vm(tables: &Tables, vm: &VM) -> Counted {
         vms: 1,
         cpus: cpus.max(has_cpus),
         memory: memory.max(has_memory.min(MOST_MEMORY)),
+        disk_size: vm.scratch_bytes(class_values.as_deref()),
         used_storage: bound.map(files_of_vm).unwrap_or_default(),
         ..QuotaAmounts::default()
     };

@@ -92,6 +92,13 @@ fn choice(cache: &Cache, disk: &Disk) -> PoolChoice {
     pools.map(|pool| (pool.clone(), new_disk(cache, disk, &pool))).collect()
 }
 
+/// Returns a demand in the pool `default`, which each host has for itself.
+pub(crate) fn in_default_pool(cache: &Cache, demand: DiskDemand) -> NewDisks {
+    let spec = cache.tables.storage_pools.cluster(DEFAULT_NAME).map(|pool| &pool.spec);
+    let percent = spec.and_then(|spec| u64::try_from(spec.overcommit_percent).ok());
+    NewDisks { demand, overcommit_percent: percent.unwrap_or(UNKNOWN_OVERCOMMIT), shared: None }
+}
+
 /// Returns the demand of a new disk in a pool.
 fn new_disk(cache: &Cache, disk: &Disk, pool: &str) -> NewDisks {
     let spec = cache.tables.storage_pools.cluster(pool).map(|pool| &pool.spec);

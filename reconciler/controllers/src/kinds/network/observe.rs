@@ -28,6 +28,8 @@ pub(super) struct Observed {
     pub(super) rejection: Option<Rejection>,
     /// The identifier it gets if it has none.
     pub(super) vni: Option<u32>,
+    /// The IPv6 prefix that it gets from its pool, if it has none.
+    pub(super) prefix: Option<Ipv6Net>,
     /// The largest packet that fits between any two hosts; None while there are no two.
     pub(super) fits: Option<i64>,
     /// The hosts with VMs of it that the others reach.
@@ -68,6 +70,7 @@ pub(super) fn observe(cache: &Cache, tenants: &TenantNetworks, network: &Network
     }
     Observed {
         rejection,
+        prefix: None,
         vni: if has_identifier(network) { None } else { pick_vni(&name, taken) },
         fits: cache
             .underlay
@@ -304,7 +307,7 @@ pub(super) fn overlap(cache: &Cache, tenants: &TenantNetworks, network: &Network
     if share_ipv6(network, other) {
         let text = format!(
             "its ipv6CIDR {} is that of {called}: create it with another prefix{}",
-            network.spec.ipv6_cidr,
+            network.ipv6_prefix().map(|prefix| prefix.to_string()).unwrap_or_default(),
             if are_bridges(network, other) { ", or another ipv6.range" } else { "" }
         );
         let dependencies = vec![Dependency::Object(Key::of(other.as_ref()))];

@@ -49,6 +49,9 @@ pub(super) fn status(
     status.observed_generation = generation;
     if observed.rejection.is_none() {
         status.vni = status.vni.or(observed.vni.map(i64::from));
+        if let Some(prefix) = observed.prefix {
+            status.ipv6_cidr = prefix.to_string();
+        }
     }
     let (mtu, as_declared) = effective_mtu(network.spec.mtu, observed.fits);
     status.mtu = Some(mtu);

@@ -375,3 +375,11 @@ fn what_moves_keeps_its_amounts_and_no_older_object_gets_them() {
         assert!(text(&cache, kind, "a").is_some(), "{kind:?}");
     }
 }
+
+#[test]
+fn a_scratch_disk_counts_with_the_sizes_of_disks() {
+    let scratch = json!({"cpus": 1, "memory": "1Gi", "scratchDisk": {"size": "3Gi"}});
+    let objects = vec![vm("web", scratch, true).into(), disk("d", json!({"size": "1Gi"}), true).into()];
+    let cache = cache_with(json!({"diskSize": "10Gi"}), objects);
+    assert_eq!(used(&cache).disk_size, 4 << 30);
+}

@@ -23,7 +23,7 @@ use crate::{
     scheduler,
 };
 
-use super::observe::observe;
+use super::observe::{observe, with_scratch};
 use super::place::requirements;
 
 /// How often the controllers check whether a VM that is to move can move.
@@ -144,7 +144,8 @@ fn why_not(cache: &Cache, config: &Config, vm: &VM, host: &str) -> Option<String
     let mut left = vm.clone();
     left.status = Some(rebind::released(vm, now));
     let mut observed = observe(cache, &left, config);
-    observed.new_disks = disk::by_pool(cache, disks.iter().map(|disk| &**disk));
+    let left_disks = disk::by_pool(cache, disks.iter().map(|disk| &**disk));
+    observed.new_disks = with_scratch(cache, &left, left_disks);
     for seen in &mut observed.disks {
         let known = disks.iter().find(|disk| *disk.name_any() == *seen.key.name);
         seen.object = known.cloned().or_else(|| seen.object.take());

@@ -6,8 +6,8 @@ use std::{
 };
 
 use berth_api::{
-    Architecture, Binding, Disk, MOST_DISK_READERS, Network, PlacementGroup, PublicIP, ResourceName, VM,
-    VMStatus,
+    Architecture, Binding, DEFAULT_NAME, Disk, MOST_DISK_READERS, Network, PlacementGroup, PublicIP,
+    ResourceName, VM, VMStatus,
     placement_group::TopologyClaim,
     vm::{InterfaceStatus, NetworkInterface, disk_obstacle},
 };
@@ -228,7 +228,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         size: cache.demand(vm),
         invalid_size: cache.invalid_size(vm).or_else(|| cache.unsupported_part(vm)),
         tpm: cache.declares_tpm(vm),
-        new_disks: unmade,
+        new_disks: with_scratch(cache, vm, unmade),
         choices,
         chosen_pools: BTreeMap::new(),
         backup_folders,
@@ -277,6 +277,21 @@ pub(super) fn destination(vm: &VM, observed: &Observed) -> Option<String> {
 fn left_volume(disk: &DiskSeen) -> Option<String> {
     let status = disk.object.as_ref()?.status.as_ref()?;
     status.former_host.as_ref().and(status.volume_id.clone())
+}
+
+/// Adds the scratch disk of a VM, which is in the pool `default` of its host, to its new disks.
+pub(super) fn with_scratch(
+    cache: &Cache,
+    vm: &VM,
+    mut disks: BTreeMap<String, NewDisks>,
+) -> BTreeMap<String, NewDisks> {
+    let demand = cache.demand(vm).map(|demand| demand.scratch_space()).unwrap_or_default();
+    if demand.size > 0 {
+        let one = disk::in_default_pool(cache, demand);
+        let before = disks.get(DEFAULT_NAME).map(|before| before.demand).unwrap_or_default();
+        disks.insert(DEFAULT_NAME.to_owned(), NewDisks { demand: before.plus(demand), ..one });
+    }
+    disks
 }
 
 /// Returns the image of the VM's boot disk, if that is of another architecture than the VM.

@@ -244,6 +244,10 @@ fn remove_former_links(layout: &Layout, instance: &str, pool: &str) -> Result<()
 fn folders(layout: &Layout, instance: &str, user: Option<&RunAs>, pools: &[String]) -> Result<Vec<PathBuf>> {
     let mut folders = vec![layout.instance(instance), layout.pools()];
     for pool in pools {
+        if layout.has_own_folder(pool) {
+            // A disk may come to the pool while the guest runs. Best effort: one whose file system is full has none for it either.
+            let _ = files::ensure_folder(&layout.volumes(pool));
+        }
         // A pool may have a folder elsewhere, or be a symbolic link that leads out of the pools directory.
         folders.extend(fs::canonicalize(layout.volumes(pool)).ok());
         if layout.has_own_folder(pool) || layout.pool(pool).is_symlink() {

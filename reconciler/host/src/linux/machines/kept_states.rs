@@ -7,9 +7,10 @@
 //! The note is on disk before the file has its name, and is removed after it: QEMU has completed a file with this name. After a crash of
 //! the host it may lack data, unless it was sealed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -60,6 +61,19 @@ impl LinuxMachines {
                 ids.extend(id.filter(|id| check_name("snapshot", id).is_ok()).map(str::to_owned));
             }
             Ok(ids.into_iter().collect())
+        })
+        .await
+    }
+
+    /// Returns the bytes that the files take, by the identity of the snapshot.
+    pub(in super::super) async fn kept_state_bytes(&self) -> Result<BTreeMap<String, u64>> {
+        let layout = self.layout.clone();
+        let ids = self.kept_states().await?;
+        blocking(move || {
+            // A file that was removed since takes none.
+            let size =
+                |id: &String| fs::symlink_metadata(layout.kept_state(id)).map_or(0, |about| about.blocks());
+            Ok(ids.iter().map(|id| (id.clone(), size(id).saturating_mul(512))).collect())
         })
         .await
     }

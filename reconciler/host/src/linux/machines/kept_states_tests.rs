@@ -4,8 +4,8 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::Machines as _;
 use crate::linux::{LinuxConfig, LinuxSystem};
+use crate::{Machines as _, Volumes as _};
 
 const INSTANCE: &str = "i-1";
 
@@ -35,6 +35,19 @@ async fn a_state_is_kept_with_its_note_until_it_is_removed() {
         system.remove_kept_state("s-1").await.expect("removed, also if there is none");
         assert_eq!(system.kept_state("s-1").await.expect("looked"), None);
     }
+}
+
+#[tokio::test]
+async fn the_bytes_of_a_snapshot_are_those_of_its_memory_too() {
+    let (_folder, system, saved) = host().await;
+    assert!(system.snapshot_bytes().await.expect("measured").is_empty());
+    fs::write(&saved, vec![1; 1 << 20]).expect("saved");
+    system.keep_state(INSTANCE, "s-1", &json!({})).await.expect("kept");
+    system.seal_kept_state("s-1").await.expect("durable");
+    let used = system.snapshot_bytes().await.expect("measured");
+    assert!(used.get("s-1").is_some_and(|bytes| *bytes >= 1 << 20), "{used:?}");
+    system.remove_kept_state("s-1").await.expect("removed");
+    assert!(system.snapshot_bytes().await.expect("measured").is_empty());
 }
 
 #[tokio::test]

@@ -116,6 +116,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
             ..Seed::default()
         }),
         keys: None,
+        scratch: None,
         limits: Limits::default(),
         dedicated: None,
         from_saved_state: false,

@@ -16,6 +16,7 @@ mod config;
 mod names;
 mod options;
 mod process;
+mod servers;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,7 @@ use super::Result;
 use crate::{LeaseTaken, NetworkConfig};
 
 use process::Daemon;
+pub(super) use servers::Servers;
 
 pub(in crate::linux) const DNSMASQ: Program = Program {
     name: "dnsmasq",
@@ -56,7 +58,7 @@ impl Files {
 }
 
 /// Ensures that dnsmasq runs with exactly this configuration, and the name server with exactly these names.
-pub(super) async fn ensure(folder: &Path, network: &NetworkConfig) -> Result<()> {
+async fn ensure(folder: &Path, network: &NetworkConfig) -> Result<()> {
     match options::names_of(network) {
         // The DHCP server leaves the port of DNS first, or takes it last.
         Some(names) => {
@@ -132,7 +134,7 @@ async fn launch(conf: &Path) -> Result<()> {
 }
 
 /// Terminates dnsmasq. Its files are removed with the directory.
-pub(super) async fn remove(folder: &Path) -> Result<()> {
+async fn remove(folder: &Path) -> Result<()> {
     names::remove(folder).await?;
     let files = Files::within(folder);
     blocking(move || match Daemon::find(&files.conf, &files.pid)? {
@@ -140,6 +142,12 @@ pub(super) async fn remove(folder: &Path) -> Result<()> {
         None => Ok(()),
     })
     .await
+}
+
+/// Whether guests ask the host for names: by its DHCP server, or by a name server of its own.
+pub(super) fn answers_names(folder: &Path) -> bool {
+    let conf = read(&Files::within(folder).conf).unwrap_or_default();
+    names::is_there(folder) || !conf.lines().any(|line| line == "port=0")
 }
 
 pub(super) fn leases_taken(folder: &Path) -> Result<Vec<LeaseTaken>> {

@@ -1,10 +1,21 @@
 //! Firewalls that are not berth's, and whether they let guests' packets pass.
 
-use serde_json::Value;
+mod author;
+mod evaluate;
+mod legacy;
+mod received;
+mod service;
+
+use std::collections::{BTreeSet, HashMap};
+
+use serde_json::{Value, json};
 
 use super::firewall::NFT;
 use super::{BRIDGE_PREFIX, Result, ruleset, tunnel, wireguard};
 use crate::Forwarding;
+
+use author::Author;
+pub(super) use received::Guests;
 
 /// The packets, besides those of guests by IPv4, that other firewalls have to let pass on this host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,9 +48,56 @@ impl Needed {
     }
 }
 
-pub(super) async fn forwarding(needed: Needed) -> Result<Forwarding> {
-    let found = judge(&read(needed.read_families()).await?, needed);
-    if found.ok { Ok(found) } else { Ok(judge(&list(&["ruleset"]).await?, needed)) }
+/// The table of chains that `iptables-legacy` made, which are in none of nftables'.
+const LEGACY: &str = "iptables-legacy";
+
+/// Whether other programs' firewalls let these packets pass, and those of guests to the host.
+pub(super) async fn forwarding(needed: Needed, guests: &Guests) -> Result<Forwarding> {
+    let legacy = legacy::read().await;
+    let families = if guests.ipv6.is_empty() { needed.read_families() } else { ALL };
+    let mut seen = read(families).await?;
+    extend(&mut seen, legacy.clone());
+    let mut forwarded = judge(&seen, needed);
+    if !forwarded.ok {
+        let mut all = list(&["ruleset"]).await?;
+        extend(&mut all, legacy.clone());
+        forwarded = judge(&all, needed);
+    }
+    if received::judge(&seen, guests).is_none() {
+        return Ok(forwarded);
+    }
+    let mut tables = closed_tables(&seen).await?;
+    extend(&mut tables, legacy);
+    Ok(match received::judge(&tables, guests) {
+        None => forwarded,
+        Some(received) if forwarded.ok => received,
+        Some(received) => {
+            Forwarding { ok: false, message: format!("{}; {}", forwarded.message, received.message) }
+        }
+    })
+}
+
+/// Lists the tables that have a chain for received packets which drops what it does not accept. Other tables can have tens of
+/// thousands of rules.
+async fn closed_tables(seen: &Value) -> Result<Value> {
+    let there = items(seen);
+    let is_read = |chain: &&Value| chain["hook"] == "input" && is_closed(there, chain);
+    let closed = foreign_chains(there, ALL).filter(is_read).filter(|chain| chain["table"] != LEGACY);
+    let tables: BTreeSet<[&str; 2]> =
+        closed.map(|chain| ["family", "table"].map(|key| text(&chain[key]))).take(MOST_CHAINS).collect();
+    let mut all = json!({"nftables": []});
+    for [family, table] in tables {
+        // A table that has just been removed drops nothing.
+        let Ok(listed) = list(&["table", family, table]).await else { continue };
+        extend(&mut all, items(&listed).to_vec());
+    }
+    Ok(all)
+}
+
+fn extend(listing: &mut Value, items: Vec<Value>) {
+    if let Some(all) = listing["nftables"].as_array_mut() {
+        all.extend(items);
+    }
 }
 
 /// Lists all chains, and the rules of other programs' ones of these families.
@@ -53,7 +111,7 @@ async fn read(families: &'static [&'static str]) -> Result<Value> {
         let Ok(of_chain) = list(&["chain", &family, &table, &name]).await else { continue };
         let rules = items(&of_chain).iter().filter(|item| item.get("rule").is_some()).cloned();
         let rules: Vec<Value> = rules.collect();
-        seen["nftables"].as_array_mut().into_iter().for_each(|items| items.extend(rules.iter().cloned()));
+        extend(&mut seen, rules);
     }
     Ok(seen)
 }
@@ -114,8 +172,7 @@ fn described(ruleset: &Value) -> Vec<ForeignChain> {
 }
 
 fn drops(items: &[Value], chain: &Value, is_known: bool) -> Drops {
-    let is_closed = chain["policy"] == "drop" || ends_with_refusal(items, chain);
-    if is_known || !is_closed {
+    if is_known || !is_closed(items, chain) {
         return Drops::Selected;
     }
     let accepts_nothing =
@@ -168,17 +225,16 @@ async fn list(what: &[&str]) -> Result<Value> {
     serde_json::from_slice(&output.stdout).map_err(|e| NFT.failed(e.to_string()))
 }
 
-/// Guests' packets are dropped by a chain with policy drop, or with a last rule that drops or rejects everything as firewalld's, in
-/// a table whose rules do not mention berth's bridges: in nftables a packet has to pass every chain of a hook.
+/// Guests' packets are dropped by a chain with policy drop, or with a last rule that drops or rejects everything as firewalld's, if
+/// no rule that its packets reach mentions berth's bridges: in nftables a packet has to pass every chain of a hook.
 fn judge(ruleset: &Value, needed: Needed) -> Forwarding {
     let items = items(ruleset);
     let closed = dropping(items, needed.families(), "forward", BRIDGE_PREFIX);
     if let Some(first) = closed.first() {
-        let (family, rest) = first.split_once(' ').unwrap_or(("ip", first));
         let message = format!(
-            "the firewall chain {} drops forwarded packets, guests' too: accept them there (nft insert rule {family} \
-             {rest} iifname \"{BRIDGE_PREFIX}*\" accept; nft insert rule {family} {rest} oifname \"{BRIDGE_PREFIX}*\" accept)",
-            closed.join(", ")
+            "the firewall chain {} drops forwarded packets, guests' too: accept them there ({})",
+            names(&closed),
+            Author::of(items, first).accept_forwarded(first)
         );
         return Forwarding { ok: false, message };
     }
@@ -187,8 +243,9 @@ fn judge(ruleset: &Value, needed: Needed) -> Forwarding {
         if let Some(first) = closed.first() {
             let message = format!(
                 "the firewall chain {} drops what other hosts send for networks that are here and there: accept it there \
-                 (nft insert rule {first} udp dport {port} accept)",
-                closed.join(", ")
+                 ({})",
+                names(&closed),
+                Author::of(items, first).accept_port(first, port)
             );
             return Forwarding { ok: false, message };
         }
@@ -196,14 +253,25 @@ fn judge(ruleset: &Value, needed: Needed) -> Forwarding {
     Forwarding { ok: true, message: "nothing on this host drops guests' packets".to_owned() }
 }
 
-/// Lists foreign chains of this hook that drop what none of their rules accepts, in tables whose rules do not mention `known`.
-fn dropping(items: &[Value], families: &'static [&'static str], hook: &str, known: &str) -> Vec<String> {
+/// Returns foreign chains of this hook that drop what none of their rules accepts, if no rule that their packets reach mentions
+/// `known`.
+fn dropping<'a>(
+    items: &'a [Value],
+    families: &'static [&'static str],
+    hook: &str,
+    known: &str,
+) -> Vec<&'a Value> {
     let dropping = foreign_chains(items, families).filter(|c| c["hook"] == hook);
-    dropping
-        .filter(|chain| chain["policy"] == "drop" || ends_with_refusal(items, chain))
-        .filter(|chain| !speaks_of(items, chain, known))
-        .map(name)
-        .collect()
+    dropping.filter(|chain| is_closed(items, chain)).filter(|chain| !speaks_of(items, chain, known)).collect()
+}
+
+fn names(chains: &[&Value]) -> String {
+    chains.iter().map(|chain| name(chain)).collect::<Vec<_>>().join(", ")
+}
+
+/// Whether the chain drops what none of its rules accepts.
+fn is_closed(items: &[Value], chain: &Value) -> bool {
+    chain["policy"] == "drop" || ends_with_refusal(items, chain)
 }
 
 /// Whether the last rule of the chain drops or rejects every packet that reaches it.
@@ -211,18 +279,42 @@ fn ends_with_refusal(items: &[Value], chain: &Value) -> bool {
     let last = rules_of(items, chain).next_back();
     let expressions = last.and_then(|rule| rule["expr"].as_array()).map(Vec::as_slice).unwrap_or_default();
     let is = |name: &str, expression: &Value| expression.get(name).is_some();
-    let only_counts = |e: &Value| is("counter", e) || is("log", e) || is("drop", e) || is("reject", e);
-    expressions.last().is_some_and(|e| is("drop", e) || is("reject", e))
-        && expressions.iter().all(only_counts)
+    // That of iptables-nft has no notation in nftables.
+    let refuses = |e: &Value| is("drop", e) || is("reject", e) || e["xt"]["name"] == "REJECT";
+    expressions.last().is_some_and(refuses)
+        && expressions.iter().all(|e| is("counter", e) || is("log", e) || refuses(e))
 }
 
-/// Whether a rule of the chain's table mentions berth's links: its author took them into account.
+/// Whether a rule that packets of the chain may reach mentions berth's links: its author took them into account.
 fn speaks_of(items: &[Value], chain: &Value, known: &str) -> bool {
-    items.iter().filter_map(|i| i.get("rule")).any(|rule| {
-        rule["table"] == chain["table"]
-            && rule["family"] == chain["family"]
-            && rule["expr"].to_string().contains(known)
-    })
+    let of_table = |rule: &&Value| rule["table"] == chain["table"] && rule["family"] == chain["family"];
+    let mut rules: HashMap<&str, Vec<&Value>> = HashMap::new();
+    for rule in items.iter().filter_map(|i| i.get("rule")).filter(of_table) {
+        rules.entry(text(&rule["chain"])).or_default().push(&rule["expr"]);
+    }
+    let mut next = vec![text(&chain["name"])];
+    while let Some(name) = next.pop() {
+        // Removed, so that each is looked at once.
+        for rule in rules.remove(name).into_iter().flatten() {
+            if rule.to_string().contains(known) {
+                return true;
+            }
+            next.extend(rule.as_array().into_iter().flatten().flat_map(targets));
+        }
+    }
+    false
+}
+
+/// Returns the chains that an expression of a rule leads to.
+fn targets(expression: &Value) -> Vec<&str> {
+    let mut targets: Vec<&str> = target(expression).into_iter().collect();
+    let elements = expression["vmap"]["data"]["set"].as_array().into_iter().flatten();
+    targets.extend(elements.filter_map(|pair| target(&pair[1])));
+    targets
+}
+
+fn target(verdict: &Value) -> Option<&str> {
+    ["jump", "goto"].into_iter().find_map(|kind| verdict[kind]["target"].as_str())
 }
 
 fn text(value: &Value) -> &str {
@@ -231,8 +323,6 @@ fn text(value: &Value) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     const ALONE: Needed = Needed { tunnels: false, encrypted: false, ipv6: false };
@@ -341,5 +431,32 @@ mod tests {
         items.push(json!({"rule": {"family": "ip", "table": "filter", "chain": "INPUT", "expr":
             [{"match": {"op": "==", "left": port, "right": 4789}}, {"accept": null}]}}));
         assert!(judge(&json!({"nftables": items}), TUNNELLED).ok);
+    }
+
+    #[test]
+    fn a_rule_for_packets_to_the_host_says_nothing_of_forwarded_ones() {
+        let mut items = docker();
+        items.push(json!({"rule": {"family": "ip", "table": "filter", "chain": "INPUT", "expr":
+            [{"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "bth-*"}}, {"accept": null}]}}));
+        assert!(!judge(&json!({"nftables": items}), ALONE).ok);
+        let jump = json!({"rule": {"family": "ip", "table": "filter", "chain": "FORWARD", "expr": [{"jump": {"target": "DOCKER-USER"}}]}});
+        let allowed = json!({"rule": {"family": "ip", "table": "filter", "chain": "DOCKER-USER", "expr":
+            [{"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "bth-*"}}, {"accept": null}]}});
+        items.extend([jump, allowed]);
+        assert!(judge(&json!({"nftables": items}), ALONE).ok, "packets reach that chain");
+    }
+
+    #[test]
+    fn the_forwarding_of_each_firewall_program_is_opened_with_its_own_commands() {
+        let ufw: Value = serde_json::from_str(include_str!("foreign/ufw.json")).expect("a listing");
+        let found = judge(&ufw, ALONE).message;
+        assert!(found.contains("(ufw route allow in on bth-+; ufw route allow out on bth-+)"), "{found}");
+        let mut dockers = docker();
+        dockers.push(json!({"chain": {"family": "ip", "table": "filter", "name": "DOCKER-USER"}}));
+        let found = judge(&json!({"nftables": dockers}), ALONE).message;
+        assert!(found.contains("(iptables -I DOCKER-USER -i bth-+ -j ACCEPT; iptables"), "{found}");
+        let chain = json!({"chain": {"family": "inet", "table": "firewalld", "name": "filter_FORWARD", "hook": "forward", "policy": "drop"}});
+        let found = judge(&json!({"nftables": [chain]}), ALONE).message;
+        assert!(found.contains("firewall-cmd --permanent --zone=trusted --add-interface=bth-+"), "{found}");
     }
 }

@@ -109,8 +109,8 @@ pub(super) fn replace(firewall: &Firewall, ipv6_closed: &[Ipv6Net], there: &[Tab
     commands.extend(rules(&nat, &forwards, &firewall.balanced, &firewall.prefixes));
     commands.push(BRIDGED.add());
     commands.extend(trunks::pass(&firewall.trunks));
-    let Firewall { ports, exceptions, isolated, advertised, .. } = firewall;
-    commands.extend(ports::guard(ports, exceptions, isolated, advertised));
+    let Firewall { ports, exceptions, isolated, advertised, answered, .. } = firewall;
+    commands.extend(ports::guard(ports, exceptions, isolated, advertised, answered));
     commands.extend(isolation::between_ports(&firewall.isolated));
     commands.extend(groups::filter(&firewall.filters));
     commands.extend(limits::limit(&firewall.limits));

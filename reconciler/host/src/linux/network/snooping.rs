@@ -41,6 +41,9 @@ const MOST_BYTES: u32 = 2048;
 const AFTER_ERROR: Duration = Duration::from_secs(1);
 /// A timer that waits longer is not needed.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
+/// The ports of the answers of DHCP servers, and of the requests to them.
+const FROM_SERVERS: (u16, u16) = (SERVER_PORT, CLIENT_PORT);
+pub(super) const TO_SERVERS: (u16, u16) = (CLIENT_PORT, SERVER_PORT);
 /// All protocols: a socket for a single one does not see what comes by a port of a bridge.
 const EVERY_PROTOCOL: u16 = 3;
 const ETHERTYPE_IPV4: u32 = 0x0800;
@@ -179,7 +182,7 @@ impl Snooping {
             listeners.remove(bridge);
         } else if !listeners.get(bridge).is_some_and(is_heard) {
             let failed = |error: io::Error| network("listen on", &port.name, error.to_string());
-            let socket = open(port.index).map_err(failed)?;
+            let socket = open(port.index, FROM_SERVERS).map_err(failed)?;
             let task = tokio::spawn(hear(socket, bridge.to_owned(), self.heard.clone()));
             listeners.insert(bridge.to_owned(), Listener { link: port.index, task });
         }
@@ -308,19 +311,19 @@ async fn hear(socket: AsyncFd<OwnedFd>, bridge: String, heard: Arc<Heard>) {
     }
 }
 
-/// Opens a socket for the answers of DHCP servers that come by a link.
+/// Opens a socket for the UDP packets between two ports that come by a link.
 #[allow(unsafe_code, reason = "tokio has no safe function for it")]
-fn open(link: u32) -> io::Result<AsyncFd<OwnedFd>> {
+pub(super) fn open(link: u32, (from, to): (u16, u16)) -> io::Result<AsyncFd<OwnedFd>> {
     // Bound to no protocol until the filter is there: the link may carry much other traffic.
     let socket = packet_socket(0)?;
-    probe::filter(&socket, &mut answers_of_servers())?;
+    probe::filter(&socket, &mut udp_between(from, to))?;
     probe::bind(&socket, link, EVERY_PROTOCOL)?;
     // SAFETY: the descriptor is owned by the AsyncFd, which deregisters it before it is closed.
     Ok(unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }?)
 }
 
-/// Takes whole UDP packets from a server's port to a client's that have come by the link, without a tag.
-fn answers_of_servers() -> [libc::sock_filter; 17] {
+/// Takes whole UDP packets from one port to another that have come by the link, without a tag.
+fn udp_between(from: u16, to: u16) -> [libc::sock_filter; 17] {
     let step =
         |code: u32, jt, jf, k| libc::sock_filter { code: u16::try_from(code).expect("small"), jt, jf, k };
     let load = |size: u32, mode: u32, at| step(libc::BPF_LD | size | mode, 0, 0, at);
@@ -344,9 +347,9 @@ fn answers_of_servers() -> [libc::sock_filter; 17] {
         // The length of the header of IPv4.
         step(libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH, 0, 0, 14),
         load(libc::BPF_H, libc::BPF_IND, 14),
-        is(SERVER_PORT.into(), 0, 3),
+        is(from.into(), 0, 3),
         load(libc::BPF_H, libc::BPF_IND, 16),
-        is(CLIENT_PORT.into(), 0, 1),
+        is(to.into(), 0, 1),
         take(MOST_BYTES),
         take(0),
     ]

@@ -2,12 +2,14 @@
 
 mod balancing;
 mod bridged;
+mod bridged_dhcp;
 mod bridged_ipv6;
 mod dhcp;
 mod dns;
 mod echo;
 mod exceptions;
 mod filters;
+mod foreign_input;
 mod guest;
 mod host;
 mod hosts;
@@ -20,6 +22,7 @@ mod options;
 mod over_interface;
 mod public_ipv6;
 mod senders;
+mod servers;
 mod snooping;
 mod spoofing;
 mod trace;

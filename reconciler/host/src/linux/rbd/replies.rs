@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::super::files::Space;
 
@@ -34,6 +34,16 @@ pub(super) fn size(reply: &[u8]) -> Result<u64> {
         size: u64,
     }
     parse::<Info>(reply).map(|info| info.size)
+}
+
+/// Whether an image is a clone, from `rbd info`.
+pub(super) fn has_parent(reply: &[u8]) -> Result<bool> {
+    #[derive(Deserialize)]
+    struct Info {
+        #[serde(default)]
+        parent: Option<IgnoredAny>,
+    }
+    parse::<Info>(reply).map(|info| info.parent.is_some())
 }
 
 /// Returns the sizes of the images of a pool, from `rbd ls -l`.
@@ -192,7 +202,9 @@ mod tests {
     #[test]
     fn replies_of_ceph_16_are_read() {
         let info = br#"{"name":"berth-d1","id":"106cff5ce97d","size":67108864,"objects":16,"features":["layering"]}"#;
-        assert_eq!(size(info), Ok(64 << 20));
+        assert_eq!((size(info), has_parent(info)), (Ok(64 << 20), Ok(false)));
+        let clone = br#"{"name":"berth-d2","size":5,"parent":{"pool":"vms","image":"berth-image-ab","snapshot":"base","overlap":5}}"#;
+        assert_eq!(has_parent(clone), Ok(true));
         let listed = br#"[{"image":"a","id":"1","size":5,"format":2},{"image":"a","id":"1","snapshot":"base","size":4,"format":2,
             "protected":"true"}]"#;
         assert_eq!(sizes(listed), Ok(BTreeMap::from([("a".to_owned(), 5)])));

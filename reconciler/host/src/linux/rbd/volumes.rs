@@ -23,7 +23,9 @@ use super::client::{Client, LOCKED_FOR, LONG, PATIENCE, is_absent};
 use super::images::{FEATURES, bytes};
 use super::note::Note;
 use super::{CLIENTS, RbdPool, Result, locked, replies};
-use crate::{ImageFacts, NewVolume, SnapshotFacts, SystemError, TrashedVolume, VolumeFacts, VolumeOwner};
+use crate::{
+    Fill, ImageFacts, NewVolume, SnapshotFacts, SystemError, TrashedVolume, VolumeFacts, VolumeOwner,
+};
 
 /// How long the deletion of images waits after one that failed.
 const REMOVE_AGAIN: Duration = Duration::from_secs(30);
@@ -55,11 +57,12 @@ impl RbdPool {
         Ok(self.note(id).await?.is_some_and(|note| note.is_there()))
     }
 
-    /// `base` is the cached image that `new` names.
+    /// `base` is the cached image that `new` names. The note is complete only after the image has the data of `fill`.
     pub(in super::super) async fn create(
         self: &Arc<Self>,
         new: &NewVolume,
         base: Option<&ImageFacts>,
+        fill: Option<&Fill>,
     ) -> Result<VolumeFacts> {
         check_name("volume", &new.id)?;
         check_plain(new)?;
@@ -87,9 +90,15 @@ impl RbdPool {
             (None, Some(base)) => Some(self.import(base, &new.id).await?),
             (None, None) => None,
         };
-        let note = Note::new(new, self.host());
+        let mut note = Note::new(new, self.host());
+        if fill.is_some() {
+            note.base = None;
+        }
         self.write_note(&note).await?;
         self.make(&note, snapshot.as_deref(), size).await?;
+        if let Some(fill) = fill {
+            self.fill(&new.id, size, fill).await?;
+        }
         self.write_note(&Note { complete: true, ..note }).await?;
         tracing::info!(volume = new.id, size, "volume made in Ceph");
         self.volume(&new.id).await?.ok_or_else(lost)

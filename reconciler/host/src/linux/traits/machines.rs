@@ -237,6 +237,10 @@ impl Machines for LinuxSystem {
         self.machines.has_state(instance).await
     }
 
+    async fn remove_scratch(&self, instance: &str) -> Result<()> {
+        self.machines.remove_scratch(instance).await
+    }
+
     async fn remove_state(&self, instance: &str) -> Result<()> {
         self.machines.remove_state(instance).await
     }

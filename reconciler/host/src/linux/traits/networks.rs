@@ -70,6 +70,10 @@ impl Networks for LinuxSystem {
         self.networks.firewall_removed().await
     }
 
+    async fn network_server_ended(&self) -> Result<String> {
+        self.networks.network_server_ended().await
+    }
+
     async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>> {
         self.networks.leases_taken(bridge).await
     }

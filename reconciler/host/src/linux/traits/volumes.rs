@@ -11,9 +11,9 @@ use crate::linux::LinuxSystem;
 use crate::linux::fetching::LeftReader;
 use crate::linux::volumes::LinuxVolumes;
 use crate::{
-    Arrival, Merged, NewFetch, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, Progress, RemoteVolume,
-    Result, SealedKey, SharedPool, SnapshotFacts, SystemError, Taken, TrashedVolume, VolumeFacts,
-    VolumeOwner, VolumeReader, Volumes,
+    Arrival, Fill, ImageFacts, Merged, NewFetch, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume,
+    Progress, RemoteVolume, Result, SealedKey, SharedPool, SnapshotFacts, SystemError, Taken, TrashedVolume,
+    VolumeFacts, VolumeOwner, VolumeReader, Volumes,
 };
 
 /// Why a pool of type RBD has no copies of volumes on other hosts.
@@ -22,6 +22,15 @@ const COPIED: &str = "hosts have the disks of a pool of type RBD in common: none
 /// The pools that a volume goes from and to.
 fn pools_of(volume: &NewMove) -> BTreeSet<String> {
     BTreeSet::from([volume.from.clone(), volume.to.clone()])
+}
+
+impl LinuxSystem {
+    /// Returns the cached image that a new volume names.
+    async fn base_of_volume(&self, volume: &NewVolume) -> Result<Option<ImageFacts>> {
+        let Some(digest) = &volume.base else { return Ok(None) };
+        let missing = || SystemError::ImageNotCached { digest: digest.clone() };
+        self.images.cached(digest).await?.ok_or_else(missing).map(Some)
+    }
 }
 
 #[async_trait]
@@ -84,22 +93,54 @@ impl Volumes for LinuxSystem {
         found.ok_or_else(|| SystemError::VolumeLost { id: volume.id.clone() })
     }
 
+    async fn prepared_mirror(&self, id: &str) -> Result<Option<NewMove>> {
+        let id = id.to_owned();
+        self.on_all_pools(move |v| v.prepared_mirror(&id)).await
+    }
+
+    async fn prepare_mirror(&self, volume: &NewMove) -> Result<VolumeFacts> {
+        for pool in [&volume.from, &volume.to] {
+            self.rbd.refuse(pool, "disks move neither to nor from a pool of type RBD")?;
+        }
+        let new = volume.clone();
+        let prepared = self.on_pools(pools_of(volume), move |v| v.prepare_mirror(&new)).await?;
+        self.with_cache(prepared).await
+    }
+
+    async fn check_mirror(&self, volume: &NewMove) -> Result<()> {
+        let new = volume.clone();
+        self.on_pools(pools_of(volume), move |v| v.check_mirror(&new)).await
+    }
+
+    async fn commit_mirror(&self, volume: &NewMove) -> Result<()> {
+        let new = volume.clone();
+        self.on_pools(pools_of(volume), move |v| v.commit_mirror(&new)).await
+    }
+
+    async fn settle_mirror(&self, volume: &NewMove) -> Result<()> {
+        let new = volume.clone();
+        self.on_pools(pools_of(volume), move |v| v.settle_mirror(&new)).await
+    }
+
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts> {
         let no_image_goes = self.bases.read().await;
-        let base = match &volume.base {
-            None => None,
-            Some(digest) => {
-                let missing = || SystemError::ImageNotCached { digest: digest.clone() };
-                Some(self.images.cached(digest).await?.ok_or_else(missing)?)
-            }
-        };
+        let base = self.base_of_volume(volume).await?;
         if let Some(rbd) = self.rbd.get(&volume.pool) {
             // An import takes minutes; it is tried again if the image goes meanwhile.
             drop(no_image_goes);
-            return rbd.create(volume, base.as_ref()).await;
+            return rbd.create(volume, base.as_ref(), None).await;
         }
         let new = volume.clone();
         self.on_pool(&volume.pool, move |v| v.create(&new, base.as_ref())).await
+    }
+
+    async fn create_filled_volume(&self, volume: &NewVolume, fill: &Fill) -> Result<VolumeFacts> {
+        let base = self.base_of_volume(volume).await?;
+        if let Some(rbd) = self.rbd.get(&volume.pool) {
+            return rbd.create(volume, base.as_ref(), Some(fill)).await;
+        }
+        // The copy is of the open file, if the image goes meanwhile.
+        self.fill(volume, base.as_ref(), fill).await
     }
 
     async fn take_volume(&self, volume: &NewTake) -> Result<VolumeFacts> {
@@ -176,6 +217,10 @@ impl Volumes for LinuxSystem {
         if let Some(rbd) = self.rbd.get(pool) {
             return rbd.trash(id, self.trash_clock().await?).await;
         }
+        // The file in another pool would be left without a volume that it is a copy of.
+        if let Some(new) = self.prepared_mirror(id).await? {
+            self.settle_mirror(&new).await?;
+        }
         let (of_pool, id) = (pool.to_owned(), id.to_owned());
         self.on_pool(pool, move |v| v.trash(&of_pool, &id)).await
     }
@@ -247,7 +292,12 @@ impl Volumes for LinuxSystem {
     }
 
     async fn snapshot_bytes(&self) -> Result<BTreeMap<String, u64>> {
-        self.on_all_pools(LinuxVolumes::snapshot_bytes).await
+        let mut used = self.on_all_pools(LinuxVolumes::snapshot_bytes).await?;
+        for (id, memory) in self.machines.kept_state_bytes().await? {
+            let of_snapshot = used.entry(id).or_default();
+            *of_snapshot = of_snapshot.saturating_add(memory);
+        }
+        Ok(used)
     }
 
     async fn trash(&self) -> Result<Vec<TrashedVolume>> {

@@ -127,6 +127,7 @@ impl LinuxVolumes {
             encryption: None,
             moved_to: None,
             moved_from: None,
+            mirrored: false,
             arrived: None,
         };
         // A file without a note would be foreign. A former note stays until the file is replaced: it names no arrival, or another one.

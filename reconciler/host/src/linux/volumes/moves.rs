@@ -46,7 +46,7 @@ const MARGIN: u64 = 16 << 20;
 
 const SNAPSHOT_PENDING: &str = "a snapshot of it is being taken";
 const MERGING: &str = "files of deleted snapshots below it are being merged: it is moved afterwards";
-const CHANGED: &str = "it has changed while it was copied";
+pub(super) const CHANGED: &str = "it has changed while it was copied";
 const ENCRYPTED: &str = "the disk is encrypted, and its pool has DiskSnapshots of it, whose key is changed together with its own: delete them first";
 
 /// The snapshots whose files are being copied, and are not merged meanwhile.
@@ -84,10 +84,10 @@ impl Drop for CopyingGuard {
 }
 
 /// A volume that can be moved.
-struct Movable {
-    place: Place,
-    target: Place,
-    note: Note,
+pub(super) struct Movable {
+    pub(super) place: Place,
+    pub(super) target: Place,
+    pub(super) note: Note,
     /// The snapshots below it that the target does not have, the uppermost first.
     chain: Vec<(SnapshotPlace, SnapshotNote)>,
     /// The snapshot of the target that the lowest of these files is based on there.
@@ -165,6 +165,9 @@ impl LinuxVolumes {
         }
         let Some(from) = &note.moved_from else { return Ok(false) };
         let former = Note::read(&self.place(from, id)?.note)?;
+        if note.mirrored {
+            return Ok(!former.is_some_and(|former| former.is_ok_and(|former| former.moved_to.is_some())));
+        }
         Ok(former.is_some_and(|former| !former.is_ok_and(|former| former.moved_to.is_some())))
     }
 
@@ -238,7 +241,7 @@ impl LinuxVolumes {
     }
 
     /// Checks that a volume can be moved, and collects its files. The caller holds the lock.
-    fn movable(&self, new: &NewMove) -> Result<Movable> {
+    pub(super) fn movable(&self, new: &NewMove) -> Result<Movable> {
         let (place, target) = (self.place(&new.from, &new.id)?, self.place(&new.to, &new.id)?);
         let lost = || SystemError::VolumeLost { id: new.id.clone() };
         self.volume(&new.from, &new.id)?.ok_or_else(lost)?.ensure_qcow2()?;
@@ -276,7 +279,7 @@ impl LinuxVolumes {
     }
 
     /// Checks that the target has room for the files.
-    fn check_room(&self, new: &NewMove, movable: &Movable) -> Result<()> {
+    pub(super) fn check_room(&self, new: &NewMove, movable: &Movable) -> Result<()> {
         let folder = self.layout.volumes(&new.to);
         let folder = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
         let about = |path: &Path| fs::metadata(path).map_err(failed("look at", path));
@@ -361,19 +364,21 @@ impl LinuxVolumes {
     }
 
     /// Removes what a move has left of a volume in a pool that does not have it, or has not got it. The caller holds the lock.
-    fn settle_volume(&self, pool: &str, id: &str) -> Result<()> {
+    pub(super) fn settle_volume(&self, pool: &str, id: &str) -> Result<()> {
         let place = self.place(pool, id)?;
         let Some(Ok(note)) = Note::read(&place.note)? else { return Ok(()) };
         if note.moved_to.is_none() && note.moved_from.is_none() {
             return Ok(());
         }
         if !self.is_elsewhere(id, &note)? {
-            return Note { moved_from: None, ..note }.write(&place.note);
+            return Note { moved_from: None, mirrored: false, ..note }.write(&place.note);
         }
         // A file is removed only while there is another one.
         let Some(other) = self.pool_of_volume(id)? else { return Ok(()) };
         if note.moved_to.is_some() {
             self.settle_arrival(&other, id)?;
+        } else {
+            self.ensure_not_mirrored(&place, &other)?;
         }
         files::remove_if_there(&place.file).map_err(failed("delete", &place.file))?;
         files::sync_parent(&place.file).map_err(failed("write", &place.file))?;
@@ -386,7 +391,7 @@ impl LinuxVolumes {
         let place = self.place(pool, id)?;
         match Note::read(&place.note)? {
             Some(Ok(note)) if note.moved_from.is_some() => {
-                Note { moved_from: None, ..note }.write(&place.note)
+                Note { moved_from: None, mirrored: false, ..note }.write(&place.note)
             }
             _ => Ok(()),
         }
@@ -568,7 +573,7 @@ impl Identity {
     }
 }
 
-fn busy(new: &NewMove, detail: &'static str) -> SystemError {
+pub(super) fn busy(new: &NewMove, detail: &'static str) -> SystemError {
     SystemError::VolumeBusy { id: new.id.clone(), detail }
 }
 

@@ -63,6 +63,9 @@ pub(super) struct Note {
     /// The pool that it is moved from: it is here once the note there names this pool, or is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) moved_from: Option<String>,
+    /// Whether a QEMU copies it here, while its guest runs: it is here only once the note there names this pool.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) mirrored: bool,
     /// The stay that it was copied here for from another host: written once the copy is whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) arrived: Option<Arrival>,
@@ -114,6 +117,7 @@ impl Note {
             raw: new.shared,
             moved_to: None,
             moved_from: None,
+            mirrored: false,
             arrived: None,
         }
     }

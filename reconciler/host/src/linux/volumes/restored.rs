@@ -1,4 +1,4 @@
-//! Volumes that are made from backups.
+//! Volumes that are made from backups, and others that have data from the beginning.
 //!
 //! ```text
 //!                 note (intent)        renamed         note (complete)
@@ -14,6 +14,7 @@ use berth_qemu::process::RunAs;
 use berth_qemu::qcow2;
 
 use super::super::files::{self, failed};
+use super::super::filesystems::FORMATTED;
 use super::super::layout::IMAGE_LINKS;
 use super::encryption::NewFile;
 use super::note::Note;
@@ -24,7 +25,7 @@ const PARTIAL: &str = ".restored.qcow2";
 /// The beginning of the names of folders with a socket and hard links to snapshots, among those of the instances.
 pub(in super::super) const BACKUPS: &str = "backup-";
 
-/// The state of a volume that is to be made from a backup.
+/// The state of a volume that is to be made from a backup, or filled.
 #[derive(Debug)]
 pub(in super::super) enum Begun {
     There(Box<VolumeFacts>),
@@ -33,7 +34,7 @@ pub(in super::super) enum Begun {
 }
 
 impl LinuxVolumes {
-    /// `least` is the size of the backup.
+    /// `least` is the size of the data.
     pub(in super::super) fn begin_restored(
         &self,
         new: &NewVolume,
@@ -77,7 +78,7 @@ impl LinuxVolumes {
                     let _ = fs::remove_file(&place.file).and_then(|()| fs::remove_file(&place.note));
                 })?;
             }
-            tracing::info!(volume = place.id, "volume made from a backup");
+            tracing::info!(volume = place.id, "volume made with its data");
         }
         self.finish(&place)?;
         self.volume(&new.pool, &new.id)?.ok_or_else(lost)
@@ -87,7 +88,10 @@ impl LinuxVolumes {
     pub(in super::super) fn forget_partial(&self) -> Result<()> {
         for pool in self.pools()? {
             let volumes = self.layout.volumes(&pool);
-            for name in files::names(&volumes)?.iter().filter(|name| name.ends_with(PARTIAL)) {
+            for name in files::names(&volumes)?
+                .iter()
+                .filter(|name| name.ends_with(PARTIAL) || name.ends_with(FORMATTED))
+            {
                 let path = volumes.join(name);
                 files::remove_if_there(&path).map_err(failed("remove", &path))?;
             }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nix::fcntl::{FallocateFlags, fallocate};
 
@@ -71,6 +71,16 @@ impl LinuxVolumes {
         }
         Ok(used)
     }
+}
+
+/// Reserves the space for a disk of this size in a new qcow2 file.
+pub(super) fn reserve_file(path: &Path, size: u64) -> Result<()> {
+    let attempt = || failed("reserve space for", path);
+    let file = OpenOptions::new().write(true).open(path).map_err(attempt())?;
+    let whole = with_tables(size);
+    files::check_space(path, whole)?;
+    let length = i64::try_from(whole).map_err(|_| attempt()(io::ErrorKind::FileTooLarge.into()))?;
+    fallocate(&file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, length).map_err(|errno| attempt()(errno.into()))
 }
 
 /// The bytes of a file with this many bytes of data: an entry of 8 bytes and a count of 2 bytes for each 64 KiB.

@@ -224,3 +224,16 @@ fn vgpus_are_named_by_their_folders_in_sysfs_and_have_ports_of_their_own() {
     let many = (0..9).map(|n| vgpu(&format!("0f5b2c6e-8a4b-8d0e-9c1f-00000000000{n}"))).collect();
     assert!(with(|s| s.machine.vgpus = many).validate().is_err());
 }
+
+#[test]
+fn a_scratch_disk_is_a_scsi_disk_with_a_serial_number_of_its_own() {
+    let scratch = with(|s| s.files.scratch = Some("/instances/i-1/scratch.qcow2".into()));
+    let lines = added(&spec(), &scratch);
+    for part in
+        [r#""serial":"scratch""#, r#""filename":"/instances/i-1/scratch.qcow2""#, r#""driver":"qcow2""#]
+    {
+        assert!(lines.contains(part), "{part}: {lines}");
+    }
+    let taken = with(|s| s.machine.disks[0].target = Some(SCRATCH_TARGET));
+    assert!(taken.machine.validate().is_err(), "its target is kept for it");
+}

@@ -134,6 +134,7 @@ pub(super) fn files(spec: &LaunchSpec) -> Vec<(&Path, bool)> {
     let volumes = [&spec.files.seed, &spec.files.sysprep];
     files.extend(volumes.into_iter().flatten().map(|volume| (volume.as_path(), false)));
     files.extend(spec.files.fw_cfg.iter().map(|f| (f.file.as_path(), false)));
+    files.extend(spec.files.scratch.iter().map(|scratch| (scratch.as_path(), true)));
     if let Some(UefiFiles { vars, .. }) = &spec.files.uefi {
         files.push((vars, true));
     }

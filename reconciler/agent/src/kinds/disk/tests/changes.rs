@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::*;
 use crate::kinds::disk::status::status;
+use crate::mirrors::SeenMirror;
 use crate::pulls::{Pull, Wanted};
 
 use super::{GIB, declared_restore, deleted, disk, due, reason, taken, volume};
@@ -102,7 +103,8 @@ fn a_disk_is_moved_once_no_machine_has_it_open_and_is_used_where_it_is_until_the
     let see = |moving| Observed { moving, ..volume(GIB) };
     let starts = plan(&declared, &see(due(None)));
     assert_eq!(starts.steps, [Step::StartMove(wanted.clone())]);
-    let open = plan(&declared, &Observed { opener: Some("web".into()), ..see(due(None)) });
+    let mirror = SeenMirror { obstacle: Some("its guest does not run".into()), ..SeenMirror::default() };
+    let open = plan(&declared, &Observed { opener: Some("web".into()), mirror, ..see(due(None)) });
     assert_eq!((open.steps.len(), reason(&open)), (0, (false, Reason::MoveWaits)));
     assert!(open.readiness.message().contains("VM web"), "{open:?}");
     let running = Pull::Running { done: 1, total: Some(2), rate: None, followed: true };

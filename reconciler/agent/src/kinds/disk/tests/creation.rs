@@ -254,3 +254,52 @@ fn the_restore_of_a_deleted_disk_is_ended_before_the_disk_is_released() {
     let observed = Observed { is_restoring: true, ..observed };
     assert_eq!(plan(&deleted(object), &observed).steps, [Step::CancelRestore("v-1".into())]);
 }
+
+#[test]
+fn a_full_clone_and_a_formatted_disk_are_made_in_the_background_and_never_again() {
+    let formatted =
+        || disk(json!({"size": "1Gi", "filesystem": {"type": "ext4", "label": "data"}}), json!({}));
+    let starts = plan(&formatted(), &Observed::default());
+    let [Step::StartFill(wanted)] = &starts.steps[..] else { panic!("{starts:?}") };
+    let Wanted::Fill(namespace, id, Details(work)) = wanted else { panic!("{wanted:?}") };
+    assert_eq!((namespace.as_str(), id.as_str(), work.0.size), ("ns", "v-1", Some(GIB)));
+    let label = Some("data".to_owned());
+    let kind = berth_host::FilesystemKind::Ext4;
+    assert_eq!(work.1, berth_host::Fill::Filesystem(berth_host::NewFilesystem { kind, label }));
+    let running = |followed| Some(Pull::Running { done: 0, total: None, rate: None, followed });
+    let follows = plan(&formatted(), &Observed { filling: running(false), ..Observed::default() });
+    assert!(matches!(follows.steps[..], [Step::FollowFill(_)]), "{follows:?}");
+    let goes_on = plan(&formatted(), &Observed { filling: running(true), ..Observed::default() });
+    assert_eq!((goes_on.steps.len(), reason(&goes_on)), (0, (false, Reason::Provisioning)));
+    let readiness = Readiness::Stalled(Reason::NotSupported, "mkfs.ext4 is missing".into());
+    let failed = Observed { filling: Some(Pull::Failed { readiness, again: None }), ..Observed::default() };
+    assert_eq!(reason(&plan(&formatted(), &failed)), (true, Reason::NotSupported));
+    let unadmitted = Observed { user_waits: true, ..Observed::default() };
+    assert!(plan(&formatted(), &unadmitted).steps.is_empty(), "its VM may yet go elsewhere");
+    let made = Observed { filling: running(true), ..volume(GIB) };
+    assert!(plan(&formatted(), &made).steps.is_empty(), "its file is there");
+    let lost = disk(json!({"size": "1Gi", "filesystem": {"type": "ext4"}}), json!({"size": "1Gi"}));
+    assert_eq!(reason(&plan(&lost, &Observed::default())), (true, Reason::DiskLost), "it had a file");
+
+    let full = || disk(json!({"image": "debian", "cloneMode": "Full"}), json!({}));
+    let starts = plan(&full(), &cached(GIB));
+    let [Step::StartFill(Wanted::Fill(_, _, Details(work)))] = &starts.steps[..] else {
+        panic!("{starts:?}")
+    };
+    assert_eq!((work.0.base.as_deref(), &work.1), (Some("ab"), &berth_host::Fill::Image));
+    let absent = Observed { image: Some(LocalImage::Absent(source())), ..Observed::default() };
+    assert!(matches!(plan(&full(), &absent).steps[..], [Step::Pull(_)]), "the image comes first");
+    let deleted = plan(&deleted(full()), &Observed { is_restoring: true, ..Observed::default() });
+    assert_eq!(deleted.steps, [Step::CancelRestore("v-1".into())]);
+}
+
+#[test]
+fn a_full_clone_goes_to_another_host_without_its_image() {
+    let left = disk(
+        json!({"size": "1Gi", "pool": "site", "image": "debian", "cloneMode": "Full"}),
+        json!({"size": "1Gi", "pool": "site", "formerHost": "h0"}),
+    );
+    let taken = plan(&left, &Observed::default());
+    let [Step::Take(new)] = &taken.steps[..] else { panic!("{taken:?}") };
+    assert_eq!(new.base, None);
+}

@@ -12,7 +12,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::super::announcing::{announced_on, occupied, unroutable};
 use super::super::balancing::{self, Here, balance};
-use super::super::bridged::{advertised, bridged, over_an_interface, ports, refuse_public};
+use super::super::bridged::{advertised, bridged, over_an_interface, ports, refuse_public, served};
 use super::super::bridges::{Existing, assign};
 use super::super::config::{addresses, config};
 use super::super::encryption::wireguard;
@@ -183,6 +183,18 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     wanted.networks = networks.into_values().collect();
     let interfaces: Vec<&InterfaceStatus> = guests.iter().flat_map(|guest| &guest.interfaces).collect();
     wanted.bridged = bridged(tables, &assigned.bridges, &interfaces);
+    for (guest, interface) in guests.iter().flat_map(|guest| guest.interfaces.iter().map(move |i| (guest, i)))
+    {
+        let Some((bridge, served)) =
+            served(tables, &assigned.bridges, (guest.hostname.as_str(), interface), &seen.ports)
+        else {
+            continue;
+        };
+        wanted.firewall.answered.push(served.tap.clone());
+        let part = wanted.bridged.iter_mut().find(|part| part.bridge == bridge);
+        part.into_iter().for_each(|part| part.served.push(served.clone()));
+    }
+    wanted.firewall.answered.sort();
     wanted.wireguard = wireguard(tables, &assigned.bridges, seen.host);
     let bridges = wanted.bridged.iter().map(|network| network.bridge.clone());
     let over_interfaces: BTreeSet<String> = wanted.bridged.iter().filter_map(over_an_interface).collect();

@@ -18,6 +18,7 @@ use super::{DeclaredAddress, Observed};
 use crate::admission::Admission;
 use crate::context::Context;
 use crate::group_turn::GroupTurn;
+use crate::guest_packages::ObservedPackage;
 use crate::index::{Tables, class_of, cpu_controls, declared_profile, declared_size, mtu_of, volume_of};
 use crate::journal::Journal;
 use crate::key::ObjectName;
@@ -85,6 +86,7 @@ pub(super) fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed 
         probes: ProbeResults::default(),
         hook: None,
         guest_users: GuestUsers::default(),
+        guest_package: ObservedPackage::default(),
         guest: GuestFacts::default(),
         lease_taken: false,
         size: declared_size(&tables, name, vm),
@@ -99,6 +101,7 @@ pub(super) fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed 
         reported_disks: reported_disks(&tables, vm, name),
         bytes: ctx.disk_use.of_vm(&tables, name, vm),
         mounts: BTreeMap::new(),
+        lost_taps: BTreeSet::new(),
         missing_networks,
         refused_network: network::why_not(ctx, &tables, vm),
         missing_groups: missing_groups(&tables, vm, name),

@@ -1,6 +1,6 @@
 //! Observation of a VM with a process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::{Power, VM};
 use berth_host::{ProcessFacts, System, VolumeFacts};
@@ -16,6 +16,7 @@ use crate::index::volume_of;
 use crate::key::ObjectName;
 use crate::lease_watcher::PendingLease;
 use crate::machine::{ANSWER_WAIT, Connection, Machine, MachineState};
+use crate::networking::{card_of, tap_of};
 use crate::pools;
 use crate::restores::{self, VmRestore};
 
@@ -44,6 +45,7 @@ pub(super) async fn observe_running(
                 observed.guest = machine.guest();
                 observed.mounts = mounts(&machine, &state, observed).await;
                 observed.machine = Some(state);
+                observed.lost_taps = lost_taps(ctx, observed).await?;
                 if !process_facts::are_reported(vm, process) {
                     observed.details = Some(ctx.system.process_details(&process.identity).await?);
                 }
@@ -128,6 +130,23 @@ async fn attached(ctx: &Context, name: &ObjectName) -> Result<Vec<VolumeFacts>, 
         }
     }
     Ok(volumes)
+}
+
+/// Returns the interfaces whose cards have lost their taps. The host is asked only about taps that were not there at the last look.
+async fn lost_taps(ctx: &Context, observed: &Observed) -> Result<BTreeSet<String>, Error> {
+    let nics = observed.machine.iter().flat_map(|machine| &machine.nics);
+    let cards: BTreeSet<&str> = nics.map(|nic| nic.id.as_str()).collect();
+    let slots = observed.journal.slots.iter().filter(|(_, slot)| cards.contains(card_of(**slot).as_str()));
+    let suspects: Vec<(&String, String)> = slots
+        .map(|(name, slot)| (name, tap_of(&observed.instance, *slot)))
+        .filter(|(_, tap)| ctx.networks.may_miss(tap))
+        .collect();
+    if suspects.is_empty() {
+        return Ok(BTreeSet::new());
+    }
+    let there = ctx.system.taps().await?;
+    let lost = suspects.into_iter().filter(|(_, tap)| there.iter().all(|found| found.name != *tap));
+    Ok(lost.map(|(name, _)| name.clone()).collect())
 }
 
 /// Queries mount points; only of disks that are to be unplugged.

@@ -6,10 +6,11 @@ use berth_qemu::machine;
 
 use super::super::Step;
 use crate::journal::Journal;
+use crate::networking::card_of;
 
 /// Returns the id of the card in this slot.
 pub(super) fn nic_id(slot: u8) -> String {
-    format!("nic{slot}")
+    card_of(slot)
 }
 
 /// Returns the steps that take down the links that are declared so, of a machine that has just been launched.

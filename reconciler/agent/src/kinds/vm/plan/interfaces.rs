@@ -33,6 +33,8 @@ pub(in crate::kinds::vm) struct Changes {
     /// Cards that are in the machine, and not in its journal yet.
     record: Vec<Card>,
     unplug: Vec<(String, u8)>,
+    /// Names of the interfaces whose tap is no longer on the host: their cards are exchanged, or stay without a connection.
+    pub(in crate::kinds::vm) without_tap: BTreeSet<String>,
     /// Names of the interfaces that have no address or network yet.
     waiting: BTreeSet<String>,
     /// Names of the interfaces that change at the next start.
@@ -74,6 +76,17 @@ pub(in crate::kinds::vm) fn changes(vm: &VM, observed: &Observed) -> Changes {
     let mut changes = Changes::default();
     for (name, slot) in &journal.slots {
         let present = machine.nics.iter().find(|nic| nic.id == nic_id(*slot));
+        if let Some(nic) = present.filter(|_| observed.lost_taps.contains(name)) {
+            changes.without_tap.insert(name.clone());
+            match nic.port {
+                // It is plugged in again as any card that is missing.
+                Some(_) => changes.unplug.push((name.clone(), *slot)),
+                None => {
+                    changes.power_cycle.insert(name.clone());
+                }
+            }
+            continue;
+        }
         match (present, declared(vm, name)) {
             (Some(nic), Some((wanted, given))) if nic.mac == given.mac_address.to_ascii_lowercase() => {
                 if nic.model != model_of(wanted) || !is_launched_so(run, &nic.id, wanted) {
@@ -233,8 +246,11 @@ impl Changes {
         let mut steps = Vec::new();
         for (name, slot) in &self.unplug {
             journal = without_card(journal, name, *slot);
+            steps.push(Step::UnplugNic { name: name.clone(), id: nic_id(*slot) });
+            if self.without_tap.contains(name) {
+                steps.push(Step::ReportLostTap(name.clone()));
+            }
             steps.extend([
-                Step::UnplugNic { name: name.clone(), id: nic_id(*slot) },
                 Step::RemoveTap(tap_of(&observed.instance, *slot)),
                 write_journal(journal.clone()),
                 Step::EnsureNetworks,
@@ -249,6 +265,9 @@ impl Changes {
             let text =
                 format!("the guest is asked to release network interface {name}, and has not done so yet");
             return Some(Readiness::Reconciling(Reason::Detaching, text));
+        }
+        if let Some(name) = self.without_tap.first() {
+            return Some(Readiness::Stalled(Reason::TapMissing, tap_missing(name)));
         }
         if !self.plug.is_empty() || !self.record.is_empty() {
             let text = "network interfaces are being plugged in".to_owned();
@@ -265,6 +284,11 @@ impl Changes {
             }
         })
     }
+}
+
+/// Returns the message about an interface whose tap is no longer on the host, and whose card cannot be exchanged.
+pub(in crate::kinds::vm) fn tap_missing(name: &str) -> String {
+    format!("the tap of {name} was removed from the host by another program: restart the VM (restartToken)")
 }
 
 /// Returns the journal of a machine that has this card.

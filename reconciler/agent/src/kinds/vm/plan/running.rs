@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use berth_api::{Power, Quantity, Readiness, Reason, VM};
+use berth_qemu::block::Mirror;
 use berth_qemu::machine::{Bus, DiskSpec};
 use berth_qemu::power::RunState;
 use jiff::SignedDuration;
@@ -36,6 +37,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// The state of a guest that QEMU stopped because the host could not write its disk.
 pub(in super::super) const IO_ERROR: &str =
     "the guest is paused by an I/O error: the host cannot write its disk, as on a full file system";
+
+const SWITCHED: &str = "the guest is paused for a moment: a disk of it has moved to another pool";
 
 const PAUSED: &str = "the guest is paused, and is resumed";
 
@@ -74,6 +77,11 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
             .unwrap_or_else(|| disks(vm, observed, machine)),
         RunState::Prelaunch => {
             Plan::steps(vec![Step::Start], Readiness::Reconciling(Reason::Starting, "being started".into()))
+        }
+        // The reconcile of the disk lets it go on.
+        RunState::Paused if machine.mirrors.values().any(Mirror::is_switching) => {
+            Plan::without_steps(Readiness::Reconciling(Reason::Moving, SWITCHED.into()))
+                .requeue_after(TRY_AGAIN)
         }
         RunState::Paused => resume(observed, machine, Reason::Paused, PAUSED),
         // A crash came while its memory was saved for a snapshot: the state is not of the guest that goes on.

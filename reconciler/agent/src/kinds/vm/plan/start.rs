@@ -385,6 +385,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         machine,
         seed,
         keys,
+        scratch: profile.scratch(),
         limits: limits(size.max_memory.unwrap_or(memory), observed, host),
         dedicated: journal.run.as_ref().and_then(Run::dedicated_request),
         from_saved_state: false,

@@ -371,6 +371,7 @@ fn launch(vm: &VM, observed: &Observed, suspension: &Suspension) -> Plan<Step> {
         machine,
         seed: None,
         keys: None,
+        scratch: journal.run.as_ref().and_then(|run| run.profile.scratch()),
         limits: limits(most, observed, host),
         dedicated: journal.run.as_ref().and_then(Run::dedicated_request),
         from_saved_state: true,

@@ -22,6 +22,7 @@ use super::super::status::{restarted, status, transition, without_progress};
 use super::*;
 use crate::admission::Admission;
 use crate::group_turn::GroupTurn;
+use crate::guest_packages::ObservedPackage;
 use crate::journal::{Ended, Journal, MemoryGrowth, Run, RunProfile};
 use crate::kinds::vm::observed_users::GuestUsers;
 use crate::machine::{GuestFacts, MachineState};
@@ -40,6 +41,7 @@ mod pins;
 mod release;
 mod reported;
 mod running;
+mod scratch;
 mod screen;
 mod seeding;
 mod shares;
@@ -189,6 +191,7 @@ fn ready_to_start() -> Observed {
         probes: ProbeResults::default(),
         hook: None,
         guest_users: GuestUsers::default(),
+        guest_package: ObservedPackage::default(),
         guest: GuestFacts::default(),
         lease_taken: false,
         size: size(json!({"cpus": 1, "memory": "512Mi"})),
@@ -201,6 +204,7 @@ fn ready_to_start() -> Observed {
         cdroms: Vec::new(),
         attachments: Default::default(),
         mounts: Default::default(),
+        lost_taps: Default::default(),
         missing_networks: Vec::new(),
         missing_groups: Vec::new(),
         lans: Default::default(),
@@ -322,6 +326,7 @@ fn present(state: RunState) -> Observed {
         saved_percent: None,
         save_failure: None,
         save_began: None,
+        mirrors: Default::default(),
     };
     Observed {
         journal: Journal { run: Some(run()), ..Journal::new(&vm(json!({}))) },
@@ -342,6 +347,7 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::WatchLeases(_) => "WatchLeases",
         Step::WatchProbes(_) => "WatchProbes",
         Step::KeepKeys(_) => "KeepKeys",
+        Step::KeepPackage(_) => "KeepPackage",
         Step::RunHook(_) => "RunHook",
         Step::WriteJournal(_) => "WriteJournal",
         Step::RemoveStale(_) => "RemoveStale",
@@ -377,6 +383,7 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::AskGuestToShutDown => "AskGuestToShutDown",
         Step::EndProcess => "EndProcess",
         Step::ReportPowerOff => "ReportPowerOff",
+        Step::ReportLostTap(_) => "ReportLostTap",
         Step::RemoveTap(_) => "RemoveTap",
         Step::RemoveInstance => "RemoveInstance",
         Step::Release => "Release",

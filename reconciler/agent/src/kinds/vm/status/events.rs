@@ -12,6 +12,17 @@ pub(in crate::kinds::vm) fn frozen(stored: &VMStatus, status: &VMStatus) -> Opti
     is_new.then(|| (Reason::GuestFrozen, FROZEN.to_owned()))
 }
 
+/// Returns the event of a network card that has lost its tap and cannot be exchanged.
+pub(in crate::kinds::vm) fn without_tap(stored: &VMStatus, status: &VMStatus) -> Option<(Reason, String)> {
+    let kind = ConditionType::InterfacesSynced.as_str();
+    let missing = |status: &VMStatus| {
+        let found = condition::find(&status.conditions, kind)?;
+        (found.reason == Reason::TapMissing.as_str()).then(|| found.message.clone())
+    };
+    let message = missing(status)?;
+    missing(stored).is_none().then_some((Reason::TapMissing, message))
+}
+
 /// Returns the event of a guest that was started again after it ended by itself.
 pub(in crate::kinds::vm) fn restarted(stored: &VMStatus, status: &VMStatus) -> Option<(Reason, String)> {
     let cause = status.last_end.as_ref().map_or("the guest ended", |end| end.message.as_str());

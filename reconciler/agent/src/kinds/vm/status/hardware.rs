@@ -104,6 +104,7 @@ pub(super) fn hardware(observed: &Observed) -> Option<Hardware> {
         serial_number: run.profile.serial_number.clone(),
         serial_ports: Some(1 + i64::from(run.profile.further_serial_ports)).filter(|ports| *ports > 1),
         vsock_cid: run.machine.as_ref().and_then(|machine| machine.extras.vsock_cid).map(i64::from),
+        scratch_disk: run.profile.scratch_disk.as_ref().map(|disk| Quantity::from_bytes(disk.bytes()).0),
         disk_places: disk_places(&observed.journal),
         interface_places: interface_places(&observed.journal),
     })

@@ -5,7 +5,7 @@ use berth_api::{ConditionType, ConditionUpdate, Reason, VM, VMStatus};
 use jiff::Timestamp;
 
 use super::super::Observed;
-use super::super::plan::interface_changes;
+use super::super::plan::{interface_changes, tap_missing};
 use super::super::seed::Lan;
 
 pub(super) fn write_interfaces_synced(
@@ -29,6 +29,9 @@ pub(super) fn write_interfaces_synced(
             shared.join(", ")
         );
         (Reason::InvalidSpec, text)
+    } else if let Some(name) = changes.without_tap.first().filter(|name| changes.power_cycle.contains(*name))
+    {
+        (Reason::TapMissing, tap_missing(name))
     } else if !changes.power_cycle.is_empty() {
         let names = changes.power_cycle.into_iter().collect::<Vec<_>>().join(", ");
         (Reason::PowerCycleNeeded, format!("stop and start the VM for the change of {names} to take effect"))

@@ -78,6 +78,17 @@ fn prepare(files: &Files, conf: &str, records: &str) -> Result<bool> {
     Ok(true)
 }
 
+/// Whether the network has a name server of its own.
+pub(super) fn is_there(folder: &Path) -> bool {
+    Files::within(folder).conf.exists()
+}
+
+/// Returns the name server of a network, if it runs.
+pub(super) fn find(folder: &Path) -> Result<Option<Daemon>> {
+    let files = Files::within(folder);
+    Daemon::find(&files.conf, &files.pid)
+}
+
 /// Terminates the name server, if there is one, and removes its files.
 pub(super) async fn remove(folder: &Path) -> Result<()> {
     let files = Files::within(folder);

@@ -57,6 +57,11 @@ impl Daemon {
         Ok(ours.then_some(Self(fd)))
     }
 
+    /// Returns the pidfd, which is readable once the process has ended.
+    pub(super) fn into_fd(self) -> OwnedFd {
+        self.0
+    }
+
     /// Makes dnsmasq read its hosts or its names again.
     pub(super) fn reload(&self) -> Result<()> {
         self.signal(Signal::SIGHUP)

@@ -55,12 +55,14 @@ const MULTICAST_REPORT: u8 = 143;
 const UPPER: [u8; 3] = [6, 17, 58];
 const VRRP: u8 = 112;
 
-/// The sets, chains and rules, for an empty table. `advertised`: the bridges whose guests hear the network's routers.
+/// The sets, chains and rules, for an empty table. `advertised`: the bridges whose guests hear the network's routers. `answered`: the taps
+/// whose guests' requests of DHCP are kept from the network.
 pub(super) fn guard(
     ports: &[Port],
     exceptions: &[PortException],
     isolated: &[Isolation],
     advertised: &[String],
+    answered: &[String],
 ) -> Vec<Value> {
     let mut ports: Vec<&Port> = ports.iter().collect();
     ports.sort();
@@ -95,7 +97,10 @@ pub(super) fn guard(
         let Some(mac) = bytes(&port.mac) else { continue };
         let number = mac.iter().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
         let other = compare("!=", raw(DHCP_CLIENT), json!(number));
-        commands.push(BRIDGED.rule(ASKS_DHCP, vec![by_it(), other, drop()]));
+        // The host answers from below the bridge.
+        let asked =
+            if answered.contains(&port.tap) { vec![by_it(), drop()] } else { vec![by_it(), other, drop()] };
+        commands.push(BRIDGED.rule(ASKS_DHCP, asked));
         for own in link_local(&port.mac).into_iter().chain(port.ipv6) {
             let own = compare("==", raw(ADVERTISED), number_of(own));
             commands.push(BRIDGED.rule(ADVERTISES, vec![by_it(), own, json!({"return": null})]));
@@ -450,7 +455,7 @@ mod tests {
             gateways: vec!["fd00:60::1".parse().expect("an address")],
         };
         let text = |exceptions: &[PortException]| {
-            Value::from(guard(std::slice::from_ref(&port), exceptions, &[], &[])).to_string()
+            Value::from(guard(std::slice::from_ref(&port), exceptions, &[], &[], &[])).to_string()
         };
         let (with, without) = (text(&[exception]), text(&[]));
         for part in [

@@ -1,4 +1,4 @@
-//! The acknowledgement of a DHCP server (RFC 2131, section 3.1), in a frame as it is received. Pure: the bytes are untrusted.
+//! The acknowledgement of a DHCP server (RFC 2131, section 3.1) and the request of a client, in a frame as it is received. Pure: the bytes are untrusted.
 
 use std::net::Ipv4Addr;
 
@@ -10,12 +10,18 @@ pub(super) const CLIENT_PORT: u16 = 68;
 pub(super) const FRAGMENT: u16 = 0x3fff;
 /// A reply, to Ethernet, with addresses of six bytes.
 const REPLY: [u8; 3] = [2, 1, 6];
+/// A request, likewise.
+const ASKS: [u8; 3] = [1, 1, 6];
+/// The flag of a client that asks for a broadcast.
+const BROADCAST: u16 = 0x8000;
 const MAGIC: [u8; 4] = [99, 130, 83, 99];
 const PAD: u8 = 0;
 const END: u8 = 255;
+const REQUESTED: u8 = 50;
 const LEASE_TIME: u8 = 51;
 const OVERLOAD: u8 = 52;
 const MESSAGE_TYPE: u8 = 53;
+const SERVER: u8 = 54;
 const ACKNOWLEDGES: u8 = 5;
 
 /// A lease, as its server has acknowledged it.
@@ -32,7 +38,7 @@ pub(super) struct Ack {
 /// already, is none.
 pub(super) fn parse(frame: &[u8]) -> Option<Ack> {
     let to: [u8; 6] = array(frame, 0)?;
-    let message = message(frame)?;
+    let message = message(frame, (SERVER_PORT, CLIENT_PORT))?;
     if array::<3>(message, 0)? != REPLY || array::<4>(message, 236)? != MAGIC {
         return None;
     }
@@ -53,8 +59,42 @@ pub(super) fn parse(frame: &[u8]) -> Option<Ack> {
     (is_lease && is_for_it).then_some(Ack { mac, address, seconds })
 }
 
-/// Returns the DHCP message from a server to a client in this frame, if it is whole.
-fn message(frame: &[u8]) -> Option<&[u8]> {
+/// A request of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Request {
+    pub(in super::super) mac: [u8; 6],
+    pub(in super::super) transaction: [u8; 4],
+    pub(in super::super) message_type: u8,
+    /// The address that the client has, or 0.0.0.0.
+    pub(in super::super) current: Ipv4Addr,
+    pub(in super::super) requested: Option<Ipv4Addr>,
+    /// The server that it is for.
+    pub(in super::super) server: Option<Ipv4Addr>,
+    /// Whether the client receives no packet to an address that it does not have yet.
+    pub(in super::super) wants_broadcast: bool,
+}
+
+/// Returns the request of a client in this frame, if it has one.
+pub(in super::super) fn request(frame: &[u8]) -> Option<Request> {
+    let message = message(frame, (CLIENT_PORT, SERVER_PORT))?;
+    if array::<3>(message, 0)? != ASKS || array::<4>(message, 236)? != MAGIC {
+        return None;
+    }
+    let mut options = Options::default();
+    options.read(message.get(240..)?)?;
+    Some(Request {
+        mac: array(message, 28)?,
+        transaction: array(message, 4)?,
+        message_type: options.message_type?,
+        current: Ipv4Addr::from(array::<4>(message, 12)?),
+        requested: options.requested,
+        server: options.server,
+        wants_broadcast: number(message, 10)? & BROADCAST != 0,
+    })
+}
+
+/// Returns the DHCP message from one port to another in this frame, if it is whole.
+fn message(frame: &[u8], ports: (u16, u16)) -> Option<&[u8]> {
     let packet = frame.get(14..).filter(|_| array::<2>(frame, 12) == Some(ETHERTYPE_IPV4))?;
     let first = *packet.first()?;
     let header = usize::from(first & 0xf) * 4;
@@ -65,7 +105,7 @@ fn message(frame: &[u8]) -> Option<&[u8]> {
         return None;
     }
     let datagram = packet.get(header..)?;
-    if number(datagram, 0)? != SERVER_PORT || number(datagram, 2)? != CLIENT_PORT {
+    if (number(datagram, 0)?, number(datagram, 2)?) != ports {
         return None;
     }
     datagram.get(8..usize::from(number(datagram, 4)?))
@@ -77,6 +117,8 @@ struct Options {
     message_type: Option<u8>,
     seconds: Option<u32>,
     overload: Option<u8>,
+    requested: Option<Ipv4Addr>,
+    server: Option<Ipv4Addr>,
 }
 
 impl Options {
@@ -104,6 +146,12 @@ impl Options {
             }
             (OVERLOAD, [value]) => {
                 self.overload.get_or_insert(*value);
+            }
+            (REQUESTED, [a, b, c, d]) => {
+                self.requested.get_or_insert(Ipv4Addr::new(*a, *b, *c, *d));
+            }
+            (SERVER, [a, b, c, d]) => {
+                self.server.get_or_insert(Ipv4Addr::new(*a, *b, *c, *d));
             }
             (LEASE_TIME, [a, b, c, d]) => {
                 self.seconds.get_or_insert(u32::from_be_bytes([*a, *b, *c, *d]));

@@ -11,6 +11,7 @@ pub(super) fn part(tracked: bool) -> BridgedNetwork {
         to: BridgeChoice::Named(HOST_BRIDGE.to_owned()),
         tracked,
         leased: Vec::new(),
+        served: Vec::new(),
     }
 }
 

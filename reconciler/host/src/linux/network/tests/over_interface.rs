@@ -12,7 +12,13 @@ fn choice(vlan: Option<u16>) -> BridgeChoice {
 }
 
 fn part(bridge: &str, vlan: Option<u16>) -> BridgedNetwork {
-    BridgedNetwork { bridge: bridge.to_owned(), to: choice(vlan), tracked: false, leased: Vec::new() }
+    BridgedNetwork {
+        bridge: bridge.to_owned(),
+        to: choice(vlan),
+        tracked: false,
+        leased: Vec::new(),
+        served: Vec::new(),
+    }
 }
 
 /// A card of the host, which is down, with a machine at the other end of its cable.

@@ -112,6 +112,7 @@ fn firewall(egress: Egress) -> Firewall {
         trunks: vec![PortTrunk { tap: tap(3), vlans: vec![(10, 10), (100, 199)] }],
         isolated: Vec::new(),
         observed: Vec::new(),
+        answered: Vec::new(),
         filters: Filters {
             ports: vec![FilteredPort {
                 port: port(2),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use berth_api::condition;
 use berth_api::vm::{Acceleration, InterfaceStatus};
 use berth_qemu::machine::{NIC_PORTS, NicModel, NicSpec, USUAL_NIC_PORTS};
 
@@ -327,11 +328,44 @@ fn a_filtered_interface_on_a_network_with_a_trunk_is_named_by_a_condition() {
         let lan = crate::kinds::vm::seed::Lan::of(&network).expect("a bridge");
         observed.lans.insert("berth-shared/default".to_owned(), lan);
         let reported = status(&vm, &observed, &plan(&vm, &observed).readiness, at(NOW));
-        let found = berth_api::condition::find(&reported.conditions, "SecurityGroupsSynced");
+        let found = condition::find(&reported.conditions, "SecurityGroupsSynced");
         found.map(|condition| condition.message.clone()).unwrap_or_default()
     };
     let trunk = json!({"name": "vmbr0", "trunkVLANs": ["20"]});
     assert!(message(trunk.clone(), &["web"]).contains("interface nic0 names security groups"));
     assert_eq!(message(trunk, &[]), "");
     assert_eq!(message(json!({"name": "vmbr0"}), &["web"]), "");
+}
+
+#[test]
+fn a_card_without_its_tap_is_exchanged_or_reported() {
+    let vm = of_names(&["nic0"]);
+    let mut lost = started(&vm);
+    lost.lost_taps.insert("nic0".to_owned());
+    let exchange = plan(&vm, &lost);
+    assert_eq!(
+        names(&exchange),
+        ["UnplugNic", "ReportLostTap", "RemoveTap", "WriteJournal", "EnsureNetworks"]
+    );
+    // The tap of the new card is there.
+    let mut unplugged = lost.clone();
+    exchange.steps.iter().for_each(|step| follow(&mut unplugged, step));
+    unplugged.lost_taps.clear();
+    let settled = settle(&vm, unplugged, 0);
+    assert_eq!(cards(&settled), cards(&lost), "the same card, with the same MAC address");
+
+    // A machine that an earlier version started has no ports.
+    lost.journal.in_ports.clear();
+    let machine = lost.machine.as_mut().expect("it runs");
+    machine.nic_ports.clear();
+    machine.nics[0].port = None;
+    let stays = plan(&vm, &lost);
+    assert!(stays.steps.is_empty(), "{:?}", names(&stays));
+    let reported = status(&vm, &lost, &stays.readiness, at(NOW));
+    let reason = |kind: &str| {
+        condition::find(&reported.conditions, kind).map(|c| (c.status.clone(), c.reason.clone()))
+    };
+    let missing = ("False".to_owned(), "TapMissing".to_owned());
+    assert_eq!(reason("InterfacesSynced"), Some(missing.clone()));
+    assert_eq!(reason("Ready"), Some(missing));
 }

@@ -1,5 +1,6 @@
 //! A running VM: left alone, or its disks plugged and unplugged.
 
+use berth_qemu::block::Mirror;
 use berth_qemu::machine::Bus;
 
 use super::super::start::unsynced_interfaces;
@@ -70,6 +71,17 @@ fn what_is_declared_paused_is_paused_from_any_state_in_which_its_guest_could_run
     let launch = names(&plan(&paused, &ready_to_start()));
     assert!(launch.contains(&"Launch") && !launch.contains(&"Start"), "{launch:?}");
     assert!(!launch.contains(&"WatchLeases"), "{launch:?}");
+}
+
+#[test]
+fn a_guest_that_is_paused_for_the_switch_of_a_disk_is_resumed_by_nothing_before_the_record() {
+    let mut observed = present(RunState::Paused);
+    for (mirror, resumes) in [(Mirror::Pending, false), (Mirror::Switched, false), (Mirror::Ready, true)] {
+        observed.machine.as_mut().expect("it runs").mirrors = [("v-data".to_owned(), mirror.clone())].into();
+        let plan = plan(&vm(json!({})), &observed);
+        assert_eq!(names(&plan).contains(&"Start"), resumes, "{mirror:?}");
+        assert!(resumes || stands(&plan) == (false, Reason::Moving), "{plan:?}");
+    }
 }
 
 #[test]

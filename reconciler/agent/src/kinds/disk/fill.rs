@@ -1,0 +1,87 @@
+//! A disk that has data of this host from the beginning: a full copy of its image, or a file system.
+//!
+//! ```text
+//!   no file ──StartFill──▶ written under another name ──▶ file            a disk that was made before is never filled: see `plan`
+//! ```
+
+use std::time::Duration;
+
+use berth_api::{Disk, Readiness, Reason};
+use berth_host::{Fill, NewVolume};
+use kube::ResourceExt;
+
+use super::Step;
+use super::source::new_owner;
+use crate::context::Context;
+use crate::converge::Plan;
+use crate::details::Details;
+use crate::index::{Tables, volume_of};
+use crate::journal::new_filesystem;
+use crate::key::Key;
+use crate::pulls::{Pull, Wanted};
+
+/// Returns the work that fills the Disks of this host that are not made yet.
+pub(crate) fn wanted_fills(tables: &Tables) -> impl Iterator<Item = Wanted> + '_ {
+    let unmade = tables.disks.all().map(|(_, disk)| disk).filter(|disk| {
+        let is_made = disk.status.as_ref().is_some_and(|status| status.size.is_some());
+        !is_made && disk.metadata.deletion_timestamp.is_none()
+    });
+    unmade.filter_map(|disk| declared_work(disk))
+}
+
+/// Returns the work as far as the Disk declares it, which distinguishes it from other work.
+fn declared_work(disk: &Disk) -> Option<Wanted> {
+    let new = NewVolume {
+        pool: disk.target_pool().to_string(),
+        id: volume_of(disk)?.to_owned(),
+        size: None,
+        base: None,
+        snapshot: None,
+        file: None,
+        thick: false,
+        shared: false,
+        owner: new_owner(disk),
+        encryption: None,
+    };
+    Some(work(disk, new, of(disk)?))
+}
+
+/// Returns the data that a new disk gets. None: it is an overlay, or empty.
+pub(super) fn of(disk: &Disk) -> Option<Fill> {
+    if disk.is_full_clone() {
+        return Some(Fill::Image);
+    }
+    disk.spec.filesystem.as_deref().map(|declared| Fill::Filesystem(new_filesystem(declared)))
+}
+
+/// Returns the work that makes a volume with this data.
+pub(super) fn work(disk: &Disk, new: NewVolume, fill: Fill) -> Wanted {
+    Wanted::Fill(disk.namespace().unwrap_or_default(), new.id.clone(), Details(Box::new((new, fill))))
+}
+
+/// Looks at the work. None: it has not begun, or the disk has no such data.
+pub(super) fn observe(ctx: &Context, disk: &Disk) -> Option<Pull> {
+    ctx.pulls.state(&declared_work(disk)?, &Key::of(disk))
+}
+
+/// Returns the plan for a disk that has no file yet, whose work is in this state. Pure.
+pub(super) fn plan(disk: &Disk, new: NewVolume, fill: Fill, pull: Option<&Pull>) -> Plan<Step> {
+    let text = match &fill {
+        Fill::Image => "its image is being copied".to_owned(),
+        Fill::Filesystem(_) => "it is being formatted".to_owned(),
+    };
+    let filling = Readiness::Reconciling(Reason::Provisioning, text);
+    let wanted = work(disk, new, fill);
+    match pull {
+        None => Plan::steps(vec![Step::StartFill(wanted)], filling),
+        Some(Pull::Running { followed: false, .. }) => Plan::steps(vec![Step::FollowFill(wanted)], filling),
+        Some(Pull::Failed { readiness, again }) => {
+            let plan = Plan::without_steps(readiness.clone());
+            match again {
+                Some(again) => plan.requeue_after((*again).max(Duration::from_millis(1))),
+                None => plan,
+            }
+        }
+        Some(_) => Plan::without_steps(filling),
+    }
+}

@@ -1,0 +1,189 @@
+//! Where the state directory is: a record in it of its path, and of the directory itself.
+//!
+//! A directory that was moved, or whose path leads to another one, is used only if no machine runs that was started from where it
+//! was before: such a machine has the former files open, and its monitor is at a path that leads elsewhere.
+//!
+//! | the recorded directory | machines started from its path | |
+//! |---|---|---|
+//! | is this one | | used |
+//! | is still there, and is another one | | used: this one is a copy, and the Lease decides between the two agents |
+//! | is elsewhere, or gone | none | used, and recorded |
+//! | is elsewhere, or gone | some | refused |
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use berth_qemu::process::list_qemu;
+use serde::{Deserialize, Serialize};
+
+use super::files;
+use crate::SystemError;
+
+const FILE: &str = "place.json";
+
+/// A directory, by its path and by its identity.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Place {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Place {
+    fn of(path: &Path) -> io::Result<Self> {
+        let found = fs::metadata(path)?;
+        Ok(Self { path: path.to_owned(), device: found.dev(), inode: found.ino() })
+    }
+
+    fn is_same_directory(&self, other: &Self) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
+}
+
+/// Why a state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    #[error(transparent)]
+    System(#[from] SystemError),
+    #[error(
+        "the state directory {} is not the one at {} from which these QEMU processes were started, and they still run: {}. They go on \
+         with the files of the former directory. Move that one back to its path and start berth again, or end these processes first",
+        here.display(), former.display(), pids(running)
+    )]
+    Moved { here: PathBuf, former: PathBuf, running: Vec<i32> },
+}
+
+fn pids(running: &[i32]) -> String {
+    running.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Use,
+    Record,
+    Refuse(Vec<i32>),
+}
+
+/// Checks that the state directory, an absolute path without links, is where it was, and records where it is.
+///
+/// *Errors:* it was moved or replaced, and machines run that were started before that; the record cannot be read or written.
+pub fn check(state_dir: &Path) -> Result<(), PlaceError> {
+    let file = state_dir.join(FILE);
+    let recorded: Option<Place> = match files::read_json(&file)? {
+        None => None,
+        Some(Ok(recorded)) => Some(recorded),
+        // A crash of the machine may have emptied it.
+        Some(Err(_)) => None,
+    };
+    let here = Place::of(state_dir).map_err(files::failed("look at", state_dir))?;
+    let at = |path: &Path| Place::of(path).ok();
+    let verdict = match &recorded {
+        None => Verdict::Record,
+        Some(recorded) => {
+            let found = judge(recorded, &here, at, machines_of);
+            found.map_err(files::failed("look for machines of", &recorded.path))?
+        }
+    };
+    match (verdict, recorded) {
+        (Verdict::Use, _) => {}
+        (Verdict::Refuse(running), Some(recorded)) => {
+            return Err(PlaceError::Moved { here: here.path, former: recorded.path, running });
+        }
+        (Verdict::Record | Verdict::Refuse(_), _) => files::write_json(&file, &here, 0o600)?,
+    }
+    Ok(())
+}
+
+fn judge(
+    recorded: &Place,
+    here: &Place,
+    at: impl Fn(&Path) -> Option<Place>,
+    machines_of: impl Fn(&Path) -> io::Result<Vec<i32>>,
+) -> io::Result<Verdict> {
+    if recorded == here {
+        return Ok(Verdict::Use);
+    }
+    let is_still_there = at(&recorded.path).is_some_and(|found| found.is_same_directory(recorded));
+    if recorded.path != here.path && is_still_there {
+        return Ok(Verdict::Use);
+    }
+    let running = machines_of(&recorded.path)?;
+    Ok(if running.is_empty() { Verdict::Record } else { Verdict::Refuse(running) })
+}
+
+/// Returns the QEMU processes with a path below this directory in their arguments.
+fn machines_of(directory: &Path) -> io::Result<Vec<i32>> {
+    let below = format!("{}/", directory.display());
+    let found = list_qemu().map_err(io::Error::other)?;
+    let ours = found.into_iter().filter(|qemu| qemu.argv.iter().any(|argument| argument.contains(&below)));
+    let mut running: Vec<i32> = ours.map(|qemu| qemu.identity.pid).collect();
+    running.sort_unstable();
+    Ok(running)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn place(path: &str, inode: u64) -> Place {
+        Place { path: path.into(), device: 1, inode }
+    }
+
+    #[test]
+    fn a_moved_directory_is_refused_only_while_machines_run_that_were_started_before() {
+        let old = place("/old", 7);
+        let verdict = |here: &Place, still: Option<u64>, running: &[i32]| {
+            let at = |path: &Path| still.map(|inode| Place { path: path.to_owned(), ..place("", inode) });
+            let machines = |path: &Path| {
+                assert_eq!(path, Path::new("/old"));
+                Ok(running.to_vec())
+            };
+            judge(&old, here, at, machines).expect("judged")
+        };
+        assert_eq!(verdict(&old, Some(7), &[5]), Verdict::Use);
+        assert_eq!(verdict(&place("/new", 7), Some(7), &[5]), Verdict::Use, "by another path");
+        assert_eq!(verdict(&place("/new", 8), Some(7), &[5]), Verdict::Use, "a copy");
+        for (here, still) in [
+            (place("/new", 7), None),
+            (place("/new", 8), None),
+            (place("/new", 8), Some(9)),
+            (place("/old", 8), Some(8)),
+        ] {
+            assert_eq!(verdict(&here, still, &[5, 6]), Verdict::Refuse(vec![5, 6]), "{here:?}");
+            assert_eq!(verdict(&here, still, &[]), Verdict::Record, "{here:?}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_is_moved_below_a_running_machine_is_used_again_where_it_was() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder.path().canonicalize().expect("a path");
+        let (old, new) = (folder.join("old"), folder.join("new"));
+        fs::create_dir(&old).expect("made");
+        check(&old).expect("the first start");
+        let mut machine = Command::new("/bin/sh");
+        machine.arg0("qemu-system-x86_64").args(["-c", "read line; :", "-name"]).arg(old.join("qmp.sock"));
+        machine.stdin(Stdio::piped());
+        let mut machine = machine.spawn().expect("it starts");
+        check(&old).expect("nothing has changed");
+        fs::rename(&old, &new).expect("moved");
+        let refused = check(&new);
+        let text = refused.as_ref().map_or_else(ToString::to_string, |_| String::new());
+        fs::rename(&new, &old).expect("moved back");
+        let back = check(&old);
+        machine.kill().expect("killed");
+        machine.wait().expect("it ends");
+        assert!(matches!(&refused, Err(PlaceError::Moved { .. })), "{refused:?}");
+        assert!(text.contains(&machine.id().to_string()) && text.contains("Move that one back"), "{text}");
+        back.expect("it is where it was");
+        fs::rename(&old, &new).expect("moved");
+        check(&new).expect("nothing runs any more");
+        check(&new).expect("it is recorded");
+    }
+}
