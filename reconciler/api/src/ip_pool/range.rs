@@ -250,7 +250,7 @@ mod tests {
         let all = ("2001:db8::", "2001:db8::ffff:ffff:ffff:ffff");
         assert_eq!(lowest("2001:db8::/64", 127, &[all]), None);
         assert_eq!(range("192.0.2.0/24").lowest_prefix(28, |_| None), None, "of IPv6 only");
-        let last = range("ffff:ffff:ffff:ffff::/64").lowest_prefix(64, |_| Some(Ipv6Addr::from(u128::MAX)));
+        let last = range("fdff:ffff:ffff:ffff::/64").lowest_prefix(64, |_| Some(Ipv6Addr::from(u128::MAX)));
         assert_eq!(last, None);
         let single = |until: &str| {
             let until: Ipv6Addr = until.parse().expect("an address");

@@ -61,7 +61,7 @@ fn unsuitable(pool: &IPPool) -> Option<String> {
     let name = pool.name_any();
     if !pool.spec.is_ipv6() {
         return Some(format!(
-            "prefixLength is of IPv6, and the ranges of IPPool {name} are not: create another PublicIP that names an IPPool with IPv6 \
+            "prefixLength is of IPv6, and the cidrs of IPPool {name} are not: create another PublicIP that names an IPPool with IPv6 \
              addresses, or one without prefixLength"
         ));
     }
