@@ -19,10 +19,11 @@ resource "berth_storage_pool" "fast" {
   overcommit_percent = 200
 }
 
-# No more than the space that is there.
+# No more than the space that is there. Disks of the namespace `archives` that name no pool are in it.
 resource "berth_storage_pool" "slow" {
-  name               = "slow"
-  overcommit_percent = 100
+  name                   = "slow"
+  overcommit_percent     = 100
+  default_for_namespaces = ["archives"]
 }
 
 resource "berth_image" "system" {

@@ -30,6 +30,7 @@ impl ResourceKind for StoragePool {
             Field::spec("type", Shape::Text(Form::Any)).default("Local").effect(Effect::Replace),
             Field::spec("trash_retention_seconds", Shape::Integer).default(86_400),
             Field::spec("overcommit_percent", Shape::Integer).default(1000),
+            Field::spec("default_for_namespaces", Shape::TextList(Form::Name)),
         ]
     }
 

@@ -125,11 +125,11 @@ fn observed_fields() -> Vec<Field> {
                 "pending_power_cycle",
                 "/status/pendingPowerCycle",
                 "The names of what takes effect when the running VM is next started: `class`, `cpus`, `max_cpus`, `memory`, \
-                 `max_memory`, `huge_pages`, `firmware`, `secure_boot_keys`, `tpm`, `cpu_topology`, `numa_nodes`, `dedicated_cpu_placement`, `isolate_emulator_thread`, `cpu_model`, `machine_type`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `resolution`, `keyboard_layout`, `sound`, `serial_ports`, `vsock`, `boot_order`, `uuid`, `pci_devices`, `usb_devices`, `vgpus`, `shares`, `scratch_disk`, `qemu_options` of its class, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`, `restore`, `placement` (the VM moves to another host). Every plan warns while it is not empty, \
+                 `max_memory`, `huge_pages`, `firmware`, `secure_boot_keys`, `tpm`, `cpu_topology`, `numa_nodes`, `dedicated_cpu_placement`, `isolate_emulator_thread`, `io_threads_policy`, `cpu_model`, `machine_type`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `resolution`, `keyboard_layout`, `sound`, `serial_ports`, `vsock`, `boot_order`, `uuid`, `pci_devices`, `usb_devices`, `vgpus`, `shares`, `scratch_disk`, `qemu_options` of its class, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`, `restore`, `placement` (the VM moves to another host). Every plan warns while it is not empty, \
                  whether this configuration or another client made the change. With `allow_reboot` the apply restarts the VM.",
             )
         }
-        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "huge_pages", "firmware", "secure_boot_keys", "tpm", "cpu_topology", "numa_nodes", "dedicated_cpu_placement", "isolate_emulator_thread", "cpu_model", "machine_type", "guest_os", "watchdog", "serial_number", "graphics", "resolution", "keyboard_layout", "sound", "serial_ports", "vsock", "boot_order", "uuid", "pci_devices", "usb_devices", "vgpus", "shares", "scratch_disk", "disks", "cdroms", "network_interfaces", "restore", "placement", "power"]),
+        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "huge_pages", "firmware", "secure_boot_keys", "tpm", "cpu_topology", "numa_nodes", "dedicated_cpu_placement", "isolate_emulator_thread", "io_threads_policy", "cpu_model", "machine_type", "guest_os", "watchdog", "serial_number", "graphics", "resolution", "keyboard_layout", "sound", "serial_ports", "vsock", "boot_order", "uuid", "pci_devices", "usb_devices", "vgpus", "shares", "scratch_disk", "disks", "cdroms", "network_interfaces", "restore", "placement", "power"]),
         Field::observed(
             "host",
             "/status/binding/host",
@@ -195,6 +195,7 @@ impl ResourceKind for Vm {
             Field::spec("cpu_reservation", Shape::Text(Form::Cpus)),
             Field::spec("dedicated_cpu_placement", Shape::Bool).effect(Effect::PowerCycle),
             Field::spec("isolate_emulator_thread", Shape::Bool).effect(Effect::PowerCycle),
+            Field::spec("io_threads_policy", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
             Field::spec("architecture", Shape::Text(Form::Any)).effect(Effect::Replace),
             Field::spec("cpu_model", Shape::Text(Form::CpuModel)).effect(Effect::PowerCycle),
             Field::spec("machine_type", Shape::Text(Form::MachineType)).effect(Effect::PowerCycle),

@@ -29,6 +29,13 @@ impl Site {
         install::apply(&self.client, &[pool]).await.expect("it applies");
     }
 
+    /// Declares a pool that is the default of these namespaces.
+    async fn declare_default_pool(&self, name: &str, namespaces: Value) {
+        let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "StoragePool",
+            "metadata": {"name": name}, "spec": {"defaultForNamespaces": namespaces}});
+        install::apply(&self.client, &[pool]).await.expect("it applies");
+    }
+
     /// Declares a VM with a boot disk of its own, which is in one of these pools, and the disk `data`.
     async fn declare_vm(&self, pools: Value) {
         let disks = json!([
@@ -72,6 +79,35 @@ async fn the_pools_of_new_disks_are_chosen_with_the_host_and_stay() {
     site.apply("Disk", "data", json!({"size": "1Gi", "pools": ["slow"]})).await.expect("it applies");
     site.until("the change is seen", async || site.disk("data").await.observed_generation == 2).await;
     assert_eq!(site.disk("data").await.pool.as_ref().map(ResourceName::as_str), Some("fast"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_without_a_pool_stays_in_the_pool_that_was_the_default_of_its_namespace() {
+    let site = Site::new().await;
+    for pool in ["fast", "slow"] {
+        site.declare_default_pool(pool, json!(["default"])).await;
+    }
+    site.apply("Disk", "data", json!({"size": "1Gi"})).await.expect("it applies");
+    site.declare_vm(json!(["slow"])).await;
+    site.until("the disk waits for one default pool", async || {
+        let status = waiting(&site.disk("data").await);
+        status.is_some_and(|text| text.contains("fast, slow are all the default pool"))
+    })
+    .await;
+    site.declare_default_pool("slow", json!(["other"])).await;
+    site.until_in("data", "fast").await;
+    site.until_in("web-root", "slow").await;
+    let default_pool = site.disk("data").await.default_pool;
+    assert_eq!(default_pool.as_ref().map(ResourceName::as_str), Some("fast"));
+
+    site.declare_default_pool("fast", json!(["other"])).await;
+    let changed = json!({"size": "1Gi", "deletionPolicy": "Retain"});
+    site.apply("Disk", "data", changed).await.expect("it applies");
+    site.until("the change is seen", async || site.disk("data").await.observed_generation == 2).await;
+    let status = site.disk("data").await;
+    assert_eq!(status.pool.as_ref().map(ResourceName::as_str), Some("fast"), "{status:?}");
+    let reason = condition::find(&status.conditions, "Ready").map(|ready| ready.reason.clone());
+    assert!(!reason.is_some_and(|reason| reason.starts_with("Mov")), "it is not to be moved");
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,7 +22,7 @@ const LOOKS: Duration = Duration::from_secs(150);
 
 pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     report.case(
-        "examples/pools: disks are in the folders of their pools, and one in that with the most room; one whose pool is away is neither lost nor made anew; one gets another pool while its guest runs, and back while it is off",
+        "examples/pools: disks are in the folders of their pools, and one in that with the most room; one whose pool is away is neither lost nor made anew; one gets another pool while its guest runs, and back while it is off; a namespace has a default pool",
         || {
             let project = platform.project()?;
             project.copy_from(&workspace::root().join("examples/pools"))?;
@@ -30,7 +30,10 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
             let variables = json!({"image_url": url, "image_sha256": guest.sha256});
             project.write("terraform.tfvars.json", &variables.to_string())?;
             project.init()?;
-            let done = lives(platform, &project).and_then(|written| moves(platform, &project, &written));
+            let done = lives(platform, &project).and_then(|written| {
+                default_of_a_namespace(platform)?;
+                moves(platform, &project, &written)
+            });
             project.destroy()?;
             done
         },
@@ -70,6 +73,28 @@ fn lives(platform: &Platform, project: &Project) -> Result<String> {
     ensure!(sum(platform, &address, "pools-data")? == written, "it has other data");
     project.plan_is_empty()?;
     Ok(written)
+}
+
+/// A disk of the namespace `archives` that names no pool is in that of the example, and stays there.
+fn default_of_a_namespace(platform: &Platform) -> Result<()> {
+    let kubectl = platform.kubectl();
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "archives"}});
+    kubectl.apply(&namespace.to_string())?;
+    let within = kubectl.within("archives");
+    let disk = json!({"size": "64Mi"});
+    let vm = json!({"cpus": 1, "memory": "256Mi", "power": "Stopped", "disks": [{"name": "papers", "boot": true, "template": disk}]});
+    let vm =
+        json!({"apiVersion": "berth.dev/v1alpha1", "kind": "VM", "metadata": {"name": "papers"}, "spec": vm});
+    within.apply(&vm.to_string())?;
+    let made = |disk: &Value| disk["status"]["pool"] == "slow" && disk["status"]["size"].is_string();
+    let disk = within.until("disk/papers", "to be in the default pool", LOOKS, made)?;
+    ensure!(disk["spec"]["pool"] == "default" && disk["status"]["defaultPool"] == "slow", "{disk:#}");
+    let volume = disk["status"]["volumeID"].as_str().context("it has no volume")?.to_owned();
+    let file = platform.host().pool_folder("slow").join(format!("volumes/{volume}.qcow2"));
+    ensure!(file.exists(), "{} is not there", file.display());
+    within.ok(&["delete", "vm", "papers", "--timeout=60s"])?;
+    within.ok(&["delete", "disk", "papers", "--ignore-not-found", "--timeout=60s"])?;
+    kubectl.ok(&["delete", "namespace", "archives", "--timeout=60s"]).map(drop)
 }
 
 /// The disk of the running guest moves while it runs on, with its data; then back while it is off, and the VM starts after that.

@@ -153,6 +153,7 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
         "numa_nodes",
         "dedicated_cpu_placement",
         "isolate_emulator_thread",
+        "io_threads_policy",
         "cpu_model",
         "machine_type",
         "guest_os",

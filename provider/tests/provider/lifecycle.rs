@@ -133,7 +133,7 @@ pub(crate) fn stories() -> Vec<(&'static str, &'static str, Json, Json)> {
             "berth_storage_pool",
             "StoragePool",
             json!({"name": "databases"}),
-            json!({"name": "databases", "trash_retention_seconds": 0, "labels": {"a": "b"}}),
+            json!({"name": "databases", "trash_retention_seconds": 0, "default_for_namespaces": ["team-a"], "labels": {"a": "b"}}),
         ),
         (
             "berth_hotswap_disk_attachment",

@@ -6,6 +6,7 @@
 //!
 //! A ticket opens one connection: each attempt has its own.
 
+mod holders;
 mod volumes;
 
 use std::fmt;
@@ -59,6 +60,18 @@ impl Copies {
         CopiedFile { copies: self.clone(), at: at.clone() }
     }
 
+    /// Opens the file on this host.
+    async fn open(&self, at: &SourceHost, offset: u64) -> Result<ImageFile, RemoteError> {
+        let ticket = self.ticket(&at.audience).await?;
+        let server =
+            ConsoleAddress { address: at.address.clone(), certificate_sha256: at.certificate_sha256.clone() };
+        let path = format!("{}?{}", at.path, query(&self.own, offset));
+        let connection = connect(&server, &path, &ticket).await.map_err(|error| explained(at, error))?;
+        let mut bytes = BufReader::with_capacity(BUFFER, connection);
+        let size = size(&mut bytes).await?;
+        Ok(ImageFile { size, bytes: Box::new(bytes) })
+    }
+
     /// Requests a ticket: a token of this host's own account, or of the one for hosts that have none.
     async fn ticket(&self, audience: &str) -> Result<String, RemoteError> {
         let own = account_name(&self.own);
@@ -95,17 +108,29 @@ pub(crate) struct CopiedFile {
 #[async_trait]
 impl RemoteImage for CopiedFile {
     async fn open(&self, offset: u64) -> Result<ImageFile, RemoteError> {
-        let ticket = self.copies.ticket(&self.at.audience).await?;
-        let server = ConsoleAddress {
-            address: self.at.address.clone(),
-            certificate_sha256: self.at.certificate_sha256.clone(),
-        };
-        let path = format!("{}?{}", self.at.path, query(&self.copies.own, offset));
-        let connection =
-            connect(&server, &path, &ticket).await.map_err(|error| explained(&self.at, error))?;
-        let mut bytes = BufReader::with_capacity(BUFFER, connection);
-        let size = size(&mut bytes).await?;
-        Ok(ImageFile { size, bytes: Box::new(bytes) })
+        // One that ended early continues from the host of the image: the other one may end it again.
+        let nearer = if offset == 0 { self.copies.nearer(&self.at).await } else { Vec::new() };
+        for at in nearer {
+            match self.copies.open(&at, offset).await {
+                Ok(file) => {
+                    tracing::info!(
+                        host = at.name,
+                        path = at.path,
+                        "an image is copied from another host that has it"
+                    );
+                    return Ok(file);
+                }
+                Err(error) => {
+                    tracing::info!(
+                        host = at.name,
+                        path = at.path,
+                        ?error,
+                        "an image is not copied from this host"
+                    );
+                }
+            }
+        }
+        self.copies.open(&self.at, offset).await
     }
 }
 

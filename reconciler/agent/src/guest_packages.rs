@@ -49,7 +49,7 @@ const READ_TIME: Duration = Duration::from_secs(10);
 const READ_EVERY: Duration = Duration::from_secs(5);
 const CHANGE_TIME: Duration = Duration::from_secs(1200);
 
-/// What is done with the agent's package in a running guest.
+/// The change of the agent's package in a running guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PackagePlan {
     pub(crate) process: ProcessIdentity,
@@ -79,7 +79,7 @@ pub(crate) enum PackageFound {
 pub(crate) struct ObservedPackage {
     /// None: it is not known yet, or the guest does not run.
     pub(crate) found: Option<PackageFound>,
-    /// What is to be done with it, if other things are done for now.
+    /// The change that is wanted, if others are made first.
     pub(crate) watch: Option<Option<Box<PackagePlan>>>,
 }
 

@@ -32,6 +32,7 @@ pub(crate) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) ->
                 || topology(run) == size.topology,
         ),
         ("numaNodes", numa_nodes(run) == size.numa_nodes),
+        ("ioThreadsPolicy", run.profile.io_threads_policy == declared.io_threads_policy),
         ("cpuModel", run.profile.cpu_model == declared.cpu_model),
         ("machineType", has_machine_type(run, vm)),
         ("guestOS", run.profile.guest_os == declared.guest_os),

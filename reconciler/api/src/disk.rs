@@ -2,6 +2,7 @@
 
 mod filesystem;
 mod import;
+mod pools;
 
 use std::collections::BTreeMap;
 
@@ -108,7 +109,8 @@ pub struct DiskSpec {
     /// nothing. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore: Option<DiskRestore>,
-    /// Name of the StoragePool. Default `default`. After a change, the file is moved on its host, also while its guest runs. A disk that is
+    /// Name of the StoragePool. Default `default`: the default pool of the namespace when the disk gets its host, if there is one
+    /// (`defaultForNamespaces`). After a change, the file is moved on its host, also while its guest runs. A disk that is
     /// encrypted, has snapshots or is used by several VMs is moved while no VM has it open: a running VM keeps the former file until its
     /// next power cycle. Setting it back before then moves nothing.
     #[serde(default = "default_pool")]
@@ -188,26 +190,6 @@ impl Default for DiskSpec {
             limits: None,
             imported_from: None,
             shared_with: Vec::new(),
-        }
-    }
-}
-
-impl DiskSpec {
-    /// Whether the scheduler chooses its pool.
-    #[must_use]
-    pub fn has_pool_choice(&self) -> bool {
-        !self.pools.is_empty() || !self.pool_selector.is_empty()
-    }
-
-    /// Whether it may be in this StoragePool, which has these labels.
-    #[must_use]
-    pub fn accepts_pool(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
-        if !self.has_pool_choice() {
-            return self.pool.as_str() == name;
-        }
-        match self.pools.is_empty() {
-            true => self.pool_selector.iter().all(|(label, value)| labels.get(label) == Some(value)),
-            false => self.pools.iter().any(|pool| pool.as_str() == name),
         }
     }
 }
@@ -381,21 +363,6 @@ impl Disk {
     pub fn host_selector(&self) -> impl Iterator<Item = (&String, &String)> {
         self.spec.placement.iter().flat_map(|placement| &placement.host_selector)
     }
-
-    /// Returns the StoragePool where its file belongs: `pool`, or the chosen one, which is not known before that.
-    pub fn target_pool(&self) -> &ResourceName {
-        if self.spec.has_pool_choice() { self.pool() } else { &self.spec.pool }
-    }
-
-    /// Whether its pool is still to be chosen.
-    pub fn awaits_pool(&self) -> bool {
-        self.spec.has_pool_choice() && self.status.as_ref().is_none_or(|status| status.pool.is_none())
-    }
-
-    /// Returns the StoragePool that has its file, or is to have it.
-    pub fn pool(&self) -> &ResourceName {
-        self.status.as_ref().and_then(|status| status.pool.as_ref()).unwrap_or(&self.spec.pool)
-    }
 }
 
 /// When a disk that is in use grows.
@@ -500,6 +467,10 @@ pub struct DiskStatus {
     /// `poolSelector`, the chosen one, from the decision on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<ResourceName>,
+    /// The StoragePool that `default` in `spec.pool` stands for: the default pool of the namespace when the disk got its host. None: that
+    /// of the name `default`. Later changes of the default move no file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_pool: Option<ResourceName>,
     /// The space that its file takes on its host, as a quantity: measured every ten minutes and rounded up. The image and the snapshots that
     /// it is based on are not part of it. Absent before it is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -575,27 +546,5 @@ mod tests {
             let spec = serde_json::from_value(spec).expect("a spec");
             assert_eq!(Disk::new("a", spec).origin(), origin);
         }
-    }
-
-    #[test]
-    fn the_pool_of_a_disk_is_the_declared_one_or_the_chosen_one() {
-        let disk = |spec: serde_json::Value, status: serde_json::Value| -> Disk {
-            serde_json::from_value(json!({"metadata": {"name": "d"}, "spec": spec, "status": status}))
-                .expect("a Disk")
-        };
-        let moved = disk(json!({"pool": "slow"}), json!({"pool": "fast"}));
-        assert_eq!((moved.target_pool().as_str(), moved.pool().as_str()), ("slow", "fast"));
-        assert!(!moved.awaits_pool());
-        let choice = json!({"pools": ["a", "b"]});
-        assert!(disk(choice.clone(), json!(null)).awaits_pool());
-        let chosen = disk(choice, json!({"pool": "b"}));
-        assert_eq!((chosen.target_pool().as_str(), chosen.awaits_pool()), ("b", false));
-        let ssd = BTreeMap::from([("media".to_owned(), "ssd".to_owned())]);
-        assert!(chosen.spec.accepts_pool("a", &BTreeMap::new()) && !chosen.spec.accepts_pool("c", &ssd));
-        let by_labels = disk(json!({"poolSelector": {"media": "ssd"}}), json!(null));
-        assert!(
-            by_labels.spec.accepts_pool("c", &ssd) && !by_labels.spec.accepts_pool("c", &BTreeMap::new())
-        );
-        assert!(by_labels.awaits_pool());
     }
 }

@@ -144,6 +144,16 @@ impl HugePages {
     }
 }
 
+/// The threads of QEMU that serve the disks of a VM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum IoThreadsPolicy {
+    /// One thread serves all disks on `virtio-scsi` and `virtio-blk`.
+    #[default]
+    Shared,
+    /// Each disk on `virtio-blk` has a thread of its own. One serves all disks on `virtio-scsi`.
+    PerDisk,
+}
+
 /// The action when the guest does not reset its watchdog timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Watchdog {

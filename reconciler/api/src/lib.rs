@@ -118,7 +118,9 @@ pub use disk::{
     FilesystemType, MOST_DISK_READERS, Provisioning,
 };
 pub use disk_snapshot::{Consistency, DiskSnapshot, DiskSnapshotSpec, DiskSnapshotStatus};
-pub use hardware::{BootSource, CpuTopology, Firmware, Graphics, GuestOS, HugePages, Watchdog};
+pub use hardware::{
+    BootSource, CpuTopology, Firmware, Graphics, GuestOS, HugePages, IoThreadsPolicy, Watchdog,
+};
 pub use host::{Host, HostSpec, HostStatus};
 pub use hotswap_disk_attachment::{
     AttachmentState, HotswapDiskAttachment, HotswapDiskAttachmentSpec, HotswapDiskAttachmentStatus,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    Architecture, DeviceCounts, GuestOS, Quantity, ScratchDisk, VM, VMClassSpec, VMSpec,
+    Architecture, DeviceCounts, GuestOS, IoThreadsPolicy, Quantity, ScratchDisk, VM, VMClassSpec, VMSpec,
     qemu_options::by_name,
 };
 
@@ -19,6 +19,8 @@ pub struct Profile {
     pub cpu_model: Option<String>,
     /// The guest's operating system.
     pub guest_os: GuestOS,
+    /// The threads that serve its disks.
+    pub io_threads_policy: IoThreadsPolicy,
     /// Settings of QEMU, by name.
     pub qemu_options: BTreeMap<String, String>,
     /// The devices of the host that it has, by name.
@@ -43,10 +45,12 @@ impl VMSpec {
         let guest_os = self.guest_os.or(class.and_then(|class| class.guest_os)).or(image_os);
         let qemu_options = class.map(|class| by_name(&class.qemu_options)).unwrap_or_default();
         let architecture = self.architecture.or(class.and_then(|class| class.architecture));
+        let io_threads = self.io_threads_policy.or(class.and_then(|class| class.io_threads_policy));
         Profile {
             architecture: architecture.unwrap_or_default(),
             cpu_model: model.cloned(),
             guest_os: guest_os.unwrap_or_default(),
+            io_threads_policy: io_threads.unwrap_or_default(),
             qemu_options,
             devices: self.devices(class),
             scratch_disk: self.scratch_disk(class).cloned(),
@@ -94,6 +98,11 @@ mod tests {
         assert_eq!(profile(json!({})).cpu_model.as_deref(), Some("x86-64-v2"));
         assert_eq!(profile(json!({})).guest_os, GuestOS::Windows);
         let own = profile(json!({"cpuModel": "EPYC", "guestOS": "Linux"}));
+        let threads: VMClassSpec =
+            serde_json::from_value(json!({"cpus": 1, "ioThreadsPolicy": "PerDisk"})).expect("a class");
+        let threads_of = |own| spec(own).profile(Some(&threads)).io_threads_policy;
+        assert_eq!(threads_of(json!({})), IoThreadsPolicy::PerDisk);
+        assert_eq!(threads_of(json!({"ioThreadsPolicy": "Shared"})), IoThreadsPolicy::Shared);
         assert_eq!((own.cpu_model.as_deref(), own.guest_os), (Some("EPYC"), GuestOS::Linux));
         assert_eq!(profile(json!({"class": null})), Profile::default(), "it names no class");
         assert_eq!(spec(json!({})).profile(None), Profile::default());

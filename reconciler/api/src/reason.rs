@@ -103,8 +103,8 @@ reasons! {
     WaitingForVM => "Create the VM, or look at it with `berth why vm/NAME`.",
     /// The file of the host that the disk is made of is not there yet, or another program has it open.
     WaitingForFile => "Put the file there, on the host of the VM, or end the program that has it open: for a VM of libvirt, shut it down.",
-    /// The IPPool or StoragePool does not exist yet.
-    WaitingForPool => "Create the IPPool or the StoragePool.",
+    /// The IPPool or StoragePool does not exist yet, or the namespace has several default pools.
+    WaitingForPool => "Create the IPPool or the StoragePool, or name the pool of the disk.",
     /// The image is being downloaded, or copied from another host.
     Pulling,
     /// A file is being made.

@@ -49,6 +49,20 @@ pub struct StoragePoolSpec {
     #[serde(default = "default_overcommit")]
     #[schemars(range(min = 100, max = 100_000))]
     pub overcommit_percent: i64,
+    /// The namespaces whose default pool it is, at most 256: there, Disks without a pool, or with the pool `default`, are in this one from
+    /// the moment when they get a host. Disks that have a host stay in their pool. A namespace has one default pool: its new Disks wait
+    /// while several StoragePools name it. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), inner(length(max = 63)))]
+    #[x_kube(validation = Rule::new("self.all(n, n.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'))").message("each of defaultForNamespaces must be the name of a namespace"))]
+    pub default_for_namespaces: Vec<String>,
+}
+
+impl StoragePoolSpec {
+    /// Whether it is the default pool of this namespace.
+    pub fn is_default_for(&self, namespace: &str) -> bool {
+        self.default_for_namespaces.iter().any(|name| name == namespace)
+    }
 }
 
 impl Default for StoragePoolSpec {
@@ -57,6 +71,7 @@ impl Default for StoragePoolSpec {
             pool_type: StoragePoolType::Local,
             trash_retention_seconds: default_retention(),
             overcommit_percent: default_overcommit(),
+            default_for_namespaces: Vec::new(),
         }
     }
 }

@@ -54,7 +54,8 @@ pub use templates::{is_disk_of, template_obstacle};
 
 use crate::{
     Architecture, BootSource, CpuAmount, CpuTopology, Firmware, Graphics, GuestOS, Hooks, HugePages,
-    PciDevices, Power, Probe, Quantity, ResourceName, ScratchDisk, Share, UsbDevices, Vgpus, Watchdog,
+    IoThreadsPolicy, PciDevices, Power, Probe, Quantity, ResourceName, ScratchDisk, Share, UsbDevices, Vgpus,
+    Watchdog,
     hardware::{KeyboardLayout, Resolution},
 };
 
@@ -244,6 +245,11 @@ pub struct VMSpec {
     /// takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolate_emulator_thread: Option<bool>,
+    /// The threads of QEMU that serve the disks: `Shared`, one for all disks on `virtio-scsi` and `virtio-blk`, or `PerDisk`, one more for
+    /// each disk on `virtio-blk`. Disks that are busy at the same time then use several CPUs of the host. Default: that of the class, or `Shared`. A
+    /// change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io_threads_policy: Option<IoThreadsPolicy>,
     /// The architecture of the CPUs: `x86_64` or `aarch64`. The VM is placed on a host that has such processors, or that emulates them
     /// (`status.architectures` of the Host). Machines of `aarch64` have firmware `UEFI` only, and neither `maxCpus`, more than one of
     /// `serialPorts`, disks on `sata` nor `guestOS` `Windows`. Default: that of the class, or `x86_64`. It cannot change.

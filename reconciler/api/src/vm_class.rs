@@ -4,8 +4,8 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Architecture, Conditions, CpuAmount, CpuTopology, Firmware, GuestOS, HugePages, ObjectUser, PciDevices,
-    QemuOption, Quantity, ScratchDisk, UsbDevices, Vgpus,
+    Architecture, Conditions, CpuAmount, CpuTopology, Firmware, GuestOS, HugePages, IoThreadsPolicy,
+    ObjectUser, PciDevices, QemuOption, Quantity, ScratchDisk, UsbDevices, Vgpus,
 };
 
 /// A size and hardware profile that many VMs share.
@@ -123,6 +123,11 @@ pub struct VMClassSpec {
     /// Needs `dedicatedCpuPlacement`. Default false: they run on the CPUs that VMs share. A change reaches a VM at its next power cycle.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub isolate_emulator_thread: bool,
+    /// The threads of QEMU that serve the disks: `Shared`, one for all disks on `virtio-scsi` and `virtio-blk`, or `PerDisk`, one more for
+    /// each disk on `virtio-blk`. Disks that are busy at the same time then use several CPUs of the host. Default: `Shared`. A change reaches a
+    /// VM at its next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io_threads_policy: Option<IoThreadsPolicy>,
     /// The architecture of the CPUs: `x86_64` or `aarch64`. A VM is placed on a host that has such processors, or that emulates them
     /// (`status.architectures` of the Host). Machines of `aarch64` have firmware `UEFI` only, and neither `maxCpus` nor `guestOS`
     /// `Windows`. Default: `x86_64`. It cannot change.

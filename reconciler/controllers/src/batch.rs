@@ -210,6 +210,10 @@ impl WriteBatch {
                     }
                     let mut status = bound(object, host, now);
                     if pool.is_some() {
+                        if object.awaits_default_pool() {
+                            // It stays there when the namespace gets another default pool.
+                            status.default_pool = pool.clone().filter(|pool| pool.as_str() != DEFAULT_NAME);
+                        }
                         status.pool.clone_from(pool);
                     }
                     // Its file is where it was.

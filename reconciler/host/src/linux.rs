@@ -43,6 +43,7 @@ mod qemu_img;
 pub mod qemu_processes;
 mod rbd;
 pub mod record;
+mod reflink;
 mod resident;
 mod seed;
 mod shares;

@@ -50,7 +50,7 @@ pub use validate::SpecError;
 
 /// Id of the one virtio-scsi controller that all disks are attached to.
 pub const SCSI_CONTROLLER: &str = "scsi0";
-/// Id of the thread that serves the controller, beside QEMU's main loop.
+/// Id of the I/O thread that serves the controller, and the disks on other buses that have no thread of their own.
 const DISK_THREAD: &str = "disks0";
 /// Device id of the bootstrap volume.
 pub const SEED_ID: &str = "seed";
@@ -254,6 +254,9 @@ pub struct Extras {
     /// The name of QEMU's keyboard layout for viewers that send characters. None: `en-us`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keyboard_layout: Option<String>,
+    /// Whether each disk on virtio-blk has an I/O thread of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub thread_per_disk: bool,
     /// Whether it has a sound card.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sound: bool,

@@ -89,7 +89,12 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
 fn pool_of(disk: &Value) -> String {
     let has_choice =
         ["/spec/pools", "/spec/poolSelector"].iter().any(|choice| disk.pointer(choice).is_some());
-    text(disk, if has_choice { "/status/pool" } else { "/spec/pool" })
+    if has_choice {
+        return text(disk, "/status/pool");
+    }
+    let (declared, default) = (text(disk, "/spec/pool"), text(disk, "/status/defaultPool"));
+    // The name `default` stands for the default pool of the namespace, once the disk has that.
+    if declared == berth_api::DEFAULT_NAME && !default.is_empty() { default } else { declared }
 }
 
 /// The disk, the snapshot or the image that a disk or an image is made from, which may be in another namespace.

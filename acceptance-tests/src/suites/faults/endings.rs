@@ -53,7 +53,7 @@ fn cases(report: &mut Report, platform: &mut Platform, guest: &GuestImage) -> Re
     });
     report.case("a guest that switches itself off stays off", || {
         end(platform, &address, "poweroff")?;
-        is_off(platform)
+        stays_off(platform)
     });
     report.case("the same while no agent runs", || {
         let kubectl = platform.kubectl();
@@ -65,7 +65,7 @@ fn cases(report: &mut Report, platform: &mut Platform, guest: &GuestImage) -> Re
         platform.crash()?;
         thread::sleep(AWAY);
         platform.start()?;
-        is_off(platform)
+        stays_off(platform)
     });
     report.case("that VM can be deleted, and leaves no QEMU", || {
         platform.kubectl().ok(&["delete", VM, "--timeout=60s"])?;
@@ -140,7 +140,7 @@ fn fails(platform: &Platform, address: &str, way: &str, how: &str, restarts: u64
     contains_all(&events, &[how])
 }
 
-fn is_off(platform: &Platform) -> Result<()> {
+fn stays_off(platform: &Platform) -> Result<()> {
     let vm = platform.kubectl().until(VM, "to be off", SOON, |vm| vm["status"]["state"] == "Stopped")?;
     let last = &vm["status"]["lastEnd"];
     ensure!(last["orderly"] == true, "{:#}", vm["status"]);

@@ -6,7 +6,7 @@ use super::super::console;
 use super::super::kubectl::contains_all;
 use super::{ANSWER, CARD, Lifecycle, SOON, guest_disk, holds, same_boot, serial_of};
 use crate::http::{self, field};
-use crate::{cgroups, wait};
+use crate::{cgroups, proc, wait};
 
 /// The UUID that the guest gets with its second start.
 const UUID: &str = "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c";
@@ -66,12 +66,14 @@ impl Lifecycle<'_> {
                     "wait_for = \"guest\"",
                     &format!("wait_for = \"guest\"\n  uuid = \"{UUID}\"\n  serial_number = \"ACME-1\"\n  watchdog = \"Reset\"\n  sound = true\n  serial_ports = 2"),
                 )?;
-                project.edit("main.tf", "cpus   = 2", "cpus   = 2\n  cpu_model = \"x86-64-v2\"")?;
+                project.edit("main.tf", "cpus   = 2", "cpus   = 2\n  cpu_model = \"x86-64-v2\"\n  io_threads_policy = \"PerDisk\"")?;
                 project.edit("main.tf", "boot = true }", "boot = true, bus = \"virtio-blk\" }")?;
                 project.apply()?;
                 let text = http::get_within(platform.neighbour(), &address, "/cgi-bin/uptime", ANSWER)?;
                 let root = guest_disk(platform, &address, &serial_of(platform, "web-root")?)?;
                 ensure!(root.name.starts_with("vd"), "not on virtio-blk: {}", root.name);
+                let threads = proc::thread_names(platform.qemu()?)?;
+                ensure!(threads.iter().any(|name| name.starts_with("IO io-")), "no thread of its own: {threads:?}");
                 ensure!(field(&text, "cpus")? == "2", "{text}");
                 let cards = http::get(platform.neighbour(), &address, "/cgi-bin/network", SOON)?;
                 contains_all(&cards, &["card=0x1af4:0x1041", "card=0x8086:0x10d3"])?;

@@ -288,6 +288,14 @@ pub(super) fn pools() -> Vec<(&'static str, Bad)> {
             "berth_storage_pool",
             everywhere(with(storage(), "/overcommit_percent", json!(99)), "overcommit_percent", "99 is "),
         ),
+        (
+            "berth_storage_pool",
+            everywhere(
+                with(storage(), "/default_for_namespaces", json!(["Team"])),
+                "default_for_namespaces[0]",
+                "not a DNS label",
+            ),
+        ),
         ("berth_storage_pool", everywhere(with(storage(), "/name", json!("S")), "name", "not a DNS label")),
         (
             "berth_public_ip",

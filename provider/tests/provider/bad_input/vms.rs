@@ -196,6 +196,7 @@ fn own_attributes() -> Vec<Bad> {
         everywhere(own("boot_order", json!(["Floppy"])), "boot_order[0]", "is not one of"),
         everywhere(own("boot_order", json!(["Disk", "Disk"])), "boot_order[1]", "is in the list twice"),
         everywhere(own("watchdog", json!("Pause")), "watchdog", "is not one of"),
+        everywhere(own("io_threads_policy", json!("Auto")), "io_threads_policy", "is not one of"),
         everywhere(own("serial_number", json!("a,b")), "serial_number", "is not a serial number"),
         everywhere(own("memory", json!("1Mi")), "memory", "\"1Mi\" is less than 16Mi"),
         everywhere(own("memory", json!("512MB")), "memory", "is not a quantity"),

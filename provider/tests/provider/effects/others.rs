@@ -39,7 +39,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let limited =
         from(json!({"url": "https://a/x", "sha256": "0".repeat(64), "timeout_seconds": 600, "retries": 3}));
     let of_upload = from(json!({"upload": {"size": 5}, "sha256": "0".repeat(64)}));
-    let disk = json!({"name": "d", "namespace": "default", "size": "2Gi", "image": "i", "pool": "default", "deletion_policy": "Delete",
+    let disk = json!({"name": "d", "namespace": "default", "size": "2Gi", "image": "i", "clone_mode": "Linked", "pool": "default", "deletion_policy": "Delete",
         "access": "ReadWriteOnce", "expand_policy": "Online", "provisioning": "Thin", "encryption": null, "limits": {"iops": 100, "bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}});
     let copy =
         |from: &str| json!({"name": "d", "namespace": "default", "size": "2Gi", "source": {from: "x"}});
@@ -90,8 +90,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let office6 = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6": {"allocation": "External"}});
     let pooled = json!({"name": "n", "namespace": "default", "ipv6": {"allocation": "Static", "pool": "p"}});
     let pool = json!({"name": "p", "cidrs": ["192.0.2.0/24"], "network_prefixes": ["2001:db8:100::/56"], "mode": "local", "use_all_addresses": false});
-    let storage =
-        json!({"name": "s", "type": "Local", "trash_retention_seconds": 60, "overcommit_percent": 200});
+    let storage = json!({"name": "s", "type": "Local", "trash_retention_seconds": 60, "overcommit_percent": 200, "default_for_namespaces": ["a"]});
     let host = json!({"name": "h", "cordoned": false, "draining": false, "reserved": {"cpus": 1, "memory": "1Gi"},
         "namespaces": ["team-a"]});
     let check = json!({"type": "http", "path": "/a", "port": 80, "interval": "2s", "timeout": "1s", "healthy_threshold": 1, "unhealthy_threshold": 2});
@@ -292,6 +291,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_vm_class", class.clone(), "/huge_pages", json!("2Mi"), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/dedicated_cpu_placement", json!(true), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/tpm", json!(true), Announced::PowerCycle),
+        ("berth_vm_class", class.clone(), "/io_threads_policy", json!("PerDisk"), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/architecture", json!("aarch64"), Announced::Replace),
         ("berth_vm_class", class.clone(), "/qemu_options", json!([]), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/qemu_options/0/value", json!("off"), Announced::PowerCycle),
@@ -377,7 +377,8 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_storage_pool", storage.clone(), "/type", json!("Shared"), Announced::Replace),
         ("berth_storage_pool", storage.clone(), "/type", json!("RBD"), Announced::Replace),
         ("berth_storage_pool", storage.clone(), "/trash_retention_seconds", json!(0), Announced::Live),
-        ("berth_storage_pool", storage, "/overcommit_percent", json!(100), Announced::Live),
+        ("berth_storage_pool", storage.clone(), "/overcommit_percent", json!(100), Announced::Live),
+        ("berth_storage_pool", storage, "/default_for_namespaces", json!(["a", "b"]), Announced::Live),
         ("berth_host", host.clone(), "/name", json!("h2"), Announced::Replace),
         ("berth_host", host.clone(), "/cordoned", json!(true), Announced::Live),
         ("berth_host", host.clone(), "/draining", json!(true), Announced::Live),

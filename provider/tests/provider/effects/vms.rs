@@ -7,7 +7,7 @@ use super::Announced;
 pub(super) fn vm() -> Json {
     let mut vm = json!({
         "name": "web", "namespace": "default", "class": "small",
-        "cpus": 4, "max_cpus": null, "memory": "1Gi", "max_memory": null, "huge_pages": "None", "firmware": "UEFI", "tpm": false, "graphics": "None", "cpu_limit": "2", "cpu_weight": 100, "cpu_reservation": "1", "dedicated_cpu_placement": false, "isolate_emulator_thread": false, "cpu_model": "x86-64-v2", "guest_os": "Linux", "watchdog": "Reset", "serial_number": "A-1", "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
+        "cpus": 4, "max_cpus": null, "memory": "1Gi", "max_memory": null, "huge_pages": "None", "firmware": "UEFI", "tpm": false, "graphics": "None", "cpu_limit": "2", "cpu_weight": 100, "cpu_reservation": "1", "dedicated_cpu_placement": false, "isolate_emulator_thread": false, "io_threads_policy": "Shared", "cpu_model": "x86-64-v2", "guest_os": "Linux", "watchdog": "Reset", "serial_number": "A-1", "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
         "disks": [{"name": "root", "boot": true, "template": null}, {"name": "data", "boot": false, "bus": "virtio-scsi", "read_only": false, "template": template()}],
         "cdroms": [{"name": "installer", "image": "i", "connected": true, "boot_first": false, "guest_can_eject": true}],
         "network_interfaces": [interface()],
@@ -103,6 +103,8 @@ pub(super) fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/cpu_reservation", json!("0.25"), Announced::Live),
         ("/dedicated_cpu_placement", json!(true), Announced::PowerCycle),
         ("/isolate_emulator_thread", json!(true), Announced::PowerCycle),
+        ("/io_threads_policy", json!("PerDisk"), Announced::PowerCycle),
+        ("/io_threads_policy", Json::Null, Announced::PowerCycle),
         ("/architecture", json!("aarch64"), Announced::Replace),
         ("/architecture", Json::Null, Announced::Replace),
         ("/cpu_model", json!("x86-64-v3"), Announced::PowerCycle),

@@ -329,6 +329,11 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_storage_pool",
+            json!({"default_for_namespaces": ["team-a"]}),
+            json!({"type": "Local", "trashRetentionSeconds": 86_400, "overcommitPercent": 1000, "defaultForNamespaces": ["team-a"]}),
+        ),
+        (
+            "berth_storage_pool",
             json!({"type": "RBD"}),
             json!({"type": "RBD", "trashRetentionSeconds": 86_400, "overcommitPercent": 1000}),
         ),

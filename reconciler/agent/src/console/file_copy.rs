@@ -1,8 +1,10 @@
 //! A copy of the file of an image to another host, once the host's ticket is accepted: see [`berth_api::image_copy`].
 //!
 //! ```text
-//!  ticket of the host's account ─▶ the control plane: it needs the image ─▶ the image is complete, and bound here ─▶ its bytes
+//!  ticket of the host's account ─▶ the control plane: it needs the image ─▶ the image is complete here ─▶ its bytes
 //! ```
+//!
+//! The image is bound here, or it has a URL, was verified, and this host has its file too.
 //!
 //! A host needs an image while a Disk without a file, a VM with the image in a drive, or a copy of the image is bound to it, also one in
 //! another namespace that the image is shared with. The bindings
@@ -132,7 +134,9 @@ pub(super) async fn send_file(
         }
         left = left.saturating_sub(read as u64);
         if !is_served() {
-            return Err("the image was deleted, or is not bound to this host any more".to_owned());
+            return Err(
+                "the image was deleted, or other hosts do not copy it from this one any more".to_owned()
+            );
         }
         let sent = timeout(BLOCK_TIME, to_client.write_all(&block)).await;
         sent.map_err(|_| "less than 1 MiB was taken in a minute".to_owned())?
@@ -141,14 +145,18 @@ pub(super) async fn send_file(
     Ok(())
 }
 
-/// Whether the image of this uid still exists and is bound here, and other hosts may copy its file. A deleted one is copied too: it
-/// stays for the disks that need it.
+/// Whether the image of this uid still exists, and other hosts may copy its file from this one: that it is bound to, or one that has the file
+/// of a verified image with a URL. A deleted one is copied too: it stays for the disks that need it.
 fn is_served(ctx: &Context, name: &ObjectName, uid: &str) -> bool {
     let image = ctx.index.read().images.get(name);
     image.is_some_and(|image| {
-        let binding = image.status.as_ref().and_then(|status| status.binding.as_ref());
+        let status = image.status.as_ref();
+        let binding = status.and_then(|status| status.binding.as_ref());
         let is_bound_here = binding.is_some_and(|binding| binding.host == ctx.host());
-        image.metadata.uid.as_deref() == Some(uid) && is_bound_here && image.is_copyable()
+        // Before that, a checksum proves no access to the bytes that it is of.
+        let is_verified = status.is_some_and(|status| status.virtual_size.is_some());
+        let is_here = is_bound_here || (is_verified && !image.is_local());
+        image.metadata.uid.as_deref() == Some(uid) && is_here && image.is_copyable()
     })
 }
 

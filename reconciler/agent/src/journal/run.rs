@@ -7,7 +7,7 @@ use berth_api::hardware::{KeyboardLayout, Resolution};
 use berth_api::vm::SecureBootKeys;
 use berth_api::{
     BootSource, CpuTopology, DeviceBus, DiskFilesystem, FilesystemType, Graphics, GuestOS, HugePages,
-    Profile, ScratchDisk, Share, SizeTaken, VM, Watchdog,
+    IoThreadsPolicy, Profile, ScratchDisk, Share, SizeTaken, VM, Watchdog,
 };
 use berth_host::{DedicatedRequest, FilesystemKind, NewFilesystem, NewScratch};
 use berth_qemu::hypervisor::ProcessIdentity;
@@ -141,6 +141,7 @@ pub(crate) struct RunProfile {
     /// None: the pinned one.
     pub(crate) cpu_model: Option<String>,
     pub(crate) guest_os: GuestOS,
+    pub(crate) io_threads_policy: IoThreadsPolicy,
     pub(crate) watchdog: Option<Watchdog>,
     pub(crate) serial_number: Option<String>,
     /// The number of PCI devices of the host, by name.
@@ -173,6 +174,7 @@ impl RunProfile {
         Self {
             cpu_model: profile.cpu_model.clone(),
             guest_os: profile.guest_os,
+            io_threads_policy: profile.io_threads_policy,
             watchdog: vm.spec.watchdog,
             serial_number: vm.spec.serial_number.clone(),
             pci_devices: devices_on(DeviceBus::Pci, profile),

@@ -1,4 +1,4 @@
-//! What an agent reports as true it has observed: each test changes the host while no agent runs, and the next agent, which has the
+//! An agent reports as true only that which it has observed: each test changes the host while no agent runs, and the next agent, which has the
 //! former statuses only, reports what is there.
 
 use berth_api::{Disk, HotswapDiskAttachment, Image, VM, condition};
@@ -136,7 +136,7 @@ async fn a_disk_whose_file_was_deleted_meanwhile_is_not_ready() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_image_whose_file_was_deleted_meanwhile_is_not_verified() {
+async fn an_image_whose_file_was_deleted_meanwhile_is_not_in_the_cache() {
     let fixture = Fixture::start().await;
     fixture.furnish().await;
     let is_verified = |image: &Image| {
@@ -150,7 +150,11 @@ async fn an_image_whose_file_was_deleted_meanwhile_is_not_verified() {
         fixture.system.lose_image(SHA256);
     })
     .await;
-    fixture.until::<Image>("debian", |image| !is_verified(image)).await;
+    let says_so = |image: &Image| {
+        let ready = image.status.as_ref().and_then(|status| condition::find(&status.conditions, "Ready"));
+        ready.is_some_and(|ready| ready.message.contains("not in the cache of its host"))
+    };
+    fixture.until::<Image>("debian", says_so).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -152,6 +152,32 @@ async fn a_ticket_is_for_one_copy_of_one_image_to_one_host_that_needs_it() {
 }
 
 #[tokio::test]
+async fn a_host_that_has_a_verified_image_with_a_url_serves_it_too() {
+    let (site, _) = site().await;
+    let spec = || json!({"source": {"url": IMAGE_URL, "sha256": SHA256}});
+    let on_h2 = |size: Option<&str>| {
+        let mut status = on_h2();
+        status["virtualSize"] = json!(size);
+        Some(status)
+    };
+    let verified = site.fixture.make::<Image>("verified", spec(), on_h2(Some("1Gi"))).await;
+    let unverified = site.fixture.make::<Image>("unverified", spec(), on_h2(None)).await;
+    for name in ["verified", "unverified"] {
+        let disk = json!({"observedGeneration": 0, "binding": {"host": "h3", "epoch": 1}});
+        site.fixture.make::<Disk>(name, json!({"image": name}), Some(disk)).await;
+    }
+    let h3 = account_name("h3");
+    // This host has the file for the disk of its VM. After this image it has seen those that were declared before.
+    uploaded(&site, "later", &content(2)).await;
+    copied(&site, &path(&verified, "h3", 0), &ticket(&site, &h3, &verified).await).await;
+    let answer = site.refused(&path(&unverified, "h3", 0), &ticket(&site, &h3, &unverified).await).await;
+    assert!(answer.starts_with("404 the image is not on this host"), "{answer}");
+    let answer =
+        site.refused(&path(&verified, "h2", 0), &ticket(&site, &account_name("h2"), &verified).await).await;
+    assert!(answer.starts_with("403 host h2 needs no copy"), "{answer}");
+}
+
+#[tokio::test]
 async fn a_host_copies_a_few_images_at_a_time() {
     let (site, _) = site().await;
     // More than the buffers on the way take.

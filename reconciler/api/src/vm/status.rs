@@ -113,7 +113,7 @@ pub struct VMStatus {
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "dedicatedCPUs")]
     pub dedicated_cpus: Option<Box<DedicatedCpus>>,
     /// The names of what takes effect at the next power cycle: `class`, `cpus`, `maxCpus`, `memory`, `maxMemory`, `hugePages`, `firmware`,
-    /// `secureBootKeys`, `tpm`, `cpuTopology`, `numaNodes`, `dedicatedCpuPlacement`, `isolateEmulatorThread`, `cpuModel`, `machineType`, `guestOS`, `watchdog`,
+    /// `secureBootKeys`, `tpm`, `cpuTopology`, `numaNodes`, `dedicatedCpuPlacement`, `isolateEmulatorThread`, `ioThreadsPolicy`, `cpuModel`, `machineType`, `guestOS`, `watchdog`,
     /// `serialNumber`, `graphics`, `resolution`, `keyboardLayout`, `sound`, `serialPorts`, `vsock`, `bootOrder`, `uuid`, `pciDevices`, `usbDevices`, `vgpus`, `shares`, `scratchDisk`, `qemuOptions` of its class, `disks[NAME]` of
     /// another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`, `restore`, `placement` (it moves to another host). Empty while the VM does not run, and while its host is
     /// too small to start it again.

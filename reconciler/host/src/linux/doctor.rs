@@ -321,7 +321,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let facts = doctor_facts(&folder.path().join("not/there/yet")).await;
         assert!(facts.memory.total > 64 << 20 && facts.storage.is_ok(), "{facts:?}");
-        assert!(!facts.kvm.reason.is_empty() && facts.programs.len() == 6);
+        assert!(!facts.kvm.reason.is_empty() && facts.programs.len() == 8);
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0, "nothing was created");
     }
 }

@@ -171,6 +171,10 @@ mod tests {
         machine.arg0("qemu-system-x86_64").args(["-c", "read line; :", "-name"]).arg(old.join("qmp.sock"));
         machine.stdin(Stdio::piped());
         let mut machine = machine.spawn().expect("it starts");
+        // A process has no command line yet when its program has just been loaded.
+        while machines_of(&old).expect("listed").is_empty() {
+            std::thread::yield_now();
+        }
         check(&old).expect("nothing has changed");
         fs::rename(&old, &new).expect("moved");
         let refused = check(&new);

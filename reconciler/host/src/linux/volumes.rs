@@ -18,6 +18,7 @@
 mod adopt;
 mod chains;
 mod clock;
+mod copying;
 mod encryption;
 mod fetched;
 mod left;
@@ -51,10 +52,10 @@ use crate::volumes::check_encryption;
 use crate::{ForeignKind, ForeignObject, ImageFacts, NewVolume, SystemError, VolumeFacts, VolumeOwner};
 
 use chains::{Chains, ChainsLock};
+use copying::Copying;
 use encryption::NewFile;
 pub(super) use fetched::Fetch;
 pub(super) use left::LeftFile;
-use moves::Copying;
 use note::{Base, Note};
 pub(super) use restored::{BACKUPS, Begun};
 

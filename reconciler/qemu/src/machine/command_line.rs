@@ -95,13 +95,17 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
         args.json("-object", json!({"qom-type": "secret", "id": key_id(disk), "file": file}));
     }
     for disk in &spec.disks {
-        args.disk(disk, spec.disk_index(disk));
+        let thread = disk.own_thread(&spec.extras);
+        if let Some(thread) = &thread {
+            args.json("-object", json!({"qom-type": "iothread", "id": thread}));
+        }
+        args.disk(disk, spec.disk_index(disk), thread.as_deref());
     }
     if let Some(seed) = &files.seed {
-        args.disk(&seed_disk(seed), None);
+        args.disk(&seed_disk(seed), None, None);
     }
     if let Some(scratch) = &files.scratch {
-        args.disk(&scratch_disk(scratch), None);
+        args.disk(&scratch_disk(scratch), None, None);
     }
     for cdrom in &spec.cdroms {
         if let Some(medium) = &cdrom.medium {
@@ -582,8 +586,13 @@ impl Arguments {
         }
     }
 
-    fn disk(&mut self, disk: &DiskSpec, boot_index: Option<u8>) {
+    /// `thread`: the I/O thread that serves this disk alone.
+    fn disk(&mut self, disk: &DiskSpec, boot_index: Option<u8>, thread: Option<&str>) {
         self.blockdevs(disk);
-        self.device(with_index(disk_device(disk), boot_index));
+        let mut device = with_index(disk_device(disk), boot_index);
+        if let Some(thread) = thread {
+            device["iothread"] = json!(thread);
+        }
+        self.device(device);
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FIRST_CDROM_TARGET, MAX_SATA, MAX_VIRTIO_BLK};
+use super::{Extras, FIRST_CDROM_TARGET, MAX_SATA, MAX_VIRTIO_BLK};
 
 /// An image format. Declared by the creator of the file; never probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -167,6 +167,13 @@ pub struct DiskSpec {
     /// file, as it always is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
+}
+
+impl DiskSpec {
+    /// Returns the id of the I/O thread that it has for itself in a machine with these properties. Disks on the controller share one.
+    pub(super) fn own_thread(&self, extras: &Extras) -> Option<String> {
+        (extras.thread_per_disk && self.bus == Bus::VirtioBlk).then(|| format!("io-{}", self.id))
+    }
 }
 
 /// A CD-ROM drive on the virtio-scsi controller.

@@ -1,7 +1,9 @@
 //! Observation of a disk.
 
 use berth_api::vm::disk_obstacle;
-use berth_api::{ConditionType, Disk, ObjectUse, UseKind, VM, condition, former_uid};
+use berth_api::{
+    ConditionType, DEFAULT_NAME, Disk, ObjectUse, ResourceName, UseKind, VM, condition, former_uid,
+};
 use berth_host::{SnapshotFacts, VolumeFacts};
 use berth_qemu::block::IoLimits;
 use berth_qemu::power::RunState;
@@ -65,6 +67,8 @@ pub(crate) struct Observed {
     pub(crate) mirror: SeenMirror,
     /// Whether a move goes on that it does not declare (any more).
     pub(crate) has_stray_move: bool,
+    /// The pool of its file, if that is the default pool of the namespace, and the status of the Disk was lost.
+    pub(crate) default_pool: Option<ResourceName>,
     /// Bytes that its file took when that was measured last.
     pub(crate) used: Option<u64>,
     /// The VM whose machine has its file open, or may have. Only observed for a restore or a move.
@@ -128,8 +132,10 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
     let users = users(ctx, disk, &id, volume.is_some());
     let none_admitted = !users.is_empty() && users.iter().all(|user| !is_admitted(&ctx.index, user));
     let user_waits = volume.is_none() && !restores && none_admitted;
+    let default_pool = default_pool(&ctx.index.read(), disk, volume.as_ref());
     Ok(Observed {
         volume,
+        default_pool,
         away,
         open_size,
         open_limits,
@@ -155,6 +161,16 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         key,
         user_waits,
     })
+}
+
+/// Returns the pool of the file of a Disk that has no status and names no pool, if it is the default pool of the namespace: the file is not
+/// to be moved to the pool `default`.
+fn default_pool(tables: &Tables, disk: &Disk, volume: Option<&VolumeFacts>) -> Option<ResourceName> {
+    let is_reported = disk.status.as_ref().is_some_and(|status| status.pool.is_some());
+    let pool = volume.filter(|_| disk.spec.names_no_pool() && !is_reported)?.pool.as_str();
+    let declared = tables.pools.get(&ObjectName::new("", pool))?;
+    let is_default = declared.spec.is_default_for(&disk.namespace().unwrap_or_default());
+    (is_default && pool != DEFAULT_NAME).then(|| pool.into())
 }
 
 async fn declared_move(ctx: &Context, disk: &Disk, volume: Option<&VolumeFacts>) -> Result<Move, Error> {

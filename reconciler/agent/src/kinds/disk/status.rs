@@ -16,6 +16,7 @@ pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, no
     status.used_by.clone_from(&observed.users);
     // A known size is kept when the file is lost: it distinguishes a lost disk from a new one.
     status.pool = observed.volume.as_ref().map(|volume| volume.pool.as_str().into()).or(status.pool);
+    status.default_pool = observed.default_pool.clone().or(status.default_pool);
     let size = observed.open_size.or(observed.volume.as_ref().map(|v| v.size));
     if let Some(size) = size {
         status.size = Some(Quantity::from_bytes(size).0);

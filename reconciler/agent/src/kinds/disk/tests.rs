@@ -95,6 +95,24 @@ fn cached(virtual_size: u64) -> Observed {
 }
 
 #[test]
+fn a_disk_without_a_status_gets_the_default_pool_again_that_has_its_file() {
+    let report = |stored: serde_json::Value| {
+        let disk = disk(json!({"size": "100Gi"}), stored);
+        let observed = Observed { default_pool: Some("fast".into()), ..volume(100 * GIB) };
+        let readiness = plan(&disk, &observed).readiness;
+        status(&disk, &observed, &readiness, Timestamp::UNIX_EPOCH).default_pool
+    };
+    assert_eq!(report(json!({})), Some("fast".into()));
+    let kept = status(
+        &disk(json!({"size": "100Gi"}), json!({"defaultPool": "fast"})),
+        &volume(100 * GIB),
+        &plan(&disk(json!({"size": "100Gi"}), json!({})), &volume(100 * GIB)).readiness,
+        Timestamp::UNIX_EPOCH,
+    );
+    assert_eq!(kept.default_pool, Some("fast".into()));
+}
+
+#[test]
 fn a_disk_reports_the_space_that_it_takes_rounded_and_keeps_it_until_the_next_measurement() {
     let report = |disk: &Disk, used| {
         let observed = Observed { used, ..volume(100 * GIB) };
@@ -215,6 +233,7 @@ fn any_observed() -> impl Strategy<Value = Observed> {
     (prop::option::of(0u64..4), prop::option::of(0u64..4), image, any::<[bool; 5]>()).prop_map(
         |(file, open, image, [in_trash, used, has_orphan, is_due, is_open])| Observed {
             user_waits: false,
+            default_pool: None,
             is_restoring: false,
             backup: None,
             source: None,

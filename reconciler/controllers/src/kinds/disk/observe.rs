@@ -28,6 +28,8 @@ pub(super) struct Observed {
     pub(super) foreign_original: Option<ForeignOriginal>,
     /// There is no StoragePool of the declared name, or none of those that it may be in.
     pub(super) pool_missing: bool,
+    /// The pools that are the default of its namespace, while that is to be its pool. One, unless several name the namespace.
+    pub(super) default_pools: Vec<String>,
     /// The pool of a copy that may be in several, on the host of its source. The error is why there is none.
     pub(super) chosen_pool: Option<Result<ResourceName, String>>,
     /// The quota that an unbound disk is beyond.
@@ -127,7 +129,7 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     let others_may_judge =
         !is_local && judge.is_some() && cache.tables.hosts.all().any(|host| other(host.name_any()));
     let pool = disk.target_pool().as_str();
-    let pool_missing = match disk.awaits_pool() {
+    let pool_missing = match pools::is_open(cache, disk) {
         true => pools::candidates(cache, disk).is_empty(),
         // The pool `default` is every host's own folder, also without an object.
         false => pool != berth_api::DEFAULT_NAME && cache.tables.storage_pools.cluster(pool).is_none(),
@@ -151,6 +153,7 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
         image,
         foreign_original,
         pool_missing,
+        default_pools: pools::defaults(cache, disk),
         chosen_pool,
         over_quota,
         others_may_judge,
@@ -167,15 +170,24 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     }
 }
 
-/// Returns the pool of a copy that may be in several: that of its source, or the one with the most room on the host of its image.
+/// Returns the pool of a copy that may be in several, or for which the default pool of the namespace counts: that of its source, or the
+/// one with the most room on the host of its image.
 fn chosen_pool(cache: &Cache, disk: &Disk, source: Option<&Source>) -> Option<Result<ResourceName, String>> {
-    let source = source.filter(|_| disk.awaits_pool())?;
+    let source = source.filter(|_| pools::is_open(cache, disk))?;
     let place = source.place.as_ref().ok()?;
     let Some(pool) = &place.pool else { return pools::choose_one(cache, &place.host, disk).map(Ok) };
-    if pools::candidates(cache, disk).contains(pool) {
+    // The source may be older than the default pool of the namespace.
+    let is_named = !disk.awaits_pool() && pool == disk.spec.pool.as_str();
+    if is_named || pools::candidates(cache, disk).contains(pool) {
         return Some(Ok(pool.as_str().into()));
     }
     let (kind, name) = (source.key.kind.as_str(), &source.key.name);
+    if !disk.awaits_pool() {
+        let default = pools::defaults(cache, disk).join(", ");
+        return Some(Err(format!(
+            "the default pool of the namespace is {default}, and {kind} {name} is in the pool {pool}: a copy is made in the pool of its source, set pool to {pool}"
+        )));
+    }
     Some(Err(format!(
         "{kind} {name} is in the pool {pool}, which the disk may not be in: a copy is made in the pool of its source"
     )))

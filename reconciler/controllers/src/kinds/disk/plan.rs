@@ -75,7 +75,7 @@ fn plan_new(disk: &Disk, observed: &Observed) -> Plan<Option<Readiness>> {
         return Plan::settled(Some(Readiness::Reconciling(Reason::WaitingForInventory, text)));
     }
     if observed.pool_missing {
-        let (text, dependency) = missing_pool(disk);
+        let (text, dependency) = missing_pool(disk, &observed.default_pools);
         let readiness = Readiness::Reconciling(Reason::WaitingForPool, text);
         return Plan::blocked(Some(readiness), vec![dependency]);
     }
@@ -107,8 +107,24 @@ fn plan_new(disk: &Disk, observed: &Observed) -> Plan<Option<Readiness>> {
     }
 }
 
-/// Returns which pool a disk lacks, and what changes that.
-fn missing_pool(disk: &Disk) -> (String, Dependency) {
+/// Returns which pool a disk lacks, and what changes that. `defaults`: the pools that are the default of its namespace.
+fn missing_pool(disk: &Disk, defaults: &[String]) -> (String, Dependency) {
+    match defaults {
+        [] => {}
+        [pool] => {
+            let text = format!(
+                "StoragePool {pool}, the default pool of the namespace, is of type RBD, which has no encrypted, thick or ReadWriteMany disks and none from a file: set pool to another one"
+            );
+            return (text, Dependency::StoragePools);
+        }
+        several => {
+            let text = format!(
+                "the StoragePools {} are all the default pool of the namespace: set pool to one of them, or leave the namespace in defaultForNamespaces of one only",
+                several.join(", ")
+            );
+            return (text, Dependency::StoragePools);
+        }
+    }
     if !disk.awaits_pool() {
         let pool = disk.target_pool().as_str();
         let dependency = Dependency::Object(Key::cluster(ObjectKind::StoragePool, pool));
@@ -191,7 +207,8 @@ fn plan_copy(disk: &Disk, source: &Source, observed: &Observed) -> Plan<Option<R
     if let Some(Err(text)) = &observed.chosen_pool {
         return blocked(Readiness::Stalled(Reason::InvalidSpec, text.clone()));
     }
-    let is_another = |pool: &&str| !disk.awaits_pool() && *pool != disk.target_pool().as_str();
+    let is_chosen = disk.awaits_pool() || observed.chosen_pool.is_some();
+    let is_another = |pool: &&str| !is_chosen && *pool != disk.target_pool().as_str();
     if let Some(pool) = place.pool.as_deref().filter(is_another) {
         let text = format!(
             "pool is {}, and {kind} {name} is in the pool {pool}: a copy is made in the pool of its source",

@@ -1,8 +1,9 @@
-//! The pools of disks without a file: the declared one, or those among which one is chosen with the host. Reads the cache.
+//! The pools of disks without a file: the declared one, the default of the namespace, or those among which one is chosen with the host.
+//! Reads the cache.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::{DEFAULT_NAME, Disk, Provisioning, ResourceName, StoragePoolType};
+use berth_api::{DEFAULT_NAME, Disk, Provisioning, RESTORE_ANNOTATION, ResourceName, StoragePoolType};
 use kube::ResourceExt;
 
 use crate::{
@@ -20,7 +21,7 @@ pub(crate) fn by_pool<'a>(
     disks: impl Iterator<Item = &'a Disk>,
 ) -> BTreeMap<String, NewDisks> {
     let mut pools: BTreeMap<String, NewDisks> = BTreeMap::new();
-    for disk in disks.filter(|disk| !disk.awaits_pool()) {
+    for disk in disks.filter(|disk| !is_open(cache, disk)) {
         let pool = disk.target_pool().as_str();
         let one = new_disk(cache, disk, pool);
         let before = pools.get(pool).map(|before| before.demand).unwrap_or_default();
@@ -33,7 +34,7 @@ pub(crate) fn by_pool<'a>(
 /// first, and of these the largest: each takes the best that is left.
 pub(crate) fn choices<'a>(cache: &Cache, disks: impl Iterator<Item = &'a Disk>) -> Vec<(Key, PoolChoice)> {
     let mut choices: Vec<(Key, PoolChoice)> =
-        disks.filter(|disk| disk.awaits_pool()).map(|disk| (Key::of(disk), choice(cache, disk))).collect();
+        disks.filter(|disk| is_open(cache, disk)).map(|disk| (Key::of(disk), choice(cache, disk))).collect();
     choices.retain(|(_, choice)| !choice.is_empty());
     let size = |choice: &PoolChoice| choice.values().next().map(|new| new.demand.size).unwrap_or_default();
     choices.sort_by(|(key, a), (other, b)| {
@@ -64,11 +65,34 @@ pub(crate) fn choose_one(cache: &Cache, host: &str, disk: &Disk) -> Option<Resou
     choose(cache, host, &choices(cache, std::iter::once(disk))).into_values().next()
 }
 
+/// Whether the pool of a disk is still to be decided with its host: it is one of several, or the default of its namespace.
+pub(super) fn is_open(cache: &Cache, disk: &Disk) -> bool {
+    disk.awaits_pool() || !defaults(cache, disk).is_empty()
+}
+
+/// Returns the pools that are the default of the namespace of a disk for which that counts. There is one, unless several StoragePools
+/// name the namespace.
+pub(super) fn defaults(cache: &Cache, disk: &Disk) -> Vec<String> {
+    // The file of one that is restored is where it was.
+    if !disk.awaits_default_pool() || disk.annotations().contains_key(RESTORE_ANNOTATION) {
+        return Vec::new();
+    }
+    let namespace = disk.namespace().unwrap_or_default();
+    let pools = cache.tables.storage_pools.all().filter(|pool| pool.metadata.deletion_timestamp.is_none());
+    let mut names: Vec<String> =
+        pools.filter(|pool| pool.spec.is_default_for(&namespace)).map(|pool| pool.name_any()).collect();
+    names.sort();
+    names
+}
+
 /// Whether a disk is one that pools in Ceph do not have.
 pub(super) fn needs_file(disk: &Disk) -> bool {
     let spec = &disk.spec;
     let is_taken_over = spec.source.as_ref().is_some_and(|from| from.file.is_some());
-    spec.encryption.is_some() || is_taken_over || spec.provisioning == Provisioning::Thick
+    spec.encryption.is_some()
+        || is_taken_over
+        || spec.provisioning == Provisioning::Thick
+        || disk.is_read_write_many()
 }
 
 /// Returns the pools that a disk may be in, without those that do not exist, are being deleted or have no such disks.
@@ -76,12 +100,16 @@ pub(super) fn candidates(cache: &Cache, disk: &Disk) -> BTreeSet<String> {
     let pools = cache.tables.storage_pools.all().filter(|pool| pool.metadata.deletion_timestamp.is_none());
     let needs_file = needs_file(disk);
     let pools = pools.filter(|pool| !needs_file || pool.spec.pool_type != StoragePoolType::Rbd);
-    let accepted = pools.filter(|pool| disk.spec.accepts_pool(&pool.name_any(), pool.labels()));
+    let defaults = defaults(cache, disk);
+    let accepts = |name: &str, labels: &BTreeMap<String, String>| match defaults.as_slice() {
+        [] => disk.spec.accepts_pool(name, labels),
+        [default] => default == name,
+        _ => false,
+    };
+    let accepted = pools.filter(|pool| accepts(&pool.name_any(), pool.labels()));
     let mut names: BTreeSet<String> = accepted.map(|pool| pool.name_any()).collect();
     // It is every host's own folder, also without an object.
-    if cache.tables.storage_pools.cluster(DEFAULT_NAME).is_none()
-        && disk.spec.accepts_pool(DEFAULT_NAME, &BTreeMap::new())
-    {
+    if cache.tables.storage_pools.cluster(DEFAULT_NAME).is_none() && accepts(DEFAULT_NAME, &BTreeMap::new()) {
         names.insert(DEFAULT_NAME.to_owned());
     }
     names
@@ -117,11 +145,14 @@ fn new_disk(cache: &Cache, disk: &Disk, pool: &str) -> NewDisks {
 mod tests {
     use std::{sync::Arc, time::Duration};
 
-    use berth_api::StoragePool;
+    use berth_api::{Readiness, Reason, StoragePool};
+    use k8s_openapi::jiff::Timestamp;
     use serde_json::{Value, json};
     use tokio::time::Instant;
 
-    use crate::kinds::disk::{Obstacle, observe::Observed, observe::observe, obstacle, plan::plan};
+    use crate::kinds::disk::{
+        Obstacle, observe::Observed, observe::observe, obstacle, plan::plan, status::status,
+    };
     use crate::plan::{Dependency, Step};
 
     use super::*;
@@ -228,5 +259,96 @@ mod tests {
         assert!(refused.steps.is_empty(), "{refused:?}");
         let text = refused.decision.map(|readiness| readiness.message().to_owned()).unwrap_or_default();
         assert!(text.contains("Disk source is in the pool b, which the disk may not be in"), "{text}");
+    }
+
+    /// A pool that is the default of the namespace of the disks here.
+    fn default_pool(name: &str) -> StoragePool {
+        let mut pool = pool(name, &json!({}));
+        pool.spec.default_for_namespaces = vec!["other".to_owned(), "ns".to_owned()];
+        pool
+    }
+
+    #[test]
+    fn a_disk_that_names_no_pool_is_in_the_default_pool_of_its_namespace() {
+        let mut cache = Cache::new(Duration::from_secs(40));
+        cache.put(pool("slow", &json!({})), Instant::now());
+        let unnamed = disk("d", &json!({"size": "1Gi"}));
+        assert_eq!(choose_one(&cache, "h1", &unnamed), None, "the namespace has none");
+        cache.put(default_pool("fast"), Instant::now());
+        let chosen = |spec: Value| choose_one(&cache, "h1", &disk("d", &spec)).map(|pool| pool.to_string());
+        assert_eq!(chosen(json!({"size": "1Gi"})).as_deref(), Some("fast"));
+        assert_eq!(chosen(json!({"size": "1Gi", "pool": "default"})).as_deref(), Some("fast"));
+        assert_eq!(chosen(json!({"size": "1Gi", "pool": "slow"})), None);
+        assert_eq!(chosen(json!({"size": "1Gi", "pools": ["slow"]})).as_deref(), Some("slow"));
+        assert!(by_pool(&cache, std::iter::once(&*unnamed)).is_empty(), "its demand is in the default pool");
+        let mut elsewhere = unnamed.as_ref().clone();
+        elsewhere.metadata.namespace = Some("third".to_owned());
+        assert_eq!(choose_one(&cache, "h1", &elsewhere), None);
+        let mut restored = unnamed.as_ref().clone();
+        restored.annotations_mut().insert(RESTORE_ANNOTATION.to_owned(), "h1/v-1".to_owned());
+        assert_eq!(choose_one(&cache, "h1", &restored), None, "its file is where it was");
+        for status in [json!({"binding": {"host": "h1", "epoch": 1}}), json!({"pool": "default"})] {
+            let mut older = unnamed.as_ref().clone();
+            older.status = Some(serde_json::from_value(status).expect("a status"));
+            assert_eq!(choose_one(&cache, "h1", &older), None, "another default moves no disk");
+        }
+    }
+
+    #[test]
+    fn a_disk_waits_while_its_namespace_has_two_default_pools_or_one_without_such_disks() {
+        let mut cache = Cache::new(Duration::from_secs(40));
+        let mut ceph = default_pool("ceph");
+        ceph.spec.pool_type = StoragePoolType::Rbd;
+        cache.put(ceph, Instant::now());
+        let thick = disk("d", &json!({"size": "1Gi", "provisioning": "Thick"}));
+        let waits = obstacle(&cache, &thick).expect("it waits");
+        assert!(waits.text.contains("StoragePool ceph, the default pool of the namespace"), "{waits:?}");
+        let thin = disk("d", &json!({"size": "1Gi"}));
+        assert_eq!(obstacle(&cache, &thin), None);
+        cache.put(default_pool("fast"), Instant::now());
+        let waits = obstacle(&cache, &thin).expect("it waits");
+        assert!(waits.text.contains("ceph, fast are all the default pool"), "{waits:?}");
+        assert_eq!(waits.dependencies, [Dependency::StoragePools]);
+        assert_eq!(choose_one(&cache, "h1", &thin), None);
+    }
+
+    #[test]
+    fn a_copy_without_a_pool_is_in_the_default_pool_or_in_an_older_pool_of_its_source() {
+        let bound_in = |source_pool: &str| {
+            let mut cache = Cache::new(Duration::from_secs(40));
+            cache.put(default_pool("fast"), Instant::now());
+            let source: Disk = serde_json::from_value(json!({
+                "metadata": {"name": "source", "namespace": "ns", "uid": "s", "resourceVersion": "1"},
+                "spec": {"size": "1Gi", "pool": source_pool},
+                "status": {"binding": {"host": "h1", "epoch": 1}, "pool": source_pool, "size": "1Gi"},
+            }))
+            .expect("a Disk");
+            cache.put(source, Instant::now());
+            let copy = disk("copy", &json!({"source": {"disk": "source"}}));
+            let plan = plan(&copy, &Observed { unknown: None, ..observe(&cache, &copy) });
+            let pool = plan.steps.iter().find_map(|step| match step {
+                Step::BindDisk { pool, .. } => pool.as_ref().map(ToString::to_string),
+                _ => None,
+            });
+            pool.ok_or_else(|| plan.decision.map(|it| it.message().to_owned()).unwrap_or_default())
+        };
+        assert_eq!(bound_in("fast").as_deref(), Ok("fast"));
+        assert_eq!(bound_in("default").as_deref(), Ok("default"), "the source is older than the default");
+        let refused = bound_in("slow").expect_err("refused");
+        assert!(refused.contains("set pool to slow"), "{refused}");
+    }
+
+    #[test]
+    fn a_disk_whose_host_did_not_make_it_takes_the_default_pool_of_its_next_host() {
+        let ready = Some(Readiness::Ready(Reason::WaitingForFirstUse, String::new()));
+        let released = |size: Option<&str>| {
+            let mut bound = disk("d", &json!({"size": "1Gi"})).as_ref().clone();
+            let stored = json!({"binding": {"host": "h1", "epoch": 1}, "pool": "fast", "defaultPool": "fast", "size": size});
+            bound.status = Some(serde_json::from_value(stored).expect("a status"));
+            let status = status(&bound, &ready, Timestamp::UNIX_EPOCH);
+            (status.pool.is_some(), status.default_pool.is_some())
+        };
+        assert_eq!(released(None), (false, false));
+        assert_eq!(released(Some("1Gi")), (true, true), "it has a file");
     }
 }

@@ -13,9 +13,11 @@ pub(super) fn status(disk: &Disk, readiness: &Option<Readiness>, now: Timestamp)
             status.volume_id = None;
             status.serial = None;
             status.used_by.clear();
-            if disk.spec.has_pool_choice() && status.size.is_none() {
+            let is_chosen = disk.spec.has_pool_choice() || status.default_pool.is_some();
+            if is_chosen && status.size.is_none() {
                 // The pool is chosen again, together with the next host.
                 status.pool = None;
+                status.default_pool = None;
             }
         }
         let generation = disk.metadata.generation.unwrap_or_default();

@@ -22,7 +22,7 @@ use super::{Result, Seen};
 const NOT_ALLOWED: &str =
     "files of the host are images only below the folders that its administrator names with --image-dir";
 
-/// Copies the file from its start: copying is fast, and a partial copy does not identify the version it was made from.
+/// Copies the file from its start, without a copy of its data where the file system can do that: copying is fast, and a partial copy does not identify the version it was made from.
 pub(super) async fn copy(job: &Job<'_>, url: &Url, partial: Partial) -> Result<Partial> {
     let path = url.to_file_path().map_err(|()| job.failed("not the path of a file on this host"))?;
     let file = opened(job, path.clone()).await?;
@@ -74,12 +74,18 @@ fn transfer(
     partial.restart()?;
     let total = file.limit();
     let mut block = vec![0; 1 << 20];
+    let is_clone = partial.take_clone(file.get_ref(), total)?;
     while !stopped.load(Ordering::Relaxed) {
-        let n = file.read(&mut block).map_err(failed("read", path))?;
+        let n = if is_clone {
+            partial.take_up_next(&mut block)?
+        } else {
+            let n = file.read(&mut block).map_err(failed("read", path))?;
+            partial.append(&block[..n])?;
+            n
+        };
         if n == 0 {
             break;
         }
-        partial.append(&block[..n])?;
         report.send_replace((partial.len(), Some(total)));
     }
     Ok(partial)

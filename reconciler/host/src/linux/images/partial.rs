@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256, Sha512};
 
 use super::super::files::{self, failed};
 use super::super::layout::is_digest;
+use super::super::reflink;
 use crate::{ImageSource, SystemError};
 
 /// The age at which abandoned partial downloads are removed.
@@ -292,6 +293,29 @@ impl Partial {
         self.hasher = Hasher::like(&self.declared);
         self.len = 0;
         Ok(())
+    }
+
+    /// Gives a restarted download this many bytes of a file without a copy of them, if the file system can do that. They are then
+    /// [taken up](Self::take_up_next).
+    pub(super) fn take_clone(&self, from: &File, total: u64) -> Result<bool, SystemError> {
+        let Some(file) = &self.file else { return Ok(false) };
+        let cloned = || -> io::Result<bool> {
+            let is_cloned = reflink::clone_file(from, file)?;
+            if is_cloned {
+                file.set_len(total)?;
+            }
+            Ok(is_cloned)
+        };
+        cloned().map_err(failed("write", &self.place.file))
+    }
+
+    /// Counts and hashes the next bytes that the file has already. Returns their number; none: it was the last.
+    pub(super) fn take_up_next(&mut self, block: &mut [u8]) -> Result<usize, SystemError> {
+        let Some(file) = &mut self.file else { return Ok(0) };
+        let n = file.read(block).map_err(failed("read", &self.place.file))?;
+        self.hasher.update(&block[..n]);
+        self.len += n as u64;
+        Ok(n)
     }
 
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), SystemError> {

@@ -214,3 +214,26 @@ fn a_copy_that_differs_is_not_taken_for_the_volume() {
     assert!(files::names(&other.path().join("volumes")).expect("listed").is_empty());
     assert!(volumes.volume(POOL, ID).expect("read").is_some());
 }
+
+#[test]
+fn a_copy_that_shares_its_data_is_the_volume_without_being_compared() {
+    let Some((_state, other, volumes)) = on_two_file_systems() else {
+        println!("skipped: no other file system at /dev/shm");
+        return;
+    };
+    let path = volumes.volume(POOL, ID).expect("read").expect("there").path;
+    write(&path, 7);
+    let bytes = fs::read(&path).expect("read");
+    let mut begun = volumes.begin_move(&there()).expect("begun").expect("it is elsewhere");
+    // As on a file system that clones.
+    let part = &mut begun.parts[0];
+    assert!(!part.is_clone, "these file systems do not");
+    part.copy.as_ref().expect("a copy").write_all_at(&bytes, 0).expect("written");
+    part.is_clone = true;
+    assert!(!begun.step().expect("nothing is left to copy"));
+    assert_eq!((begun.at, begun.done), (0, 0));
+    volumes.finish_move(&begun).expect("moved");
+    drop(begun);
+    let found = volumes.volume(SLOW, ID).expect("read").expect("there");
+    assert!(found.path.starts_with(other.path()) && fs::read(&found.path).expect("read") == bytes);
+}

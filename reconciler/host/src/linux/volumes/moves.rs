@@ -7,7 +7,7 @@
 //!
 //! The note of the volume in its former pool is the one step that counts: before it the volume is here, and what the target has of it is
 //! removed; after it the volume is there, and what is left here is removed. A volume on the same file system gets a second name instead
-//! of a copy.
+//! of a copy. A copy that shares its data with the original, where the file system can do that, is not compared.
 //!
 //! The files of snapshots below it are copied as they are, under the same identities and without an owner, and are merged there like those
 //! of deleted snapshots: the snapshots themselves stay in their pool. A snapshot that the target has already, as after a move back, is
@@ -18,7 +18,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use berth_qemu::qcow2::ImageLock;
 use nix::errno::Errno;
@@ -27,6 +26,8 @@ use nix::unistd::{Whence, lseek};
 
 use super::super::files::{self, failed};
 use super::super::layout::{check_name, is_name};
+use super::super::reflink;
+use super::copying::CopyingGuard;
 use super::note::Note;
 use super::snapshot_note::SnapshotNote;
 use super::snapshots::SnapshotPlace;
@@ -49,40 +50,6 @@ const MERGING: &str = "files of deleted snapshots below it are being merged: it 
 pub(super) const CHANGED: &str = "it has changed while it was copied";
 const ENCRYPTED: &str = "the disk is encrypted, and its pool has DiskSnapshots of it, whose key is changed together with its own: delete them first";
 
-/// The snapshots whose files are being copied, and are not merged meanwhile.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Copying(Arc<Mutex<Vec<String>>>);
-
-impl Copying {
-    pub(super) fn contains(&self, snapshot: &str) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|id| id == snapshot)
-    }
-
-    fn add(&self, snapshots: Vec<String>) -> CopyingGuard {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(snapshots.iter().cloned());
-        CopyingGuard { all: self.clone(), snapshots }
-    }
-}
-
-/// Removes its snapshots when it is dropped.
-#[derive(Debug)]
-struct CopyingGuard {
-    all: Copying,
-    snapshots: Vec<String>,
-}
-
-impl Drop for CopyingGuard {
-    fn drop(&mut self) {
-        let mut all = self.all.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for id in &self.snapshots {
-            // Another move may copy the same one.
-            if let Some(place) = all.iter().position(|found| found == id) {
-                all.swap_remove(place);
-            }
-        }
-    }
-}
-
 /// A volume that can be moved.
 pub(super) struct Movable {
     pub(super) place: Place,
@@ -104,6 +71,8 @@ struct Part {
     before: Identity,
     /// None: the partial file is a second name of the source.
     copy: Option<File>,
+    /// Whether the copy has its data in common with the source.
+    is_clone: bool,
     partial: PathBuf,
     to: PathBuf,
 }
@@ -220,23 +189,23 @@ impl LinuxVolumes {
         for (at, note) in chain.into_iter().rev() {
             let to = self.snapshot_place(&new.to, &at.id)?.file;
             let partial = to.with_file_name(format!("{}{}.{}{PARTIAL}", files::UNFINISHED, at.id, new.id));
-            begun.parts.push(Part::copied(at.file, partial, to, Some((at.id, note)))?);
+            begun.parts.push(Part::copied(at.file, partial, to, Some((at.id, note)), true)?);
         }
-        begun.parts.push(self.own_part(new, &place, begun.note.generation)?);
+        begun.parts.push(self.own_part(new, &place, &begun.note)?);
         begun.reserve()?;
         begun.total = begun.parts.iter().map(Part::bytes).sum::<Result<u64>>()?.saturating_mul(2);
         Ok(Some(begun))
     }
 
     /// Returns the part that is the file of the volume: on the same file system a second name of it.
-    fn own_part(&self, new: &NewMove, place: &Place, generation: u32) -> Result<Part> {
+    fn own_part(&self, new: &NewMove, place: &Place, note: &Note) -> Result<Part> {
         let folder = self.layout.volumes(&new.to);
         let partial = folder.join(format!("{}{}{PARTIAL}", files::UNFINISHED, new.id));
-        let to = folder.join(file_name(&new.id, generation));
+        let to = folder.join(file_name(&new.id, note.generation));
         match fs::hard_link(&place.file, &partial) {
             Ok(()) => Part::new(place.file.clone(), partial, to, None, None),
-            // Another file system, or one without links.
-            Err(_) => Part::copied(place.file.clone(), partial, to, None),
+            // Another file system, or one without links. Reserved space is not in common with another file.
+            Err(_) => Part::copied(place.file.clone(), partial, to, None, note.reserved.is_none()),
         }
     }
 
@@ -464,6 +433,11 @@ impl Move {
                 self.current += 1;
                 continue;
             };
+            if part.is_clone {
+                copy.sync_all().map_err(failed("write", &part.partial))?;
+                self.current += 1;
+                continue;
+            }
             let data = next_data(&part.source, self.at).map_err(failed("read", &part.path))?;
             let Some((start, end)) = data else {
                 if self.compares {
@@ -505,22 +479,25 @@ impl Part {
     ) -> Result<Self> {
         let source = File::open(&path).map_err(failed("open", &path))?;
         let before = Identity::of(&path)?;
-        Ok(Self { snapshot, path, source, before, copy, partial, to })
+        Ok(Self { snapshot, path, source, before, copy, is_clone: false, partial, to })
     }
 
-    /// A part with an empty file of the length of the source.
+    /// A part with a file of the length of the source: a clone of it, if that is allowed and the file system can, or else without data.
     fn copied(
         path: PathBuf,
         partial: PathBuf,
         to: PathBuf,
         snapshot: Option<(String, SnapshotNote)>,
+        may_clone: bool,
     ) -> Result<Self> {
         let mut options = OpenOptions::new();
         let copy = options.read(true).write(true).create_new(true).mode(0o600).open(&partial);
         let copy = copy.map_err(failed("create", &partial))?;
         let made = Self::new(path, partial.clone(), to, snapshot, None).and_then(|part| {
+            let cloned = if may_clone { reflink::clone_file(&part.source, &copy) } else { Ok(false) };
+            let is_clone = cloned.map_err(failed("write", &partial))?;
             copy.set_len(part.before.length).map_err(failed("write", &partial))?;
-            Ok(part)
+            Ok(Self { is_clone, ..part })
         });
         match made {
             Ok(part) => Ok(Self { copy: Some(copy), ..part }),
@@ -534,7 +511,7 @@ impl Part {
 
     /// The bytes that are copied.
     fn bytes(&self) -> Result<u64> {
-        if self.copy.is_none() {
+        if self.copy.is_none() || self.is_clone {
             return Ok(0);
         }
         let about = self.source.metadata().map_err(failed("look at", &self.path))?;

@@ -101,6 +101,40 @@ fn disks_on_other_buses_have_a_function_or_a_port_and_a_thick_one_keeps_its_spac
 }
 
 #[test]
+fn a_disk_on_virtio_blk_has_a_thread_of_its_own_where_that_is_wanted() {
+    let on = |bus, id: &str, target| DiskSpec {
+        id: id.to_owned(),
+        serial: id.to_owned(),
+        boot: false,
+        bus,
+        target: Some(target),
+        ..root()
+    };
+    let of = |thread_per_disk| {
+        let disks = [on(Bus::VirtioBlk, "a", 0), on(Bus::VirtioBlk, "b", 1), on(Bus::VirtioScsi, "c", 3)];
+        let all = added(
+            &spec(),
+            &with(|s| {
+                s.machine.extras.thread_per_disk = thread_per_disk;
+                s.machine.disks.extend(disks);
+            }),
+        );
+        let lines = all.lines().filter(|line| line.contains("iothread"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let each = of(true).join("\n");
+    for id in ["a", "b"] {
+        let (object, device) =
+            (format!(r#"{{"id":"io-{id}","qom-type":"iothread"}}"#), format!(r#""iothread":"io-{id}""#));
+        let object = each.find(&object).unwrap_or_else(|| panic!("no thread: {each}"));
+        assert!(each.find(&device).is_some_and(|device| device > object), "{each}");
+    }
+    assert_eq!(each.lines().count(), 4, "none for the disk on the controller: {each}");
+    assert_eq!(of(false).len(), 2, "both are served by the thread of the controller");
+    assert!(of(false).iter().all(|line| line.contains(r#""iothread":"disks0""#)));
+}
+
+#[test]
 fn a_shared_raw_disk_lets_machines_write_that_share_it_and_no_other_program() {
     let disk = |format| DiskSpec {
         id: "data".to_owned(),

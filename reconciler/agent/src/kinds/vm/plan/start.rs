@@ -442,6 +442,7 @@ fn extras(profile: &RunProfile) -> Extras {
         resolution: profile.resolution.map(Resolution::size),
         keyboard_layout: profile.keyboard_layout.map(|layout| layout.as_str().to_owned()),
         sound: profile.sound,
+        thread_per_disk: profile.io_threads_policy == berth_api::IoThreadsPolicy::PerDisk,
         further_serial_ports: profile.further_serial_ports,
         // Chosen by the host.
         vsock_cid: None,

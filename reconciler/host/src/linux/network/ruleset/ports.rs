@@ -147,7 +147,7 @@ fn advertises(exception: &PortException) -> Vec<Value> {
     rules.extend(of_macs(exception).map(|own| vec![by_it(), is_about(own), json!({"return": null})]));
     for range in ipv6_ranges(exception).into_iter().filter(|range| range.prefix_len() > 0) {
         let mut expressions = vec![by_it()];
-        expressions.extend(is_about_one_of(range));
+        expressions.extend(address_conditions(range));
         expressions.push(json!({"return": null}));
         rules.push(expressions);
     }
@@ -155,7 +155,7 @@ fn advertises(exception: &PortException) -> Vec<Value> {
 }
 
 /// Conditions for a neighbour discovery message about an address of a range: on the whole bytes of the prefix, and on the bits after them.
-fn is_about_one_of(range: Ipv6Net) -> Vec<Value> {
+fn address_conditions(range: Ipv6Net) -> Vec<Value> {
     let (start, length) = (ADVERTISED.0, u32::from(range.prefix_len()));
     let (whole, rest) = (length / 8 * 8, length % 8);
     let number = u128::from(range.network());

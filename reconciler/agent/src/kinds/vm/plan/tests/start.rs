@@ -488,7 +488,7 @@ fn a_placement_that_the_host_does_not_fit_is_told_of_and_moves_nothing() {
 #[test]
 fn the_declared_profile_is_that_of_the_machine_and_of_its_journal() {
     let object = vm(
-        json!({"cpuModel": "x86-64-v2", "guestOS": "Windows", "watchdog": "PowerOff", "serialNumber": "A-1"}),
+        json!({"cpuModel": "x86-64-v2", "guestOS": "Windows", "watchdog": "PowerOff", "serialNumber": "A-1", "ioThreadsPolicy": "PerDisk"}),
     );
     let observed = Observed { profile: object.spec.profile(None), ..ready_to_start() };
     let plan = plan(&object, &observed);
@@ -507,6 +507,7 @@ fn the_declared_profile_is_that_of_the_machine_and_of_its_journal() {
         without_hpet: true,
         serial_number: Some("A-1".into()),
         watchdog: Some(berth_qemu::machine::Watchdog::Stop),
+        thread_per_disk: true,
         ..Default::default()
     };
     assert_eq!(machine.extras, wanted);
@@ -527,7 +528,8 @@ fn the_declared_profile_is_that_of_the_machine_and_of_its_journal() {
     assert_eq!(report(&object, &running), (model.clone(), vec![]));
     let plain = vm(json!({}));
     running.profile = plain.spec.profile(None);
-    let pending = ["cpuModel", "guestOS", "watchdog", "serialNumber"].map(str::to_owned).to_vec();
+    let pending =
+        ["ioThreadsPolicy", "cpuModel", "guestOS", "watchdog", "serialNumber"].map(str::to_owned).to_vec();
     assert_eq!(report(&plain, &running), (model, pending));
 }
 
