@@ -1,6 +1,7 @@
 //! `berth_public_ip`
 
 mod ports;
+mod prefix;
 
 use async_trait::async_trait;
 use serde_json::Value as Json;
@@ -29,7 +30,7 @@ impl ResourceKind for PublicIp {
             type_name: "berth_public_ip",
             kind: "PublicIP",
             plural: "publicips",
-            description: "A public address from a pool. A VM's network interface names it in `public_ip`, or in `public_ipv6` if its pool has IPv6 addresses; or its `ports` lead to VMs, each to one or in turn to several. The address is kept while a VM is stopped or replaced.\n\nA change of `ports` is applied live: established connections go on. The condition `TargetsAvailable` tells whether each port has a target that runs and whose health check succeeds; applies do not wait for it. An entry without `port` gets a free one, which is in `assigned_ports`. See the page on load balancing.",
+            description: "A public address from a pool. A VM's network interface names it in `public_ip`, or in `public_ipv6` if its pool has IPv6 addresses; or its `ports` lead to VMs, each to one or in turn to several. With `prefix_length` it is a whole IPv6 prefix, which is routed to one VM. The address is kept while a VM is stopped or replaced.\n\nA change of `ports` is applied live: established connections go on. The condition `TargetsAvailable` tells whether each port has a target that runs and whose health check succeeds; applies do not wait for it. An entry without `port` gets a free one, which is in `assigned_ports`. See the page on load balancing.",
             example: include_str!("../../examples/resources/berth_public_ip/resource.tf"),
             shown: "address",
             timeouts: [120, 120, 300],
@@ -43,16 +44,19 @@ impl ResourceKind for PublicIp {
                 .effect(Effect::Replace)
                 .refers(IP_POOL),
             Field::spec("address", Shape::Text(Form::Ip)).presence(Presence::Kept).effect(Effect::Replace),
+            Field::spec("prefix_length", Shape::Integer).effect(Effect::Replace),
             Field::spec("ports", Shape::Keyed(ports::fields())),
             Field::spec("port_range", Shape::Text(Form::Any)),
             Field::spec("deletion_protection", Shape::Bool).default(false),
             ports::assigned_field(),
+            prefix::field(),
         ]
     }
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
         let mut found = ports::check(config.get("ports"));
         found.extend(ports::check_range(config));
+        found.extend(prefix::check(config));
         found
     }
 
@@ -60,14 +64,20 @@ impl ResourceKind for PublicIp {
         ports::refine(change);
     }
 
-    /// Warns of more addresses than the pool has.
+    /// Refuses a prefix of a pool that has none, and warns of more addresses than the pool has.
     async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
         let Some(pool) = change.planned.get("pool").as_str().map(str::to_owned) else { return };
-        let is_new = change.is_create() && !change.is_applied;
-        let Some(name) = change.planned.get("name").as_str().filter(|_| is_new) else { return };
+        let has_prefix = !change.planned.get("prefix_length").is_null();
+        // The pool may have been created by the same apply.
+        let is_looked_at = change.is_create() && (has_prefix || !change.is_applied);
+        let Some(name) = change.planned.get("name").as_str().filter(|_| is_looked_at) else { return };
         let place = Address::cluster("ippools", &pool);
         let retry_limit = RetryLimit::seconds(READ_SECONDS, &CancellationToken::new());
         let Ok(Some(found)) = api.get(&place, &retry_limit).await else { return };
+        if has_prefix {
+            change.refusals.extend(prefix::unsuitable(&pool, &found));
+            return;
+        }
         let number = |pointer| found.pointer(pointer).and_then(Json::as_i64);
         let (Some(free), true) = (number("/status/free"), number("/status/observedGeneration") >= Some(0))
         else {

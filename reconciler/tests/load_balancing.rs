@@ -329,6 +329,68 @@ async fn an_ipv6_address_has_no_ports_and_leads_as_a_whole_to_the_ipv6_address_o
     site.stop.cancel();
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_public_prefix_is_routed_to_its_vm_and_has_no_address_of_another() {
+    let mut site = Site::new().await;
+    site.join("h1", "192.0.2.1");
+    let pools: Api<berth_api::IPPool> = Api::all(site.client.clone());
+    for (name, mode, cidr) in
+        [("routed6", "local", "2001:db8:0:8::/64"), ("segment6", "l2", "2001:db8:0:9::/64")]
+    {
+        let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "IPPool", "metadata": {"name": name},
+            "spec": {"mode": mode, "cidrs": [cidr]}});
+        pools.patch(name, &PatchParams::apply("user"), &Patch::Apply(&pool)).await.expect("a pool");
+    }
+    for wrong in [
+        json!({"pool": "routed6", "prefixLength": 63}),
+        json!({"pool": "routed6", "prefixLength": 128}),
+        json!({"pool": "routed6", "prefixLength": 80, "address": "2001:db8:0:8:1::9"}),
+        json!({"pool": "routed6", "prefixLength": 80, "address": "192.0.2.9"}),
+        json!({"pool": "routed6", "prefixLength": 80, "ports": [port(&["web-1"])]}),
+    ] {
+        site.try_apply("PublicIP", "wrong", wrong.clone()).await.expect_err(&wrong.to_string());
+    }
+    let dual = json!({"cidr": "10.9.6.0/24", "ipv6CIDR": "fd00:60::/64", "ipv6Egress": "Routed"});
+    site.apply("Network", "dual", dual).await;
+    site.apply("PublicIP", "prefix", json!({"pool": "routed6", "prefixLength": 80})).await;
+    site.vm("web-1", "h1", json!({"network": "dual", "publicIPv6": "prefix"})).await;
+    let vms: Api<VM> = Api::default_namespaced(site.client.clone());
+    site.until("the prefix is routed to the VM", async || {
+        let status = vms.get("web-1").await.expect("it answers").status.unwrap_or_default();
+        let prefix = status.interfaces.first().and_then(|interface| interface.public_ipv6_prefix.clone());
+        prefix.as_deref() == Some("2001:db8:0:8::/80") && status.public_ipv6_address.is_none()
+    })
+    .await;
+    let firewall = site.hosts["h1"].firewall_now();
+    let to: Vec<String> = firewall.prefixes.iter().map(|p| format!("{} {}", p.prefix, p.via)).collect();
+    assert_eq!(to, ["2001:db8:0:8::/80 fd00:60::2"]);
+    assert!(firewall.forwards.is_empty(), "its first address is not translated");
+    let ranges: Vec<String> =
+        firewall.exceptions.iter().flat_map(|one| &one.ranges).map(ToString::to_string).collect();
+    assert_eq!(ranges, ["2001:db8:0:8::/80"]);
+    let networks = site.hosts["h1"].networks_now();
+    assert_eq!(networks.iter().map(|network| network.prefixes.len()).sum::<usize>(), 1, "its route");
+
+    for changed in [json!({"pool": "routed6", "prefixLength": 96}), json!({"pool": "routed6"})] {
+        let refused = site.try_apply("PublicIP", "prefix", changed).await;
+        assert!(refused.expect_err("it stays").contains("prefixLength cannot change"));
+    }
+    let ips: Api<PublicIP> = Api::default_namespaced(site.client.clone());
+    site.apply("PublicIP", "single", json!({"pool": "routed6"})).await;
+    site.until("a single address is not of the prefix", async || {
+        let status = ips.get("single").await.expect("it answers").status.unwrap_or_default();
+        status.address.as_deref() == Some("2001:db8:0:8:1::") && status.prefix.is_none()
+    })
+    .await;
+    site.apply("PublicIP", "announced", json!({"pool": "segment6", "prefixLength": 80})).await;
+    site.until("a pool that is announced has none", async || {
+        let status = ips.get("announced").await.expect("it answers").status.unwrap_or_default();
+        condition::find(&status.conditions, "Stalled").is_some_and(|c| c.message.contains("has the mode l2"))
+    })
+    .await;
+    site.stop.cancel();
+}
+
 /// An entry without a declared port.
 fn open(name: &str) -> Value {
     json!({"name": name, "targetPort": 22, "targets": ["web-1"]})

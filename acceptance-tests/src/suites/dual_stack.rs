@@ -1,6 +1,7 @@
 //! `examples/networks/dual-stack` with the small guest: IPv6 between two guests, to their gateway, and not under other addresses; a public
 //! IPv6 address from outside. `examples/networks/ipv6-only`: guests without IPv4. `examples/networks/ipv6-autoconfiguration`: a guest that
-//! forms its address. `examples/networks/prefix-pool`: a prefix from a pool.
+//! forms its address. `examples/networks/prefix-pool`: a prefix from a pool. `examples/networks/public-prefix`: a prefix that is routed to a
+//! guest.
 
 use std::time::Duration;
 
@@ -135,6 +136,47 @@ pub fn autoconfiguration(report: &mut Report, platform: &Platform, guest: &Guest
             done
         },
     );
+}
+
+pub fn public_prefix(report: &mut Report, platform: &Platform, guest: &GuestImage) {
+    report.case(
+        "examples/networks/public-prefix: an address of a public prefix leads to its guest, from the host and from outside",
+        || {
+            let project = platform.project()?;
+            project.copy_from(&workspace::root().join("examples/networks/public-prefix"))?;
+            let url = platform.images().put("public-prefix.qcow2", Content::File(guest.path.clone()));
+            let variables = json!({"image_url": url, "image_sha256": guest.sha256});
+            project.write("terraform.tfvars.json", &variables.to_string())?;
+            project.init()?;
+            let done = check_public_prefix(platform, &project);
+            project.destroy()?;
+            done
+        },
+    );
+}
+
+fn check_public_prefix(platform: &Platform, project: &Project) -> Result<()> {
+    project.edit("main.tf", "prefix_length = 80", "prefix_length = 60")?;
+    contains_all(&unwrapped(&project.plan_refused()?), &["prefix_length"])?;
+    project.edit("main.tf", "prefix_length = 60", "prefix_length = 80")?;
+    project.apply()?;
+    project.plan_is_empty()?;
+    let (prefix, address) = (project.output("prefix")?, project.output("address")?);
+    ensure!(
+        (prefix.as_str(), address.as_str()) == ("2001:db8:0:8::/80", "2001:db8:0:8::1"),
+        "{prefix}, {address}"
+    );
+    let attributes = project.attributes("berth_vm.containers")?;
+    ensure!(attributes["public_ipv6_address"].is_null(), "the guest has no single one: {attributes:#}");
+    let url = format!("[{address}]:80");
+    http::get_within(platform.namespace(), &url, "/", BOOT)?;
+    let (host, neighbour) = (platform.namespace(), platform.neighbour());
+    host.ip(&["-6", "addr", "add", "2001:db8:a::1/64", "dev", "uplink", "nodad"])?;
+    neighbour.ip(&["-6", "addr", "add", "2001:db8:a::2/64", "dev", "uplink", "nodad"])?;
+    neighbour.ip(&["-6", "route", "add", "2001:db8:0:8::/64", "via", "2001:db8:a::1"])?;
+    let answer = http::get_within(neighbour, &url, "/", SOON);
+    neighbour.ip(&["-6", "route", "del", "2001:db8:0:8::/64", "via", "2001:db8:a::1"])?;
+    answer.map(drop)
 }
 
 fn check_autoconfiguration(platform: &Platform, project: &Project) -> Result<()> {

@@ -36,6 +36,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     vm_group::example(report, &platform, &guest);
     dual_stack::example(report, &platform, &guest);
     dual_stack::autoconfiguration(report, &platform, &guest);
+    dual_stack::public_prefix(report, &platform, &guest);
     snapshots::example(report, &platform, &guest);
     encryption::example(report, &platform, &guest);
     vault_keys::example(report, &platform, &guest);

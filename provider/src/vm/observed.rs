@@ -107,8 +107,11 @@ async fn complete_family(api: &Api, object: &mut Json, named: &str, reported: &s
         let Ok(Some(public_ip)) = api.get(&place, &retry_limit).await else { continue };
         // One of the other family does not lead to the interface.
         let is_its = |address: &str| address.contains(':') == (named == "publicIPv6");
-        let address =
-            public_ip.pointer("/status/address").filter(|address| address.as_str().is_some_and(is_its));
+        // The first address of a prefix alone is not the guest's.
+        let address = public_ip
+            .pointer("/status/address")
+            .filter(|address| address.as_str().is_some_and(is_its))
+            .filter(|_| public_ip.pointer("/status/prefix").is_none());
         let Some(address) = address else { continue };
         first.get_or_insert_with(|| address.clone());
         let interfaces = object.pointer_mut("/status/interfaces").and_then(Json::as_array_mut);
@@ -134,7 +137,11 @@ fn has_public_address(object: &Json, reported: &str) -> bool {
 fn public_ips_to_read(object: &Json, named: &str, reported: &str) -> Vec<(String, String)> {
     let is_current = Readiness::of(object).current;
     let has_address = |interface: &Json| {
-        is_current && decided(object, interface).is_some_and(|decided| text(decided, reported).is_some())
+        let has_any = |decided: &Json| {
+            text(decided, reported).is_some()
+                || (named == "publicIPv6" && text(decided, "publicIPv6Prefix").is_some())
+        };
+        is_current && decided(object, interface).is_some_and(has_any)
     };
     list(object, "/spec/networkInterfaces")
         .filter(|interface| !has_address(interface))

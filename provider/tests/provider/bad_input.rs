@@ -61,6 +61,7 @@ fn all() -> Vec<(&'static str, Bad)> {
     all.extend(networks::pools());
     all.extend(others::others());
     all.extend(networks::ports());
+    all.extend(networks::prefixes());
     all
 }
 

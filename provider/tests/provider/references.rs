@@ -387,5 +387,8 @@ async fn a_vm_that_no_host_can_ever_take_is_pointed_out_in_the_plan() {
     assert_eq!(plan(&provider, "berth_public_ip", &ip("one")).await, "");
     let text = plan(&provider, "berth_public_ip", &ip("two")).await;
     assert!(text.contains("pool: IPPool tiny has 1 free addresses"), "{text}");
+    let with_prefix = json!({"name": "p", "pool": "tiny", "prefix_length": 80});
+    let text = plan(&provider, "berth_public_ip", &with_prefix).await;
+    assert!(text.contains("prefix_length: IPPool tiny has IPv4 addresses"), "{text}");
     plane.close().await;
 }

@@ -15,6 +15,7 @@ use berth_api::vm::{InterfaceStatus, SecureBootKeys};
 use berth_api::{DeviceBus, IPPoolMode, VM, former_uid};
 use berth_host::ProcessFacts;
 use berth_qemu::machine::{MachineSpec, NIC_PORTS, PciDeviceSpec, UsbDeviceSpec, VgpuSpec};
+use ipnet::Ipv6Net;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,7 @@ use serde_json::Value;
 use crate::disk_places::DiskPlaces;
 use crate::error::Error;
 use crate::offline_restart::OfflineRestart;
+use crate::public_address::GivenAddress;
 pub(crate) use live_move::{Arrival, ArrivalPhase, Departure, DeparturePhase};
 pub(crate) use run::{Ended, MemoryGrowth, PostStart, Run, RunCdrom, RunProfile, new_filesystem};
 
@@ -152,15 +154,30 @@ pub(crate) struct BootstrapRecord {
     pub(crate) number: u32,
 }
 
-/// A public address forwarded to an interface.
+/// A public address, or a prefix, that leads to an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ForwardedAddress {
     pub(crate) interface: String,
     /// Name of the PublicIP.
     pub(crate) name: String,
+    /// Of a prefix the first one.
     pub(crate) address: IpAddr,
     pub(crate) mode: IPPoolMode,
+    /// The length of a prefix.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) prefix_length: Option<u8>,
+}
+
+impl ForwardedAddress {
+    /// The address or prefix as the control plane has given it.
+    pub(crate) fn given(&self) -> GivenAddress {
+        let prefix = match (self.address, self.prefix_length) {
+            (IpAddr::V6(first), Some(length)) => Ipv6Net::new(first, length).ok(),
+            _ => None,
+        };
+        GivenAddress { address: self.address, prefix, mode: self.mode }
+    }
 }
 
 /// Owner of an instance according to its journal.

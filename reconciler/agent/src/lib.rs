@@ -80,6 +80,7 @@ mod packet_trace;
 mod plugging;
 mod pools;
 mod probes;
+mod public_address;
 mod pulls;
 mod recorder;
 mod restores;

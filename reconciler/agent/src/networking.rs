@@ -18,14 +18,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use berth_api::host::{HostNetwork, HostVLAN};
 use berth_api::network::link_local_of_mac;
 use berth_api::vm::{InterfaceStatus, NetworkInterface, ObservedAddresses};
-use berth_api::{BridgeSpec, IPPoolMode, Network, Reason, VM, condition};
+use berth_api::{BridgeSpec, Network, Reason, VM, condition};
 use berth_qemu::single_flight::SingleFlight;
+use ipnet::Ipv6Net;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
 use crate::index::Tables;
 use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
+use crate::public_address::GivenAddress;
 use berth_engine::Queue;
 use berth_host::{
     BridgeChoice, BridgedNetwork, Firewall, HostBridge, HostInterface, HostLinks, Ipv6Route, NetworkConfig,
@@ -214,6 +216,13 @@ impl Networks {
         let forwards = applied.firewall.as_ref().map(|f| f.forwards.as_slice()).unwrap_or_default();
         forwards.iter().any(|f| f.public == public && f.private == private)
     }
+
+    /// Whether this public prefix is currently routed to this private address.
+    pub(crate) fn has_route(&self, prefix: Ipv6Net, private: IpAddr) -> bool {
+        let applied = self.applied();
+        let routed = applied.firewall.as_ref().map(|f| f.prefixes.as_slice()).unwrap_or_default();
+        routed.iter().any(|routed| routed.prefix == prefix && IpAddr::V6(routed.via) == private)
+    }
 }
 
 /// Returns the Network of this `namespace/name`.
@@ -335,8 +344,8 @@ pub(crate) struct NamedAddress {
     pub(crate) interface: String,
     /// The name of the PublicIP.
     pub(crate) name: String,
-    /// The address to forward, once the control plane has given it to this VM, and how it is announced.
-    pub(crate) address: Option<(IpAddr, IPPoolMode)>,
+    /// The address to forward, once the control plane has given it to this VM.
+    pub(crate) address: Option<GivenAddress>,
     /// The field of the interface that names it, if the address is of the other family.
     pub(crate) misnamed_in: Option<&'static str>,
 }
@@ -349,7 +358,7 @@ pub(crate) fn named_addresses(tables: &Tables, vm_name: &ObjectName, vm: &VM) ->
         let interface = interface.name.to_string();
         ipv4.into_iter().chain(ipv6).map(move |(name, field, is_ipv6)| {
             let given = given_address(tables, vm_name, vm, name.as_str());
-            let is_other = given.is_some_and(|(address, _)| address.is_ipv6() != is_ipv6);
+            let is_other = given.is_some_and(|given| given.address.is_ipv6() != is_ipv6);
             NamedAddress {
                 interface: interface.clone(),
                 name: name.to_string(),
@@ -361,13 +370,8 @@ pub(crate) fn named_addresses(tables: &Tables, vm_name: &ObjectName, vm: &VM) ->
     vm.spec.network_interfaces.iter().flat_map(of_interface).collect()
 }
 
-/// Returns the address of a PublicIP that the control plane has given to this VM, and how it is announced.
-fn given_address(
-    tables: &Tables,
-    vm_name: &ObjectName,
-    vm: &VM,
-    public_ip: &str,
-) -> Option<(IpAddr, IPPoolMode)> {
+/// Returns the address of a PublicIP that the control plane has given to this VM.
+fn given_address(tables: &Tables, vm_name: &ObjectName, vm: &VM, public_ip: &str) -> Option<GivenAddress> {
     if vm.metadata.deletion_timestamp.is_some() {
         return None;
     }
@@ -375,7 +379,9 @@ fn given_address(
     let status = public.status.as_ref()?;
     let ours = status.used_by.iter().any(|user| Some(&user.vm_uid) == vm.metadata.uid.as_ref());
     let address = status.address.as_ref()?.parse().ok()?;
-    ours.then_some((address, status.mode.unwrap_or_default()))
+    // A prefix that is none leads nowhere: its first address alone is not the VM's.
+    let prefix = status.prefix.as_ref().map(|prefix| prefix.parse::<Ipv6Net>()).transpose().ok()?;
+    ours.then_some(GivenAddress { address, prefix, mode: status.mode.unwrap_or_default() })
 }
 
 #[cfg(test)]

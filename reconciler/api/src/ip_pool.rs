@@ -122,7 +122,7 @@ pub struct IPPoolStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
-    /// The number of allocated addresses.
+    /// The number of allocated addresses, those of prefixes included, at most 9223372036854775807.
     #[serde(default)]
     pub allocated: i64,
     /// The number of free addresses, at most 9223372036854775807.

@@ -3,6 +3,9 @@
 mod assigned;
 mod port;
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -50,6 +53,9 @@ pub use port::{
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("self.pool == oldSelf.pool").message("pool cannot change: create another PublicIP").field_path(".pool"),
+    validation = Rule::new("(has(self.prefixLength) ? self.prefixLength : 0) == (has(oldSelf.prefixLength) ? oldSelf.prefixLength : 0)").message("prefixLength cannot change: create another PublicIP").field_path(".prefixLength"),
+    validation = Rule::new("!has(self.prefixLength) || !has(self.ports) || self.ports.size() == 0").message("a prefix leads to one VM as a whole: declare ports on a PublicIP without prefixLength").field_path(".prefixLength"),
+    validation = Rule::new("!has(self.prefixLength) || !has(self.address) || (isCIDR(self.address + '/' + string(self.prefixLength)) && cidr(self.address + '/' + string(self.prefixLength)).ip().family() == 6 && cidr(self.address + '/' + string(self.prefixLength)).masked() == cidr(self.address + '/' + string(self.prefixLength)))").message("with prefixLength, address must be the first IPv6 address of a prefix of that length, such as 2001:db8:0:8:1:: of a /80").field_path(".address"),
     validation = Rule::new("!has(self.ports) || self.ports.all(p, !has(p.port) || self.ports.filter(q, has(q.port) && q.port == p.port && (q.protocol == 'udp') == (p.protocol == 'udp')).size() == 1)").message("each port and protocol can be declared once").field_path(".ports"),
     validation = Rule::new("!has(self.portRange) || (self.portRange.matches('^[1-9][0-9]{0,4}-[1-9][0-9]{0,4}$') && self.portRange.split('-').all(n, int(n) <= 65535) && int(self.portRange.split('-')[0]) <= int(self.portRange.split('-')[1]))").message("portRange must be two ports from 1 to 65535, the first one not above the last, such as 30000-32767").field_path(".portRange")
 )]
@@ -63,6 +69,12 @@ pub struct PublicIPSpec {
     #[schemars(length(max = 39), regex(pattern = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9a-f:]*:[0-9a-f:]*)$"))]
     #[x_kube(validation = Rule::new("!self.contains(':') || (isIP(self) && ip(self).family() == 6 && ip.isCanonical(self))").message("must be an IPv4 address, or an IPv6 address in its shortest form, such as 2001:db8::10"))]
     pub address: Option<String>,
+    /// The length of an IPv6 prefix, 64 to 127: the PublicIP is then a whole prefix of that length, which its host routes to the IPv6
+    /// address of the VM's interface (`publicIPv6`). Its IPPool has IPv6 addresses and the mode `local`. `address` is the first one of the
+    /// prefix. The guest gets no address of it by itself. Default: none, and it is a single address. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 64, max = 127))]
+    pub prefix_length: Option<i64>,
     /// The ports of the address that lead to VMs, keyed by `name`, at most 32. All other ports are refused. Those of an IPv6 address lead
     /// to the IPv6 addresses of VMs on the host that has it. Default: none, and the
     /// whole address leads to the VM whose network interface names the PublicIP. Applied live: established connections go on.
@@ -85,10 +97,22 @@ impl Default for PublicIPSpec {
         Self {
             pool: default_pool(),
             address: None,
+            prefix_length: None,
             ports: Vec::new(),
             port_range: None,
             deletion_protection: false,
         }
+    }
+}
+
+impl PublicIPSpec {
+    /// Returns the addresses that it has if this is the first one: a prefix of the declared length, or this one only. None: the length
+    /// is none of the address' family.
+    #[must_use]
+    pub fn range_at(&self, first: IpAddr) -> Option<IpNet> {
+        let Some(length) = self.prefix_length else { return Some(first.into()) };
+        let length = u8::try_from(length).ok().filter(|_| first.is_ipv6())?;
+        IpNet::new(first, length).ok().filter(|range| range.addr() == range.network())
     }
 }
 
@@ -111,10 +135,14 @@ pub struct PublicIPStatus {
     /// One word for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<PublicIPState>,
-    /// The address.
+    /// The address; of a prefix the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 39))]
     pub address: Option<String>,
+    /// The prefix, with `prefixLength`, such as `2001:db8:0:8:1::/80`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 43))]
+    pub prefix: Option<String>,
     /// The way it is made reachable, from its IPPool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<IPPoolMode>,

@@ -103,8 +103,12 @@ fn firewall(interfaces: u32, rules: u32) -> Firewall {
         ipv6: None,
     };
     let ports: Vec<Port> = (0..interfaces).map(port).collect();
-    let filtered =
-        |port: &Port| FilteredPort { port: port.clone(), groups: vec![GROUP.to_owned()], asks_dhcp: false };
+    let filtered = |port: &Port| FilteredPort {
+        port: port.clone(),
+        groups: vec![GROUP.to_owned()],
+        asks_dhcp: false,
+        prefixes: Vec::new(),
+    };
     let naming =
         FilterRule { name: "peers".to_owned(), sets: vec![NAMED.to_owned()], ..FilterRule::default() };
     let half = rules / 2;

@@ -23,7 +23,7 @@ use crate::wireguard::WireguardConfig;
 #[async_trait]
 pub trait Networks: Send + Sync + fmt::Debug + 'static {
     /// Creates or updates a private network: its bridge with the gateway's address, DHCP with exactly these leases,
-    /// DNS with exactly these names, and its tunnel to other hosts, if any.
+    /// DNS with exactly these names, its tunnel to other hosts, if any, and exactly these routes of prefixes.
     ///
     /// *Errors*: [`SystemError::Network`] if the host itself uses its range ([`HostRange::is_taken_by`]) or its IPv6 prefix, or if it
     /// has a prefix and IPv6 is turned off.
@@ -143,6 +143,8 @@ pub struct NetworkConfig {
     pub tracked: bool,
     /// The way to its guests on other hosts; None while no public address of this host leads to any.
     pub relay: Option<Relay>,
+    /// The public prefixes that are routed to its guests on this host.
+    pub prefixes: Vec<RoutedPrefix>,
 }
 
 impl NetworkConfig {
@@ -392,6 +394,8 @@ pub struct Firewall {
     pub forwards: Vec<Forward>,
     /// Public addresses whose ports lead to guests.
     pub balanced: Vec<Balanced>,
+    /// Public prefixes that lead to guests.
+    pub prefixes: Vec<RoutedPrefix>,
     /// The addresses that each tap may send from. A tap that is not listed passes nothing.
     pub ports: Vec<Port>,
     /// Further addresses that single taps may send from.
@@ -533,6 +537,16 @@ pub struct Forward {
     /// interface have the public address as their source. None: the address exists on this host only and is not
     /// announced.
     pub announced_on: Option<String>,
+}
+
+/// A public prefix that is routed to a guest. Its network has a way to the outside.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RoutedPrefix {
+    pub prefix: Ipv6Net,
+    /// The guest's address in its network.
+    pub via: Ipv6Addr,
+    /// The bridge of that network.
+    pub bridge: String,
 }
 
 /// The interface on which a host can announce public addresses, and the addresses that are already in use.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 
 /// The addresses that a guest may send from by one tap.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,6 +37,8 @@ pub struct FilteredPort {
     pub groups: Vec<String>,
     /// Whether another DHCP server gives its guest the IPv4 address: its requests and the answers pass.
     pub asks_dhcp: bool,
+    /// The public prefixes that are routed to it.
+    pub prefixes: Vec<Ipv6Net>,
 }
 
 /// The connections that a group of rules allows.

@@ -305,6 +305,24 @@ pub(super) fn pools() -> Vec<(&'static str, Bad)> {
     ]
 }
 
+pub(super) fn prefixes() -> Vec<(&'static str, Bad)> {
+    let of = |more: Json| {
+        let mut config = json!({"name": "p", "prefix_length": 80});
+        let more = more.as_object().cloned().unwrap_or_default();
+        config.as_object_mut().expect("an object").extend(more);
+        config
+    };
+    let port = json!([{"name": "http", "port": 80, "targets": ["a"]}]);
+    let bad = [
+        (everywhere(of(json!({"prefix_length": 63})), "prefix_length", "63 is ")),
+        (everywhere(of(json!({"prefix_length": 128})), "prefix_length", "128 is ")),
+        (everywhere(of(json!({"ports": port})), "prefix_length", "one VM as a whole")),
+        (everywhere(of(json!({"address": "192.0.2.8"})), "address", "is not the first IPv6 address")),
+        (everywhere(of(json!({"address": "2001:db8::9"})), "address", "is not the first IPv6 address")),
+    ];
+    bad.into_iter().map(|bad| ("berth_public_ip", bad)).collect()
+}
+
 pub(super) fn ports() -> Vec<(&'static str, Bad)> {
     let port = |more: Json| {
         let mut port = json!({"port": 443, "targets": ["web-1"]});

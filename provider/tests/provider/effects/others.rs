@@ -76,6 +76,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let mut with_scratch = class.clone();
     with_scratch["scratch_disk"] = json!({"size": "2Gi", "filesystem": {"type": "ext4", "label": "a"}});
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
+    let with_prefix = json!({"name": "p", "namespace": "default", "pool": "default", "address": "2001:db8:0:8:1::", "prefix_length": 80});
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
     let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "ipv6_autoconfiguration": false, "dns": ["10.80.0.1"], "mtu": 1400, "isolated": false, "encryption": "None", "dhcp4": true, "dhcp6": true,
         "dns_domain": "app.internal", "search_domains": ["example.org"], "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.80.0.9"}]});
@@ -305,6 +306,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_vm_class", class.clone(), "/vgpus", json!([]), Announced::PowerCycle),
         ("berth_vm_class", class, "/cpu_topology", Json::Null, Announced::PowerCycle),
         ("berth_public_ip", ip.clone(), "/pool", json!("other"), Announced::Replace),
+        ("berth_public_ip", with_prefix, "/prefix_length", json!(96), Announced::Replace),
         ("berth_public_ip", ip, "/address", json!("198.18.100.2"), Announced::Replace),
         ("berth_public_ip", balancer.clone(), "/port_range", json!("20000-20099"), Announced::Live),
         ("berth_public_ip", balancer.clone(), "/ports/0/port", json!(8443), Announced::Live),

@@ -356,6 +356,11 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_public_ip",
+            json!({"pool": "routed6", "address": "2001:db8:0:8:1::", "prefix_length": 80}),
+            json!({"pool": "routed6", "deletionProtection": false, "address": "2001:db8:0:8:1::", "prefixLength": 80}),
+        ),
+        (
+            "berth_public_ip",
             json!({"port_range": "20000-20099", "ports": [{"name": "ssh", "target_port": 22, "targets": ["a"]}]}),
             json!({"pool": "default", "deletionProtection": false, "portRange": "20000-20099", "ports": [
                 {"name": "ssh", "targetPort": 22, "protocol": "tcp", "targets": ["a"], "sessionAffinity": "None"},

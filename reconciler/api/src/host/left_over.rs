@@ -1,5 +1,8 @@
 //! What a host has without an object: files of deleted disks, and processes and files that no object owns.
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
@@ -205,7 +208,21 @@ pub struct HeldPublicIP {
     /// The PublicIP, in the VM's namespace.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// The address.
+    /// The address; of a prefix the first one.
     #[schemars(length(max = 39))]
     pub address: String,
+    /// The length of a prefix.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 64, max = 127))]
+    pub prefix_length: Option<i64>,
+}
+
+impl HeldPublicIP {
+    /// Returns the addresses that lead to the VM.
+    #[must_use]
+    pub fn range(&self) -> Option<IpNet> {
+        let first: IpAddr = self.address.parse().ok()?;
+        let Some(length) = self.prefix_length else { return Some(first.into()) };
+        IpNet::new(first, u8::try_from(length).ok()?).ok().filter(|range| range.addr() == range.network())
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 
 /// The lowest lengths of prefixes of a pool.
 const SHORTEST_IPV4: u8 = 16;
@@ -109,6 +109,28 @@ impl AddressRange {
             && self.usable(with_ends).is_some_and(|(first, last)| (first..=last).contains(&number))
     }
 
+    /// Whether all addresses of the prefix are in it. Its ends are of no meaning to a prefix that is routed.
+    #[must_use]
+    pub fn contains_prefix(self, prefix: IpNet) -> bool {
+        self.contains(prefix.network()) && self.contains(prefix.broadcast())
+    }
+
+    /// Returns the lowest IPv6 prefix of this length within it that is free. `taken`: of a prefix that is not, the last of the taken
+    /// addresses from one in it on.
+    pub fn lowest_prefix(self, length: u8, taken: impl Fn(Ipv6Net) -> Option<Ipv6Addr>) -> Option<Ipv6Net> {
+        self.is_ipv6().then(|| lowest((number(self.first), number(self.last)), length, taken))?
+    }
+
+    /// Returns the lowest IPv6 address that is given out and free, as [`AddressRange::lowest_prefix`] does.
+    pub fn lowest_address(
+        self,
+        with_ends: bool,
+        taken: impl Fn(Ipv6Net) -> Option<Ipv6Addr>,
+    ) -> Option<Ipv6Addr> {
+        let usable = self.usable(with_ends).filter(|_| self.is_ipv6())?;
+        lowest(usable, 128, taken).map(|address| address.addr())
+    }
+
     /// Returns the addresses that are given out, from the lowest on.
     pub fn addresses(self, with_ends: bool) -> impl Iterator<Item = IpAddr> {
         let numbers = self.usable(with_ends).into_iter().flat_map(|(first, last)| first..=last);
@@ -124,6 +146,28 @@ fn must_be_public(first: IpAddr) -> Result<(), &'static str> {
         return Err("has addresses that are never public: declare global or unique local addresses of IPv6");
     }
     Ok(())
+}
+
+/// Returns the lowest free prefix of this length from the first to the last of these addresses.
+fn lowest(
+    (from, last): (u128, u128),
+    length: u8,
+    taken: impl Fn(Ipv6Net) -> Option<Ipv6Addr>,
+) -> Option<Ipv6Net> {
+    let size = 1_u128.checked_shl(128_u32.checked_sub(u32::from(length))?)?;
+    let mut next = from;
+    loop {
+        let first = next.checked_next_multiple_of(size)?;
+        if first.checked_add(size - 1)? > last {
+            return None;
+        }
+        let prefix = Ipv6Net::new(first.into(), length).ok()?;
+        match taken(prefix) {
+            None => return Some(prefix),
+            // Each step passes the prefix, whatever the answer.
+            Some(until) => next = u128::from(until).max(first + (size - 1)).checked_add(1)?,
+        }
+    }
 }
 
 fn number(address: IpAddr) -> u128 {
@@ -178,6 +222,48 @@ mod tests {
         let anycast = "2001:db8::".parse().expect("an address");
         assert!(whole.contains(anycast) && !whole.is_usable(anycast, true));
         assert!(!whole.is_usable("192.0.2.1".parse().expect("an address"), true));
+    }
+
+    #[test]
+    fn the_lowest_free_prefix_is_aligned_and_lies_within_the_range() {
+        let lowest = |text: &str, length: u8, taken: &[(&str, &str)]| {
+            let taken: Vec<(Ipv6Addr, Ipv6Addr)> = taken
+                .iter()
+                .map(|(first, last)| (first.parse().expect("an address"), last.parse().expect("an address")))
+                .collect();
+            let over = |prefix: Ipv6Net| {
+                let found = taken
+                    .iter()
+                    .find(|(first, last)| *first <= prefix.broadcast() && prefix.network() <= *last);
+                found.map(|(_, last)| *last)
+            };
+            range(text).lowest_prefix(length, over).map(|prefix| prefix.to_string())
+        };
+        assert_eq!(lowest("2001:db8::/64", 80, &[]).as_deref(), Some("2001:db8::/80"));
+        assert_eq!(lowest("2001:db8::/64", 64, &[]).as_deref(), Some("2001:db8::/64"));
+        assert_eq!(lowest("2001:db8::5-2001:db8::1f", 124, &[]).as_deref(), Some("2001:db8::10/124"));
+        assert_eq!(lowest("2001:db8::5-2001:db8::1e", 124, &[]), None, "it is cut");
+        assert_eq!(lowest("2001:db8::/112", 80, &[]), None, "it is too short");
+        let single = ("2001:db8::1:0:0:9", "2001:db8::1:0:0:9");
+        let first = ("2001:db8::", "2001:db8::ffff:ffff:ffff");
+        assert_eq!(lowest("2001:db8::/64", 80, &[first, single]).as_deref(), Some("2001:db8:0:0:2::/80"));
+        let all = ("2001:db8::", "2001:db8::ffff:ffff:ffff:ffff");
+        assert_eq!(lowest("2001:db8::/64", 127, &[all]), None);
+        assert_eq!(range("192.0.2.0/24").lowest_prefix(28, |_| None), None, "of IPv6 only");
+        let last = range("fdff:ffff:ffff:ffff::/64").lowest_prefix(64, |_| Some(Ipv6Addr::from(u128::MAX)));
+        assert_eq!(last, None);
+        let single = |until: &str| {
+            let until: Ipv6Addr = until.parse().expect("an address");
+            let over = move |address: Ipv6Net| (address.addr() <= until).then_some(until);
+            range("2001:db8::/64").lowest_address(true, over).map(|address| address.to_string())
+        };
+        assert_eq!(single("2001:db8::").as_deref(), Some("2001:db8::1"));
+        assert_eq!(single("2001:db8::ffff:ffff:ffff").as_deref(), Some("2001:db8:0:0:1::"));
+        assert_eq!(single("2001:db8::ffff:ffff:ffff:ffff"), None, "a taken prefix is passed at once");
+        let whole: IpNet = "2001:db8::/64".parse().expect("a prefix");
+        assert!(
+            range("2001:db8::/64").contains_prefix(whole) && !range("2001:db8::/65").contains_prefix(whole)
+        );
     }
 
     #[test]

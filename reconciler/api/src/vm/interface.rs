@@ -30,8 +30,8 @@ pub struct NetworkInterface {
     /// Name of a PublicIP in the VM's namespace, of an IPv4 pool, that leads to this interface. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "publicIP")]
     pub public_ip: Option<ResourceName>,
-    /// Name of a PublicIP in the VM's namespace, of an IPv6 pool, that leads to the IPv6 address of this interface. Its Network must have
-    /// `ipv6CIDR`, and an `ipv6Egress` other than `None`, by which guests have a way for their answers. Applied live.
+    /// Name of a PublicIP in the VM's namespace, of an IPv6 pool, that leads to the IPv6 address of this interface: an address, or with
+    /// `prefixLength` a whole prefix. Its Network must have `ipv6CIDR`, and an `ipv6Egress` other than `None`, by which guests have a way for their answers. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "publicIPv6")]
     pub public_ipv6: Option<ResourceName>,
     /// Names of SecurityGroups in the VM's namespace, at most 8: the interface receives and sends only what one of them allows.

@@ -8,7 +8,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{Ipv4Addr, Ipv6Addr},
 };
 
 use berth_api::{
@@ -16,6 +16,7 @@ use berth_api::{
     host::{LAST_EPOCH, Orphan},
     vm::InterfaceStatus,
 };
+use ipnet::IpNet;
 use kube::ResourceExt;
 
 use crate::{
@@ -40,8 +41,8 @@ pub(crate) struct Claim {
     trusted: bool,
     /// For a VM: the interfaces it was started with.
     pub(crate) interfaces: Vec<InterfaceStatus>,
-    /// The public addresses that lead to it, by the name of the PublicIP.
-    pub(crate) public: BTreeMap<String, IpAddr>,
+    /// The public addresses and prefixes that lead to it, by the name of the PublicIP.
+    pub(crate) public: BTreeMap<String, IpNet>,
 }
 
 /// The claims of all hosts. See the module.
@@ -115,8 +116,8 @@ impl Claims {
         self.by_host.get(host).into_iter().flatten()
     }
 
-    /// Returns the public addresses of guests that run on a host their VM is not bound to.
-    pub(crate) fn public_addresses(&self) -> BTreeSet<IpAddr> {
+    /// Returns the public addresses and prefixes of guests that run on a host their VM is not bound to.
+    pub(crate) fn public_addresses(&self) -> BTreeSet<IpNet> {
         self.trusted().flat_map(|claim| claim.public.values().copied()).collect()
     }
 
@@ -170,7 +171,7 @@ fn claim(host: &str, orphan: &Orphan, trusted: bool) -> Option<(Key, Claim)> {
         uid,
         trusted,
         interfaces: owner.interfaces.iter().take(MOST_OF_A_VM).cloned().collect(),
-        public: public.filter_map(|ip| Some((ip.name.clone(), ip.address.parse().ok()?))).collect(),
+        public: public.filter_map(|ip| Some((ip.name.clone(), ip.range()?))).collect(),
     };
     Some((Key::namespaced(kind, &owner.namespace, &owner.name), claim))
 }

@@ -1,6 +1,7 @@
 //! Indices over all objects, updated object by object so that no decision scans them all.
 
 mod allocated;
+mod public_addresses;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -9,6 +10,7 @@ use std::{
 
 use berth_api::placement_group::TopologyClaim;
 use berth_api::{ConditionType, HotswapDiskAttachment, PlacementGroup, PublicIP, VM, VMSnapshot, condition};
+use ipnet::{IpNet, Ipv6Net};
 use kube::ResourceExt;
 
 use crate::{
@@ -23,6 +25,7 @@ use crate::{
     key::{Key, ObjectKind},
 };
 use allocated::{Address, AllocatedAddresses};
+use public_addresses::PublicAddresses;
 
 /// A VM's contribution to the index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,8 +79,7 @@ pub(crate) struct Index {
     macs: HashMap<String, KeySet>,
     /// Network (`namespace/name`) → host → the number of its VMs with an interface on it.
     hosts_of_network: HashMap<String, BTreeMap<String, usize>>,
-    public_addresses: BTreeMap<IpAddr, Key>,
-    public_address_of: HashMap<Key, (IpAddr, Key)>,
+    public_addresses: PublicAddresses,
     /// PublicIP → its host, and the addresses under which that host forwards connections to VMs on other hosts.
     forwarding: HashMap<Key, VmEntry>,
     attachments_by_disk: HashMap<Key, KeySet>,
@@ -372,21 +374,10 @@ impl Index {
     /// Indexes a public address (`None`: gone); returns the keys its change concerns: its pool, the networks in which its host
     /// got an address or lost one, and the VMs that other ports lead to than before.
     pub(crate) fn set_public_ip(&mut self, key: &Key, ip: Option<&PublicIP>) -> Vec<Key> {
-        let old = self.public_address_of.remove(key);
-        if let Some((address, _)) = &old {
-            self.public_addresses.remove(address);
-        }
-        let new = ip.and_then(|ip| {
-            let address = ip.status.as_ref()?.address.as_ref()?.parse().ok()?;
-            Some((address, Key::cluster(ObjectKind::IPPool, ip.spec.pool.as_str())))
-        });
-        if let Some((address, pool)) = &new {
-            self.public_addresses.insert(*address, key.clone());
-            self.public_address_of.insert(key.clone(), (*address, pool.clone()));
-        }
+        let pools = self.public_addresses.set(key, ip);
         let mut concerned = self.set_forwarding(key, ip.and_then(forwarding_of));
         concerned.extend(self.public_ports.set(key, ip));
-        concerned.extend(old.into_iter().chain(new).map(|(_, pool)| pool));
+        concerned.extend(pools);
         concerned.into_iter().collect()
     }
 
@@ -553,12 +544,22 @@ impl Index {
     }
 
     pub(crate) fn public_ip_with(&self, address: IpAddr) -> Option<&Key> {
-        self.public_addresses.get(&address)
+        self.public_addresses.holder(address.into())
     }
 
-    /// Returns the number of allocated addresses of the pool.
-    pub(crate) fn allocated_in(&self, pool: &Key) -> usize {
-        self.public_address_of.values().filter(|(_, of)| of == pool).count()
+    /// Returns the first PublicIP that has an address of this range.
+    pub(crate) fn public_ip_within(&self, range: IpNet) -> Option<&Key> {
+        self.public_addresses.holder(range)
+    }
+
+    /// Returns the last of the public addresses in a row from one of this prefix on. None: no PublicIP has an address of it.
+    pub(crate) fn public_until(&self, prefix: Ipv6Net) -> Option<Ipv6Addr> {
+        self.public_addresses.taken_until(prefix)
+    }
+
+    /// Returns the number of allocated addresses of the pool, those of prefixes included.
+    pub(crate) fn allocated_in(&self, pool: &Key) -> u128 {
+        self.public_addresses.count(pool)
     }
 }
 

@@ -186,6 +186,12 @@ impl Underlay {
         }
     }
 
+    /// Returns the highest IPv6 address of a host within a prefix.
+    pub(crate) fn last_ipv6_within(&self, prefix: Ipv6Net) -> Option<Ipv6Addr> {
+        let within = self.by_ipv6.range(prefix.network()..=prefix.broadcast());
+        within.rev().find(|(_, hosts)| !hosts.is_empty()).map(|(address, _)| *address)
+    }
+
     /// Returns the IPv6 addresses of all hosts, in order.
     pub(crate) fn ipv6_addresses(&self) -> impl Iterator<Item = (Ipv6Addr, &str)> {
         self.by_ipv6.iter().filter_map(|(address, hosts)| Some((*address, hosts.first()?.as_str())))

@@ -31,12 +31,12 @@ fn host_addresses(cache: &Cache, pool: &IPPool) -> Vec<(IpAddr, String)> {
     held.map(|(address, host)| (address, host.to_owned())).collect()
 }
 
-fn status(pool: &IPPool, allocated: usize, hosts: &[(IpAddr, String)], now: Timestamp) -> IPPoolStatus {
+fn status(pool: &IPPool, allocated: u128, hosts: &[(IpAddr, String)], now: Timestamp) -> IPPoolStatus {
     let mut status = pool.status.clone().unwrap_or_default();
     let generation = pool.metadata.generation.unwrap_or_default();
     // At most 32 ranges of a /64: the sum fits.
     let size: u128 = pool.spec.ranges().map(|range| range.size(pool.spec.use_all_addresses)).sum();
-    let gone = u128::try_from(allocated + hosts.len()).unwrap_or(u128::MAX);
+    let gone = allocated.saturating_add(u128::try_from(hosts.len()).unwrap_or(u128::MAX));
     status.allocated = i64::try_from(allocated).unwrap_or(i64::MAX);
     status.free = i64::try_from(size.saturating_sub(gone)).unwrap_or(i64::MAX);
     let readiness = match pool.spec.invalid_range() {

@@ -5,6 +5,7 @@ mod balancing;
 mod observe;
 mod plan;
 mod ports;
+mod prefix;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -12,6 +13,7 @@ mod tests;
 use std::net::IpAddr;
 
 use berth_api::{ADDRESS_FINALIZER, IPPoolMode, ObjectUse, Readiness};
+use ipnet::IpNet;
 
 use crate::{
     batch::WriteBatch,
@@ -22,8 +24,9 @@ use crate::{
 };
 
 use balancing::Balancing;
-use observe::{is_free, observe};
+use observe::observe;
 use plan::plan;
+use prefix::is_free;
 use status::status;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,23 +55,26 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     plan.outcome
 }
 
-/// Restores the address of a PublicIP that has lost its status: the one at which its guest is reached.
+/// Restores the address or prefix of a PublicIP that has lost its status: the one at which its guest is reached.
 pub(crate) fn restore_address(
     cache: &Cache,
     config: &Config,
     key: &Key,
-    address: IpAddr,
+    range: IpNet,
     batch: &mut WriteBatch,
 ) {
     let Some(ip) = cache.tables.public_ips.get(key) else { return };
     let had = ip.status.as_ref().is_some_and(|s| s.address.is_some());
-    let other = ip.spec.address.as_ref().is_some_and(|wanted| wanted.parse() != Ok(address));
-    if had || other || ip.metadata.deletion_timestamp.is_some() || !is_free(cache, ip, address) {
+    let address = range.addr();
+    let other = ip.spec.address.as_ref().is_some_and(|wanted| wanted.parse() != Ok(address))
+        || ip.spec.range_at(address) != Some(range);
+    if had || other || ip.metadata.deletion_timestamp.is_some() || !is_free(cache, ip, range) {
         return;
     }
     batch.steps(cache, config.clock.now(), &[Step::AddFinalizer(key.clone(), ADDRESS_FINALIZER)]);
     let mut status = ip.status.clone().unwrap_or_default();
     status.address = Some(address.to_string());
+    status.prefix = ip.spec.prefix_length.map(|_| range.to_string());
     status.mode = cache.tables.ip_pools.cluster(ip.spec.pool.as_str()).map(|pool| pool.spec.mode);
     batch.status(ip.as_ref(), status);
     batch.enqueue(key.clone());

@@ -137,9 +137,9 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     if let (Decision::Bind { .. }, Some(claim)) = (&plan.decision, &observed.claim) {
         // Done while the claim is known: the host reports it only until the VM is bound there.
         for name in vm.spec.network_interfaces.iter().flat_map(|i| i.public_ips()) {
-            let Some(address) = claim.public.get(name.as_str()) else { continue };
+            let Some(range) = claim.public.get(name.as_str()) else { continue };
             let key = Key::namespaced(ObjectKind::PublicIP, key.namespace(), name.as_str());
-            public_ip::restore_address(cache, config, &key, *address, batch);
+            public_ip::restore_address(cache, config, &key, *range, batch);
         }
     }
     let is_bound = vm.status.as_ref().is_some_and(|s| s.binding.is_some());

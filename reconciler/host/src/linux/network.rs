@@ -20,6 +20,7 @@ mod ipv6;
 mod lost;
 mod netlink;
 mod over_interface;
+mod prefixes;
 mod probe;
 mod public;
 mod relay;
@@ -59,6 +60,7 @@ use firewall::Rules;
 use foreign::{Guests, Needed};
 use lost::Removals;
 use netlink::{Link, LinkKind, Netlink};
+use prefixes::Prefixes;
 use public::PublicAddresses;
 pub use relay::relay_link;
 use snooping::Snooping;
@@ -90,6 +92,7 @@ pub(super) struct LinuxNetworks {
     leads_ipv6: AtomicBool,
     /// Whether there may be a table of the addresses that guests send from.
     may_observe: AtomicBool,
+    prefixes: Prefixes,
     /// Whether the kernel had VLANs when it was asked.
     vlans: OnceCell<bool>,
     wireguard: Wireguard,
@@ -111,6 +114,7 @@ impl LinuxNetworks {
             bridged_dhcp: BridgedDhcp::default(),
             leads_ipv6: AtomicBool::new(false),
             may_observe: AtomicBool::new(true),
+            prefixes: Prefixes::default(),
             vlans: OnceCell::new(),
             wireguard,
             servers: Servers::default(),
@@ -139,6 +143,7 @@ impl LinuxNetworks {
         if bridge.mtu != u32::from(network.mtu) {
             netlink.set_mtu(&bridge, network.mtu.into()).await?;
         }
+        self.prefixes.route(&netlink, &bridge, network).await?;
         self.servers.ensure(&self.layout.network(&network.bridge), network).await
     }
 

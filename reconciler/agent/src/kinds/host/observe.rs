@@ -396,7 +396,8 @@ fn device_users(instances: &[InstanceFacts]) -> BTreeMap<String, String> {
 }
 
 fn held(public: ForwardedAddress) -> HeldPublicIP {
-    HeldPublicIP { name: public.name, address: public.address.to_string() }
+    let prefix_length = public.prefix_length.map(i64::from);
+    HeldPublicIP { name: public.name, address: public.address.to_string(), prefix_length }
 }
 
 /// Returns the objects to list in the Host's status: a limited selection of those bound here.

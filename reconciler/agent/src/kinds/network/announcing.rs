@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use berth_api::{IPPoolMode, Reason};
 use berth_host::Uplink;
+use ipnet::Ipv6Net;
 
 use crate::networking::RefusedAddress;
 
@@ -42,4 +43,25 @@ pub(super) fn announced_on(
         },
         (IPPoolMode::L2, Err(why)) => Err(cannot(why)),
     }
+}
+
+/// Returns why a public prefix cannot be routed to a VM here: an address of this host is in it, or its pool announces its addresses.
+pub(super) fn unroutable(
+    prefix: Ipv6Net,
+    mode: IPPoolMode,
+    uplink: Option<&Uplink>,
+) -> Option<RefusedAddress> {
+    if mode == IPPoolMode::L2 {
+        let text = format!(
+            "{prefix} cannot be announced: hosts answer for single addresses of an IPPool with the mode l2 only; use a PublicIP of an \
+             IPPool with the mode local"
+        );
+        return Some(RefusedAddress { reason: Reason::NotSupported, text, mac: None });
+    }
+    let is_within = |own: &&IpAddr| matches!(own, IpAddr::V6(own) if prefix.contains(own));
+    let own = uplink?.own.iter().find(is_within)?;
+    let text = format!(
+        "{prefix} has this host's own address {own}, so that it leads to no VM: take it out of its IPPool's ranges"
+    );
+    Some(RefusedAddress { reason: Reason::HostAddress, text, mac: None })
 }

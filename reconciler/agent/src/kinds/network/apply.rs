@@ -106,7 +106,11 @@ fn wake_leased(ctx: &Context, macs: &BTreeSet<String>) {
 pub(super) fn wake_public(ctx: &Context) {
     let keys = ctx.index.read().vms_where(|_, vm| {
         let spec = vm.spec.network_interfaces.iter().any(|n| n.public_ips().next().is_some());
-        let has_one = |s: &VMStatus| s.public_address.is_some() || s.public_ipv6_address.is_some();
+        let has_one = |s: &VMStatus| {
+            s.public_address.is_some()
+                || s.public_ipv6_address.is_some()
+                || s.interfaces.iter().any(|i| i.public_ipv6_prefix.is_some())
+        };
         spec || vm.status.as_ref().is_some_and(has_one)
     });
     for key in keys {

@@ -27,6 +27,7 @@ pub(super) fn config(network: &Network, bridge: &str, host: &str) -> Option<Netw
         tunnel: tunnel(network, host),
         tracked: false,
         relay: None,
+        prefixes: Vec::new(),
     })
 }
 

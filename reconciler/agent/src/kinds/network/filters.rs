@@ -8,7 +8,8 @@ use std::str::FromStr;
 
 use berth_api::security_group::port_range;
 use berth_api::{RuleProtocol, SecurityGroup, SecurityRule};
-use berth_host::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters};
+use berth_host::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, RoutedPrefix};
+use ipnet::Ipv6Net;
 
 use crate::index::Tables;
 use crate::key::ObjectName;
@@ -22,14 +23,28 @@ pub(super) fn groups<'a>(groups_of: &'a GroupsOf, guest: &'a GuestPort) -> &'a V
     groups_of.get(&(guest.network.clone(), guest.port.mac.clone())).unwrap_or(&guest.groups)
 }
 
-pub(super) fn filters(tables: &Tables, groups_of: &GroupsOf, ports: &[GuestPort]) -> Filters {
+/// Returns the public prefixes of a tap. No two networks have the same addresses.
+fn routed_to(guest: &GuestPort, routed: &[RoutedPrefix]) -> Vec<Ipv6Net> {
+    let Some(own) = guest.port.ipv6 else { return Vec::new() };
+    routed.iter().filter(|routed| routed.via == own).map(|routed| routed.prefix).collect()
+}
+
+/// `routed`: the public prefixes, whose addresses are filtered as those of their interfaces.
+pub(super) fn filters(
+    tables: &Tables,
+    groups_of: &GroupsOf,
+    ports: &[GuestPort],
+    routed: &[RoutedPrefix],
+) -> Filters {
     let filtered = |guest: &GuestPort| {
         let network = crate::networking::find(tables, &guest.network);
         let asks_dhcp = network.is_some_and(|network| network.checks_leases());
         let is_known = asks_dhcp || guest.port.address.is_some() || guest.port.ipv6.is_some();
         let groups = groups(groups_of, guest);
-        let port = FilteredPort { port: guest.port.clone(), groups: groups.clone(), asks_dhcp };
-        (is_known && !groups.is_empty()).then_some(port)
+        let (port, groups) = (guest.port.clone(), groups.clone());
+        let is_filtered = is_known && !groups.is_empty();
+        let port = FilteredPort { port, groups, asks_dhcp, prefixes: routed_to(guest, routed) };
+        is_filtered.then_some(port)
     };
     let mut ports: Vec<FilteredPort> = ports.iter().filter_map(filtered).collect();
     ports.sort();
@@ -142,7 +157,7 @@ mod tests {
         let key = ("ns/default".to_owned(), "52:54:00:00:00:02".to_owned());
         let groups_of = GroupsOf::from([(key, vec!["ns/new".to_owned()])]);
         let ports = [port(2, &["old"]), port(3, &["kept"]), port(4, &[])];
-        let filters = filters(&index.read(), &groups_of, &ports);
+        let filters = filters(&index.read(), &groups_of, &ports, &[]);
         let found: Vec<_> = filters
             .ports
             .iter()
@@ -164,7 +179,7 @@ mod tests {
             ("web", web, json!([])),
             ("db", json!({}), json!(["10.0.0.2-10.0.0.9", "10.0.1.1", "x", "10.0.0.9-10.0.0.1"])),
         ]);
-        let filters = filters(&index.read(), &GroupsOf::new(), &[port(2, &["web"])]);
+        let filters = filters(&index.read(), &GroupsOf::new(), &[port(2, &["web"])], &[]);
         let [group] = &filters.groups[..] else { panic!("{filters:?}") };
         assert_eq!((group.ingress.len(), group.egress.as_ref().map(Vec::len)), (1, Some(1)));
         assert_eq!(group.egress.as_ref().expect("it has some")[0].icmp_types, [8]);

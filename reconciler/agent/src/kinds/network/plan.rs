@@ -166,6 +166,7 @@ mod tests {
                     tunnel: None,
                     tracked: false,
                     relay: None,
+                    prefixes: [],
                 },
             ),
             ApplyFirewall(
@@ -194,6 +195,7 @@ mod tests {
                         },
                     ],
                     balanced: [],
+                    prefixes: [],
                     ports: [],
                     exceptions: [],
                     limits: [],

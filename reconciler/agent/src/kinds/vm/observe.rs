@@ -4,12 +4,11 @@ mod indexed;
 mod running;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 use berth_api::vm::{
     ConsoleAddress, Hardware, InterfaceConfig, ObservedAddresses, PinnedClass, SnapshotOfVM,
 };
-use berth_api::{CpuControls, IPPoolMode, Power, Profile, Size, SizeError, SizeTaken, VM, VMStatus};
+use berth_api::{CpuControls, Power, Profile, Size, SizeError, SizeTaken, VM, VMStatus};
 use berth_host::{HostFacts, ProcessDetails, ProcessFacts, VolumeFacts};
 use berth_qemu::hypervisor::CpuTime;
 use berth_qemu::power::RunState;
@@ -41,6 +40,7 @@ use crate::live_moves::DepartureState;
 use crate::machine::{GuestFacts, MachineState};
 use crate::networking::tap_prefix;
 use crate::probes::{ProbePlan, ProbeResults};
+use crate::public_address::GivenAddress;
 use crate::restores::{self, DueMemory, VmRestore};
 use crate::start_order::Held;
 use indexed::from_index;
@@ -184,8 +184,7 @@ pub(crate) struct DeclaredAddress {
     pub(crate) interface: String,
     pub(crate) name: String,
     /// Set once allocated and given to this VM.
-    pub(crate) address: Option<IpAddr>,
-    pub(crate) mode: IPPoolMode,
+    pub(crate) address: Option<GivenAddress>,
     pub(crate) forwarded: bool,
     /// Why it cannot be forwarded here, for people.
     pub(crate) refused: Option<String>,

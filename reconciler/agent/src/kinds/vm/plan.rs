@@ -34,6 +34,7 @@ use crate::converge::Plan;
 use crate::journal::{Ended, ForwardedAddress, Journal, Owner, Run, Stop, StopReason, epoch_of};
 use crate::machine::{MachineState, has_ended};
 use crate::probes::Outcome;
+use crate::public_address::GivenAddress;
 
 pub(super) use interfaces::{changes as interface_changes, tap_missing};
 pub(super) use live::{is_withdrawn as is_live_move_withdrawn, refusal as live_refusal};
@@ -184,7 +185,9 @@ fn obstacle(public: &DeclaredAddress, otherwise: &str) -> String {
 fn with_public(observed: &Observed) -> Option<Journal> {
     let seen = observed.public.iter().filter_map(|seen| {
         let (interface, name) = (seen.interface.clone(), seen.name.clone());
-        Some(ForwardedAddress { interface, name, address: seen.address?, mode: seen.mode })
+        let GivenAddress { address, prefix, mode } = seen.address?;
+        let prefix_length = prefix.map(|prefix| prefix.prefix_len());
+        Some(ForwardedAddress { interface, name, address, mode, prefix_length })
     });
     let (public_ipv6, public): (Vec<_>, Vec<_>) = seen.partition(|seen| seen.address.is_ipv6());
     let is_so = public == observed.journal.public && public_ipv6 == observed.journal.public_ipv6;

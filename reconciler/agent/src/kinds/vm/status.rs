@@ -131,10 +131,13 @@ fn write_migration(status: &mut VMStatus, vm: &VM, observed: &Observed) {
 fn write_public_addresses(status: &mut VMStatus, observed: &Observed) {
     for interface in &mut status.interfaces {
         let public = observed.public.iter().filter(|p| p.interface == interface.name && p.forwarded);
+        let (prefixes, single): (Vec<_>, Vec<_>) =
+            public.filter_map(|p| p.address).partition(|given| given.prefix.is_some());
         let (ipv6, ipv4): (Vec<_>, Vec<_>) =
-            public.filter_map(|p| p.address).partition(std::net::IpAddr::is_ipv6);
+            single.into_iter().map(|given| given.address).partition(std::net::IpAddr::is_ipv6);
         interface.public_address = ipv4.first().map(ToString::to_string);
         interface.public_ipv6_address = ipv6.first().map(ToString::to_string);
+        interface.public_ipv6_prefix = prefixes.iter().find_map(|given| Some(given.prefix?.to_string()));
     }
     status.public_address = status.interfaces.iter().find_map(|i| i.public_address.clone());
     status.public_ipv6_address = status.interfaces.iter().find_map(|i| i.public_ipv6_address.clone());

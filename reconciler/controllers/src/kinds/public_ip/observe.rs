@@ -6,6 +6,7 @@ use berth_api::{IPPool, IPPoolMode, ObjectUse, PublicIP, Reason, UseKind};
 use kube::ResourceExt;
 
 use super::balancing::{self, Balancing};
+use super::prefix::{self, is_free};
 use crate::{
     cache::Cache,
     key::Key,
@@ -45,11 +46,17 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
     let mine = ip.status.as_ref().and_then(|s| s.address.as_ref()).and_then(|a| a.parse().ok());
     // An address that leads to a guest is reserved, even while the guest's VM is not bound there.
     let held = if mine.is_none() { cache.claims.public_addresses() } else { BTreeSet::new() };
-    let is_free = |address: IpAddr| is_free(cache, ip, address) && !held.contains(&address);
+    let is_free = |address: IpAddr| {
+        is_free(cache, ip, address.into()) && !held.iter().any(|range| range.contains(&address))
+    };
     let address = match (mine, pool) {
         (Some(mine), _) => Ok(mine),
         (None, Some(pool)) if pool.metadata.deletion_timestamp.is_some() => {
             Err((Reason::WaitingForPool, format!("IPPool {} is being deleted", ip.spec.pool)))
+        }
+        (None, Some(pool)) if ip.spec.prefix_length.is_some() => prefix::pick(cache, ip, pool, &held),
+        (None, Some(pool)) if pool.spec.is_ipv6() && ip.spec.address.is_none() => {
+            prefix::lowest_address(cache, pool, &held).ok_or_else(|| no_free_address(pool))
         }
         (None, Some(pool)) => pick(pool, ip.spec.address.as_deref(), is_free),
         (None, None) => Err((Reason::WaitingForPool, format!("IPPool {} does not exist", ip.spec.pool))),
@@ -88,13 +95,6 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
     }
 }
 
-/// Whether the address is free according to the control plane.
-pub(super) fn is_free(cache: &Cache, ip: &PublicIP, address: IpAddr) -> bool {
-    let free = cache.index.public_ip_with(address).is_none_or(|holder| *holder == Key::of(ip));
-    // A host would be cut off if its own address led to a VM.
-    free && cache.underlay.host_at(address).is_none()
-}
-
 pub(super) fn pick(
     pool: &IPPool,
     wanted: Option<&str>,
@@ -103,15 +103,9 @@ pub(super) fn pick(
     let name = pool.name_any();
     let with_ends = pool.spec.use_all_addresses;
     let Some(wanted) = wanted else {
-        // No more are looked at than are taken: a /64 has too many to look at all.
+        // No more are looked at than are taken.
         let free = pool.spec.ranges().flat_map(|range| range.addresses(with_ends)).find(|a| is_free(*a));
-        let none = || {
-            format!(
-                "no address of IPPool {name} ({}) is free: delete a PublicIP or add a range",
-                pool.spec.cidrs.join(", ")
-            )
-        };
-        return free.ok_or_else(|| (Reason::NoFreeAddress, none()));
+        return free.ok_or_else(|| no_free_address(pool));
     };
     let unavailable =
         |why: &str| (Reason::AddressUnavailable, format!("address {wanted} {why} IPPool {name}"));
@@ -131,6 +125,12 @@ pub(super) fn pick(
         return Err((Reason::AddressUnavailable, text));
     }
     if is_free(address) { Ok(address) } else { Err(unavailable("is taken in")) }
+}
+
+fn no_free_address(pool: &IPPool) -> (Reason, String) {
+    let (name, ranges) = (pool.name_any(), pool.spec.cidrs.join(", "));
+    let text = format!("no address of IPPool {name} ({ranges}) is free: delete a PublicIP or add a range");
+    (Reason::NoFreeAddress, text)
 }
 
 impl Conflict {

@@ -30,6 +30,8 @@ pub(super) fn status(
         }
         Decision::Allocated { address, mode, user, terminating, misnamed_by, balancing } => {
             status.address = Some(address.to_string());
+            let prefix = ip.spec.range_at(*address).filter(|_| ip.spec.prefix_length.is_some());
+            status.prefix = prefix.map(|prefix| prefix.to_string());
             // If the pool is gone, its last known mode holds.
             status.mode = mode.or(status.mode);
             status.used_by = user.iter().map(|(usage, _)| usage.clone()).collect();

@@ -1,5 +1,7 @@
 //! Decisions for given inputs.
 
+mod prefixes;
+
 use std::{net::IpAddr, time::Duration};
 
 use berth_api::{ConditionType, Host, IPPool, Network, PublicIP, PublicIPStatus, Reason, VM, condition};

@@ -390,7 +390,12 @@ pub(super) fn with_claimed_interfaces(cache: &Cache, vm: Arc<VM>) -> Arc<VM> {
         |i: &&InterfaceStatus| vm.spec.network_interfaces.iter().any(|w| w.name.as_str() == i.name);
     let interfaces = claim.interfaces.iter().filter(is_wanted).filter(is_free);
     let interfaces = interfaces
-        .map(|i| InterfaceStatus { public_address: None, public_ipv6_address: None, ..i.clone() })
+        .map(|i| InterfaceStatus {
+            public_address: None,
+            public_ipv6_address: None,
+            public_ipv6_prefix: None,
+            ..i.clone()
+        })
         .collect();
     let mut vm = vm.as_ref().clone();
     vm.status = Some(VMStatus { interfaces, ..vm.status.unwrap_or_default() });

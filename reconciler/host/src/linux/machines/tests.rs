@@ -560,6 +560,7 @@ fn network(bridge: &str) -> NetworkConfig {
         tunnel: None,
         tracked: false,
         relay: None,
+        prefixes: Vec::new(),
     }
 }
 

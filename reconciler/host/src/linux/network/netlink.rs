@@ -31,7 +31,7 @@ use super::Result;
 use crate::SystemError;
 use bridge_info::{filters_vlans, hairpin, tracked};
 pub(super) use ipv6_addresses::IpOf;
-pub(super) use routes::RouteOfPacket;
+pub(super) use routes::{PrefixRoute, RouteOfPacket};
 use routes::{Route, default_route, route, route_by};
 
 /// Attributes of a tap, as `linux/if_link.h` numbers them; rtnetlink has no names for them.

@@ -4,7 +4,7 @@
 //!  to a public address, from outside or from the host ── [`translation`] ──▶ the private one
 //!  to a port of a public address that has ports ── [`balancing`] ──▶ one of its guests
 //!  from a private range to anywhere else, as its network declares ── masquerade ──▶ the host's address, or unchanged, or rejected
-//!  into a private network: replies, and packets to a public address; nothing else, other networks included
+//!  into a private network: replies, and packets to a public address or prefix; nothing else, other networks included
 //!  from a private network to the host itself: DHCP, DNS and echo requests to its own gateway, replies; nothing else
 //!  to the name server at a gateway: packets of its own network's guests and of the host only
 //!  from a private network to link-local addresses, other hosts and the control plane: nothing, unless it is allowed
@@ -44,7 +44,7 @@ use serde_json::{Value, json};
 
 use super::BRIDGE_PREFIX;
 use crate::networks::OVER_PREFIX;
-use crate::{Balanced, Egress, Firewall, Forward, Ipv4Network, Nat};
+use crate::{Balanced, Egress, Firewall, Forward, Ipv4Network, Nat, RoutedPrefix};
 pub(super) use groups::{GroupChain, group_chains};
 pub(super) use ports::link_local;
 
@@ -106,7 +106,7 @@ pub(super) fn replace(firewall: &Firewall, ipv6_closed: &[Ipv6Net], there: &[Tab
     }
     commands.extend(between_ports_only(&firewall.bridged));
     commands.extend(isolation::by_the_host(&firewall.isolated));
-    commands.extend(rules(&nat, &forwards, &firewall.balanced));
+    commands.extend(rules(&nat, &forwards, &firewall.balanced, &firewall.prefixes));
     commands.push(BRIDGED.add());
     commands.extend(trunks::pass(&firewall.trunks));
     let Firewall { ports, exceptions, isolated, advertised, answered, .. } = firewall;
@@ -198,7 +198,7 @@ fn own_addresses_leave((bridge, ipv4): (&str, Ipv4Network)) -> Value {
     rule("forward", vec![from_it, to_another, compare("!=", field("saddr"), range), drop()])
 }
 
-fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced]) -> Vec<Value> {
+fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced], prefixes: &[RoutedPrefix]) -> Vec<Value> {
     let mut rules = translation::to_private(forwards);
     rules.extend(
         tunnels::within_wireguard(nat).into_iter().map(|(chain, expressions)| rule(chain, expressions)),
@@ -213,6 +213,7 @@ fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced]) -> Vec<Value>
     let to_closed = compare("==", field("daddr"), json!(format!("@{CLOSED}")));
     rules.push(rule("forward", vec![from_guest(), not_allowed, to_closed, drop()]));
     rules.push(rule("forward", vec![was_forwarded(), accept()]));
+    rules.extend(ipv6::to_prefixes(prefixes));
     rules.extend(balancing::nothing_else(nat));
     rules.extend(balancing::refuse(balanced));
     rules.extend(ipv6::to_host(nat).into_iter().map(|expressions| rule("input", expressions)));
@@ -235,7 +236,8 @@ fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced]) -> Vec<Value>
             rules.push(rule("forward", vec![by_it, is_ipv4, reject]));
         }
     }
-    let has_public_ipv6 = ipv6::has_public(forwards, balanced);
+    let has_public_ipv6 = ipv6::has_public(forwards, balanced) || !prefixes.is_empty();
+    rules.extend(ipv6::from_prefixes(prefixes));
     rules.extend(ipv6::leaving(nat, forwards, has_public_ipv6));
     let into_any = compare("==", meta("oifname"), any_bridge());
     rules.push(rule("forward", vec![into_any.clone(), drop()]));

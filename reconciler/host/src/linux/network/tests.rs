@@ -157,6 +157,7 @@ fn network(bridge: &str, range: &str, leases: Vec<Lease>) -> NetworkConfig {
         tunnel: None,
         tracked: false,
         relay: None,
+        prefixes: Vec::new(),
     }
 }
 

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use berth_api::vm::InterfaceStatus;
 use berth_api::{IPPoolMode, NetworkHost, VM};
-use berth_host::{Forward, Lease, Nat, NetworkConfig};
+use berth_host::{Forward, Lease, Nat, NetworkConfig, RoutedPrefix};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::super::announcing::{announced_on, occupied};
+use super::super::announcing::{announced_on, occupied, unroutable};
 use super::super::balancing::{self, Here, balance};
 use super::super::bridged::{advertised, bridged, over_an_interface, ports, refuse_public, served};
 use super::super::bridges::{Existing, assign};
@@ -28,6 +28,7 @@ use super::{Actual, Desired, KeptGuest};
 use crate::index::{Tables, instance_of};
 use crate::key::ObjectName;
 use crate::networking::{Probe, find, hostname, named_addresses, security_groups_of};
+use crate::public_address::GivenAddress;
 
 /// Network state of a guest.
 struct Guest {
@@ -35,13 +36,23 @@ struct Guest {
     interfaces: Vec<InterfaceStatus>,
     hostname: String,
     /// With the name of their interface.
-    public: Vec<(String, IpAddr, IPPoolMode)>,
+    public: Vec<(String, GivenAddress)>,
 }
 
 impl Guest {
     /// The public addresses of an interface.
-    fn public_of(&self, interface: &str) -> impl Iterator<Item = (IpAddr, IPPoolMode)> {
-        self.public.iter().filter(move |(of, ..)| of == interface).map(|(_, address, mode)| (*address, *mode))
+    fn public_of(&self, interface: &str) -> impl Iterator<Item = GivenAddress> {
+        self.public.iter().filter(move |(of, _)| of == interface).map(|(_, given)| *given)
+    }
+
+    /// Lets its interfaces send from the prefixes that are routed to them, as from further addresses.
+    fn send_from(&mut self, routed: &BTreeSet<Ipv6Net>) {
+        for (name, given) in &self.public {
+            let Some(prefix) = given.prefix.filter(|prefix| routed.contains(prefix)) else { continue };
+            if let Some(interface) = self.interfaces.iter_mut().find(|interface| interface.name == *name) {
+                interface.allowed_addresses.push(prefix.to_string());
+            }
+        }
     }
 }
 
@@ -53,10 +64,9 @@ fn guests(tables: &Tables, kept: &[KeptGuest]) -> Vec<Guest> {
         for interface in &mut interfaces {
             interface.security_groups = security_groups_of(vm, interface);
         }
-        let public = named_addresses(tables, name, vm).into_iter().filter_map(|named| {
-            let (address, mode) = named.address?;
-            Some((named.interface, address, mode))
-        });
+        let public = named_addresses(tables, name, vm)
+            .into_iter()
+            .filter_map(|named| Some((named.interface, named.address?)));
         Guest {
             namespace: name.namespace.clone(),
             public: public.collect(),
@@ -70,7 +80,7 @@ fn guests(tables: &Tables, kept: &[KeptGuest]) -> Vec<Guest> {
         namespace: kept.name.namespace.clone(),
         interfaces: kept.interfaces.clone(),
         hostname: kept.name.name.clone(),
-        public: kept.public.iter().map(|p| (p.interface.clone(), p.address, p.mode)).collect(),
+        public: kept.public.iter().map(|public| (public.interface.clone(), public.given())).collect(),
     };
     let kept = kept.iter().filter(|kept| !is_owned(kept)).map(of_kept);
     tables.vms.all().map(of_vm).chain(kept).collect()
@@ -99,7 +109,7 @@ fn lease(
 
 /// Returns the desired state according to the objects. Pure.
 pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
-    let guests = guests(tables, seen.kept);
+    let mut guests = guests(tables, seen.kept);
     let named = guests.iter().flat_map(|guest| &guest.interfaces).map(|interface| &interface.network);
     let named = named.chain(balancing::networks(tables, seen.host));
     let existing = Existing {
@@ -144,9 +154,12 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
                 continue;
             }
             network.leases.push(lease(tables, guest, interface, (address, ipv6)));
-            for (public, mode) in guest.public_of(&interface.name) {
-                if refuse_public(tables, interface, public).is_none() {
-                    forward((public, mode), interface, seen, &mut wanted);
+            for given in guest.public_of(&interface.name) {
+                if refuse_public(tables, interface, given.address).is_none() {
+                    match given.prefix {
+                        Some(prefix) => route((prefix, given.mode), ipv6, bridge, seen, &mut wanted),
+                        None => forward((given.address, given.mode), interface, seen, &mut wanted),
+                    }
                 }
             }
         }
@@ -163,6 +176,10 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     let balancing = balance(tables, &assigned.bridges, &mut networks, &here, admit);
     wanted.firewall.balanced = balancing.balanced;
     (wanted.checks, wanted.trusted) = (balancing.checks, balancing.trusted);
+    let routed = with_routes(&mut networks, &mut wanted.firewall.prefixes);
+    for guest in &mut guests {
+        guest.send_from(&routed);
+    }
     wanted.networks = networks.into_values().collect();
     let interfaces: Vec<&InterfaceStatus> = guests.iter().flat_map(|guest| &guest.interfaces).collect();
     wanted.bridged = bridged(tables, &assigned.bridges, &interfaces);
@@ -186,8 +203,8 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     for (guest, interface) in guests.iter().flat_map(|guest| guest.interfaces.iter().map(move |i| (guest, i)))
     {
         let public = guest.public_of(&interface.name);
-        let refused =
-            public.filter_map(|(public, _)| Some((public, refuse_public(tables, interface, public)?)));
+        let refused = public
+            .filter_map(|given| Some((given.address, refuse_public(tables, interface, given.address)?)));
         wanted.refused.extend(refused);
     }
     for network in &mut wanted.networks {
@@ -209,7 +226,7 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     wanted.firewall.trunks = trunks(tables, &groups_of, &seen.ports, &seen.links);
     wanted.firewall.observed = observed(tables, &seen.ports);
     wanted.firewall.exceptions = exceptions(tables, &groups_of, &interfaces, &leased);
-    wanted.firewall.filters = filters(tables, &groups_of, &leased);
+    wanted.firewall.filters = filters(tables, &groups_of, &leased, &wanted.firewall.prefixes);
     // A tap that is about to be created counts, so that the firewall is the same before and after.
     wanted.firewall.guests = !seen.taps.is_empty() || !wanted.firewall.ports.is_empty();
     (wanted.firewall.closed, wanted.firewall.ipv6_closed) = closed(tables, &assigned.bridges, seen);
@@ -294,6 +311,38 @@ fn forward(
     }
 }
 
+/// Routes a public prefix to the guest, or records why it cannot.
+fn route(
+    (prefix, mode): (Ipv6Net, IPPoolMode),
+    guest: Option<Ipv6Addr>,
+    bridge: &str,
+    seen: &Actual<'_>,
+    wanted: &mut Desired,
+) {
+    let Some(via) = guest else { return };
+    match unroutable(prefix, mode, seen.uplink) {
+        Some(refused) => {
+            wanted.refused.insert(prefix.network().into(), refused);
+        }
+        None => wanted.firewall.prefixes.push(RoutedPrefix { prefix, via, bridge: bridge.to_owned() }),
+    }
+}
+
+/// Puts the prefixes in order, and adds them to their networks; returns them. Each leads to one guest.
+fn with_routes(
+    networks: &mut BTreeMap<String, NetworkConfig>,
+    prefixes: &mut Vec<RoutedPrefix>,
+) -> BTreeSet<Ipv6Net> {
+    prefixes.sort();
+    prefixes.dedup_by_key(|routed| routed.prefix);
+    for routed in prefixes.iter() {
+        if let Some(network) = networks.get_mut(&routed.bridge) {
+            network.prefixes.push(routed.clone());
+        }
+    }
+    prefixes.iter().map(|routed| routed.prefix).collect()
+}
+
 /// Returns the interface that a public address is announced on, if it is. None: it is not used (yet); records why, and what to probe.
 fn admit(
     public: IpAddr,
@@ -320,5 +369,134 @@ fn admit(
             wanted.refused.insert(public, refused);
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::Reason;
+    use berth_host::{Port, Uplink};
+    use kube::runtime::watcher::Event;
+    use serde_json::json;
+
+    use super::*;
+    use crate::index::Index;
+    use crate::journal::ForwardedAddress;
+    use crate::networking::GuestPort;
+
+    const MAC: &str = "52:54:00:00:00:01";
+    const PREFIX: &str = "2001:db8:0:8:1::/80";
+
+    fn world(egress: &str, mode: &str) -> Index {
+        let index = Index::default();
+        let network = json!({
+            "metadata": {"name": "default", "namespace": "berth-shared", "resourceVersion": "1"},
+            "spec": {"ipv6CIDR": "fd00:60::/64", "ipv6Egress": egress}, "status": {"observedGeneration": 1, "vni": 77},
+        });
+        index.apply::<berth_api::Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
+        let vm = json!({
+            "metadata": {"name": "web", "namespace": "ns", "uid": "u1", "resourceVersion": "1"},
+            "spec": {"class": "s", "disks": [{"name": "d", "boot": true}],
+                "networkInterfaces": [{"name": "nic0", "publicIPv6": "containers"}]},
+            "status": {"observedGeneration": 1, "instanceID": "i-0123456789ab", "interfaces": [
+                {"name": "nic0", "network": "berth-shared/default", "macAddress": MAC, "ipv6Address": "fd00:60::2"}]},
+        });
+        index.apply::<VM>(Event::Apply(serde_json::from_value(vm).expect("a VM")));
+        let ip = json!({
+            "metadata": {"name": "containers", "namespace": "ns", "resourceVersion": "1"},
+            "spec": {"pool": "routed6", "prefixLength": 80},
+            "status": {"observedGeneration": 1, "address": "2001:db8:0:8:1::", "prefix": PREFIX, "mode": mode,
+                       "usedBy": [{"use": "Address", "vm": "web", "vmUid": "u1"}]},
+        });
+        index.apply::<berth_api::PublicIP>(Event::Apply(serde_json::from_value(ip).expect("a PublicIP")));
+        index
+    }
+
+    fn port() -> GuestPort {
+        let port = Port {
+            tap: "btt01234567n0".into(),
+            mac: MAC.into(),
+            address: None,
+            ipv6: "fd00:60::2".parse().ok(),
+        };
+        GuestPort { network: "berth-shared/default".into(), port, groups: Vec::new() }
+    }
+
+    fn seen(index: &Index, own: &[&str], kept: &[KeptGuest]) -> Desired {
+        let own = own.iter().map(|address| address.parse().expect("an address")).collect();
+        let uplink =
+            Uplink { interface: Ok("eth0".into()), ipv6_obstacle: None, own, public: BTreeSet::new() };
+        let actual =
+            Actual { kept, host: "h1", uplink: Some(&uplink), ports: vec![port()], ..Actual::default() };
+        wanted(&index.read(), &actual)
+    }
+
+    #[test]
+    fn a_public_prefix_is_routed_to_its_guest_which_sends_from_it() {
+        let found = seen(&world("Routed", "local"), &[], &[]);
+        let [routed] = &found.firewall.prefixes[..] else { panic!("{found:?}") };
+        assert_eq!(
+            (routed.prefix.to_string().as_str(), routed.via.to_string().as_str()),
+            (PREFIX, "fd00:60::2")
+        );
+        assert_eq!(found.networks[0].prefixes, std::slice::from_ref(routed), "with its route");
+        assert_eq!(routed.bridge, found.networks[0].bridge);
+        assert!(found.firewall.forwards.is_empty() && found.refused.is_empty() && found.to_probe.is_empty());
+        let [exception] = &found.firewall.exceptions[..] else { panic!("{found:?}") };
+        assert_eq!(exception.ranges, [PREFIX.parse::<IpNet>().expect("a prefix")]);
+        assert_eq!(exception.tap, port().port.tap);
+    }
+
+    #[test]
+    fn a_public_prefix_that_cannot_lead_to_its_guest_is_refused_and_the_guest_does_not_send_from_it() {
+        let refused = |found: &Desired| {
+            assert!(found.firewall.prefixes.is_empty() && found.networks[0].prefixes.is_empty(), "{found:?}");
+            assert!(found.firewall.exceptions.is_empty(), "{found:?}");
+            let refused = &found.refused[&"2001:db8:0:8:1::".parse::<IpAddr>().expect("an address")];
+            (refused.reason, refused.text.clone())
+        };
+        let (reason, text) = refused(&seen(&world("None", "local"), &[], &[]));
+        assert!(reason == Reason::NotSupported && text.contains("ipv6Egress None"), "{text}");
+        let (reason, text) = refused(&seen(&world("Routed", "l2"), &[], &[]));
+        assert!(reason == Reason::NotSupported && text.contains("mode local"), "{text}");
+        let (reason, text) = refused(&seen(&world("Routed", "local"), &["2001:db8:0:8:1::9"], &[]));
+        assert!(reason == Reason::HostAddress && text.contains("2001:db8:0:8:1::9"), "{text}");
+    }
+
+    #[test]
+    fn a_prefix_of_a_filtered_interface_is_filtered_too() {
+        let index = world("Routed", "local");
+        let name = ObjectName::new("ns", "web");
+        let mut vm = index.read().vms.get(&name).map(|vm| VM::clone(&vm)).expect("a VM");
+        vm.metadata.resource_version = Some("2".into());
+        vm.spec.network_interfaces[0].security_groups = vec!["web".into()];
+        index.apply::<VM>(Event::Apply(vm));
+        let found = seen(&index, &[], &[]);
+        let [filtered] = &found.firewall.filters.ports[..] else { panic!("{found:?}") };
+        assert_eq!(filtered.prefixes, [PREFIX.parse::<Ipv6Net>().expect("a prefix")]);
+        assert_eq!(found.firewall.exceptions.len(), 1, "it sends from it");
+    }
+
+    #[test]
+    fn a_guest_whose_vm_is_not_known_keeps_its_prefix() {
+        let index = world("Routed", "local");
+        let name = ObjectName::new("ns", "web");
+        let vm = index.read().vms.get(&name).map(|vm| VM::clone(&vm)).expect("a VM");
+        let interfaces = vm.status.clone().expect("a status").interfaces;
+        index.apply::<VM>(Event::Delete(vm));
+        let noted = json!({"interface": "nic0", "name": "containers", "address": "2001:db8:0:8:1::", "mode": "local",
+            "prefixLength": 80});
+        let noted: ForwardedAddress = serde_json::from_value(noted).expect("a record");
+        let kept = KeptGuest {
+            instance: "i-0123456789ab".into(),
+            name,
+            uid: "u1".into(),
+            interfaces,
+            public: vec![noted],
+            ports: vec![port()],
+        };
+        let found = seen(&index, &[], &[kept]);
+        assert_eq!(found.networks[0].prefixes.len(), 1, "{found:?}");
+        assert_eq!(found.firewall.exceptions.len(), 1);
     }
 }

@@ -174,13 +174,18 @@ fn public(networks: &Networks, tables: &Tables, vm: &VM, name: &ObjectName) -> V
     };
     let declared = |named: NamedAddress| {
         let NamedAddress { interface, name, address, misnamed_in } = named;
-        let (address, mode) = address.unzip();
         let forwarded = address.is_some_and(|public| {
-            private(&interface, public.is_ipv6()).is_some_and(|private| networks.has_forward(public, private))
+            private(&interface, public.address.is_ipv6()).is_some_and(|private| match public.prefix {
+                Some(prefix) => networks.has_route(prefix, private),
+                None => networks.has_forward(public.address, private),
+            })
         });
         let misnamed = misnamed_in.map(|field| format!("its address is of the other family than {field}"));
-        let refused = address.and_then(|a| networks.refused(a)).map(|refused| refused.text).or(misnamed);
-        DeclaredAddress { interface, name, address, mode: mode.unwrap_or_default(), forwarded, refused }
+        let refused = address
+            .and_then(|given| networks.refused(given.address))
+            .map(|refused| refused.text)
+            .or(misnamed);
+        DeclaredAddress { interface, name, address, forwarded, refused }
     };
     named_addresses(tables, name, vm).into_iter().map(declared).collect()
 }

@@ -210,6 +210,7 @@ mod tests {
             tunnel: None,
             tracked: false,
             relay: None,
+            prefixes: Vec::new(),
         }
     }
 

@@ -199,6 +199,7 @@ mod tests {
             tunnel: None,
             tracked: false,
             relay: None,
+            prefixes: Vec::new(),
         }
     }
 

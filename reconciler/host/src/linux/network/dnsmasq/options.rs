@@ -248,6 +248,7 @@ mod tests {
             tunnel: None,
             tracked: false,
             relay: None,
+            prefixes: Vec::new(),
         }
     }
 

@@ -1,17 +1,22 @@
 //! Messages about routes.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures::TryStreamExt;
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use rtnetlink::RouteMessageBuilder;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteScope, RouteType,
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 
 use super::{Link, Netlink, errno, on};
 use crate::SystemError;
+
+/// The origin of berth's routes of prefixes, which the kernel keeps with them: a number that no routing program has.
+const MARK: RouteProtocol = RouteProtocol::Other(98);
+/// Their metric: before a route of the whole range that an administrator has made, such as an unreachable one.
+const METRIC: u32 = 512;
 
 /// The kernel's route of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +70,68 @@ impl Netlink {
         };
         Ok(found.first().map_or(RouteOfPacket::None { errno: libc::ENETUNREACH }, route_of_packet))
     }
+}
+
+/// A route of a prefix to a machine on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct PrefixRoute {
+    pub(in super::super) to: Ipv6Net,
+    pub(in super::super) via: Ipv6Addr,
+    pub(in super::super) link: u32,
+}
+
+impl Netlink {
+    /// Lists the routes of prefixes that berth has made.
+    pub(in super::super) async fn prefix_routes(&self) -> Result<Vec<PrefixRoute>, SystemError> {
+        let request = self.handle.route().get(RouteMessageBuilder::<Ipv6Addr>::new().build());
+        let all: Vec<RouteMessage> =
+            request.execute().try_collect().await.map_err(on("list", "IPv6 routes"))?;
+        Ok(all.iter().filter_map(prefix_route).collect())
+    }
+
+    /// Makes the route, in place of one of berth's by another link.
+    pub(in super::super) async fn set_prefix_route(&self, route: PrefixRoute) -> Result<(), SystemError> {
+        let request = self.handle.route().add(message_of(route)).replace();
+        request.execute().await.map_err(on("make the route of", &route.to.to_string()))
+    }
+
+    pub(in super::super) async fn remove_prefix_route(&self, route: PrefixRoute) -> Result<(), SystemError> {
+        match self.handle.route().del(message_of(route)).execute().await {
+            Err(error) if !matches!(errno(&error), Some(libc::ESRCH | libc::ENODEV)) => {
+                Err(on("remove the route of", &route.to.to_string())(error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn message_of(route: PrefixRoute) -> RouteMessage {
+    RouteMessageBuilder::<Ipv6Addr>::new()
+        .destination_prefix(route.to.network(), route.to.prefix_len())
+        .gateway(route.via)
+        .output_interface(route.link)
+        .protocol(MARK)
+        .priority(METRIC)
+        .build()
+}
+
+/// Returns the route if berth has made it.
+fn prefix_route(message: &RouteMessage) -> Option<PrefixRoute> {
+    let header = &message.header;
+    if header.protocol != MARK || header.table != RouteHeader::RT_TABLE_MAIN {
+        return None;
+    }
+    let (mut to, mut via, mut link) = (None, None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Destination(RouteAddress::Inet6(address)) => to = Some(*address),
+            RouteAttribute::Gateway(RouteAddress::Inet6(address)) => via = Some(*address),
+            RouteAttribute::Oif(index) => link = Some(*index),
+            _ => {}
+        }
+    }
+    let to = Ipv6Net::new(to?, header.destination_prefix_length).ok()?;
+    Some(PrefixRoute { to, via: via?, link: link? })
 }
 
 fn route_of_packet(message: &RouteMessage) -> RouteOfPacket {

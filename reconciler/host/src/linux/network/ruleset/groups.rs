@@ -4,6 +4,7 @@
 //!  table inet berth, before the other rules for forwarded packets; bridged packets pass it where their bridge is tracked
 //!    chain egress    the address that opened the connection ── map `egress_of` ──▶ chain of its groups, or on
 //!    chain ingress   the address that accepts it            ── map `ingress_of` ─▶ chain of its groups, or on
+//!    each of both    an address of a public prefix          ── a rule of it ─────▶ chain of the groups of its interface
 //!    a chain of groups   jumps to the chain of each group; drops what none of them has accepted
 //!    a chain of a group  one rule for each range or set of a rule
 //!  table bridge berth, between ports
@@ -14,7 +15,7 @@
 //! A packet is judged by the connection it belongs to, as it was opened and after translation: an answer passes while the rules
 //! allow its connection, and a change of the rules applies to established connections with their next packet. Nothing is flushed.
 //! Interfaces with the same groups share a chain, and members of a group are a set: the number of rules depends on neither the
-//! number of interfaces nor that of members.
+//! number of interfaces nor that of members. A public prefix has two rules more in each direction.
 
 mod members;
 
@@ -27,7 +28,7 @@ use sha2::{Digest, Sha256};
 
 use super::ports::{ADDRESSES, IPV6_ADDRESSES, link_local};
 use super::{BRIDGED, ROUTED, TABLE, accept, compare, drop, meta};
-use crate::{FilterGroup, FilterProtocol, FilterRule, Filters, Port};
+use crate::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Port};
 pub(super) use members::change_members;
 use members::{ipv6_member_set, member_set};
 
@@ -119,7 +120,9 @@ pub(super) fn filter(filters: &Filters) -> Vec<Value> {
     for (direction, priority) in [(EGRESS, PRIORITY), (INGRESS, PRIORITY + 1)] {
         commands.push(ROUTED.chain(direction.chain, "filter", "forward", priority));
         commands.extend(dhcp.iter().map(|rule| ROUTED.rule(direction.chain, rule.clone())));
-        commands.extend(base_rules(direction).into_iter().map(|rule| ROUTED.rule(direction.chain, rule)));
+        commands.extend(
+            base_rules(direction, filters).into_iter().map(|rule| ROUTED.rule(direction.chain, rule)),
+        );
     }
     commands.extend(between_ports(filters));
     commands
@@ -156,7 +159,7 @@ pub(in super::super) fn group_chains(filters: &Filters) -> BTreeMap<String, Grou
 }
 
 /// The rules of the chain in which every forwarded packet begins.
-fn base_rules(direction: Direction) -> Vec<Vec<Value>> {
+fn base_rules(direction: Direction, filters: &Filters) -> Vec<Vec<Value>> {
     let side = if direction.chain == EGRESS.chain { "saddr" } else { "daddr" };
     let types = json!({"set": DISCOVERY});
     let icmp_type = json!({"payload": {"protocol": "icmpv6", "field": "type"}});
@@ -168,13 +171,32 @@ fn base_rules(direction: Direction) -> Vec<Vec<Value>> {
         let filtered = compare("==", address, json!(format!("@{}", family.named(FILTERED))));
         rules.push(vec![filtered, in_state(&["invalid", "untracked"]), drop()]);
     }
+    for (prefix, _) in prefixes(filters) {
+        let address = json!({"payload": {"protocol": "ip6", "field": side}});
+        rules.push(vec![compare("==", address, prefix), in_state(&["invalid", "untracked"]), drop()]);
+    }
     // An error about a connection has another protocol than the connection itself.
     rules.push(vec![compare("==", meta("l4proto"), any_icmp), in_state(&["related"]), accept()]);
     for family in Family::ALL {
         let map = format!("@{}", family.named(&format!("{}_of", direction.chain)));
         rules.push(vec![json!({"vmap": {"key": source(family, direction.own), "data": map}})]);
     }
+    for (prefix, profile) in prefixes(filters) {
+        let its = compare("==", source(Family::V6, direction.own), json!({"set": [prefix]}));
+        rules.push(vec![its, json!({"goto": {"target": profile_name(&profile, direction)}})]);
+    }
     rules
+}
+
+/// The public prefixes of the filtered ports, and the groups of each port.
+fn prefixes(filters: &Filters) -> Vec<(Value, BTreeSet<&str>)> {
+    let of_port = |filtered: &FilteredPort| {
+        let prefix =
+            |range: &Ipv6Net| json!({"prefix": {"addr": range.network(), "len": range.prefix_len()}});
+        filtered.prefixes.iter().map(prefix).collect::<Vec<_>>()
+    };
+    let ports = filters.ports.iter();
+    ports.flat_map(|f| of_port(f).into_iter().map(|prefix| (prefix, groups_of(&f.groups)))).collect()
 }
 
 /// Accepts the messages between guests with a lease and their DHCP servers, by which they keep it.
@@ -438,7 +460,6 @@ fn plain_chain(name: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::FilteredPort;
 
     fn rules_of(filters: &Filters) -> usize {
         filter(filters).iter().filter(|command| command["add"].get("rule").is_some()).count()
@@ -466,6 +487,7 @@ mod tests {
             },
             groups: vec!["ns/web".into()],
             asks_dhcp: false,
+            prefixes: Vec::new(),
         };
         let last = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 2)) + ports);
         Filters {

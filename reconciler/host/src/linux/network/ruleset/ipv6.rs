@@ -4,7 +4,8 @@
 //!  from a network with egress `Masquerade` or `Routed` to anywhere but its host's own networks: passes, under the host's address or
 //!      unchanged
 //!  from any other network, and to the host's own networks: rejected (no route)
-//!  into a network: answers, and packets to a public address, as [`translation`] leads them; nothing else
+//!  into a network: answers, packets to a public address, as [`translation`] leads them, and to a public prefix; nothing else
+//!  from a public prefix to the outside: passes unchanged
 //!  from a guest with an announced public address: by the interface that it is announced on, under that address
 //!  to the name server at a gateway: packets of its own network's guests and of the host only
 //!  from a network to the host itself: neighbour and router discovery; DHCP; DNS and echo requests to its own gateway
@@ -24,7 +25,7 @@ use super::{
     ROUTED, TABLE, accept, any_bridge, close_name_servers, compare, drop, from_guest, meta, port, rule,
     was_forwarded,
 };
-use crate::{Balanced, Egress, Forward, Ipv6Network, Nat};
+use crate::{Balanced, Egress, Forward, Ipv6Network, Nat, RoutedPrefix};
 
 /// Gateways, with the link-local addresses of bridges.
 const GATEWAYS: &str = "gateways6";
@@ -112,6 +113,29 @@ pub(super) fn leaving(nat: &[Nat], forwards: &[Forward], has_public: bool) -> Ve
     let reject = json!({"reject": {"type": "icmpv6", "expr": "no-route"}});
     rules.push(rule("forward", vec![from_guest(), is_ipv6, reject]));
     rules
+}
+
+/// Rules of the chain `forward`: packets to a public prefix reach its guest, whose route the host has, and no other network.
+pub(super) fn to_prefixes(prefixes: &[RoutedPrefix]) -> Vec<Value> {
+    let pass = |routed: &RoutedPrefix| {
+        let into_it = compare("==", meta("oifname"), json!(routed.bridge));
+        let to = compare("==", payload("ip6", "daddr"), prefix(routed.prefix));
+        rule("forward", vec![into_it, to, accept()])
+    };
+    prefixes.iter().map(pass).collect()
+}
+
+/// Rules of the chain `forward`: packets from a public prefix leave its network unchanged. The tap of its guest is the only one by which
+/// they come.
+pub(super) fn from_prefixes(prefixes: &[RoutedPrefix]) -> Vec<Value> {
+    let pass = |routed: &RoutedPrefix| {
+        let by_it = compare("==", meta("iifname"), json!(routed.bridge));
+        let from = compare("==", payload("ip6", "saddr"), prefix(routed.prefix));
+        let open = compare("!=", payload("ip6", "daddr"), json!(format!("@{CLOSED}")));
+        let not_into_a_network = compare("!=", meta("oifname"), any_bridge());
+        rule("forward", vec![by_it, from, open, not_into_a_network, accept()])
+    };
+    prefixes.iter().map(pass).collect()
 }
 
 /// The rule of the chain `redirects`: a guest that reaches a neighbour by its public address is not sent to the direct path.

@@ -47,7 +47,12 @@ pub(super) fn group(ingress: Vec<FilterRule>, egress: Option<Vec<FilterRule>>) -
 pub(super) fn filters(group: Option<FilterGroup>, friends: &[u8]) -> Filters {
     let address = |last: &u8| Ipv4Addr::new(10, 77, 0, *last);
     Filters {
-        ports: vec![FilteredPort { port: port(2), groups: vec!["ns/web".into()], asks_dhcp: false }],
+        ports: vec![FilteredPort {
+            port: port(2),
+            groups: vec!["ns/web".into()],
+            asks_dhcp: false,
+            prefixes: Vec::new(),
+        }],
         groups: group.into_iter().collect(),
         sets: [(FRIENDS.to_owned(), friends.iter().map(|last| (address(last), address(last))).collect())]
             .into(),
@@ -348,7 +353,12 @@ fn machines_on_other_hosts_are_filtered_like_neighbours() {
         let ingress = vec![rule(FilterProtocol::Tcp, &[(8080, 8081)], &[], &[FRIENDS])];
         on(&a, &b, filters(Some(group(ingress, None)), &[3]));
         let sender = Filters {
-            ports: vec![FilteredPort { port: port(4), groups: vec!["ns/web".into()], asks_dhcp: false }],
+            ports: vec![FilteredPort {
+                port: port(4),
+                groups: vec!["ns/web".into()],
+                asks_dhcp: false,
+                prefixes: Vec::new(),
+            }],
             ..filters(Some(group(Vec::new(), egress)), &[])
         };
         on(&b, &a, sender);

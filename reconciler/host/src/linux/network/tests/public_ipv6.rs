@@ -2,11 +2,15 @@
 
 use std::net::IpAddr;
 
+use super::filters::{group, rule};
 use super::guest::Guest;
 use super::host::{self, Host, segment};
 use super::ipv6::{configure, ipv6};
 use super::*;
-use crate::{Balanced, BalancedPort, PortProtocol, Uplink};
+use crate::{
+    Balanced, BalancedPort, FilterProtocol, FilterRule, FilteredPort, Filters, Port, PortException,
+    PortProtocol, RoutedPrefix, Uplink,
+};
 
 /// Of the segment between the hosts.
 const PUBLIC: &str = "2001:db8:9::130";
@@ -323,5 +327,149 @@ fn a_local_ipv6_address_is_reached_by_a_route_and_not_announced() {
         f.networks.apply_firewall(&Firewall::default()).await.expect("removed");
         assert!(!ip("-o link").contains(PUBLIC_LINK));
         f.networks.remove(BRIDGE).await.expect("removed");
+    });
+}
+
+const PREFIX: &str = "2001:db8:5:0:1::/80";
+
+fn routed(via: &str) -> RoutedPrefix {
+    let prefix = PREFIX.parse().expect("a prefix");
+    RoutedPrefix { prefix, via: via.parse().expect("an address"), bridge: BRIDGE.to_owned() }
+}
+
+fn port(last: u8) -> Port {
+    let ipv6 = format!("fd00:60::{last}").parse().ok();
+    Port { tap: format!("btt0000000{last}n0"), mac: lease(last).mac, address: lease(last).address, ipv6 }
+}
+
+/// The rules of two guests, to the first of which the prefix leads, if it does.
+fn with_prefix(prefixes: Vec<RoutedPrefix>) -> Firewall {
+    let ranges = prefixes.iter().map(|routed| routed.prefix.into()).collect();
+    let exception = PortException { tap: port(5).tap, ranges, macs: Vec::new(), gateways: Vec::new() };
+    let exceptions = if prefixes.is_empty() { Vec::new() } else { vec![exception] };
+    Firewall { ports: vec![port(5), port(6)], guests: true, exceptions, prefixes, ..rules(&[], None) }
+}
+
+fn prefix_routes() -> String {
+    ip("-6 route show proto 98")
+}
+
+/// A machine beside the host, which routes the prefixes to it. It also leads to 2001:db8:1::/64.
+fn outside() -> Guest {
+    let outside = Guest::beside("10.9.0.2/24", "10.9.0.1/24");
+    let uplink = ip("-o -4 addr show to 10.9.0.1");
+    let uplink = uplink.split_ascii_whitespace().nth(1).expect("a name").to_owned();
+    ip(&format!("-6 addr add 2001:db8:9::1/64 dev {uplink} nodad"));
+    ip("-6 route add 2001:db8:1::/64 via 2001:db8:9::2");
+    outside.on(|| {
+        ip("-6 addr add 2001:db8:9::2/64 dev eth0 nodad");
+        ip("-6 addr add 2001:db8:1::2/64 dev eth0 nodad");
+        ip("-6 route add 2001:db8:5::/64 via 2001:db8:9::1");
+    });
+    outside.serve6(80);
+    outside
+}
+
+#[test]
+fn the_addresses_of_a_public_prefix_are_filtered_as_those_of_their_interface() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        let outside = outside();
+        let with = |egress: Option<Vec<FilterRule>>| {
+            let http = rule(FilterProtocol::Tcp, &[(80, 80)], &["::/0"], &[]);
+            let filtered = FilteredPort {
+                port: port(5),
+                groups: vec!["ns/web".into()],
+                asks_dhcp: false,
+                prefixes: vec![PREFIX.parse().expect("a prefix")],
+            };
+            let groups = vec![group(vec![http], egress)];
+            let filters = Filters { ports: vec![filtered], groups, ..Filters::default() };
+            Firewall { filters, ..with_prefix(vec![routed("fd00:60::5")]) }
+        };
+        f.networks.apply_firewall(&with(Some(Vec::new()))).await.expect("written");
+        let leading = NetworkConfig { prefixes: vec![routed("fd00:60::5")], ..dual_stack() };
+        f.networks.ensure(&leading).await.expect("made");
+        let one = Guest::by_tap(BRIDGE, &port(5).tap, 5);
+        configure(&one, "fd00:60::5");
+        one.on(|| {
+            ip("-6 addr add 2001:db8:5:0:1::7/128 dev eth0 nodad");
+            ip("-6 route add 2001:db8:1::/64 via fd00:60::1 src 2001:db8:5:0:1::7");
+        });
+        one.serve6(80);
+        one.serve6(81);
+        assert!(outside.fetch("2001:db8:5:0:1::7", 80).is_some(), "a port that its group allows");
+        assert!(!outside.connects("2001:db8:5:0:1::7", 81), "no other port");
+        assert_eq!(one.fetch("2001:db8:1::2", 80), None, "its group allows no connections of its own");
+        f.networks.apply_firewall(&with(None)).await.expect("written");
+        assert_eq!(one.fetch("2001:db8:1::2", 80).as_deref(), Some("2001:db8:5:0:1::7"));
+        assert!(!outside.connects("2001:db8:5:0:1::7", 81), "as before");
+        f.networks.remove(BRIDGE).await.expect("removed");
+    });
+}
+
+#[test]
+fn a_public_prefix_is_routed_to_its_guest_which_alone_sends_from_it() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        let outside = outside();
+        // An administrator discards the packets to prefixes that lead to no guest.
+        ip(&format!("-6 route add unreachable {PREFIX}"));
+        f.networks.apply_firewall(&with_prefix(vec![routed("fd00:60::5")])).await.expect("written");
+        let leading = NetworkConfig { prefixes: vec![routed("fd00:60::5")], ..dual_stack() };
+        f.networks.ensure(&leading).await.expect("made, before any guest is there");
+        let route = prefix_routes();
+        assert!(route.contains(&format!("{PREFIX} via fd00:60::5 dev {BRIDGE}")), "{route}");
+        let one = Guest::by_tap(BRIDGE, &port(5).tap, 5);
+        let two = Guest::by_tap(BRIDGE, &port(6).tap, 6);
+        configure(&one, "fd00:60::5");
+        configure(&two, "fd00:60::6");
+        one.on(|| ip("-6 addr add 2001:db8:5:0:1::7/128 dev eth0 nodad"));
+        one.serve6(80);
+        assert!(outside.fetch("2001:db8:5:0:1::7", 80).is_some(), "from outside");
+        assert!(two.fetch("2001:db8:5:0:1::7", 80).is_some(), "from a neighbour");
+        assert!(guest::fetch("2001:db8:5:0:1::7", 80).is_some(), "from the host");
+        assert!(!outside.connects("2001:db8:5:0:2::7", 80), "not of the prefix");
+        one.on(|| ip("-6 route add 2001:db8:1::/64 via fd00:60::1 src 2001:db8:5:0:1::7"));
+        let seen = one.fetch("2001:db8:1::2", 80);
+        assert_eq!(seen.as_deref(), Some("2001:db8:5:0:1::7"), "it leaves unchanged, also with Masquerade");
+        assert_eq!(two.fetch("2001:db8:1::2", 80).as_deref(), Some("2001:db8:9::1"));
+        two.on(|| {
+            ip("-6 addr add 2001:db8:5:0:1::8/128 dev eth0 nodad");
+            ip("-6 route add 2001:db8:1::/64 via fd00:60::1 src 2001:db8:5:0:1::8");
+        });
+        assert_eq!(two.fetch("2001:db8:1::2", 80), None, "the prefix of another guest");
+
+        let moved = NetworkConfig { prefixes: vec![routed("fd00:60::6")], ..dual_stack() };
+        f.networks.ensure(&moved).await.expect("updated");
+        let route = prefix_routes();
+        assert!(route.contains("via fd00:60::6") && !route.contains("fd00:60::5"), "{route}");
+        f.networks.ensure(&dual_stack()).await.expect("updated");
+        assert_eq!(prefix_routes(), "");
+        assert!(ip("-6 route show type unreachable").contains(PREFIX), "that of the administrator stays");
+        f.networks.apply_firewall(&with_prefix(Vec::new())).await.expect("written");
+        assert!(!outside.connects("2001:db8:5:0:1::7", 80), "it leads nowhere");
+        assert_eq!(one.fetch("2001:db8:1::2", 80), None, "nor does the guest send from it");
+        f.networks.remove(BRIDGE).await.expect("removed");
+    });
+}
+
+#[test]
+fn routes_of_prefixes_that_a_former_agent_made_end_with_the_next_one() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        let leading = NetworkConfig { prefixes: vec![routed("fd00:60::5")], ..dual_stack() };
+        f.networks.ensure(&leading).await.expect("made");
+        assert!(prefix_routes().contains(PREFIX));
+        let restarted = LinuxNetworks::new(f.layout.clone());
+        restarted.ensure(&dual_stack()).await.expect("updated");
+        assert_eq!(prefix_routes(), "");
+        restarted.ensure(&leading).await.expect("updated");
+        assert!(prefix_routes().contains(PREFIX));
+        ip(&format!("-6 route flush dev {BRIDGE} proto 98"));
+        restarted.ensure(&leading).await.expect("updated");
+        assert!(prefix_routes().contains(PREFIX), "what another program removed is there again");
+        restarted.remove(BRIDGE).await.expect("removed");
+        assert_eq!(prefix_routes(), "");
     });
 }

@@ -77,6 +77,7 @@ fn firewall(egress: Egress) -> Firewall {
         egress: Some(vec![rule("dns", FilterProtocol::Udp, &[(53, 53)], &["0.0.0.0/0"])]),
     };
     let limits = TrafficLimit { bandwidth: None, packets: Some(1000) };
+    let groups = vec!["ns/web".into()];
     Firewall {
         nat: vec![nat(BRIDGE, "10.77.0.0/24", egress), nat(OTHER, "10.78.0.0/24", Egress::Masquerade)],
         bridged: vec![LAN.into()],
@@ -92,14 +93,12 @@ fn firewall(egress: Egress) -> Firewall {
                 protocol: PortProtocol::Tcp,
                 port: 443,
                 by_client: false,
-                targets: vec![
-                    "10.77.0.2".parse().expect("an address"),
-                    "10.77.0.3".parse().expect("an address"),
-                ],
+                targets: vec![ip("10.77.0.2"), ip("10.77.0.3")],
                 target_port: 81,
             }],
             sources: vec![(BRIDGE.into(), "10.77.0.9".parse().expect("an address"))],
         }],
+        prefixes: Vec::new(),
         ports: (2..=5).map(port).collect(),
         exceptions: vec![PortException {
             tap: tap(3),
@@ -114,7 +113,7 @@ fn firewall(egress: Egress) -> Firewall {
         observed: Vec::new(),
         answered: Vec::new(),
         filters: Filters {
-            ports: vec![FilteredPort { port: port(2), groups: vec!["ns/web".into()], asks_dhcp: false }],
+            ports: vec![FilteredPort { port: port(2), groups, asks_dhcp: false, prefixes: Vec::new() }],
             groups: vec![web],
             sets: BTreeMap::new(),
             ipv6_sets: BTreeMap::new(),
@@ -156,6 +155,7 @@ fn network(nat: &Nat) -> NetworkConfig {
         tunnel: nat.tunnel.clone(),
         tracked: true,
         relay: None,
+        prefixes: Vec::new(),
         names: None,
     }
 }

@@ -8,6 +8,7 @@ use super::*;
 use crate::disk_places::DiskPlace;
 use crate::hardware::memory_reservation;
 use crate::kinds::vm::cpu_time;
+use crate::public_address::GivenAddress;
 
 #[test]
 fn a_machine_launched_before_a_crash_is_noted_and_let_run() {
@@ -107,14 +108,17 @@ fn a_state_is_kept_while_the_monitor_of_the_same_process_does_not_answer() {
     assert_eq!(status(&vm, &observed, &readiness, at(NOW)).state, Some(VMState::Starting), "another process");
 }
 
+fn given(address: &str, prefix: Option<ipnet::Ipv6Net>) -> GivenAddress {
+    GivenAddress { address: address.parse().expect("an address"), prefix, mode: berth_api::IPPoolMode::L2 }
+}
+
 #[test]
 fn the_public_addresses_that_lead_to_it_are_noted() {
     let mut observed = present(RunState::Running);
     let seen = |address: &str| DeclaredAddress {
         interface: "nic0".into(),
         name: "p".into(),
-        address: address.parse().ok(),
-        mode: berth_api::IPPoolMode::L2,
+        address: Some(given(address, None)),
         forwarded: true,
         refused: None,
     };
@@ -129,6 +133,16 @@ fn the_public_addresses_that_lead_to_it_are_noted() {
     let noting = plan(&vm(json!({})), &observed);
     let [Step::WriteJournal(journal)] = &noting.steps[..] else { panic!("{noting:?}") };
     assert_eq!((journal.public.len(), journal.public_ipv6.len()), (1, 1), "apart, for an earlier agent");
+    let prefix: ipnet::Ipv6Net = "2001:db8:0:8:1::/80".parse().expect("a prefix");
+    observed.public[1].address = Some(given("2001:db8:0:8:1::", Some(prefix)));
+    let noting = plan(&vm(json!({})), &observed);
+    let [Step::WriteJournal(journal)] = &noting.steps[..] else { panic!("{noting:?}") };
+    assert_eq!(journal.public_ipv6[0].given().prefix, Some(prefix), "with its length");
+    let declared = vm(json!({"networkInterfaces": [{"name": "nic0"}]}));
+    let reported = status(&declared, &observed, &noting.readiness, at(NOW));
+    let interface = &reported.interfaces[0];
+    assert_eq!(interface.public_ipv6_prefix.as_deref(), Some("2001:db8:0:8:1::/80"));
+    assert_eq!((&interface.public_ipv6_address, &reported.public_ipv6_address), (&None, &None));
     observed.public.clear();
     let noting = plan(&vm(json!({})), &observed);
     assert!(

@@ -67,7 +67,6 @@ fn without_address(observed: &mut Observed, refused: Option<&str>) {
         interface: "nic0".into(),
         name: "p".into(),
         address: None,
-        mode: Default::default(),
         forwarded: false,
         refused: refused.map(str::to_owned),
     });

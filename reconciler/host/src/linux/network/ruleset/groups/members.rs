@@ -90,7 +90,12 @@ mod tests {
         let port = Port { tap: "btt2".into(), mac: "52:54:00:00:00:02".into(), address: None, ipv6: None };
         let ranges = members.iter().map(|(first, last)| (address(*first), address(*last))).collect();
         Filters {
-            ports: vec![FilteredPort { port, groups: vec!["ns/web".into()], asks_dhcp: false }],
+            ports: vec![FilteredPort {
+                port,
+                groups: vec!["ns/web".into()],
+                asks_dhcp: false,
+                prefixes: Vec::new(),
+            }],
             sets: [("ns/db".to_owned(), ranges)].into(),
             ipv6_sets: [("ns/db".to_owned(), Vec::new())].into(),
             ..Filters::default()
