@@ -404,7 +404,7 @@ async fn a_vm_whose_guest_was_handed_over_is_bound_there_after_its_disks_and_goe
             assert_eq!(super::vm(&cache, &Config::new(), &object, &mut batch), Some(Outcome::Settled));
             batch.keys().collect::<Vec<_>>()
         };
-        assert_eq!(written(json!({}), json!({})), [disk.clone()], "the disk is marked first");
+        assert_eq!(written(json!({}), json!({})), std::slice::from_ref(&disk), "the disk is marked first");
         // One that could not move while the VM is off goes with the guest that has it open.
         for spec in [json!({}), json!({"encryption": {"keyClass": "k"}})] {
             let bound = written(spec, json!({"formerHost": "h1"}));
