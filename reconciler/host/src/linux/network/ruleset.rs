@@ -102,7 +102,7 @@ pub(super) fn replace(firewall: &Firewall, ipv6_closed: &[Ipv6Net], there: &[Tab
     commands.extend(ipv6::sets(&nat, ipv6_closed));
     commands.extend(chains());
     if !firewall.exceptions.is_empty() {
-        commands.extend(ipv4_networks(&nat).map(own_addresses_leave));
+        commands.extend(nat.iter().flat_map(|network| own_addresses_leave(network, &firewall.prefixes)));
     }
     commands.extend(between_ports_only(&firewall.bridged));
     commands.extend(isolation::by_the_host(&firewall.isolated));
@@ -189,13 +189,25 @@ fn chains() -> Vec<Value> {
     ]
 }
 
-/// Drops what leaves a network from an address that is not of its range: a guest that may send from other addresses does so within
-/// its network only.
-fn own_addresses_leave((bridge, ipv4): (&str, Ipv4Network)) -> Value {
-    let range = json!({"prefix": {"addr": ipv4.range.network(), "len": ipv4.range.prefix_len()}});
-    let from_it = compare("==", meta("iifname"), json!(bridge));
-    let to_another = compare("!=", meta("oifname"), json!(bridge));
-    rule("forward", vec![from_it, to_another, compare("!=", field("saddr"), range), drop()])
+/// Drops what leaves a network from an address that is neither of its ranges nor of its public prefixes: a guest that may send from other
+/// addresses does so within its network only. The bridge of a network without an IPv6 prefix has no IPv6.
+fn own_addresses_leave(network: &Nat, prefixes: &[RoutedPrefix]) -> Vec<Value> {
+    let leaving = || {
+        let from_it = compare("==", meta("iifname"), json!(network.bridge));
+        vec![from_it, compare("!=", meta("oifname"), json!(network.bridge))]
+    };
+    let of_others = match network.ipv4 {
+        Some(ipv4) => {
+            let range = json!({"prefix": {"addr": ipv4.range.network(), "len": ipv4.range.prefix_len()}});
+            compare("!=", field("saddr"), range)
+        }
+        None => compare("==", meta("nfproto"), json!("ipv4")),
+    };
+    let mut all: Vec<Vec<Value>> = vec![leaving().into_iter().chain([of_others, drop()]).collect()];
+    if let Some(ipv6) = network.ipv6 {
+        all.push(leaving().into_iter().chain([ipv6::of_others(network, ipv6, prefixes), drop()]).collect());
+    }
+    all.into_iter().map(|expressions| rule("forward", expressions)).collect()
 }
 
 fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced], prefixes: &[RoutedPrefix]) -> Vec<Value> {
@@ -388,4 +400,74 @@ pub(super) fn canonical(mut listing: Value) -> Value {
     }
     strip(&mut listing);
     listing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Ipv6Network, PortException};
+
+    #[test]
+    fn packets_from_further_addresses_leave_no_network_not_even_to_a_public_address() {
+        let ipv4 = Ipv4Network {
+            range: "10.77.0.0/24".parse().expect("a range"),
+            gateway: "10.77.0.1".parse().expect("an address"),
+            egress: Egress::Masquerade,
+        };
+        let ipv6 = Ipv6Network {
+            prefix: "fd00:60::/64".parse().expect("a prefix"),
+            gateway: "fd00:60::1".parse().expect("an address"),
+            egress: Egress::Masquerade,
+            autoconfiguration: false,
+        };
+        let nat = |bridge: &str, ipv4: Option<Ipv4Network>| Nat {
+            bridge: bridge.to_owned(),
+            ipv4,
+            ipv6: Some(ipv6),
+            tunnel: None,
+        };
+        let exception = PortException {
+            tap: "btt00000005n0".to_owned(),
+            ranges: vec!["::/0".parse().expect("a range")],
+            macs: Vec::new(),
+            gateways: Vec::new(),
+        };
+        let routed = RoutedPrefix {
+            prefix: "2001:db8:5:0:1::/80".parse().expect("a prefix"),
+            via: "fd00:60::5".parse().expect("an address"),
+            bridge: "bth-00004d".to_owned(),
+        };
+        let firewall = Firewall {
+            nat: vec![nat("bth-00004d", Some(ipv4)), nat("bth-000050", None)],
+            exceptions: vec![exception],
+            prefixes: vec![routed],
+            ..Firewall::default()
+        };
+        let forwarded = |firewall: &Firewall| -> Vec<Value> {
+            let transaction = replace(firewall, &[], &[]);
+            let commands = transaction["nftables"].as_array().cloned().unwrap_or_default();
+            let rules = commands.iter().map(|command| &command["add"]["rule"]);
+            let of_chain = rules.filter(|rule| rule["chain"] == "forward" && rule["family"] == "inet");
+            of_chain.map(|rule| rule["expr"].clone()).collect()
+        };
+        let all = forwarded(&firewall);
+        let parts = |rule: &Value| {
+            let right = |at: usize| rule[at]["match"]["right"].clone();
+            vec![right(0), rule[2]["match"]["op"].clone(), right(2), rule[3].clone()]
+        };
+        let first: Vec<Vec<Value>> = all.iter().take(4).map(parts).collect();
+        let prefix = |addr: &str, len: u8| json!({"prefix": {"addr": addr, "len": len}});
+        let with_public = json!({"set": [prefix("2001:db8:5:0:1::", 80), prefix("fd00:60::", 64)]});
+        let own = json!({"set": [prefix("fd00:60::", 64)]});
+        let (one, two) = (json!("bth-00004d"), json!("bth-000050"));
+        let expected = [
+            vec![one.clone(), json!("!="), prefix("10.77.0.0", 24), drop()],
+            vec![one, json!("!="), with_public, drop()],
+            vec![two.clone(), json!("=="), json!("ipv4"), drop()],
+            vec![two, json!("!="), own, drop()],
+        ];
+        assert_eq!(first, expected);
+        let without = Firewall { exceptions: Vec::new(), ..firewall };
+        assert_eq!(forwarded(&without).len(), all.len() - 4);
+    }
 }

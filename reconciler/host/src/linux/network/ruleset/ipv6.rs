@@ -138,6 +138,14 @@ pub(super) fn from_prefixes(prefixes: &[RoutedPrefix]) -> Vec<Value> {
     prefixes.iter().map(pass).collect()
 }
 
+/// Matches packets from an address that is neither of the network's prefix nor of a public one of its guests.
+pub(super) fn of_others(network: &Nat, ipv6: Ipv6Network, prefixes: &[RoutedPrefix]) -> Value {
+    let public = prefixes.iter().filter(|routed| routed.bridge == network.bridge).map(|routed| routed.prefix);
+    let own: Vec<Ipv6Net> = public.chain([ipv6.prefix]).collect();
+    let own: Vec<Value> = Ipv6Net::aggregate(&own).into_iter().map(prefix).collect();
+    compare("!=", payload("ip6", "saddr"), json!({"set": own}))
+}
+
 /// The rule of the chain `redirects`: a guest that reaches a neighbour by its public address is not sent to the direct path.
 pub(super) fn redirects(has_public: bool) -> Vec<Value> {
     if !has_public {

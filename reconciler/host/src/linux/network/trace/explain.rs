@@ -174,7 +174,7 @@ pub(super) fn reason(hit: &Hit) -> Option<(&'static str, &'static str)> {
             "its IPv6 egress has no way there: it is None, or the address is in a network of the host or of other guests, or that of another \
              host or of the control plane",
         ),
-        ("inet", "forward") if has("\"saddr\"") => {
+        ("inet", "forward") if has("\"saddr\"") || has("\"nfproto\"") => {
             ("forwarding", "packets leave a network from its own addresses only")
         }
         ("inet", "forward") if has("\"iifname\"") && has("\"oifname\"") && has("\"!=\"") => {
