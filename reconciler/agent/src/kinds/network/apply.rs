@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use berth_api::VMStatus;
-use berth_host::WireguardConfig;
+use berth_host::{Firewall, WireguardConfig};
 
 use super::Step;
 use super::observe::Observed;
@@ -58,7 +58,7 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
             ctx.system.apply_firewall(firewall).await?;
             ctx.networks.senders.watch(&firewall.observed);
             let before = ctx.networks.applied().firewall.replace(firewall.clone());
-            if before.is_none_or(|before| before.forwards != firewall.forwards) {
+            if before.is_none_or(|before| differ_in_public(&before, firewall)) {
                 wake_public(ctx);
             }
         }
@@ -71,6 +71,11 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Whether public addresses or prefixes lead to other guests by one of these rules than by the other.
+fn differ_in_public(before: &Firewall, after: &Firewall) -> bool {
+    before.forwards != after.forwards || before.prefixes != after.prefixes
 }
 
 /// Enqueues the VMs of these taps, which are no longer there.
@@ -115,5 +120,32 @@ pub(super) fn wake_public(ctx: &Context) {
     });
     for key in keys {
         ctx.queue.add(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_host::{Forward, RoutedPrefix};
+
+    use super::*;
+
+    #[test]
+    fn vms_report_a_public_prefix_again_once_the_rules_for_it_are_applied() {
+        let routed = RoutedPrefix {
+            prefix: "2001:db8:0:8:1::/80".parse().expect("a prefix"),
+            via: "fd00:60::2".parse().expect("an address"),
+            bridge: "bth-00004d".to_owned(),
+        };
+        let forward = Forward {
+            public: "198.51.100.7".parse().expect("an address"),
+            private: "10.77.0.2".parse().expect("an address"),
+            announced_on: None,
+        };
+        let none = Firewall::default();
+        let prefix = Firewall { prefixes: vec![routed], ..Firewall::default() };
+        let address = Firewall { forwards: vec![forward], ..Firewall::default() };
+        assert!(differ_in_public(&none, &prefix) && differ_in_public(&prefix, &none));
+        assert!(differ_in_public(&none, &address));
+        assert!(!differ_in_public(&prefix, &Firewall { guests: true, ..prefix.clone() }));
     }
 }
