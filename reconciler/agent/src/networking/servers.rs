@@ -26,6 +26,13 @@ struct Ends {
     problem: Option<String>,
 }
 
+impl Ends {
+    /// Whether it counts no longer: the server runs, and has not ended for long.
+    fn is_over(&self) -> bool {
+        self.problem.is_none() && self.last.elapsed() >= STEADY
+    }
+}
+
 impl Servers {
     fn ends(&self) -> MutexGuard<'_, BTreeMap<String, Ends>> {
         self.ends.lock().unwrap_or_else(PoisonError::into_inner)
@@ -34,7 +41,7 @@ impl Servers {
     /// Records that a server has ended. Returns the pause before it is started again: none at the first time.
     pub(crate) fn ended(&self, bridge: &str) -> Duration {
         let mut all = self.ends();
-        all.retain(|_, ends| ends.last.elapsed() < STEADY);
+        all.retain(|_, ends| !ends.is_over());
         let now = Instant::now();
         let ends = all.entry(bridge.to_owned()).or_insert(Ends { times: 0, last: now, problem: None });
         ends.times = ends.times.saturating_add(1);
@@ -57,7 +64,7 @@ impl Servers {
     pub(crate) fn failing(&self, bridges: &BTreeMap<String, String>) -> Vec<String> {
         let all = self.ends();
         let describe = |(network, bridge): (&String, &String)| {
-            let ends = all.get(bridge).filter(|ends| ends.last.elapsed() < STEADY)?;
+            let ends = all.get(bridge).filter(|ends| !ends.is_over())?;
             match &ends.problem {
                 Some(problem) => Some(format!(
                     "the DHCP and DNS server of Network {network} has ended and cannot be started again: {problem}"
@@ -110,6 +117,9 @@ mod tests {
         servers.ended(BRIDGE);
         assert!(servers.started(BRIDGE, Some("port 53 is in use".to_owned())));
         assert!(servers.failing(&bridges())[0].ends_with("cannot be started again: port 53 is in use"));
+        tokio::time::advance(STEADY).await;
+        servers.ended("bth-000050");
+        assert_eq!(servers.failing(&bridges()).len(), 1, "as long as it does not run");
         assert!(servers.started(BRIDGE, None));
         assert!(servers.failing(&bridges()).is_empty());
     }
