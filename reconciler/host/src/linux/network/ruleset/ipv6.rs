@@ -125,8 +125,8 @@ pub(super) fn to_prefixes(prefixes: &[RoutedPrefix]) -> Vec<Value> {
     prefixes.iter().map(pass).collect()
 }
 
-/// Rules of the chain `forward`: packets from a public prefix leave its network unchanged. The tap of its guest is the only one by which
-/// they come.
+/// Rules of the chain `forward`: packets from a public prefix leave its network unchanged. They come by the tap of its guest, and by those
+/// of guests on its network that are allowed these addresses.
 pub(super) fn from_prefixes(prefixes: &[RoutedPrefix]) -> Vec<Value> {
     let pass = |routed: &RoutedPrefix| {
         let by_it = compare("==", meta("iifname"), json!(routed.bridge));
