@@ -89,8 +89,8 @@ pub(super) fn hosts(network: &NetworkConfig) -> String {
     let mut hosts = String::new();
     for lease in leases {
         let gives_out_ipv6 = network.ipv6.is_some_and(|ipv6| !ipv6.autoconfiguration);
-        let (address, ipv6) = (lease.served(), lease.served_ipv6().filter(|_| gives_out_ipv6));
-        // dnsmasq ignores guests that are not in this file.
+        let (address, ipv6) = (lease.served(), lease.served_ipv6());
+        // dnsmasq ignores guests that are not in this file. One that forms its address asks for name servers.
         if address.is_none() && ipv6.is_none() {
             continue;
         }
@@ -101,7 +101,7 @@ pub(super) fn hosts(network: &NetworkConfig) -> String {
         if let Some(address) = address.filter(|_| network.ipv4.is_some()) {
             write!(hosts, ",{address}").expect("writing to memory");
         }
-        if let Some(ipv6) = ipv6 {
+        if let Some(ipv6) = ipv6.filter(|_| gives_out_ipv6) {
             write!(hosts, ",[{ipv6}]").expect("writing to memory");
         }
         // dnsmasq would drop the whole line if it contained an invalid name.
@@ -263,7 +263,8 @@ mod tests {
         dhcp-option=option6:dns-server,[fd00:60::1]
         ");
         assert_eq!(hosts(&network), "52:54:00:00:00:01,10.77.0.9,web\n");
-        assert_eq!(hosts(&NetworkConfig { ipv4: None, leases: vec![only], ..network }), "");
+        let without_ipv4 = NetworkConfig { ipv4: None, leases: vec![only], ..network };
+        assert_eq!(hosts(&without_ipv4), "52:54:00:00:00:01,web\n", "it asks for name servers");
     }
 
     #[test]
