@@ -127,6 +127,7 @@ pub(super) fn on_link(link: u32, ethertype: u16) -> io::Result<libc::sockaddr_ll
     Ok(at)
 }
 
+/// Sends a frame by a link, at once or not at all: a guest that takes no frames from its tap does not hold up other work.
 pub(super) fn send_frame(socket: &OwnedFd, link: u32, frame: &[u8]) -> io::Result<()> {
     let ethertype = frame.get(12..14).and_then(|bytes| bytes.try_into().ok()).map_or(0, u16::from_be_bytes);
     let to = on_link(link, ethertype)?;
@@ -134,7 +135,14 @@ pub(super) fn send_frame(socket: &OwnedFd, link: u32, frame: &[u8]) -> io::Resul
     // SAFETY: the kernel reads the frame and the address, both of which live until the call returns, and not beyond the
     // sizes given.
     let sent = unsafe {
-        libc::sendto(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0, (&raw const to).cast(), size)
+        libc::sendto(
+            socket.as_raw_fd(),
+            frame.as_ptr().cast(),
+            frame.len(),
+            libc::MSG_DONTWAIT,
+            (&raw const to).cast(),
+            size,
+        )
     };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
