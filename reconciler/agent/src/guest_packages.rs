@@ -366,6 +366,15 @@ mod tests {
     }
 
     #[test]
+    fn dpkg_keeps_a_changed_configuration_file_without_a_question() {
+        let (_, command) = CHANGE.split_once("apt-get -q update &&").expect("a command for Debian");
+        let (options, _) = command.split_once("install --only-upgrade").expect("an upgrade");
+        for option in ["--force-confdef", "--force-confold"] {
+            assert!(options.contains(&format!("-o Dpkg::Options::={option} ")), "{options}");
+        }
+    }
+
+    #[test]
     fn an_upgrade_is_due_after_a_day_and_after_a_clock_that_was_set_back() {
         let at = |second: i64| Timestamp::from_second(second).expect("a time");
         let day = 24 * 3600;

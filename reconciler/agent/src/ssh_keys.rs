@@ -52,7 +52,20 @@ struct UserPassword {
     text: String,
 }
 
+/// The hashes of passwords, by user.
+type Hashes = BTreeMap<String, String>;
+
 impl UserPassword {
+    /// Returns the hash, which is computed once: that takes tens of milliseconds, and a guest may refuse it every second.
+    fn hash_once(&self, user: &str, hashes: &mut Hashes) -> Option<String> {
+        if let Some(hash) = hashes.get(user) {
+            return Some(hash.clone());
+        }
+        let hash = self.hash(user)?;
+        hashes.insert(user.to_owned(), hash.clone());
+        Some(hash)
+    }
+
     /// Returns the hash. The version, which is another one for each user and Secret, makes the salt.
     fn hash(&self, user: &str) -> Option<String> {
         let salt = Sha256::digest(format!("{user} {}", self.version)).first_chunk().copied()?;
@@ -236,9 +249,10 @@ impl SshKeys {
         let given = passwords.clone();
         let (queue, key) = (self.queue.clone(), Key::new::<VM>(vm.clone()));
         let task = tokio::spawn(async move {
+            let mut hashes = Hashes::new();
             loop {
                 let seen = guest.agent_starts();
-                let latest = sync_all(&guest, &users, &given).await;
+                let latest = sync_all(&guest, &users, &given, &mut hashes).await;
                 let all_synced = latest.values().all(|found| *found == KeysFound::Synced);
                 let before = std::mem::replace(&mut *lock(&found), latest.clone());
                 if before != latest {
@@ -285,11 +299,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn sync_all(guest: &Machine, users: &[UserKeys], passwords: &Mutex<PasswordVersions>) -> Results {
+async fn sync_all(
+    guest: &Machine,
+    users: &[UserKeys],
+    passwords: &Mutex<PasswordVersions>,
+    hashes: &mut Hashes,
+) -> Results {
     let mut results = Results::new();
     for keys in users {
         let of_keys = sync(guest, keys).await;
-        let of_password = sync_password(guest, keys, passwords).await;
+        let of_password = sync_password(guest, keys, passwords, hashes).await;
         let found = match of_keys.and(of_password) {
             Ok(()) => KeysFound::Synced,
             Err(problem) => KeysFound::Differ(problem),
@@ -329,13 +348,14 @@ async fn sync_password(
     guest: &Machine,
     keys: &UserKeys,
     versions: &Mutex<PasswordVersions>,
+    hashes: &mut Hashes,
 ) -> Result<(), KeysProblem> {
     let Some(password) = &keys.password else { return Ok(()) };
     let given = lock(versions).get(&keys.user).cloned();
     if given.as_ref() == Some(&password.version) {
         return Ok(());
     }
-    let hash = password.hash(&keys.user).ok_or(KeysProblem::Unusable)?;
+    let hash = password.hash_once(&keys.user, hashes).ok_or(KeysProblem::Unusable)?;
     let user = keys.user.clone();
     guest.exchange(move |agent| Box::pin(async move { agent.set_password_hash(&user, &hash).await })).await?;
     lock(versions).insert(keys.user.clone(), password.version.clone());
@@ -374,6 +394,17 @@ mod tests {
         assert_eq!(format!("{keys:?}"), "2 keys of a", "keys are not printed");
         let keys = keys.with_password("1".to_owned(), "canary".to_owned());
         assert_eq!(format!("{keys:?}"), "2 keys of a", "nor is a password");
+    }
+
+    #[test]
+    fn the_hash_of_a_password_is_computed_once() {
+        let keys = UserKeys::new("a", []).with_password("1".to_owned(), "canary".to_owned());
+        let password = keys.password.expect("a password");
+        let mut hashes = Hashes::new();
+        let hash = password.hash_once("a", &mut hashes).expect("a hash");
+        assert_eq!(hashes, Hashes::from([("a".to_owned(), hash)]));
+        hashes.insert("a".to_owned(), "the one before".to_owned());
+        assert_eq!(password.hash_once("a", &mut hashes).as_deref(), Some("the one before"));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use nix::sys::socket::{
 use nix::unistd::Uid;
 
 /// A file in the state directory: the holder of its lock owns the directory.
-const LOCK: &str = "agent.lock";
+pub(super) const LOCK: &str = "agent.lock";
 /// Writable by root only, so that no other user can hold a lock there. Volatile, as are bridges and firewall.
 const RUN: &str = "/run/berth";
 /// The name of an abstract socket. It belongs to the network namespace, so it is visible where `/run` differs, as

@@ -33,7 +33,7 @@ pub(super) async fn system(
     control_planes: &[SocketAddr],
 ) -> anyhow::Result<LinuxSystem> {
     machine::claim(state_dir)?;
-    place::check(state_dir)?;
+    place::check(state_dir, machine::LOCK)?;
     let mut config = LinuxConfig::new(state_dir);
     config.address = addresses::of_this_machine(options, control_plane)?;
     config.public_interface.clone_from(&options.public_interface);

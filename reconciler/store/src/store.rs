@@ -236,6 +236,8 @@ impl Store {
                 let jobs = hold(jobs).clone().ok_or(WriteError::Closed)?;
                 let (answer, answered) = oneshot::channel();
                 jobs.send(Job::Write(one, answer)).await.map_err(|_| WriteError::Closed)?;
+                // `close` waits until there is no sender, and this future may not be polled meanwhile.
+                drop(jobs);
                 answered.await.unwrap_or(Err(WriteError::Closed))
             }
         }
@@ -253,6 +255,7 @@ impl Store {
                 let (done, answered) = oneshot::channel();
                 let job = Job::Compact { keep, done };
                 jobs.send(job).await.map_err(|_| WriteError::Closed)?;
+                drop(jobs);
                 answered.await.unwrap_or(Err(WriteError::Closed))
             }
         }

@@ -7,7 +7,9 @@ name=qemu-guest-agent
 has() { command -v "$1" >/dev/null 2>&1; }
 upgrade() {
 	if has apt-get; then
-		apt-get -q update && apt-get -qy -o DPkg::Lock::Timeout=300 install --only-upgrade "$name"
+		# A question of dpkg about a changed configuration file would have no answer.
+		apt-get -q update && apt-get -qy -o DPkg::Lock::Timeout=300 -o Dpkg::Options::=--force-confdef \
+			-o Dpkg::Options::=--force-confold install --only-upgrade "$name"
 	elif has dnf; then
 		dnf -qy upgrade "$name"
 	elif has yum; then

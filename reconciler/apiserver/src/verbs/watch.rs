@@ -31,7 +31,8 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 /// The bookmark interval of a watcher that requested bookmarks.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(55);
 /// The number of revisions by which a watcher may be behind without a bookmark if none of them is of its resource: a tenth of the history
-/// that is kept by default. It could resume from its last event. A site at rest has thousands of such watches.
+/// that is kept by default, unless large objects or options shorten it. It could resume from its last event. A site at rest has thousands
+/// of such watches.
 const BEHIND: u64 = 20_000;
 /// The approximate number of bytes of pending frames that are sent together: batching makes it cheaper for
 /// client and server when a lagging watcher catches up.
@@ -261,7 +262,7 @@ impl WatchStream {
     fn needs_bookmark(&self) -> bool {
         let state = self.core.store.state();
         let written = state.changed(&self.target.resource.storage) > self.last_sent;
-        written || state.revision.saturating_sub(self.last_sent) > BEHIND
+        written || is_far_behind(self.last_sent, state.revision, state.compacted)
     }
 
     /// Whether the token is no longer valid. The client restarts the watch with its current token.
@@ -429,6 +430,13 @@ impl WatchStream {
     }
 }
 
+/// Whether a watcher that resumed after the revision that it was sent last would read far back, or from before the kept history soon.
+fn is_far_behind(last_sent: u64, revision: u64, compacted: u64) -> bool {
+    let behind = revision.saturating_sub(last_sent);
+    let is_old = compacted > 0 && behind > revision.saturating_sub(compacted) / 2;
+    behind > BEHIND || is_old
+}
+
 /// The next time of a regular action that was due at a time: without drift, so that the check of a token and a bookmark wake the watch
 /// together.
 fn after(due: Instant, every: Duration, now: Instant) -> Instant {
@@ -457,6 +465,17 @@ fn relabelled(entry: &Entry, revision: u64) -> Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_watcher_is_not_left_behind_a_history_that_is_short() {
+        assert!(!is_far_behind(100, 100 + BEHIND, 0));
+        assert!(is_far_behind(100, 101 + BEHIND, 0));
+        // Of 1,000 revisions that are kept, the watcher is in the older half, or before them.
+        for (last_sent, expected) in [(50_000, false), (49_500, false), (49_499, true), (48_000, true)] {
+            assert_eq!(is_far_behind(last_sent, 50_000, 49_000), expected, "{last_sent}");
+        }
+        assert!(!is_far_behind(50_000, 50_000, 50_000), "nothing was written since");
+    }
 
     #[test]
     fn regular_actions_do_not_drift_and_missed_ones_are_left_out() {

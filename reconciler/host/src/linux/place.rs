@@ -1,16 +1,16 @@
 //! Where the state directory is: a record in it of its path, and of the directory itself.
 //!
-//! A directory that was moved, or whose path leads to another one, is used only if no machine runs that was started from where it
+//! A directory that was moved or copied, or whose path leads to another one, is used only if no machine runs that was started from where it
 //! was before: such a machine has the former files open, and its monitor is at a path that leads elsewhere.
 //!
 //! | the recorded directory | machines started from its path | |
 //! |---|---|---|
 //! | is this one | | used |
-//! | is still there, and is another one | | used: this one is a copy, and the Lease decides between the two agents |
-//! | is elsewhere, or gone | none | used, and recorded |
-//! | is elsewhere, or gone | some | refused |
+//! | is still there, and an agent runs on it | | used: this one is a copy, and the Lease decides between the two agents |
+//! | is still there without an agent, elsewhere, or gone | none | used, and recorded |
+//! | is still there without an agent, elsewhere, or gone | some | refused |
 
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,8 @@ pub enum PlaceError {
     System(#[from] SystemError),
     #[error(
         "the state directory {} is not the one at {} from which these QEMU processes were started, and they still run: {}. They go on \
-         with the files of the former directory. Move that one back to its path and start berth again, or end these processes first",
+         with the files of the former directory. Move that one back to its path if it was moved, and start berth with it, or end these \
+         processes first",
         here.display(), former.display(), pids(running)
     )]
     Moved { here: PathBuf, former: PathBuf, running: Vec<i32> },
@@ -67,10 +68,11 @@ enum Verdict {
     Refuse(Vec<i32>),
 }
 
-/// Checks that the state directory, an absolute path without links, is where it was, and records where it is.
+/// Checks that the state directory, an absolute path without links, is where it was, and records where it is. `lock` is the name of the
+/// file in it that its agent holds locked.
 ///
-/// *Errors:* it was moved or replaced, and machines run that were started before that; the record cannot be read or written.
-pub fn check(state_dir: &Path) -> Result<(), PlaceError> {
+/// *Errors:* it was moved, copied or replaced, and machines run that were started before that; the record cannot be read or written.
+pub fn check(state_dir: &Path, lock: &str) -> Result<(), PlaceError> {
     let file = state_dir.join(FILE);
     let recorded: Option<Place> = match files::read_json(&file)? {
         None => None,
@@ -83,7 +85,8 @@ pub fn check(state_dir: &Path) -> Result<(), PlaceError> {
     let verdict = match &recorded {
         None => Verdict::Record,
         Some(recorded) => {
-            let found = judge(recorded, &here, at, machines_of);
+            let is_used = |directory: &Path| is_locked(&directory.join(lock));
+            let found = judge(recorded, &here, at, is_used, machines_of);
             found.map_err(files::failed("look for machines of", &recorded.path))?
         }
     };
@@ -101,17 +104,24 @@ fn judge(
     recorded: &Place,
     here: &Place,
     at: impl Fn(&Path) -> Option<Place>,
+    is_used: impl Fn(&Path) -> bool,
     machines_of: impl Fn(&Path) -> io::Result<Vec<i32>>,
 ) -> io::Result<Verdict> {
     if recorded == here {
         return Ok(Verdict::Use);
     }
     let is_still_there = at(&recorded.path).is_some_and(|found| found.is_same_directory(recorded));
-    if recorded.path != here.path && is_still_there {
+    let is_this_one = here.is_same_directory(recorded);
+    if recorded.path != here.path && is_still_there && (is_this_one || is_used(&recorded.path)) {
         return Ok(Verdict::Use);
     }
     let running = machines_of(&recorded.path)?;
     Ok(if running.is_empty() { Verdict::Record } else { Verdict::Refuse(running) })
+}
+
+/// Whether a process holds this file locked.
+fn is_locked(file: &Path) -> bool {
+    File::open(file).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 /// Returns the QEMU processes with a path below this directory in their arguments.
@@ -131,6 +141,8 @@ mod tests {
 
     use super::*;
 
+    const LOCK: &str = "agent.lock";
+
     fn place(path: &str, inode: u64) -> Place {
         Place { path: path.into(), device: 1, inode }
     }
@@ -138,26 +150,38 @@ mod tests {
     #[test]
     fn a_moved_directory_is_refused_only_while_machines_run_that_were_started_before() {
         let old = place("/old", 7);
-        let verdict = |here: &Place, still: Option<u64>, running: &[i32]| {
+        let verdict = |here: &Place, still: Option<u64>, is_used: bool, running: &[i32]| {
             let at = |path: &Path| still.map(|inode| Place { path: path.to_owned(), ..place("", inode) });
             let machines = |path: &Path| {
                 assert_eq!(path, Path::new("/old"));
                 Ok(running.to_vec())
             };
-            judge(&old, here, at, machines).expect("judged")
+            judge(&old, here, at, |_| is_used, machines).expect("judged")
         };
-        assert_eq!(verdict(&old, Some(7), &[5]), Verdict::Use);
-        assert_eq!(verdict(&place("/new", 7), Some(7), &[5]), Verdict::Use, "by another path");
-        assert_eq!(verdict(&place("/new", 8), Some(7), &[5]), Verdict::Use, "a copy");
+        assert_eq!(verdict(&old, Some(7), false, &[5]), Verdict::Use);
+        assert_eq!(verdict(&place("/new", 7), Some(7), false, &[5]), Verdict::Use, "by another path");
+        assert_eq!(verdict(&place("/new", 8), Some(7), true, &[5]), Verdict::Use, "a copy beside an agent");
         for (here, still) in [
+            (place("/new", 8), Some(7)),
             (place("/new", 7), None),
             (place("/new", 8), None),
             (place("/new", 8), Some(9)),
             (place("/old", 8), Some(8)),
         ] {
-            assert_eq!(verdict(&here, still, &[5, 6]), Verdict::Refuse(vec![5, 6]), "{here:?}");
-            assert_eq!(verdict(&here, still, &[]), Verdict::Record, "{here:?}");
+            assert_eq!(verdict(&here, still, false, &[5, 6]), Verdict::Refuse(vec![5, 6]), "{here:?}");
+            assert_eq!(verdict(&here, still, false, &[]), Verdict::Record, "{here:?}");
         }
+    }
+
+    #[test]
+    fn an_agent_on_the_former_directory_is_seen_by_its_lock() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (held, free) = (folder.path().join(LOCK), folder.path().join("free"));
+        assert!(!is_locked(&held), "there is no file");
+        let file = File::create(&held).expect("made");
+        file.try_lock().expect("locked");
+        File::create(&free).expect("made");
+        assert!(is_locked(&held) && !is_locked(&free));
     }
 
     #[test]
@@ -166,7 +190,7 @@ mod tests {
         let folder = folder.path().canonicalize().expect("a path");
         let (old, new) = (folder.join("old"), folder.join("new"));
         fs::create_dir(&old).expect("made");
-        check(&old).expect("the first start");
+        check(&old, LOCK).expect("the first start");
         let mut machine = Command::new("/bin/sh");
         machine.arg0("qemu-system-x86_64").args(["-c", "read line; :", "-name"]).arg(old.join("qmp.sock"));
         machine.stdin(Stdio::piped());
@@ -175,19 +199,19 @@ mod tests {
         while machines_of(&old).expect("listed").is_empty() {
             std::thread::yield_now();
         }
-        check(&old).expect("nothing has changed");
+        check(&old, LOCK).expect("nothing has changed");
         fs::rename(&old, &new).expect("moved");
-        let refused = check(&new);
+        let refused = check(&new, LOCK);
         let text = refused.as_ref().map_or_else(ToString::to_string, |_| String::new());
         fs::rename(&new, &old).expect("moved back");
-        let back = check(&old);
+        let back = check(&old, LOCK);
         machine.kill().expect("killed");
         machine.wait().expect("it ends");
         assert!(matches!(&refused, Err(PlaceError::Moved { .. })), "{refused:?}");
         assert!(text.contains(&machine.id().to_string()) && text.contains("Move that one back"), "{text}");
         back.expect("it is where it was");
         fs::rename(&old, &new).expect("moved");
-        check(&new).expect("nothing runs any more");
-        check(&new).expect("it is recorded");
+        check(&new, LOCK).expect("nothing runs any more");
+        check(&new, LOCK).expect("it is recorded");
     }
 }

@@ -83,6 +83,25 @@ async fn a_write_that_waits_while_the_store_is_closed_is_stored() {
 }
 
 #[tokio::test]
+async fn a_store_is_closed_although_answers_of_writes_are_not_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = on_disk(directory.path(), WriterMode::Thread).unwrap();
+    let mut unread = Vec::new();
+    for at in 0..8 {
+        let mut one = Box::pin(store.submit(put(&key(at), Expect::Absent, 1)));
+        if futures::poll!(&mut one).is_pending() {
+            unread.push(one);
+        }
+    }
+    store.close();
+    for one in unread {
+        one.await.unwrap();
+    }
+    let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+    assert_eq!(store.state().count(&boats()), 8);
+}
+
+#[tokio::test]
 async fn a_client_that_stops_waiting_delays_no_other_write() {
     let directory = tempfile::tempdir().unwrap();
     let store = on_disk(directory.path(), WriterMode::Thread).unwrap();
