@@ -55,9 +55,6 @@ const MODULES: &[&str] = &[
     "nls_ascii",
     "nls_utf8",
     "isofs",
-    // ext4 asks for it by name when it mounts.
-    "crc32c_generic",
-    "ext4",
     "evdev",
     "button",
     "pvpanic_mmio",

@@ -72,7 +72,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let each = json!({"name": "d", "namespace": "default", "size": "2Gi",
         "limits": {"read_iops": 1, "write_iops": 2, "read_bandwidth": "1Mi", "write_bandwidth": "2Mi"}});
     let class = json!({"name": "c", "namespace": "default", "cpus": 1, "memory": "1Gi", "firmware": "UEFI",
-        "tpm": false, "architecture": "x86_64", "huge_pages": "None", "dedicated_cpu_placement": false, "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "pci_devices": [{"name": "nic-vf", "count": 1}], "usb_devices": [{"name": "licence-key", "count": 1}], "vgpus": [{"name": "a40-8q", "count": 1}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
+        "tpm": false, "architecture": "x86_64", "huge_pages": "None", "dedicated_cpu_placement": false, "io_threads_policy": "Shared", "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "pci_devices": [{"name": "nic-vf", "count": 1}], "usb_devices": [{"name": "licence-key", "count": 1}], "vgpus": [{"name": "a40-8q", "count": 1}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
     let mut with_scratch = class.clone();
     with_scratch["scratch_disk"] = json!({"size": "2Gi", "filesystem": {"type": "ext4", "label": "a"}});
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});

@@ -5,11 +5,10 @@
 //!  (the VM is to leave binding N)   ──▶  (its host never starts it again under binding N)       ──▶  under an epoch above N
 //! ```
 
-use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{VM, VMStatus};
+use super::{MigrationPhase, VM, VMMigration, VMStatus};
 
 /// On a VM: `N` or `N/HOST`: it leaves its host at its next stop if the epoch of its binding is N, for that Host, or for one that the
 /// scheduler chooses. `N//live` or `N/HOST/live`: at once, while it runs. Written by `berth move`.
@@ -81,34 +80,6 @@ impl VM {
         let host = host.filter(|host| !host.is_empty() && host.len() <= 253).map(str::to_owned);
         Some(RequestedMove { epoch: epoch.parse::<i64>().ok().filter(|epoch| *epoch > 0)?, host, live })
     }
-}
-
-/// The move of a running VM to another host.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct VMMigration {
-    /// Another one for each binding and destination. Written by the controllers.
-    #[schemars(length(max = 64))]
-    pub id: String,
-    /// The Host that it goes to. Written by the controllers.
-    #[schemars(length(max = 253))]
-    pub to: String,
-    /// The epoch of the binding that it leaves. Written by the controllers.
-    pub epoch: i64,
-    /// `Requested`: its host sends the guest. `HandedOver`: the guest runs on the other host. Written by the host that it leaves.
-    pub phase: MigrationPhase,
-    /// Why the last attempt failed, or none is made, for people. Written by the host that it leaves.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    #[schemars(length(max = 1024))]
-    pub message: String,
-}
-
-/// How far the move of a running VM is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum MigrationPhase {
-    #[default]
-    Requested,
-    HandedOver,
 }
 
 impl VMStatus {
