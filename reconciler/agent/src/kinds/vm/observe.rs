@@ -306,6 +306,12 @@ async fn observe_absent(
                 observed.last_words = Some(ctx.system.stderr_tail(&observed.instance).await?);
             }
         }
+        // Its guest may have them open on the other host, which takes their files: nothing else is done to them here.
+        None if observed.journal.departure.is_some() => {
+            let uid = vm.metadata.uid.as_deref().unwrap_or_default();
+            let ids = observed.disks.iter().filter_map(|disk| disk.volume_id.as_ref());
+            observed.disks_to_hold = ids.filter(|id| !ctx.machines.holds(uid, id)).cloned().collect();
+        }
         None => observed.machine_known = ctx.machines.is_known(&observed.instance),
     }
     observed.lease_watch = (!ctx.lease_watcher.is_watching(name, &[])).then(Vec::new);
