@@ -33,6 +33,7 @@ const FINISH_LIMIT: Duration = Duration::from_secs(10);
 const BUSY: &str = "two other disks of this host are being moved under their guests";
 const NOT_OPEN: &str = "no machine that answers has it open";
 const LEAVES: &str = "its running guest is being sent to another host";
+const NOT_RECORDED: &str = "it is not recorded that the file counts that QEMU has open: its guest stays paused until its pools are there";
 const NOT_SWITCHED: &str = "QEMU writes to its former file";
 
 /// The mirror of a disk as it is seen now.
@@ -203,7 +204,17 @@ async fn record(
     prepared: Option<&NewMove>,
 ) -> Result<(), Error> {
     let Some(new) = prepared else {
-        // It was recorded, and the former file was removed, before a crash.
+        // It was recorded, and the former file was removed, before a crash. Or the note in the other pool cannot be read now, and it is not
+        // recorded that the open file counts.
+        let counting = match ctx.system.pool_of_volume(volume).await? {
+            Some(pool) => ctx.system.volume(&pool, volume).await?,
+            None => None,
+        };
+        let open = machine.state().await?.disks.into_iter().find(|disk| disk.id == volume);
+        let open = open.and_then(|disk| disk.file);
+        if counting.is_none_or(|counting| open.as_ref() != Some(&counting.path)) {
+            return Err(SystemError::VolumeBusy { id: volume.to_owned(), detail: NOT_RECORDED }.into());
+        }
         return Ok(machine.end_mirror(volume).await?);
     };
     if let Some(former) = ctx.system.volume(&new.from, volume).await? {
