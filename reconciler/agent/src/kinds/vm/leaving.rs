@@ -8,7 +8,7 @@ use berth_qemu::machine::MachineSpec;
 
 use crate::context::Context;
 use crate::error::Error;
-use crate::journal::{Departure, Journal};
+use crate::journal::{Departure, DeparturePhase, Journal};
 use crate::key::Key;
 use crate::live_moves::{NewDeparture, go_on};
 use crate::machine::{Machine, MachineError};
@@ -50,6 +50,12 @@ pub(super) async fn depart(ctx: &Context, vm: &VM, machine: Machine, leaving: &L
 
 /// Lets a guest go on that an earlier agent began to send, and removes the record: the other host was not asked to start it.
 pub(super) async fn abandon(ctx: &Context, instance: &str, machine: &Machine) -> Result<(), Error> {
+    let journal = ctx.system.read_journal(instance).await?.ok_or(MachineError::Gone)?;
+    let departure = Journal::parse(journal)?.departure;
+    // In any other phase it may run there.
+    if departure.is_none_or(|departure| departure.phase != DeparturePhase::Sending) {
+        return Ok(());
+    }
     go_on(ctx.system.as_ref(), instance, machine).await;
     let journal = ctx.system.read_journal(instance).await?.ok_or(MachineError::Gone)?;
     let updated = Journal::parse(journal)?.with_departure(None);

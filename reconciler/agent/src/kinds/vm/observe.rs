@@ -193,6 +193,8 @@ pub(crate) struct DeclaredAddress {
 pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
     let name = ObjectName::of(vm);
     let instance = instance_of(vm).unwrap_or_default().to_owned();
+    // Before the journal: a task that ends meanwhile has recorded more than was read, and counts as active still.
+    let departure = ctx.departures.state(&instance);
     let written = ctx.system.read_journal(&instance).await?;
     let journal_written = written.is_some();
     let (journal, journal_problem) = match written.map(Journal::parse) {
@@ -246,7 +248,7 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         ..from_index(ctx, vm, &name)
     };
     observed.draining |= observed.at_shutdown.is_some();
-    observed.departure = ctx.departures.state(&observed.instance);
+    observed.departure = departure;
     if observed.journal.departure.is_none() && vm.status.as_ref().and_then(VMStatus::live_move).is_none() {
         ctx.departures.forget(&observed.instance);
     }

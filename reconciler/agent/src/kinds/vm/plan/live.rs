@@ -170,7 +170,10 @@ pub(super) fn begin(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     let journal = &observed.journal;
     let migration = vm.status.as_ref().and_then(VMStatus::live_move)?;
     let machine = observed.machine.as_ref().filter(|machine| machine.run_state == RunState::Running)?;
-    let is_busy = journal.stop.is_some() || journal.suspension.is_some() || journal.released.is_some();
+    let is_busy = journal.stop.is_some()
+        || journal.suspension.is_some()
+        || journal.released.is_some()
+        || observed.departure.is_active;
     let is_snapshot_taken = volumes(observed).iter().any(|volume| volume.pending_snapshot.is_some());
     if is_busy || is_snapshot_taken || !are_recorded(observed) {
         return None;
