@@ -417,8 +417,8 @@ async fn a_vm_whose_guest_was_handed_over_is_bound_there_after_its_disks_and_goe
     assert!(status.handed_over().is_some(), "its mark stays, although it is being deleted");
 }
 
-#[test]
-fn the_vm_of_a_lost_host_whose_running_guest_was_being_sent_goes_to_no_third_host() {
+#[tokio::test]
+async fn the_vm_of_a_lost_host_whose_running_guest_was_being_sent_goes_to_no_third_host() {
     let sent = |to: &str| {
         let mut vm = vm_with(json!({}));
         let migration = json!({"id": "m1", "to": to, "epoch": 4, "phase": "Requested"});
@@ -443,8 +443,8 @@ fn the_vm_of_a_lost_host_whose_running_guest_was_being_sent_goes_to_no_third_hos
     assert!(batch.keys().any(|key| key == Key::of(&vm)));
 }
 
-#[test]
-fn a_lost_host_stays_known_while_a_running_guest_may_be_sent_there() {
+#[tokio::test]
+async fn a_lost_host_stays_known_while_a_running_guest_may_be_sent_there() {
     let is_removed = |migration: Value| {
         let mut cache = cache(false, disk_with(json!({}), json!({})));
         let lost: Host = object("Host", "h2", None, json!({"fenced": true}), json!({}));
