@@ -32,8 +32,9 @@ pub(super) fn of_lost<'a>(cache: &Cache, vm: &'a VM, host: &str) -> Option<&'a V
         vm.spec.disks.iter().filter_map(|disk| cache.tables.disks.named(&namespace, disk.name.as_str()));
     // The disks are bound before the VM is.
     let is_begun = objects.any(|disk| host_of(disk).is_some_and(|of| *of == migration.to));
-    let stays = vm.metadata.deletion_timestamp.is_none();
-    (is_begun || (stays && disks(cache, vm, host).is_ok())).then_some(migration)
+    // One that is deleted is deleted there, with its guest if that runs.
+    let is_deleted = vm.metadata.deletion_timestamp.is_some();
+    (is_begun || is_deleted || disks(cache, vm, host).is_ok()).then_some(migration)
 }
 
 pub(super) fn bind(

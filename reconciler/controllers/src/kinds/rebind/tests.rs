@@ -434,6 +434,11 @@ async fn the_vm_of_a_lost_host_whose_running_guest_was_being_sent_goes_to_no_thi
     assert_eq!(goes_to(false, "h2", json!({})), None, "its host decides");
     assert_eq!(goes_to(true, "h9", json!({})), None, "that host is gone too");
     assert_eq!(goes_to(true, "h2", json!({"encryption": {"keyClass": "k"}})), None, "it stays lost");
+    let lost = cache(true, disk_with(json!({"encryption": {"keyClass": "k"}}), json!({})));
+    let mut deleted = sent("h2");
+    deleted.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+    assert!(live::of_lost(&lost, &deleted, "h1").is_some(), "it is deleted there");
     // A disk is bound there, and the VM is next.
     let there = json!({"binding": {"host": "h2", "epoch": 3}, "formerHost": "h1"});
     let (mut cache, vm) = (cache(true, disk_with(json!({}), there)), sent("h2"));
