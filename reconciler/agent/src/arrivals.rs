@@ -457,15 +457,25 @@ pub(crate) async fn settle_left(ctx: &Context) {
     };
     for InstanceFacts { instance, journal, .. } in instances {
         let Some(Ok(journal)) = journal.map(Journal::parse) else { continue };
-        let Some(arrival) = journal.arrival.as_deref() else { continue };
-        let _alone = ctx.arrival_locks.lock(&instance).await;
-        ctx.networks.set_arriving(&instance, Some(journal.clone()));
-        let settled = match arrival.phase {
-            ArrivalPhase::Started => resume(ctx, &instance, &journal).await.map_err(|error| error.chain()),
-            ArrivalPhase::Receiving => remove(ctx, &instance).await,
-        };
-        if let Err(why) = settled {
+        if journal.arrival.is_none() {
+            continue;
+        }
+        if let Err(why) = Box::pin(settle_instance(ctx, &instance)).await {
             tracing::warn!(instance, why, "a guest that was coming to this host is not settled");
         }
+    }
+}
+
+async fn settle_instance(ctx: &Context, instance: &str) -> Result<(), String> {
+    let _alone = ctx.arrival_locks.lock(instance).await;
+    // A question of the other host may have settled it since it was listed.
+    let read = ctx.system.read_journal(instance).await.map_err(|error| error.chain())?;
+    let Some(journal) = read else { return Ok(()) };
+    let journal = Journal::parse(journal).map_err(|error| error.chain())?;
+    let Some(arrival) = journal.arrival.as_deref() else { return Ok(()) };
+    ctx.networks.set_arriving(instance, Some(journal.clone()));
+    match arrival.phase {
+        ArrivalPhase::Started => resume(ctx, instance, &journal).await.map_err(|error| error.chain()),
+        ArrivalPhase::Receiving => remove(ctx, instance).await,
     }
 }

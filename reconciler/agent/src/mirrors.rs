@@ -32,6 +32,8 @@ const FINISH_LIMIT: Duration = Duration::from_secs(10);
 
 const BUSY: &str = "two other disks of this host are being moved under their guests";
 const NOT_OPEN: &str = "no machine that answers has it open";
+const LEAVES: &str = "its running guest is being sent to another host";
+const NOT_RECORDED: &str = "it is not recorded that the file counts that QEMU has open: its guest stays paused until its pools are there";
 const NOT_SWITCHED: &str = "QEMU writes to its former file";
 
 /// The mirror of a disk as it is seen now.
@@ -129,6 +131,9 @@ pub(crate) async fn begin(ctx: &Context, new: &NewMove) -> Result<(), Error> {
 
 async fn begin_on_machine(ctx: &Context, new: &NewMove) -> Result<(), Error> {
     let (instance, machine) = writer(ctx, &new.id)?;
+    if is_leaving(ctx, &instance).await? {
+        return Err(SystemError::VolumeBusy { id: new.id.clone(), detail: LEAVES }.into());
+    }
     let disks = machine.state().await?.disks;
     let present = disks.into_iter().find(|disk| disk.id == new.id).ok_or(MachineError::Gone)?;
     // A call that was interrupted may have opened a file, which is made anew.
@@ -144,6 +149,12 @@ async fn begin_on_machine(ctx: &Context, new: &NewMove) -> Result<(), Error> {
     Ok(())
 }
 
+/// Whether the guest of an instance is being sent to another host, which has the present files of its disks.
+async fn is_leaving(ctx: &Context, instance: &str) -> Result<bool, Error> {
+    let journal = ctx.system.read_journal(instance).await?.map(Journal::parse).transpose()?;
+    Ok(journal.is_some_and(|journal| journal.departure.is_some()))
+}
+
 /// Returns the machine that has a volume open, with the name of its instance.
 fn writer(ctx: &Context, volume: &str) -> Result<(String, Machine), Error> {
     let holders = ctx.machines.holders(volume).into_iter().filter(|holder| holder.is_certain);
@@ -157,11 +168,14 @@ fn writer(ctx: &Context, volume: &str) -> Result<(String, Machine), Error> {
 /// Switches a disk to the file that it was copied to, records that, and removes the former one. Continues one that was interrupted.
 pub(crate) async fn finish(ctx: &Context, volume: &str) -> Result<(), Error> {
     let _still = ctx.machines.hold_still(vec![volume.to_owned()])?;
-    let (_, machine) = writer(ctx, volume)?;
+    let (instance, machine) = writer(ctx, volume)?;
     let prepared = ctx.system.prepared_mirror(volume).await?;
     if let Some(new) = &prepared
         && machine.state().await?.mirrors.get(volume) != Some(&Mirror::Switched)
     {
+        if is_leaving(ctx, &instance).await? {
+            return cancel(ctx, volume, Some(LEAVES.to_owned())).await;
+        }
         let switched = match ctx.system.check_mirror(new).await {
             // From here on both files are the same until the record.
             Ok(()) => machine.switch_mirror(volume).await.map_err(Error::from),
@@ -190,7 +204,17 @@ async fn record(
     prepared: Option<&NewMove>,
 ) -> Result<(), Error> {
     let Some(new) = prepared else {
-        // It was recorded, and the former file was removed, before a crash.
+        // It was recorded, and the former file was removed, before a crash. Or the note in the other pool cannot be read now, and it is not
+        // recorded that the open file counts.
+        let counting = match ctx.system.pool_of_volume(volume).await? {
+            Some(pool) => ctx.system.volume(&pool, volume).await?,
+            None => None,
+        };
+        let open = machine.state().await?.disks.into_iter().find(|disk| disk.id == volume);
+        let open = open.and_then(|disk| disk.file);
+        if counting.is_none_or(|counting| open.as_ref() != Some(&counting.path)) {
+            return Err(SystemError::VolumeBusy { id: volume.to_owned(), detail: NOT_RECORDED }.into());
+        }
         return Ok(machine.end_mirror(volume).await?);
     };
     if let Some(former) = ctx.system.volume(&new.from, volume).await? {

@@ -122,6 +122,7 @@ async fn let_guests_go_on(ctx: &Context) {
 async fn work(ctx: &Arc<Context>) {
     // The control plane may be away for long, and these guests were running.
     Box::pin(let_guests_go_on(ctx)).await;
+    Box::pin(kinds::vm::abandon_left(ctx)).await;
     Box::pin(arrivals::settle_left(ctx)).await;
     Box::pin(kinds::vm::restart_until_answered(ctx)).await;
     ctx.lease.acquired().await;

@@ -31,6 +31,7 @@ use berth_qemu::power::RunState;
 use crate::context::Context;
 use crate::error::Error;
 use crate::index::{Tables, volume_of};
+use crate::journal::Journal;
 use crate::key::Key;
 use crate::machine::{GuestError, Machine, MachineState};
 use crate::plugging::disk_spec;
@@ -168,6 +169,11 @@ async fn writer(ctx: &Context, all: &[NewSnapshot]) -> Result<Option<Writer>, Er
                 }
                 if other.is_some() {
                     return Err(busy(volume, "another VM than that of the other disks has it open").into());
+                }
+                let journal = ctx.system.read_journal(instance).await?.map(Journal::parse).transpose()?;
+                // The other host writes to the present files, and knows of no others.
+                if journal.is_some_and(|journal| journal.departure.is_some()) {
+                    return Err(busy(volume, "its running guest is being sent to another host").into());
                 }
                 other.insert(Writer { instance: instance.clone(), machine, state, volumes: Vec::new() })
             }

@@ -8,6 +8,7 @@
 //! the guest is started removes the machine, and no other connection is answered before that.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use berth_api::console::COPY_ACCOUNT;
@@ -167,6 +168,10 @@ impl ArrivalSession {
                 "{ARRIVALS_OF_HOST} running guests of host {} come to this host, or {ARRIVALS} in all: one arrives first",
                 self.from
             ));
+        }
+        // What an earlier agent has left is settled first.
+        if !self.ctx.is_working.load(Ordering::Relaxed) {
+            return Err("the agent of the other host has just been started".to_owned());
         }
         if self.migration.is_none() {
             return Err("the VM does not move to this host any more".to_owned());

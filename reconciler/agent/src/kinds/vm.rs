@@ -61,7 +61,7 @@ use kube::ResourceExt;
 
 pub(crate) use apply::end_process;
 pub(crate) use arriving::launch as launch_arriving;
-pub(crate) use leaving::Leaving;
+pub(crate) use leaving::{Leaving, abandon_left};
 pub(crate) use observe::Observed;
 pub(crate) use offline::{forget_restart, forget_restarts, restart_until_answered, restart_until_synced};
 

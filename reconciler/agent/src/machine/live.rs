@@ -36,6 +36,8 @@ impl Driver {
         if state != RunState::Running {
             return Err(IllegalAction { action: Action::Save, state }.into());
         }
+        // One that began while the other host prepared: that has the present files.
+        self.cancel_mirrors().await?;
         let channel = self.system.lend_channel(&self.instance, &self.qmp).await?;
         // The resume after this pause, if it fails, does not wait.
         self.published.send_modify(|state| state.resumed_at = None);

@@ -150,6 +150,10 @@ async fn describe(
     let refused = |why: String| Error::MemoryRefused { why };
     let journal = ctx.system.read_journal(&writer.instance).await?.ok_or(Error::NoRunningGuest)?;
     let journal = Journal::parse(journal)?;
+    // The plan of the VM may have begun to send it since it was looked at.
+    if journal.departure.is_some() {
+        return Err(Error::Conflict);
+    }
     let state = writer.machine.state().await?;
     let is_off = journal.suspension.is_some() || journal.stop.is_some();
     // The hook after the start asks the guest for something, and judges its answer.

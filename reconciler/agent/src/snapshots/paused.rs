@@ -81,8 +81,8 @@ async fn resume(
     journal: &Journal,
     process: &ProcessFacts,
 ) -> Result<(), Error> {
-    // A state that its journal knows is that of a suspension.
-    if journal.suspension.is_some() || !ctx.system.has_state(instance).await? {
+    // A state that its journal knows is that of a suspension. A guest that is sent to another host may run there.
+    if journal.suspension.is_some() || journal.departure.is_some() || !ctx.system.has_state(instance).await? {
         return Ok(());
     }
     let key = Key::new::<VM>(ObjectName::new(&journal.namespace, &journal.name));

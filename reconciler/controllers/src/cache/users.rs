@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use berth_api::{
     Backup, Disk, DiskSnapshot, EncryptionStatus, HotswapDiskAttachment, LISTED_USERS, Network, ObjectUser,
-    PublicIP, Readiness, Reason, ResourceName, SHARED_NAMESPACE, USED_FINALIZER, VM, VMGroup, in_use,
-    listed_users,
+    PublicIP, Readiness, Reason, ResourceName, SHARED_NAMESPACE, USED_FINALIZER, VM, VMGroup, VMStatus,
+    in_use, listed_users,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -39,13 +39,16 @@ pub(crate) fn is_shared(kind: ObjectKind) -> bool {
     matches!(kind, ObjectKind::VMClass | ObjectKind::Network | ObjectKind::Image | ObjectKind::KeyClass)
 }
 
-/// Returns the objects a VM uses. A VM that is being deleted needs its networks, its security groups and its host until its guest has
+/// Returns the objects a VM uses, also the host that its running guest goes to. A VM that is being deleted needs its networks, its security groups and its host until its guest has
 /// ended, and nothing else: it is never started again.
 pub(crate) fn of_vm(vm: &VM) -> BTreeSet<Key> {
     let namespace = vm.namespace().unwrap_or_default();
     let named = |kind, name: &str| Key::namespaced(kind, &namespace, name);
     let status = vm.status.as_ref();
     let host = status.and_then(|s| s.binding.as_ref()).map(|b| Key::cluster(ObjectKind::Host, &b.host));
+    // That host is known until it is certain where the running guest is.
+    let next = status.and_then(VMStatus::live_move);
+    let next = next.map(|migration| Key::cluster(ObjectKind::Host, &migration.to));
     let mut uses = BTreeSet::new();
     if host.is_some() || vm.metadata.deletion_timestamp.is_none() {
         let interfaces = vm.spec.network_interfaces.iter();
@@ -67,6 +70,7 @@ pub(crate) fn of_vm(vm: &VM) -> BTreeSet<Key> {
         uses.extend(vm.spec.vm_group.as_ref().map(|group| named(ObjectKind::VMGroup, group.as_str())));
     }
     uses.extend(host);
+    uses.extend(next);
     uses
 }
 

@@ -142,7 +142,8 @@ pub(crate) fn host_itself(cache: &Cache, host: &Host, batch: &mut WriteBatch) {
     left.into_iter().for_each(|key| batch.enqueue(key));
 }
 
-/// Returns the VMs, Disks, snapshots, attachments and Backups that are bound to a host. Scans the disks: a host is rarely lost.
+/// Returns the VMs, Disks, snapshots, attachments and Backups that are bound to a host, and the VMs whose running guests go there: the hosts
+/// that send them see by this Host that they never run there. Scans the disks: a host is rarely lost.
 fn bound_to(cache: &Cache, host: &str) -> Vec<Key> {
     let is_there = |binding: Option<&berth_api::Binding>| binding.is_some_and(|b| b.host == host);
     let disks = cache.tables.disks.all().filter(|disk| {
@@ -154,6 +155,8 @@ fn bound_to(cache: &Cache, host: &str) -> Vec<Key> {
         .all()
         .filter(|a| is_there(a.status.as_ref().and_then(|s| s.binding.as_ref())));
     let mut keys = cache.index.vms_on(host);
+    let users = cache.users_of(&Key::cluster(ObjectKind::Host, host));
+    keys.extend(users.into_iter().filter(|user| user.kind == ObjectKind::VM));
     keys.extend(disks.map(|disk| Key::of(disk.as_ref())));
     keys.extend(attachments.map(|attachment| Key::of(attachment.as_ref())));
     let snapshots = cache.tables.disk_snapshots.all();

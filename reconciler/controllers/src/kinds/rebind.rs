@@ -67,7 +67,7 @@ impl Cause {
 pub(crate) fn vm(cache: &Cache, config: &Config, vm: &VM, batch: &mut WriteBatch) -> Option<Outcome> {
     let status = vm.status.as_ref()?;
     let host = &status.binding.as_ref()?.host;
-    if let Some(migration) = status.handed_over() {
+    if let Some(migration) = status.handed_over().or_else(|| live::of_lost(cache, vm, host)) {
         live::bind(cache, vm, host, migration, config.clock.now(), batch);
         return Some(Outcome::Settled);
     }

@@ -1,21 +1,27 @@
 //! The steps by which a running guest is sent to another host.
 
+use std::time::Duration;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_api::VM;
 use berth_api::live_move::{MovedFile, MovedMachine};
+use berth_host::{InstanceFacts, ProcessFacts};
 use berth_qemu::machine::MachineSpec;
+use tokio::time::timeout;
 
 use crate::context::Context;
 use crate::error::Error;
-use crate::journal::{Departure, Journal};
-use crate::key::Key;
+use crate::journal::{Departure, DeparturePhase, Journal};
+use crate::key::{Key, ObjectName};
 use crate::live_moves::{NewDeparture, go_on};
 use crate::machine::{Machine, MachineError};
 use crate::saved_machine::size_at_most;
 
 /// How often the memory of a guest is sent at most: one that writes faster than it is sent stays here.
 const REPETITIONS: u64 = 16;
+/// How long a guest may take to go on at the start of the agent.
+const GO_ON_LIMIT: Duration = Duration::from_secs(10);
 
 /// A guest that is about to be sent.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,10 +56,50 @@ pub(super) async fn depart(ctx: &Context, vm: &VM, machine: Machine, leaving: &L
 
 /// Lets a guest go on that an earlier agent began to send, and removes the record: the other host was not asked to start it.
 pub(super) async fn abandon(ctx: &Context, instance: &str, machine: &Machine) -> Result<(), Error> {
+    let journal = ctx.system.read_journal(instance).await?.ok_or(MachineError::Gone)?;
+    let departure = Journal::parse(journal)?.departure;
+    // In any other phase it may run there.
+    if departure.is_none_or(|departure| departure.phase != DeparturePhase::Sending) {
+        return Ok(());
+    }
     go_on(ctx.system.as_ref(), instance, machine).await;
     let journal = ctx.system.read_journal(instance).await?.ok_or(MachineError::Gone)?;
     let updated = Journal::parse(journal)?.with_departure(None);
     Ok(ctx.system.write_journal(instance, &updated.to_value()).await?)
+}
+
+/// Lets the guests go on that an earlier agent began to send, at the start of the agent: a guest may be paused for the last part of its
+/// memory. Needs no control plane.
+pub(crate) async fn abandon_left(ctx: &Context) {
+    let instances = match ctx.system.instances().await {
+        Ok(instances) => instances,
+        Err(error) => {
+            return tracing::warn!(%error, "it is not known whether guests were being sent to other hosts");
+        }
+    };
+    for InstanceFacts { instance, journal, process } in instances {
+        let (Some(Ok(journal)), Some(process)) = (journal.map(Journal::parse), process) else { continue };
+        if journal.departure.as_ref().is_none_or(|departure| departure.phase != DeparturePhase::Sending) {
+            continue;
+        }
+        match timeout(GO_ON_LIMIT, Box::pin(abandon_of(ctx, &instance, &journal, &process))).await {
+            Ok(Ok(())) => {}
+            // The plan of its VM does it later.
+            Ok(Err(error)) => tracing::warn!(instance, error = %error.chain(), "its guest may stay paused"),
+            Err(_) => tracing::warn!(instance, "its monitor does not answer: its guest may stay paused"),
+        }
+    }
+}
+
+async fn abandon_of(
+    ctx: &Context,
+    instance: &str,
+    journal: &Journal,
+    process: &ProcessFacts,
+) -> Result<(), Error> {
+    let key = Key::new::<VM>(ObjectName::new(&journal.namespace, &journal.name));
+    let machine = ctx.machines.connect(instance, Some(&journal.uid), Some(key), process).await?;
+    abandon(ctx, instance, &machine).await
 }
 
 /// Has the other host asked whether it runs the guest.

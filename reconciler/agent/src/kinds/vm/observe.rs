@@ -193,6 +193,8 @@ pub(crate) struct DeclaredAddress {
 pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
     let name = ObjectName::of(vm);
     let instance = instance_of(vm).unwrap_or_default().to_owned();
+    // Before the journal: a task that ends meanwhile has recorded more than was read, and counts as active still.
+    let departure = ctx.departures.state(&instance);
     let written = ctx.system.read_journal(&instance).await?;
     let journal_written = written.is_some();
     let (journal, journal_problem) = match written.map(Journal::parse) {
@@ -246,7 +248,7 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         ..from_index(ctx, vm, &name)
     };
     observed.draining |= observed.at_shutdown.is_some();
-    observed.departure = ctx.departures.state(&observed.instance);
+    observed.departure = departure;
     if observed.journal.departure.is_none() && vm.status.as_ref().and_then(VMStatus::live_move).is_none() {
         ctx.departures.forget(&observed.instance);
     }
@@ -305,6 +307,12 @@ async fn observe_absent(
             if suspension.attempts > 0 {
                 observed.last_words = Some(ctx.system.stderr_tail(&observed.instance).await?);
             }
+        }
+        // Its guest may have them open on the other host, which takes their files: nothing else is done to them here.
+        None if observed.journal.departure.is_some() => {
+            let uid = vm.metadata.uid.as_deref().unwrap_or_default();
+            let ids = observed.disks.iter().filter_map(|disk| disk.volume_id.as_ref());
+            observed.disks_to_hold = ids.filter(|id| !ctx.machines.holds(uid, id)).cloned().collect();
         }
         None => observed.machine_known = ctx.machines.is_known(&observed.instance),
     }

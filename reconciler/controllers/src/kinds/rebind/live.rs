@@ -5,20 +5,37 @@
 //!    HandedOver, given up by OLD ───▶ formerHost OLD ─────▶ bound to NEW ───▶ the next epoch, admitted there
 //! ```
 //!
-//! NEW runs the guest before the first step, and OLD never starts it again: no other host is chosen, and the VM does not go back.
+//! NEW runs the guest before the first step, and OLD never starts it again: no other host is chosen, and the VM does not go back. If OLD is
+//! lost before it has said whether it handed the guest over, NEW alone knows: the VM is bound there, and boots there if it does not run.
 
 use std::sync::Arc;
 
 use berth_api::{
     Binding, ConditionType, Disk, DiskStatus, Readiness, Reason, VM, VMStatus, condition,
-    vm::{HostRefusal, VMMigration},
+    vm::{HostRefusal, MigrationPhase, VMMigration},
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::{batch::WriteBatch, cache::Cache, key::Key, kinds::role};
 
-use super::{data_host, host_of, marked};
+use super::{data_host, disks, host_of, lives, marked};
+
+/// Returns the move of a VM of a lost host whose guest may run on the other host by now.
+pub(super) fn of_lost<'a>(cache: &Cache, vm: &'a VM, host: &str) -> Option<&'a VMMigration> {
+    let migration = vm.status.as_ref()?.live_move()?;
+    if !cache.is_fenced(host) || !lives(cache, &migration.to) {
+        return None;
+    }
+    let namespace = vm.namespace().unwrap_or_default();
+    let mut objects =
+        vm.spec.disks.iter().filter_map(|disk| cache.tables.disks.named(&namespace, disk.name.as_str()));
+    // The disks are bound before the VM is.
+    let is_begun = objects.any(|disk| host_of(disk).is_some_and(|of| *of == migration.to));
+    // One that is deleted is deleted there, with its guest if that runs.
+    let is_deleted = vm.metadata.deletion_timestamp.is_some();
+    (is_begun || is_deleted || disks(cache, vm, host).is_ok()).then_some(migration)
+}
 
 pub(super) fn bind(
     cache: &Cache,
@@ -67,7 +84,13 @@ fn bound(vm: &VM, host: &str, migration: &VMMigration, now: Timestamp) -> VMStat
     let mut status = vm.status.clone().unwrap_or_default();
     let generation = vm.metadata.generation.unwrap_or_default();
     let epoch = migration.epoch.saturating_add(1);
-    let text = format!("its running guest went from host {host} to host {}", migration.to);
+    let to = &migration.to;
+    let text = match migration.phase {
+        MigrationPhase::HandedOver => format!("its running guest went from host {host} to host {to}"),
+        MigrationPhase::Requested => {
+            format!("host {host} is gone for good, and its running guest was being sent to host {to}")
+        }
+    };
     // Every later binding has a greater epoch.
     let refusal =
         HostRefusal { host: host.to_owned(), epoch: migration.epoch, message: text.clone(), time: Some(now) };

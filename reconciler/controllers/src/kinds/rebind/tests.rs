@@ -416,3 +416,52 @@ async fn a_vm_whose_guest_was_handed_over_is_bound_there_after_its_disks_and_goe
     let status = handed_over(true).status.expect("a status");
     assert!(status.handed_over().is_some(), "its mark stays, although it is being deleted");
 }
+
+#[tokio::test]
+async fn the_vm_of_a_lost_host_whose_running_guest_was_being_sent_goes_to_no_third_host() {
+    let sent = |to: &str| {
+        let mut vm = vm_with(json!({}));
+        let migration = json!({"id": "m1", "to": to, "epoch": 4, "phase": "Requested"});
+        let status = vm.status.as_mut().expect("a status");
+        status.migration = serde_json::from_value(migration).expect("a migration");
+        vm
+    };
+    let goes_to = |fenced: bool, to: &str, spec: Value| {
+        let (cache, vm) = (cache(fenced, disk_with(spec, json!({}))), sent(to));
+        live::of_lost(&cache, &vm, "h1").map(|migration| migration.to.clone())
+    };
+    assert_eq!(goes_to(true, "h2", json!({})).as_deref(), Some("h2"));
+    assert_eq!(goes_to(false, "h2", json!({})), None, "its host decides");
+    assert_eq!(goes_to(true, "h9", json!({})), None, "that host is gone too");
+    assert_eq!(goes_to(true, "h2", json!({"encryption": {"keyClass": "k"}})), None, "it stays lost");
+    let lost = cache(true, disk_with(json!({"encryption": {"keyClass": "k"}}), json!({})));
+    let mut deleted = sent("h2");
+    deleted.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+    assert!(live::of_lost(&lost, &deleted, "h1").is_some(), "it is deleted there");
+    // A disk is bound there, and the VM is next.
+    let there = json!({"binding": {"host": "h2", "epoch": 3}, "formerHost": "h1"});
+    let (mut cache, vm) = (cache(true, disk_with(json!({}), there)), sent("h2"));
+    cache.put(vm.clone(), tokio::time::Instant::now());
+    let mut batch = WriteBatch::default();
+    assert_eq!(super::vm(&cache, &Config::new(), &vm, &mut batch), Some(Outcome::Settled));
+    assert!(batch.keys().any(|key| key == Key::of(&vm)));
+}
+
+#[tokio::test]
+async fn a_lost_host_stays_known_while_a_running_guest_may_be_sent_there() {
+    let is_removed = |migration: Value| {
+        let mut cache = cache(false, disk_with(json!({}), json!({})));
+        let lost: Host = object("Host", "h2", None, json!({"fenced": true}), json!({}));
+        let mut vm = vm_with(json!({}));
+        let status = vm.status.as_mut().expect("a status");
+        status.migration = serde_json::from_value(migration).expect("a migration");
+        cache.put(vm, tokio::time::Instant::now());
+        let mut batch = WriteBatch::default();
+        crate::kinds::fenced::host_itself(&cache, &lost, &mut batch);
+        batch.keys().next().is_some()
+    };
+    assert!(is_removed(json!(null)));
+    assert!(!is_removed(json!({"id": "m1", "to": "h2", "epoch": 4, "phase": "Requested"})));
+    assert!(is_removed(json!({"id": "m1", "to": "h2", "epoch": 3, "phase": "Requested"})), "that is over");
+}

@@ -40,6 +40,10 @@ impl LinuxVolumes {
         if !exists(&file)? {
             return Err(lost());
         }
+        // As for a file that is taken: the other name of a link would lead out of the folder.
+        if !fs::symlink_metadata(&file).map_err(failed("look at", &file))?.is_file() {
+            return Err(place.damaged("its file on the other host is no regular file"));
+        }
         files::ensure_folder(&self.layout.volumes(&new.pool))?;
         let here = self.layout.volumes(&new.pool).join(file_name(&new.id, note.generation));
         let arriving = Note { complete: false, arriving_from: Some(new.from.clone()), ..note };

@@ -163,10 +163,17 @@ pub(super) fn begin(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     if !is_to_move_on(vm, observed) || awaited(observed).is_some() || refusal(vm, observed).is_some() {
         return None;
     }
+    // The status of this pass has the record no more, and a guest that was handed over would not be found by it.
+    if is_withdrawn(vm, observed) {
+        return None;
+    }
     let journal = &observed.journal;
     let migration = vm.status.as_ref().and_then(VMStatus::live_move)?;
     let machine = observed.machine.as_ref().filter(|machine| machine.run_state == RunState::Running)?;
-    let is_busy = journal.stop.is_some() || journal.suspension.is_some() || journal.released.is_some();
+    let is_busy = journal.stop.is_some()
+        || journal.suspension.is_some()
+        || journal.released.is_some()
+        || observed.departure.is_active;
     let is_snapshot_taken = volumes(observed).iter().any(|volume| volume.pending_snapshot.is_some());
     if is_busy || is_snapshot_taken || !are_recorded(observed) {
         return None;

@@ -50,3 +50,25 @@ fn a_volume_whose_guest_comes_is_the_other_hosts_until_it_is_taken() {
     let again = volumes.prepare_arriving(&take);
     assert!(matches!(again, Err(SystemError::VolumeDamaged { .. })), "{again:?}");
 }
+
+#[test]
+fn a_link_in_the_folder_of_another_host_gets_no_second_name() {
+    let f = Fixture::new();
+    fs::create_dir_all(f.at("other/pools")).expect("made");
+    let first = f.fast();
+    let second =
+        PoolFolders::open(&[f.mapping(POOL, "fast")], &f.at("other/pools"), &[], None).expect("opened");
+    declare(&first, "a", "u", true);
+    declare(&second, "b", "u", false);
+    let made = f.volumes(&first).create(&new(), None).expect("made");
+    let layout = Layout::new(f.at("other")).with_pool_places(second.places());
+    let volumes = LinuxVolumes::new(layout, None).with_pool_folders(second.clone());
+    let elsewhere = f.at("elsewhere");
+    fs::rename(&made.path, &elsewhere).expect("moved");
+    std::os::unix::fs::symlink(&elsewhere, &made.path).expect("linked");
+    let take =
+        NewTake { pool: POOL.to_owned(), id: ID.to_owned(), from: "a".to_owned(), uid: None, base: None };
+    let refused = volumes.prepare_arriving(&take);
+    assert!(matches!(refused, Err(SystemError::VolumeDamaged { .. })), "{refused:?}");
+    assert!(!f.at("fast/hosts/b/volumes").join(format!("{ID}.qcow2")).exists());
+}

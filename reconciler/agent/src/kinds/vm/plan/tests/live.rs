@@ -91,6 +91,14 @@ fn a_guest_is_sent_once_that_is_recorded_and_only_while_nothing_else_is_declared
     let mut waits = recorded();
     waits.departure.failure = Some(failed);
     assert_eq!(live::begin(&moving_vm(json!({})), &waits), None, "an attempt has just failed");
+    let mut over = recorded();
+    over.departure.failure =
+        waits.departure.failure.map(|failed| FailedDeparture { left: Duration::ZERO, count: 3, ..failed });
+    assert_eq!(live::begin(&moving_vm(json!({})), &over), None, "the controllers choose again first");
+    if let Some(failed) = over.departure.failure.as_mut() {
+        failed.count = 2;
+    }
+    assert!(live::begin(&moving_vm(json!({})), &over).is_some(), "the next attempt is due");
 }
 
 #[test]
