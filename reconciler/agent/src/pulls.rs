@@ -495,7 +495,7 @@ impl Shared {
     }
 }
 
-/// Whether a copy may fail so although the source has the image: the other host is away, refuses, has other bytes, or names a size that is not theirs.
+/// Whether a copy may fail so although the source has the image: the other host is away, refuses, has other bytes, or names another size.
 fn is_of_a_copy(error: &SystemError) -> bool {
     use SystemError::{ChecksumMismatch, Download, ImageTooLarge, NoSpace};
     matches!(error, Download { .. } | ChecksumMismatch { .. } | ImageTooLarge { .. } | NoSpace { .. })
