@@ -138,6 +138,23 @@ async fn a_vm_that_runs_is_compared_with_its_hardware() {
 }
 
 #[tokio::test]
+async fn a_scratch_disk_is_compared_with_the_limit_of_disks() {
+    let plane = Plane::new().await;
+    let with = |size: &str| vm(json!({"cpus": 1, "memory": "1Gi", "scratchDisk": {"size": size}}));
+    made(&plane.create("VM", "vms", "a", with("1Gi")).await);
+    plane.limit(json!({"diskSize": "4Gi"}), used(1, "1Gi", "2Gi")).await;
+    let why = "Quota team: diskSize: 2Gi used, more needed, limit 4Gi";
+    refused(&plane.create("VM", "vms", "b", with("3Gi")).await, why);
+    made(&plane.create("VM", "vms", "b", with("2Gi")).await);
+    made(&plane.create("VM", "vms", "none", vm(json!({"cpus": 1, "memory": "1Gi"}))).await);
+    let size = |size: Value| json!({"spec": {"scratchDisk": size}});
+    refused(&plane.patch("vms/none", size(json!({"size": "3Gi"}))).await, why);
+    refused(&plane.patch("vms/a", size(json!({"size": "4Gi"}))).await, why);
+    made(&plane.patch("vms/a", size(json!({"size": "3Gi"}))).await);
+    made(&plane.patch("vms/a", size(json!(null))).await);
+}
+
+#[tokio::test]
 async fn memory_that_comes_by_the_cpus_under_a_class_does_not_grow() {
     let plane = Plane::new().await;
     made(&plane.create("VM", "vms", "a", vm(json!({"class": "c", "cpus": 1}))).await);

@@ -495,9 +495,10 @@ impl Shared {
     }
 }
 
-/// Whether a copy may fail so although the source has the image: the other host is away, refuses, or has other bytes.
+/// Whether a copy may fail so although the source has the image: the other host is away, refuses, has other bytes, or names another size.
 fn is_of_a_copy(error: &SystemError) -> bool {
-    matches!(error, SystemError::Download { .. } | SystemError::ChecksumMismatch { .. })
+    use SystemError::{ChecksumMismatch, Download, ImageTooLarge, NoSpace};
+    matches!(error, Download { .. } | ChecksumMismatch { .. } | ImageTooLarge { .. } | NoSpace { .. })
 }
 
 /// Why a download has no result.

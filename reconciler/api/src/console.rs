@@ -200,6 +200,12 @@ pub fn copy_audience(namespace: &str, image: &str, uid: &str) -> String {
     format!("image-copy.berth.dev/{namespace}/{image}/{uid}")
 }
 
+/// The audience of a ticket for a copy from another host than the image's own. `audience`: that of [`copy_audience`]. The host that serves such a
+/// copy cannot use the ticket to copy the file from a third one.
+pub fn further_copy_audience(audience: &str, host: &str) -> String {
+    format!("{audience}/{host}")
+}
+
 /// The path of a request for a copy, see [`crate::image_copy`].
 pub fn copy_path(namespace: &str, image: &str) -> String {
     format!("/v1/namespaces/{namespace}/images/{image}/file")
@@ -316,7 +322,9 @@ mod tests {
             (of_upload_path(&copy_path("ns", "a")), of_copy_path(&upload_path("ns", "a"))),
             (None, None)
         );
-        assert_ne!(copy_audience("ns", "golden", "u1"), upload_audience("ns", "golden", "u1"));
+        let audience = copy_audience("ns", "golden", "u1");
+        assert_ne!(audience, upload_audience("ns", "golden", "u1"));
+        assert_eq!(further_copy_audience(&audience, "h2"), format!("{audience}/h2"));
         assert!(!ACCOUNTS.contains(&COPY_ACCOUNT), "the role of editors has no right to its tokens");
     }
 

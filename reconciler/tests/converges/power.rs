@@ -97,3 +97,32 @@ fn a_scratch_disk_is_kept_while_its_vm_is_suspended_and_no_longer() {
         rig.must_settle().await;
     });
 }
+
+#[test]
+fn a_scratch_disk_goes_with_a_machine_that_ends_by_itself() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        let started = |token: &str| {
+            let mut vm = web("Running");
+            vm["scratchDisk"] = json!({"size": "1Gi"});
+            vm["restartPolicy"] = json!("Never");
+            vm["restartToken"] = json!(token);
+            vm
+        };
+        prerequisites_are_declared(rig).await;
+        rig.apply("PublicIP", "web", json!({})).await;
+        rig.apply("VM", "web", started("1")).await;
+        web_runs(rig).await;
+        assert_eq!(rig.system.scratch_disks_now(), 1);
+        rig.strike_from_here();
+        let instance = rig.system.hypervisor().instances().remove(0);
+        rig.system.hypervisor().crash(&instance);
+        rig.until_vm("web", "is off", |vm| rig::state(vm).is_some_and(|state| state != VMState::Running))
+            .await;
+        rig.must_settle().await;
+        assert!(rig.system.hypervisor().instances().is_empty(), "it is not started again");
+        assert_eq!(rig.system.scratch_disks_now(), 0);
+        rig.apply("VM", "web", started("2")).await;
+        web_runs(rig).await;
+        assert_eq!(rig.system.scratch_disks_now(), 1);
+    });
+}

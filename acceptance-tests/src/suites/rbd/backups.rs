@@ -1,5 +1,5 @@
 //! Backups of the disk of the running guest, of which the later ones read what has changed; a disk in Ceph from one of them, although the agent
-//! is killed meanwhile; and an image of the disk, from which a disk in the default pool is made.
+//! is killed meanwhile; an image of the disk, from which a disk in the default pool is made; and a disk with a file system.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -15,6 +15,8 @@ const BACKUPS: [&str; 3] = ["in-ceph-1", "in-ceph-2", "in-ceph-3"];
 const RESTORED: &str = "in-ceph-restored";
 /// An Image, and a disk from it.
 const MADE: &str = "in-ceph-made";
+/// A disk with a file system.
+const FORMATTED: &str = "in-ceph-formatted";
 /// How much the guest writes at a time.
 const WRITTEN: u64 = 8 << 20;
 
@@ -61,6 +63,12 @@ pub(super) fn case(fleet: &mut Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> 
     attach(fleet, MADE, &json!({"image": MADE, "size": "128Mi"}))?;
     ensure!(read_by_guest(fleet, guest, MADE)? == after, "it has other data than the disk");
     ensure!(super::sum(fleet, STAYS, guest)? == after, "the disk has changed");
+    attach(
+        fleet,
+        FORMATTED,
+        &json!({"size": "32Mi", "pool": POOL, "filesystem": {"type": "ext4", "label": "data"}}),
+    )?;
+    kubectl.condition(&format!("hotswapdiskattachment/{FORMATTED}"), "Ready=True", None, ANSWER)?;
     let data = volume(fleet, DATA)?;
     let left = ceph.snapshots(&data)?;
     ensure!(left.len() == BACKUPS.len() && left.iter().all(|id| id.starts_with("s-")), "{left:?}");
@@ -102,7 +110,7 @@ fn read_by_guest(fleet: &Fleet, guest: &Guest, name: &str) -> Result<String> {
 /// Deletes all of it, also the snapshots in Ceph, and the data in the repository.
 fn removed(fleet: &Fleet, ceph: &Ceph, data: &str) -> Result<()> {
     let kubectl = fleet.kubectl();
-    for name in [RESTORED, MADE] {
+    for name in [RESTORED, MADE, FORMATTED] {
         kubectl.delete(&format!("hotswapdiskattachment/{name}"))?;
         kubectl.delete(&format!("disk/{name}"))?;
     }

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::console::{COPY_ACCOUNT, copy_audience};
+use berth_api::console::{COPY_ACCOUNT, copy_audience, further_copy_audience};
 use berth_api::image_copy::{CopyMessage, of_query};
 use berth_api::manifests::access::account_name;
 use berth_api::{Disk, Image, JsonKind, SHARED_NAMESPACE, SYSTEM_NAMESPACE, VM};
@@ -73,6 +73,11 @@ impl FileCopy {
         let account = account_name(host);
         let accounts = [account.as_str(), COPY_ACCOUNT];
         let audience = copy_audience(&name.namespace, &name.name, &uid);
+        let audience = match image.as_deref().is_some_and(|image| is_bound_to(image, ctx.host())) {
+            true => audience,
+            // Others that serve the image cannot use the tickets that they get.
+            false => further_copy_audience(&audience, ctx.host()),
+        };
         let claim = Claim { namespace: SYSTEM_NAMESPACE, audience, accounts: &accounts };
         consoles.tickets.redeem(&ctx.client, ctx.now(), ticket, &claim).await?;
         if !is_needed(ctx, host, &name).await? {
@@ -149,15 +154,17 @@ pub(super) async fn send_file(
 /// of a verified image with a URL. A deleted one is copied too: it stays for the disks that need it.
 fn is_served(ctx: &Context, name: &ObjectName, uid: &str) -> bool {
     let image = ctx.index.read().images.get(name);
-    image.is_some_and(|image| {
-        let status = image.status.as_ref();
-        let binding = status.and_then(|status| status.binding.as_ref());
-        let is_bound_here = binding.is_some_and(|binding| binding.host == ctx.host());
+    image.as_deref().is_some_and(|image| {
         // Before that, a checksum proves no access to the bytes that it is of.
-        let is_verified = status.is_some_and(|status| status.virtual_size.is_some());
-        let is_here = is_bound_here || (is_verified && !image.is_local());
+        let is_verified = image.status.as_ref().is_some_and(|status| status.virtual_size.is_some());
+        let is_here = is_bound_to(image, ctx.host()) || (is_verified && !image.is_local());
         image.metadata.uid.as_deref() == Some(uid) && is_here && image.is_copyable()
     })
+}
+
+fn is_bound_to(image: &Image, host: &str) -> bool {
+    let binding = image.status.as_ref().and_then(|status| status.binding.as_ref());
+    binding.is_some_and(|binding| binding.host == host)
 }
 
 /// Opens the file of an image from this offset on. `None`: it is not complete here.

@@ -1,9 +1,10 @@
 //! The other hosts that have the file of an image with a URL, from which it is copied too: those of the same zone, if the host has one.
 //!
 //! *Guarantees:* the host of the image is always tried in the end, and a copy that has begun continues from there. Images that were made or
-//! uploaded come from their host only.
+//! uploaded come from their host only. A ticket for one of these hosts is of no use at another one, that of the image included: a host says
+//! itself which files it has.
 
-use berth_api::console::of_copy_path;
+use berth_api::console::{further_copy_audience, of_copy_path};
 use berth_api::{ConditionType, Host, Image, condition};
 use berth_host::SourceHost;
 use kube::ResourceExt;
@@ -63,10 +64,11 @@ fn chosen(own: &str, at: &SourceHost, having: &[String], near: &[Host]) -> Vec<S
         }
         let server = status.server.clone()?;
         Some(SourceHost {
+            audience: further_copy_audience(&at.audience, &name),
             name,
             address: server.address,
             certificate_sha256: server.certificate_sha256,
-            ..at.clone()
+            path: at.path.clone(),
         })
     };
     let mut found: Vec<SourceHost> = near.iter().filter_map(serves).collect();
@@ -125,7 +127,8 @@ mod tests {
         let having = ["own", "origin", "a", "silent", "older", "of-another-zone"];
         assert_eq!(names("own", &having, &near), ["a"]);
         let found = chosen("own", &at(), &["a".to_owned()], &near);
-        let expected = SourceHost { name: "a".to_owned(), address: "a:7444".to_owned(), ..at() };
+        let audience = "a/a".to_owned();
+        let expected = SourceHost { name: "a".to_owned(), address: "a:7444".to_owned(), audience, ..at() };
         assert_eq!(found, [SourceHost { certificate_sha256: "ab".to_owned(), ..expected }]);
     }
 

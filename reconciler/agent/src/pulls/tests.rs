@@ -73,6 +73,20 @@ fn a_copy_with_other_bytes_is_not_repeated_and_one_that_breaks_off_is() {
     }
 }
 
+#[test]
+fn a_host_that_names_a_false_size_holds_up_no_image_that_its_source_has() {
+    let url = || "the image from host h1".to_owned();
+    for error in [
+        SystemError::Download { url: url(), detail: "h1 does not answer".to_owned() },
+        SystemError::ChecksumMismatch { url: url(), declared: "ab".to_owned() },
+        SystemError::ImageTooLarge { url: url(), detail: "more than 5 bytes".to_owned() },
+        SystemError::NoSpace { what: url(), needed: 5, free: 4 },
+    ] {
+        assert!(is_of_a_copy(&error), "{error:?}");
+    }
+    assert!(!is_of_a_copy(&SystemError::ImageRefused { url: url(), detail: "not a qcow2 image".to_owned() }));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_download_gets_what_its_secret_has() {
     // printf 'me' | base64; printf 'canary' | base64

@@ -1,6 +1,8 @@
 //! Copies of images to other hosts: which host gets one. On real sockets, and therefore in real time.
 
-use berth_api::console::{COPY_ACCOUNT, UPLOAD_ACCOUNT, copy_audience, copy_path, upload_audience};
+use berth_api::console::{
+    COPY_ACCOUNT, UPLOAD_ACCOUNT, copy_audience, copy_path, further_copy_audience, upload_audience,
+};
 use berth_api::image_copy::{CopyMessage, query};
 use berth_api::manifests::access::account_name;
 use berth_api::{Disk, Image, SYSTEM_NAMESPACE, VM};
@@ -58,6 +60,12 @@ fn on_h2() -> Value {
 async fn ticket(site: &Site, account: &str, image: &Image) -> String {
     let audience = copy_audience("ns", &image.name_any(), &image.uid().expect("a uid"));
     site.token(SYSTEM_NAMESPACE, account, audience).await
+}
+
+/// Returns a ticket for a copy from a host that is not the image's own.
+async fn further_ticket(site: &Site, from: &str, account: &str, image: &Image) -> String {
+    let audience = copy_audience("ns", &image.name_any(), &image.uid().expect("a uid"));
+    site.token(SYSTEM_NAMESPACE, account, further_copy_audience(&audience, from)).await
 }
 
 fn path(image: &Image, host: &str, offset: usize) -> String {
@@ -169,11 +177,20 @@ async fn a_host_that_has_a_verified_image_with_a_url_serves_it_too() {
     let h3 = account_name("h3");
     // This host has the file for the disk of its VM. After this image it has seen those that were declared before.
     uploaded(&site, "later", &content(2)).await;
-    copied(&site, &path(&verified, "h3", 0), &ticket(&site, &h3, &verified).await).await;
-    let answer = site.refused(&path(&unverified, "h3", 0), &ticket(&site, &h3, &unverified).await).await;
+    let of_h3 = path(&verified, "h3", 0);
+    copied(&site, &of_h3, &further_ticket(&site, "h1", &h3, &verified).await).await;
+    for (token, is_for) in [
+        (ticket(&site, &h3, &verified).await, "the image's own host, or one that passes it on"),
+        (further_ticket(&site, "h4", &h3, &verified).await, "another host that has the file"),
+    ] {
+        let answer = site.refused(&of_h3, &token).await;
+        assert!(answer.starts_with("403 the ticket is not valid"), "{is_for}: {answer}");
+    }
+    let of_unverified = further_ticket(&site, "h1", &h3, &unverified).await;
+    let answer = site.refused(&path(&unverified, "h3", 0), &of_unverified).await;
     assert!(answer.starts_with("404 the image is not on this host"), "{answer}");
-    let answer =
-        site.refused(&path(&verified, "h2", 0), &ticket(&site, &account_name("h2"), &verified).await).await;
+    let of_h2 = further_ticket(&site, "h1", &account_name("h2"), &verified).await;
+    let answer = site.refused(&path(&verified, "h2", 0), &of_h2).await;
     assert!(answer.starts_with("403 host h2 needs no copy"), "{answer}");
 }
 

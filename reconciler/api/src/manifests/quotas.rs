@@ -175,6 +175,12 @@ fn own_memory(object: &str, cpus: &str) -> String {
     )
 }
 
+/// The scratch disk that a VM declares itself; 0: that of its class, if it has one.
+fn own_scratch(object: &str) -> String {
+    let disk = format!("{object}.spec.scratchDisk");
+    format!("{} ? quantity({disk}.size) : quantity('0')", present(&disk))
+}
+
 /// The amounts that a VM declares, those that it declared before, and those that it counts with: a bound VM has its hardware until its
 /// next start, whatever it declares.
 fn vm_variables() -> Value {
@@ -196,6 +202,11 @@ fn vm_variables() -> Value {
         {"name": "memoryBefore", "expression": "variables.hasHardware && \
             quantity(oldObject.status.hardware.memory).compareTo(variables.ownMemoryBefore) > 0 ? \
             quantity(oldObject.status.hardware.memory) : variables.ownMemoryBefore"},
+        {"name": "scratch", "expression": own_scratch("object")},
+        {"name": "ownScratchBefore", "expression": format!("variables.isCreate ? quantity('0') : ({})", own_scratch("oldObject"))},
+        {"name": "scratchBefore", "expression": "variables.hasHardware && has(oldObject.status.hardware.scratchDisk) && \
+            quantity(oldObject.status.hardware.scratchDisk).compareTo(variables.ownScratchBefore) > 0 ? \
+            quantity(oldObject.status.hardware.scratchDisk) : variables.ownScratchBefore"},
         {"name": "hasNewClass", "expression": format!("!variables.isCreate && {} != {}", class("object"), class("oldObject"))},
     ])
 }
@@ -218,6 +229,7 @@ fn vms() -> [Value; 2] {
         number("vms", one()),
         number("cpus", "(variables.cpus - variables.cpusBefore)"),
         bytes("memory", "variables.memory", "variables.memoryBefore"),
+        bytes("diskSize", "variables.scratch", "variables.scratchBefore"),
         of_class("cpus", "variables.cpus > 0", "!variables.hasNewClass && variables.ownCpusBefore == 0"),
         // Under a class without memory a VM has memory by its own CPUs.
         of_class(

@@ -7,7 +7,7 @@
 //! The data is written to a file of another name, as that of a backup is (see `volumes/restored.rs`): a file with the name of the volume is
 //! never formatted and never written here.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::LinuxSystem;
 use super::files::{self, blocking};
@@ -16,6 +16,23 @@ use super::volumes::{Begun, LinuxVolumes};
 use crate::{Fill, ImageFacts, NewVolume, Result, SystemError, VolumeFacts, Volumes};
 
 use berth_qemu::machine::Backing;
+
+/// A file that becomes a volume. It goes with the work if it does not, also with work that is ended since its Disk is deleted.
+#[derive(Debug)]
+struct Partial(PathBuf);
+
+impl Partial {
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // Best effort: the next attempt removes it too, and the next agent. After the rename there is none.
+        let _ = files::remove_if_there(&self.0);
+    }
+}
 
 impl LinuxSystem {
     /// `base` is the cached image that `new` names.
@@ -30,17 +47,10 @@ impl LinuxSystem {
             (new.clone(), base.map_or(0, |base| base.virtual_size), self.tools_user);
         let begin = move |v: &LinuxVolumes| v.begin_restored(&begun_of, least, user.as_ref());
         if let Begun::Partial(partial) = self.on_pool(&new.pool, begin).await? {
-            let written = self.write_to(&partial, new, base, fill).await;
-            let (finished, path) = (new.clone(), partial.clone());
-            let made = match written {
-                Ok(()) => self.on_pool(&new.pool, move |v| v.finish_restored(&finished, &path)).await,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = made {
-                // Best effort: the next attempt removes it too. After the rename there is none.
-                let _ = blocking(move || files::remove_if_there(&partial)).await;
-                return Err(error);
-            }
+            let partial = Partial(partial);
+            self.write_to(partial.path(), new, base, fill).await?;
+            let finished = new.clone();
+            self.on_pool(&new.pool, move |v| v.finish_restored(&finished, partial.path())).await?;
         }
         let found = Volumes::volume(self, &new.pool, &new.id).await?;
         found.ok_or_else(|| SystemError::VolumeLost { id: new.id.clone() })

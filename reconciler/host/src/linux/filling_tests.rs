@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use berth_qemu::machine::Format;
 use tempfile::TempDir;
@@ -109,6 +110,28 @@ async fn an_interrupted_format_leaves_no_volume_and_is_done_again() {
     }
     system.volumes.forget_partial().expect("removed");
     assert!(!partial.exists() && !raw.exists(), "the next agent removes those of disks that are gone");
+}
+
+#[tokio::test]
+async fn work_that_is_ended_leaves_no_part_of_a_volume() {
+    let (_folder, system) = system();
+    let volumes = system.layout.volumes("default");
+    let partial = volumes.join(format!("{}{ID}.restored.qcow2", files::UNFINISHED));
+    let raw = volumes.join(format!("{}{ID}{FORMATTED}", files::UNFINISHED));
+    {
+        let (order, data) = (new(Some(SIZE)), ext4());
+        let mut work = Box::pin(system.create_filled_volume(&order, &data));
+        // The file of the volume is made first.
+        while !raw.exists() {
+            tokio::select! {
+                made = &mut work => panic!("it ended before it was looked at: {made:?}"),
+                () = tokio::time::sleep(Duration::from_millis(1)) => {}
+            }
+        }
+        assert!(partial.exists());
+    }
+    assert!(!partial.exists() && !raw.exists(), "its disk is deleted, and no other attempt removes them");
+    assert_eq!(Volumes::volume(&system, "default", ID).await.expect("read"), None);
 }
 
 #[tokio::test]

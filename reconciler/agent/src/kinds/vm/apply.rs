@@ -68,12 +68,13 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             ctx.hooks.start(&name, (**call).clone(), machine()?);
         }
         Step::WriteJournal(journal) => {
-            ctx.system.write_journal(instance, &journal.to_value()).await?;
-            let given = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
-            ctx.networks.ports.record(instance, journal, given);
+            // Before that: the journal is not written again, and the disk would stay after a crash in between.
             if journal.leaves_scratch() {
                 ctx.system.remove_scratch(instance).await?;
             }
+            ctx.system.write_journal(instance, &journal.to_value()).await?;
+            let given = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
+            ctx.networks.ports.record(instance, journal, given);
             if journal.arrival.is_none() {
                 ctx.networks.set_arriving(instance, None);
             }

@@ -1,12 +1,26 @@
 //! Images of Ceph that have data of their own from the beginning. The note of the volume is not complete before that: an interrupted call is done
 //! again, and to everything else there is no volume yet.
 
-use super::super::files;
-use super::super::filesystems::{self, FORMATTED};
+use std::fs;
+use std::path::PathBuf;
+
+use super::super::files::{self, blocking};
+use super::super::filesystems::{self, FORMATTED, Formatted};
 use super::super::qemu_img::{QEMU_IMG, text};
 use super::client::{Client, LONG};
 use super::{RbdPool, Result, options_of, replies};
 use crate::{Fill, NewFilesystem, SystemError};
+
+/// The folder of a file system that is being made, which goes with the work, however it ends.
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // One that stays is removed when the next agent starts.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
 
 impl RbdPool {
     /// Gives the image of a volume that is being made its data.
@@ -32,14 +46,12 @@ impl RbdPool {
 
     /// Makes a file system in a file of this host, and copies it to the image, whose former data is overwritten.
     async fn format(&self, id: &str, size: u64, filesystem: &NewFilesystem) -> Result<()> {
-        let notes = std::path::absolute(&self.notes).unwrap_or_else(|_| self.notes.clone());
-        let file = notes.join(format!("{}{id}{FORMATTED}", files::UNFINISHED));
-        let formatted = filesystems::format(&file, size, filesystem, self.tools_user).await?;
-        let source = format!("file:{}", text(&file));
+        let (formatted, folder) = self.formatted(id, size, filesystem).await?;
+        let source = format!("file:{}", text(&formatted.backing().file));
         let target = options_of(&self.image(&Self::name_of(id)));
         let args = ["convert", "-n", "-f", "raw", "--target-image-opts", &source, &target];
         let written = self.client.within(&QEMU_IMG, &args, LONG).await?;
-        drop(formatted);
+        drop((formatted, folder));
         match written.ok {
             true => Ok(()),
             false => {
@@ -47,5 +59,49 @@ impl RbdPool {
                 Err(SystemError::Program { program: QEMU_IMG.name, detail })
             }
         }
+    }
+
+    /// Makes a file system in a file. Its folder is beside those of the pools, which the user of the program cannot traverse.
+    async fn formatted(
+        &self,
+        id: &str,
+        size: u64,
+        filesystem: &NewFilesystem,
+    ) -> Result<(Formatted, Folder)> {
+        let folder = Folder(self.work_folder(&format!("format-{id}")));
+        let file = folder.0.join(format!("{id}{FORMATTED}"));
+        let folder = blocking(move || files::ensure_folder(&folder.0).map(|()| folder)).await?;
+        let formatted = filesystems::format(&file, size, filesystem, self.tools_user).await?;
+        Ok((formatted, folder))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::super::super::layout::Layout;
+    use super::super::folder_of;
+    use super::*;
+    use crate::{CephAccess, FilesystemKind, RbdPoolMapping};
+
+    #[tokio::test]
+    async fn a_file_system_is_made_where_the_user_of_its_program_can_reach_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let layout = Layout::new(folder.path());
+        let mapping: RbdPoolMapping = "fast=vms".parse().expect("a mapping");
+        let pool = RbdPool::new(&layout, mapping, CephAccess::default(), None);
+        files::ensure_private_folder(&folder_of(&layout).join("fast")).expect("made");
+        let filesystem = NewFilesystem { kind: FilesystemKind::Ext4, label: None };
+        let made = pool.formatted("v-1", 32 << 20, &filesystem).await.expect("formatted");
+        let file = made.0.backing().file;
+        let content = fs::read(&file).expect("read");
+        assert_eq!(content.get(1024 + 56..1024 + 58), Some(&[0x53, 0xEF][..]), "it has the file system");
+        for above in file.ancestors().skip(1).take_while(|above| *above != folder.path()) {
+            let mode = fs::metadata(above).expect("a folder").permissions().mode();
+            assert_eq!(mode & 0o001, 0o001, "{}: {mode:o}", above.display());
+        }
+        drop(made);
+        assert_eq!(files::names(&folder_of(&layout)).expect("listed"), ["fast"]);
     }
 }
