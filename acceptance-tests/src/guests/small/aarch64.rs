@@ -18,8 +18,8 @@ const BUSYBOX: &str = "busybox-static";
 const GRUB: &str = "grub-efi-arm64-signed";
 const COMMAND_LINE: &str =
     "console=ttyAMA0,115200 quiet loglevel=3 rdinit=/init mitigations=off panic=5 memhp_default_state=online";
-/// Part of this kernel.
-const BUILT_IN: &str = "button";
+/// Part of this kernel, and the driver of a device that this machine has in another form.
+const NOT_THERE: [&str; 2] = ["button", "pvpanic_mmio"];
 /// The serial ports of a PC and of this machine.
 const PORTS: (&str, &str) = ("/dev/ttyS0", "/dev/ttyAMA0");
 
@@ -62,7 +62,7 @@ impl Sources {
         self.packages.unpack(BUSYBOX, &at("busybox"))?;
         self.packages.unpack(GRUB, &at("grub"))?;
         let kernel = Kernel::at(&self.kernel, &at("kernel"));
-        let modules: Vec<&str> = MODULES.iter().copied().filter(|module| *module != BUILT_IN).collect();
+        let modules: Vec<&str> = MODULES.iter().copied().filter(|module| !NOT_THERE.contains(module)).collect();
         let of_this_machine = |script: &str| script.replace(PORTS.0, PORTS.1);
         let scripts = (of_this_machine(INIT), of_this_machine(POWER_OFF));
         let files = archive_of(
