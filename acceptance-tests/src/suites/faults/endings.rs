@@ -136,7 +136,7 @@ fn fails(platform: &Platform, address: &str, way: &str, how: &str, restarts: u64
     ensure!(last["orderly"] == false, "{last:#}");
     contains_all(&last.to_string(), &[how])?;
     ensure!(platform.qemu()? != before, "the same process");
-    let events = platform.kubectl().ok(&["get", "events", "-o", "yaml"])?;
+    let events = platform.kubectl().ok(&["get", "events", "-o", "json"])?;
     contains_all(&events, &[how])
 }
 

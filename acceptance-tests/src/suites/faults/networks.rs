@@ -253,6 +253,6 @@ fn killed_again(platform: &Platform) -> Result<()> {
         let host = host(platform)?;
         let found = condition_of(&host, "NetworksServed").context("no NetworksServed")?;
         ensure!(found["status"] == "False" && found["reason"] == "NetworkServerEnds", "{found}");
-        contains_all(&found["message"].to_string(), &["Network berth-shared/default", "3 times"])
+        contains_all(&found["message"].to_string(), &["Network default/default", "3 times"])
     })
 }
