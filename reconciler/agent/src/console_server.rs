@@ -18,6 +18,8 @@ pub struct ConsoleServer {
     pub address: SocketAddr,
     /// Whether other hosts reach that address too, so that they can copy images from this one.
     pub is_for_hosts: bool,
+    /// Whether running guests move to and from this host.
+    pub moves_guests: bool,
     /// SHA-256 of the certificate (DER), in hexadecimal digits.
     pub certificate_sha256: String,
 }

@@ -32,6 +32,9 @@ pub struct AgentOptions {
     /// `x86_64` on ARM. They are many times slower. Default: none.
     #[arg(long, env = "BERTH_EMULATE", value_name = "ARCHITECTURE")]
     pub emulate: Option<Architecture>,
+    /// Experimental: VMs with `movePolicy: Live` move to and from this machine while they run. Default: they move while they are off.
+    #[arg(long, env = "BERTH_EXPERIMENTAL_LIVE_MIGRATION")]
+    pub experimental_live_migration: bool,
     /// The address at which other hosts reach this one: networks that span hosts use it for tunnels (VXLAN, UDP port
     /// 4789; with encryption WireGuard, UDP port 51847). Default: the source address of the default route, or else of the connection to the control plane.
     #[arg(long, env = "BERTH_ADDRESS")]

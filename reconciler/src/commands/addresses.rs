@@ -82,6 +82,7 @@ mod tests {
             cpu_overcommit: 4,
             dedicated_cpus: Default::default(),
             emulate: None,
+            experimental_live_migration: false,
             address,
             public_interface: None,
             image_dirs: Vec::new(),

@@ -56,7 +56,9 @@ pub(super) async fn listen(
     let ip = if bound.ip().is_unspecified() { reached(options, control_plane)? } else { bound.ip() };
     let address = SocketAddr::new(ip, bound.port());
     let is_for_hosts = !ip.is_loopback();
-    Ok(Some(Arc::new(ConsoleServer { listener, tls, address, is_for_hosts, certificate_sha256 })))
+    let moves_guests = options.experimental_live_migration;
+    let server = ConsoleServer { listener, tls, address, is_for_hosts, moves_guests, certificate_sha256 };
+    Ok(Some(Arc::new(server)))
 }
 
 /// Returns the address at which clients reach this machine.

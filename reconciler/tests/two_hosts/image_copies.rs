@@ -29,7 +29,14 @@ pub(crate) async fn server() -> Arc<ConsoleServer> {
         .expect("a certificate");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    Arc::new(ConsoleServer { listener, tls: Arc::new(tls), address, is_for_hosts: true, certificate_sha256 })
+    Arc::new(ConsoleServer {
+        listener,
+        tls: Arc::new(tls),
+        address,
+        is_for_hosts: true,
+        moves_guests: true,
+        certificate_sha256,
+    })
 }
 
 impl Fleet {

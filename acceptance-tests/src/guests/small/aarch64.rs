@@ -62,7 +62,8 @@ impl Sources {
         self.packages.unpack(BUSYBOX, &at("busybox"))?;
         self.packages.unpack(GRUB, &at("grub"))?;
         let kernel = Kernel::at(&self.kernel, &at("kernel"));
-        let modules: Vec<&str> = MODULES.iter().copied().filter(|module| !NOT_THERE.contains(module)).collect();
+        let modules: Vec<&str> =
+            MODULES.iter().copied().filter(|module| !NOT_THERE.contains(module)).collect();
         let of_this_machine = |script: &str| script.replace(PORTS.0, PORTS.1);
         let scripts = (of_this_machine(INIT), of_this_machine(POWER_OFF));
         let files = archive_of(

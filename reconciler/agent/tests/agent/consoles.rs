@@ -36,7 +36,14 @@ pub(crate) struct Site {
 /// A server at the address of this socket. The clients of these tests do not read the hash of its certificate.
 fn server(listener: TcpListener, tls: Arc<ServerConfig>) -> ConsoleServer {
     let address = listener.local_addr().expect("an address");
-    ConsoleServer { listener, tls, address, is_for_hosts: true, certificate_sha256: "0".repeat(64) }
+    ConsoleServer {
+        listener,
+        tls,
+        address,
+        is_for_hosts: true,
+        moves_guests: true,
+        certificate_sha256: "0".repeat(64),
+    }
 }
 
 impl Site {

@@ -157,7 +157,8 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.architectures = architectures(facts);
     status.disk_io = qemu.map(|qemu| if qemu.io_uring { "io_uring" } else { "native" }.to_owned());
     status.disk_encryption = Some(true);
-    status.live_migration = config.console.as_ref().is_some_and(|own| own.is_for_hosts).then_some(true);
+    let moves_guests = config.console.as_ref().is_some_and(|own| own.is_for_hosts && own.moves_guests);
+    status.live_migration = moves_guests.then_some(true);
     status.vsock = Some(facts.qemu.as_ref().is_ok_and(|qemu| qemu.vsock));
     status.tpm = Some(facts.qemu.as_ref().is_ok_and(|qemu| qemu.tpm));
     status.pci_devices = devices::offered(observed);
