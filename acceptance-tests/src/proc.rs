@@ -72,14 +72,6 @@ pub fn cpu(pid: i32) -> Result<Duration> {
     Ok(sum)
 }
 
-/// The names of a process's current threads, as the kernel shortens them.
-pub fn thread_names(pid: i32) -> Result<Vec<String>> {
-    let folder = format!("/proc/{pid}/task");
-    let threads = fs::read_dir(&folder).with_context(|| format!("reading {folder}"))?.flatten();
-    let names = threads.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
-    Ok(names.map(|name| name.trim_end().to_owned()).collect())
-}
-
 /// The processor time of a process, including that of ended threads; exact to the kernel's tick of 10 ms.
 pub fn cpu_of_all(pid: i32) -> Result<Duration> {
     let path = format!("/proc/{pid}/stat");

@@ -6,7 +6,7 @@ use super::super::console;
 use super::super::kubectl::contains_all;
 use super::{ANSWER, CARD, Lifecycle, SOON, guest_disk, holds, same_boot, serial_of};
 use crate::http::{self, field};
-use crate::{cgroups, proc, wait};
+use crate::{cgroups, wait};
 
 /// The UUID that the guest gets with its second start.
 const UUID: &str = "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c";
@@ -72,8 +72,8 @@ impl Lifecycle<'_> {
                 let text = http::get_within(platform.neighbour(), &address, "/cgi-bin/uptime", ANSWER)?;
                 let root = guest_disk(platform, &address, &serial_of(platform, "web-root")?)?;
                 ensure!(root.name.starts_with("vd"), "not on virtio-blk: {}", root.name);
-                let threads = proc::thread_names(platform.qemu()?)?;
-                ensure!(threads.iter().any(|name| name.starts_with("IO io-")), "no thread of its own: {threads:?}");
+                let line = std::fs::read_to_string(format!("/proc/{}/cmdline", platform.qemu()?))?;
+                ensure!(line.contains(r#""iothread":"io-"#), "no thread of its own: {line}");
                 ensure!(field(&text, "cpus")? == "2", "{text}");
                 let cards = http::get(platform.neighbour(), &address, "/cgi-bin/network", SOON)?;
                 contains_all(&cards, &["card=0x1af4:0x1041", "card=0x8086:0x10d3"])?;

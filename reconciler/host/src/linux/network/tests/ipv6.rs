@@ -143,7 +143,8 @@ fn address(text: &str) -> Ipv6Addr {
 pub(super) fn configure(guest: &Guest, address: &'static str) {
     guest.on(move || {
         ip(&format!("-6 addr add {address}/64 dev eth0 nodad"));
-        ip("-6 route add default via fd00:60::1");
+        // A router advertisement may have made one.
+        ip("-6 route replace default via fd00:60::1");
     });
 }
 
