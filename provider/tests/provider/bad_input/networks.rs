@@ -318,7 +318,7 @@ pub(super) fn prefixes() -> Vec<(&'static str, Bad)> {
         (everywhere(of(json!({"prefix_length": 128})), "prefix_length", "128 is ")),
         (everywhere(of(json!({"ports": port})), "prefix_length", "one VM as a whole")),
         (everywhere(of(json!({"address": "192.0.2.8"})), "address", "is not the first IPv6 address")),
-        (everywhere(of(json!({"address": "2001:db8::9"})), "address", "is not the first IPv6 address")),
+        (here(of(json!({"address": "2001:db8::9"})), "address", "is not the first IPv6 address")),
     ];
     bad.into_iter().map(|bad| ("berth_public_ip", bad)).collect()
 }
