@@ -1,6 +1,7 @@
 //! Public IPv6 addresses: translation, announcements, answers and probes on a segment.
 
 use std::net::IpAddr;
+use std::time::Instant;
 
 use super::filters::{group, rule};
 use super::guest::Guest;
@@ -367,6 +368,12 @@ fn outside() -> Guest {
         ip("-6 route add 2001:db8:5::/64 via 2001:db8:9::1");
     });
     outside.serve6(80);
+    // The kernel discovers the neighbours of forwarded packets from its link-local address, once that is known to be unique.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !ip(&format!("-6 addr show dev {uplink} tentative")).is_empty() {
+        assert!(Instant::now() < deadline, "the link-local address stays tentative");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     outside
 }
 
