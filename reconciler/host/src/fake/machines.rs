@@ -13,7 +13,7 @@ use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Hypervisor as _, ProcessIdentity, ProcessState, StateFile};
 use berth_qemu::machine::{
     Affinity, DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Medium, NicSpec, ShareSpec,
-    SharedFolder, Tap, TpmFiles, UefiFiles, VgpuSpec, VirtiofsFiles,
+    SharedFolder, Tap, TpmFiles, UefiFiles, VirtiofsFiles,
 };
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::LaunchError;
@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 
 use crate::{
     BootstrapFile, DeviceSpecs, InstanceFacts, InterfaceUse, LaunchRequest, MachineUse, Machines,
-    PciDeviceFacts, ProcessFacts, Result, StateAccess, SystemError, UsbDeviceFacts, VgpuFacts,
+    ProcessFacts, Result, StateAccess, SystemError,
 };
 
 use crate::dedicated_cpus::{GuestCpus, choose};
@@ -406,54 +406,7 @@ impl Machines for FakeSystem {
     }
 
     async fn take_devices(&self, instance: &str, devices: &DeviceSpecs) -> Result<()> {
-        let work = async {
-            let mut state = self.state();
-            let is_noted =
-                |list: &str| state.journals.get(instance).is_some_and(|journal| !journal[list].is_null());
-            let lists = [
-                ("pciDevices", devices.pci.is_empty()),
-                ("usbDevices", devices.usb.is_empty()),
-                ("vgpus", devices.vgpus.is_empty()),
-            ];
-            if !lists.iter().all(|(list, is_empty)| *is_empty || is_noted(list)) {
-                state.violations.push(format!("{instance} takes devices that its journal does not have"));
-            }
-            for vgpu in &devices.vgpus {
-                take_vgpu(&mut state.facts.vgpus, instance, vgpu)?;
-            }
-            for device in &devices.usb {
-                let refuse = |detail: &str| SystemError::UsbDevice {
-                    port: device.port.clone(),
-                    detail: detail.to_owned(),
-                };
-                let same = |facts: &&mut UsbDeviceFacts| facts.port == device.port;
-                let found =
-                    state.facts.usb_devices.iter_mut().find(same).ok_or_else(|| refuse("it is gone"))?;
-                match &found.held_by {
-                    Some(other) if other != instance => {
-                        return Err(refuse(&format!("instance {other} has it")));
-                    }
-                    _ => found.held_by = Some(instance.to_owned()),
-                }
-            }
-            for device in &devices.pci {
-                let refuse = |detail: &str| {
-                    let address = device.functions.first().cloned().unwrap_or_default();
-                    SystemError::Device { address, detail: detail.to_owned() }
-                };
-                let same = |facts: &&mut PciDeviceFacts| facts.functions == device.functions;
-                let found =
-                    state.facts.pci_devices.iter_mut().find(same).ok_or_else(|| refuse("it is gone"))?;
-                match &found.held_by {
-                    Some(other) if other != instance => {
-                        return Err(refuse(&format!("instance {other} has it")));
-                    }
-                    _ => found.held_by = Some(instance.to_owned()),
-                }
-            }
-            Ok(())
-        };
-        self.call("take_devices", work).await
+        self.call("take_devices", async { self.take_devices_now(instance, devices) }).await
     }
 
     async fn give_back_devices(&self, instance: &str) -> Result<()> {
@@ -598,24 +551,4 @@ impl Machines for FakeSystem {
     fn instance_directory(&self, instance: &str) -> PathBuf {
         instance_path(instance)
     }
-}
-
-fn take_vgpu(all: &mut [VgpuFacts], instance: &str, vgpu: &VgpuSpec) -> Result<()> {
-    let refuse = |detail: &str| SystemError::Vgpu {
-        parent: vgpu.parent.clone(),
-        mdev_type: vgpu.mdev_type.clone(),
-        detail: detail.to_owned(),
-    };
-    let same = |facts: &&mut VgpuFacts| facts.parent == vgpu.parent && facts.mdev_type == vgpu.mdev_type;
-    let found = all.iter_mut().find(same).ok_or_else(|| refuse("it is gone"))?;
-    if found.held_by.get(&vgpu.uuid).is_some_and(|other| other != instance) {
-        return Err(refuse("another instance has it"));
-    }
-    let is_full = found.made.len() >= usize::try_from(found.usable).unwrap_or(usize::MAX);
-    if is_full && !found.made.contains(&vgpu.uuid) {
-        return Err(refuse("its driver does not make it"));
-    }
-    found.held_by.insert(vgpu.uuid.clone(), instance.to_owned());
-    found.made.insert(vgpu.uuid.clone());
-    Ok(())
 }
