@@ -29,7 +29,7 @@ use crate::{
 use crate::dedicated_cpus::{GuestCpus, choose};
 
 use super::FakeSystem;
-use super::state::instance_path;
+use super::state::{instance_path, saved_state_path};
 
 /// The name of the file of an instance's temporary disk.
 pub(super) const SCRATCH: &str = "scratch.qcow2";
@@ -39,12 +39,8 @@ impl FakeSystem {
         MachinePaths::in_directory(instance_path(instance))
     }
 
-    fn state_path(instance: &str) -> PathBuf {
-        instance_path(instance).join("saved.state")
-    }
-
     async fn lend(&self, instance: &str, qmp: &Qmp, access: StateAccess) -> Result<()> {
-        let path = Self::state_path(instance);
+        let path = saved_state_path(instance);
         let file = match access {
             StateAccess::Write { at_most } => {
                 let free = self.state().facts.storage_free_bytes;
@@ -119,7 +115,7 @@ impl FakeSystem {
 
     /// Removes the temporary disk of an instance without a saved state.
     fn discard_scratch(&self, instance: &str) {
-        if self.files.size_of(&Self::state_path(instance)).is_none() {
+        if self.files.size_of(&saved_state_path(instance)).is_none() {
             self.files.remove(&instance_path(instance).join(SCRATCH));
         }
     }
@@ -133,7 +129,7 @@ impl FakeSystem {
         files.seed = has_seed.then_some(seed);
         files.from_saved_state = request.from_saved_state;
         if !request.from_saved_state {
-            self.files.remove(&Self::state_path(&machine.instance));
+            self.files.remove(&saved_state_path(&machine.instance));
         }
         if let Some(seed) = &files.seed {
             self.files.put(seed, 1 << 20);
@@ -291,7 +287,7 @@ impl Machines for FakeSystem {
                 return Err(SystemError::StillRunning { instance, pid });
             }
             self.files.remove(&instance_path(instance).join("seed.img"));
-            self.files.remove(&Self::state_path(instance));
+            self.files.remove(&saved_state_path(instance));
             self.discard_scratch(instance);
             self.state().give_back(instance);
             self.state().journals.remove(instance);
@@ -458,7 +454,7 @@ impl Machines for FakeSystem {
 
     async fn seal_state(&self, instance: &str) -> Result<()> {
         let work = async {
-            let path = Self::state_path(instance);
+            let path = saved_state_path(instance);
             match self.files.size_of(&path) {
                 Some(_) => Ok(()),
                 None => {
@@ -471,7 +467,7 @@ impl Machines for FakeSystem {
     }
 
     async fn has_state(&self, instance: &str) -> Result<bool> {
-        self.call("has_state", async { Ok(self.files.size_of(&Self::state_path(instance)).is_some()) }).await
+        self.call("has_state", async { Ok(self.files.size_of(&saved_state_path(instance)).is_some()) }).await
     }
 
     async fn remove_scratch(&self, instance: &str) -> Result<()> {
@@ -486,7 +482,7 @@ impl Machines for FakeSystem {
 
     async fn remove_state(&self, instance: &str) -> Result<()> {
         let work = async {
-            self.files.remove(&Self::state_path(instance));
+            self.files.remove(&saved_state_path(instance));
             Ok(())
         };
         self.call("remove_state", work).await
