@@ -337,7 +337,12 @@ async fn a_program_that_an_ended_agent_has_left_at_its_socket_ends_when_the_next
             memory: 2 << 30,
             key: None,
         };
-        export.serve().await.expect("started")
+        let mut server = export.serve().await.expect("started");
+        while !export.socket.exists() {
+            server.check().expect("it runs");
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        server
     };
     let mut left = Vec::new();
     for folder in ["pools/default/readers/backup-9-1/nbd", "rbd/.work-9-1/nbd", "rbd/.import-fast"] {
