@@ -155,6 +155,32 @@ async fn a_scratch_disk_is_compared_with_the_limit_of_disks() {
 }
 
 #[tokio::test]
+async fn a_scratch_disk_of_a_class_grows_neither_with_the_class_nor_by_another_class_once_nothing_is_left() {
+    let plane = Plane::new().await;
+    let class = |size: &str| json!({"cpus": 1, "memory": "1Gi", "scratchDisk": {"size": size}});
+    made(&plane.create("VMClass", "vmclasses", "small", class("1Gi")).await);
+    made(&plane.create("VM", "vms", "a", vm(json!({"class": "small"}))).await);
+    let own = json!({"class": "small", "scratchDisk": {"size": "1Gi"}});
+    made(&plane.create("VM", "vms", "own", vm(own)).await);
+    plane.limit(json!({"diskSize": "4Gi"}), used(2, "2Gi", "3Gi")).await;
+    let size = |size: Value| json!({"spec": {"scratchDisk": size}});
+    let grown = plane.patch("vmclasses/small", size(json!({"size": "2Gi"}))).await;
+    refused(&grown, "Quota team: diskSize: the VMs of the class would get more");
+    made(&plane.patch("vmclasses/small", json!({"spec": {"cpus": 2}})).await);
+    made(&plane.patch("vmclasses/small", size(json!({"size": "512Mi"}))).await);
+    // Room is left: the controllers count that of the class.
+    made(&plane.patch("vms/a", json!({"spec": {"class": "large"}})).await);
+    made(&plane.patch("quotas/team/status", json!({"status": {"used": {"diskSize": "4Gi"}}})).await);
+    let why =
+        "Quota team: diskSize: 4Gi used, limit 4Gi: a VM that exists cannot get the scratch disk of a class";
+    refused(&plane.patch("vms/a", json!({"spec": {"class": "small"}})).await, why);
+    refused(&plane.patch("vms/own", size(json!(null))).await, why);
+    made(&plane.patch("vms/own", json!({"spec": {"class": "large"}})).await);
+    made(&plane.patch("vms/a", json!({"metadata": {"labels": {"a": "b"}}})).await);
+    made(&plane.patch("vms/a", json!({"spec": {"class": null, "cpus": 1, "memory": "1Gi"}})).await);
+}
+
+#[tokio::test]
 async fn memory_that_comes_by_the_cpus_under_a_class_does_not_grow() {
     let plane = Plane::new().await;
     made(&plane.create("VM", "vms", "a", vm(json!({"class": "c", "cpus": 1}))).await);
@@ -205,9 +231,14 @@ async fn where_memory_or_cpus_are_limited_an_editor_makes_no_class() {
     made(&plane.patch("vmclasses/before", json!({"metadata": {"labels": {"a": "b"}}})).await);
     plane.editor = None;
     made(&plane.create("VMClass", "vmclasses", "small", class.clone()).await);
-    made(&plane.patch("quotas/team", json!({"spec": {"hard": {"cpus": null, "disks": 1}}})).await);
+    made(&plane.patch("quotas/team", json!({"spec": {"hard": {"cpus": null, "diskSize": "4Gi"}}})).await);
     plane.editor = Some("bob");
     made(&plane.create("VMClass", "vmclasses", "other", class).await);
+    let scratch = json!({"cpus": 1, "memory": "1Gi", "scratchDisk": {"size": "1Gi"}});
+    refused(
+        &plane.create("VMClass", "vmclasses", "scratch", scratch).await,
+        "Quota team: only members of system:masters create a VMClass with a scratchDisk",
+    );
 }
 
 #[tokio::test]

@@ -21,6 +21,11 @@ pub fn refusals(report: &mut Report, platform: &Platform) {
         "a namespace uses no more than its quota: a disk and its growth are refused with the amounts",
         || {
             within_namespace(platform, "team-b", |kubectl| {
+                let class = |scratch: &str| {
+                    json!({"apiVersion": "berth.dev/v1alpha1", "kind": "VMClass", "metadata": {"name": "scratch"},
+                        "spec": {"cpus": 1, "memory": "512Mi", "scratchDisk": {"size": scratch}}})
+                };
+                kubectl.apply(&class("32Mi").to_string())?;
                 kubectl.apply(
                     &manifests::quota("team", &json!({"diskSize": "100Mi", "disks": 2})).to_string(),
                 )?;
@@ -35,6 +40,8 @@ pub fn refusals(report: &mut Report, platform: &Platform) {
                 contains_all(&text, &["Quota team: diskSize: 64Mi used, more needed, limit 100Mi"])?;
                 let grown = kubectl.apply_refused(&manifests::blank_disk("first", "128Mi").to_string())?;
                 contains_all(&grown, &["Quota team: diskSize: 64Mi used"])?;
+                let of_class = kubectl.apply_refused(&class("64Mi").to_string())?;
+                contains_all(&of_class, &["Quota team: diskSize: the VMs of the class would get more"])?;
                 kubectl.apply(&manifests::blank_disk("second", "32Mi").to_string())?;
                 contains_all(&kubectl.ok(&["get", "quotas"])?, &["DISK-SIZE", "team", "100Mi"])?;
                 Ok(())

@@ -87,6 +87,22 @@ impl<S> Plan<S> {
         self.requeue_after = Some(self.requeue_after.map_or(after, |earlier| earlier.min(after)));
         self
     }
+
+    /// Requeues it when work in the background that has failed may begin again. `None`: only a change lets it begin.
+    pub(crate) fn requeue_for_retry(self, again: Option<Duration>) -> Self {
+        match again {
+            Some(again) => self.requeue_after(again.max(Duration::from_millis(1))),
+            None => self,
+        }
+    }
+}
+
+/// Returns the readiness of an object that waits for work, or for another object, of this readiness.
+pub(crate) fn waiting_for(other: &Readiness, text: String) -> Readiness {
+    match other {
+        Readiness::Stalled(reason, _) => Readiness::Stalled(*reason, text),
+        _ => Readiness::Reconciling(other.reason(), text),
+    }
 }
 
 /// A kind of object and its four functions.

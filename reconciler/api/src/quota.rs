@@ -52,8 +52,8 @@ pub struct QuotaSpec {
     validation = Rule::new("has(self.diskSize) || has(self.memory) || has(self.cpus) || has(self.vms) || has(self.disks) || has(self.snapshots) || has(self.images) || has(self.publicIps) || has(self.usedStorage)").message("hard must have at least one limit")
 )]
 pub struct QuotaLimits {
-    /// The greatest sum of the sizes of all Disks, at their full size whatever their files take, for example `500Gi`. A DiskSnapshot counts
-    /// with the full size of its Disk.
+    /// The greatest sum of the sizes of all Disks and of the scratch disks of VMs, at their full size whatever their files take, for example
+    /// `500Gi`. A DiskSnapshot counts with the full size of its Disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_size: Option<Quantity>,
     /// The space that files may take, as it is measured and reported: those of Disks, of the snapshots of VMs' disks with the memory that
@@ -97,7 +97,7 @@ pub const MOST_COUNTED: i64 = 1_000_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct QuotaUsage {
-    /// The sum of the sizes of Disks, and of the Disks of DiskSnapshots.
+    /// The sum of the sizes of Disks, of the scratch disks of VMs, and of the Disks of DiskSnapshots.
     #[schemars(length(max = 32))]
     pub disk_size: String,
     /// The space that files were last reported to take. Absent without a limit of it.

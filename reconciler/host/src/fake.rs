@@ -7,6 +7,7 @@
 
 mod backups;
 mod calls;
+mod devices;
 mod faults;
 mod fetches;
 mod files;
@@ -18,6 +19,7 @@ mod made_volumes;
 mod mirrors;
 mod moves;
 mod networks;
+mod snapshots;
 mod state;
 mod vaults;
 mod volumes;

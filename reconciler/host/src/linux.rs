@@ -56,6 +56,7 @@ mod vaults;
 mod vgpus;
 mod volumes;
 mod vsock;
+mod work_folders;
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;

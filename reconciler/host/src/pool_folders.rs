@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::shares::folder_path;
 
 /// The maximum length of the name of a pool.
-pub(crate) const MOST_NAME: usize = 63;
+const MOST_NAME: usize = 63;
 
 /// A folder of this host, and the storage pool whose files are in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,18 +21,25 @@ impl FromStr for PoolFolderMapping {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (pool, path) = text.split_once('=').ok_or_else(|| format!("{text:?} is not POOL=FOLDER"))?;
-        if !is_pool_name(pool) {
-            return Err(format!(
-                "{pool:?} is not the name of a StoragePool: lower-case letters, digits and '-', at most {MOST_NAME} characters, not \
-                 first or last '-'"
-            ));
-        }
-        Ok(Self { pool: pool.to_owned(), path: folder_path(path)? })
+        Ok(Self { pool: checked_pool_name(pool)?.to_owned(), path: folder_path(path)? })
+    }
+}
+
+/// Returns a name that a StoragePool can have.
+///
+/// *Errors*: it cannot have this one.
+pub(crate) fn checked_pool_name(pool: &str) -> Result<&str, String> {
+    match is_pool_name(pool) {
+        true => Ok(pool),
+        false => Err(format!(
+            "{pool:?} is not the name of a StoragePool: lower-case letters, digits and '-', at most {MOST_NAME} characters, not \
+             first or last '-'"
+        )),
     }
 }
 
 /// Whether a StoragePool can have this name: a DNS label.
-pub(crate) fn is_pool_name(name: &str) -> bool {
+fn is_pool_name(name: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     (1..=MOST_NAME).contains(&name.len())
         && name.bytes().all(inner)

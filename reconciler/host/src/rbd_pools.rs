@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use berth_qemu::machine::RbdImage;
 
-use crate::pool_folders::{MOST_NAME, is_pool_name};
+use crate::pool_folders::checked_pool_name;
 
 /// A pool of Ceph, and the storage pool whose disks are images in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,12 +44,7 @@ impl FromStr for RbdPoolMapping {
     fn from_str(text: &str) -> Result<Self, String> {
         let (pool, place) =
             text.split_once('=').ok_or_else(|| format!("{text:?} is not POOL=CEPHPOOL[/NAMESPACE]"))?;
-        if !is_pool_name(pool) {
-            return Err(format!(
-                "{pool:?} is not the name of a StoragePool: lower-case letters, digits and '-', at most {MOST_NAME} characters, not \
-                 first or last '-'"
-            ));
-        }
+        let pool = checked_pool_name(pool)?;
         let (ceph_pool, namespace) = match place.split_once('/') {
             Some((ceph_pool, namespace)) => (ceph_pool, Some(namespace)),
             None => (place, None),

@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::file_copy::{opened, send_file};
+use super::file_copy::{is_bound_here, opened, send_file};
 use super::places::Place;
 use super::refusal::ConsoleRefusal;
 use super::ticket::Claim;
@@ -52,7 +52,7 @@ impl DownloadSession {
         let claim = Claim { namespace: &name.namespace, audience, accounts: &[DOWNLOAD_ACCOUNT] };
         consoles.tickets.redeem(&ctx.client, ctx.now(), ticket, &claim).await?;
         let offset = query.and_then(of_query).ok_or(ConsoleRefusal::NoOffset)?;
-        let image = image.filter(|_| is_served(ctx, &name, &uid)).ok_or(ConsoleRefusal::NoImage)?;
+        let image = image.filter(|_| is_bound_here(ctx, &name, &uid)).ok_or(ConsoleRefusal::NoImage)?;
         if !image.is_local() || !image.is_copyable() {
             return Err(other_bytes(&image));
         }
@@ -74,7 +74,8 @@ impl DownloadSession {
     pub(super) async fn run(mut self, stream: TokioIo<Upgraded>) {
         let (mut from_client, mut to_client) = tokio::io::split(stream);
         let (ctx, name, uid) = (&self.ctx, &self.name, &self.uid);
-        let served = || is_served(ctx, name, uid);
+        // A deleted one is not downloaded, even while disks need its file.
+        let served = || is_bound_here(ctx, name, uid);
         let sent = tokio::select! {
             sent = send_file(&mut self.file, self.offset, served, &mut to_client) => sent,
             // The client sends nothing: this is its end, also while nothing can be written.
@@ -88,17 +89,6 @@ impl DownloadSession {
         }
         let _ = timeout(STALLED, to_client.shutdown()).await;
     }
-}
-
-/// Whether the image of this uid still exists and is bound here. A deleted one is not downloaded, even while disks need its file.
-fn is_served(ctx: &Context, name: &ObjectName, uid: &str) -> bool {
-    let image = ctx.index.read().images.get(name);
-    image.is_some_and(|image| {
-        let binding = image.status.as_ref().and_then(|status| status.binding.as_ref());
-        image.metadata.uid.as_deref() == Some(uid)
-            && image.metadata.deletion_timestamp.is_none()
-            && binding.is_some_and(|binding| binding.host == ctx.host())
-    })
 }
 
 fn other_bytes(image: &Image) -> ConsoleRefusal {

@@ -162,6 +162,16 @@ fn is_served(ctx: &Context, name: &ObjectName, uid: &str) -> bool {
     })
 }
 
+/// Whether the image of this uid still exists, is not being deleted, and is bound here.
+pub(super) fn is_bound_here(ctx: &Context, name: &ObjectName, uid: &str) -> bool {
+    let image = ctx.index.read().images.get(name);
+    image.as_deref().is_some_and(|image| {
+        image.metadata.uid.as_deref() == Some(uid)
+            && image.metadata.deletion_timestamp.is_none()
+            && is_bound_to(image, ctx.host())
+    })
+}
+
 fn is_bound_to(image: &Image, host: &str) -> bool {
     let binding = image.status.as_ref().and_then(|status| status.binding.as_ref());
     binding.is_some_and(|binding| binding.host == host)

@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::STALLED;
+use super::file_copy::is_bound_here;
 use super::places::Place;
 use super::refusal::ConsoleRefusal;
 use super::session::write;
@@ -56,7 +57,7 @@ impl UploadSession {
     ) -> Result<Self, ConsoleRefusal> {
         let refused = |status, detail: &str| ConsoleRefusal::Image { status, detail: detail.to_owned() };
         let uid = image.uid().unwrap_or_default();
-        if !is_wanted(ctx, &name, &uid) {
+        if !is_bound_here(ctx, &name, &uid) {
             return Err(refused(
                 StatusCode::NOT_FOUND,
                 "the image is not bound to this host any more, or is deleted",
@@ -116,7 +117,7 @@ impl UploadSession {
             let (block, end) = block(from_client, most).await;
             let count = block.len() as u64;
             if count > 0 {
-                if !is_wanted(&self.ctx, &self.name, &self.uid) {
+                if !is_bound_here(&self.ctx, &self.name, &self.uid) {
                     return Err("the image was deleted, or is not bound to this host any more".to_owned());
                 }
                 let stored = self.ctx.system.append_upload(&self.source, at, block).await;
@@ -138,17 +139,6 @@ impl UploadSession {
     fn report(&self) {
         self.ctx.enqueue(Key::new::<Image>(self.name.clone()));
     }
-}
-
-/// Whether the image of this uid still exists and is bound here.
-fn is_wanted(ctx: &Context, name: &ObjectName, uid: &str) -> bool {
-    let image = ctx.index.read().images.get(name);
-    image.is_some_and(|image| {
-        let binding = image.status.as_ref().and_then(|status| status.binding.as_ref());
-        image.metadata.uid.as_deref() == Some(uid)
-            && image.metadata.deletion_timestamp.is_none()
-            && binding.is_some_and(|binding| binding.host == ctx.host())
-    })
 }
 
 fn unfit(error: SystemError) -> ConsoleRefusal {

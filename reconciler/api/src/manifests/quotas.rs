@@ -175,7 +175,7 @@ fn own_memory(object: &str, cpus: &str) -> String {
     )
 }
 
-/// The scratch disk that a VM declares itself; 0: that of its class, if it has one.
+/// The size of the scratch disk that a VM declares itself, or that a class declares; 0: a VM has that of its class, if there is one.
 fn own_scratch(object: &str) -> String {
     let disk = format!("{object}.spec.scratchDisk");
     format!("{} ? quantity({disk}.size) : quantity('0')", present(&disk))
@@ -208,7 +208,24 @@ fn vm_variables() -> Value {
             quantity(oldObject.status.hardware.scratchDisk).compareTo(variables.ownScratchBefore) > 0 ? \
             quantity(oldObject.status.hardware.scratchDisk) : variables.ownScratchBefore"},
         {"name": "hasNewClass", "expression": format!("!variables.isCreate && {} != {}", class("object"), class("oldObject"))},
+        {"name": "mayGetScratch", "expression": format!(
+            "{} != '' && variables.scratch.compareTo(quantity('0')) <= 0 && \
+             (variables.hasNewClass || variables.ownScratchBefore.compareTo(quantity('0')) > 0)",
+            class("object")
+        )},
     ])
+}
+
+/// The validation of a VM that exists and may get the scratch disk of a class, whose size is not in the request: none gets one once nothing
+/// is left. A new VM is compared with its class before it is placed.
+fn scratch_of_class() -> Value {
+    validation(
+        "!has(variables.hard.diskSize) || !variables.isCounted || !variables.mayGetScratch || \
+         quantity(params.status.used.diskSize).compareTo(quantity(variables.hard.diskSize)) < 0",
+        "'diskSize: ' + params.status.used.diskSize + ' used, limit ' + variables.hard.diskSize + \
+         ': a VM that exists cannot get the scratch disk of a class: set scratchDisk of the VM, or delete disks first'",
+        "diskSize: the VM cannot get the scratch disk of a class, because a Quota limits it",
+    )
 }
 
 fn vms() -> [Value; 2] {
@@ -240,6 +257,7 @@ fn vms() -> [Value; 2] {
                 is_set("ownMemoryBefore")
             ),
         ),
+        scratch_of_class(),
     ];
     with_quotas("berth-quota-vms", "vms", &["CREATE", "UPDATE"], (vm_variables(), validations))
 }
@@ -255,31 +273,45 @@ fn classes() -> [Value; 2] {
     let variables = json!([
         {"name": "memory", "expression": memory("object")},
         {"name": "memoryBefore", "expression": format!("variables.isCreate ? quantity('0') : ({})", memory("oldObject"))},
+        {"name": "scratch", "expression": own_scratch("object")},
+        {"name": "scratchBefore", "expression": format!("variables.isCreate ? quantity('0') : ({})", own_scratch("oldObject"))},
         {"name": "isMaster", "expression": format!(
             "has(request.userInfo.groups) && '{MASTERS}' in request.userInfo.groups"
         )},
     ]);
-    let no_more = |limit: &str, expression: &str| {
+    let no_more = |limit: &str, field: &str, expression: &str| {
         validation(
             &format!("!has(variables.hard.{limit}) || variables.isCreate || {expression}"),
             &format!(
-                "'{limit}: the VMs of the class would get more: use another class, and set {limit} of the VMs'"
+                "'{limit}: the VMs of the class would get more: use another class, and set {field} of the VMs'"
             ),
-            &format!("{limit} of a class cannot grow, because a Quota limits them"),
+            &format!("{field} of a class cannot grow, because a Quota limits {limit}"),
         )
     };
-    let not_made = format!(
-        "only members of {MASTERS} create a VMClass where cpus or memory are limited: use one of {SHARED_NAMESPACE}, or set cpus and \
-         memory of the VM"
-    );
-    let validations = vec![
+    let only_masters = |is_limited: &str, what: &str, set: &str| {
+        let text = format!(
+            "only members of {MASTERS} create a VMClass {what}: use one of {SHARED_NAMESPACE}, or set {set} of the VM"
+        );
         validation(
-            "!variables.isCreate || variables.isMaster || !(has(variables.hard.cpus) || has(variables.hard.memory))",
-            &format!("'{not_made}'"),
-            &not_made,
+            &format!("!variables.isCreate || variables.isMaster || !({is_limited})"),
+            &format!("'{text}'"),
+            &text,
+        )
+    };
+    let validations = vec![
+        only_masters(
+            "has(variables.hard.cpus) || has(variables.hard.memory)",
+            "where cpus or memory are limited",
+            "cpus and memory",
         ),
-        no_more("cpus", &format!("{} <= {}", cpus("object"), cpus("oldObject"))),
-        no_more("memory", "variables.memory.compareTo(variables.memoryBefore) <= 0"),
+        only_masters(
+            "has(variables.hard.diskSize) && variables.scratch.compareTo(quantity('0')) > 0",
+            "with a scratchDisk where diskSize is limited",
+            "scratchDisk",
+        ),
+        no_more("cpus", "cpus", &format!("{} <= {}", cpus("object"), cpus("oldObject"))),
+        no_more("memory", "memory", "variables.memory.compareTo(variables.memoryBefore) <= 0"),
+        no_more("diskSize", "scratchDisk", "variables.scratch.compareTo(variables.scratchBefore) <= 0"),
     ];
     with_quotas("berth-quota-classes", "vmclasses", &["CREATE", "UPDATE"], (variables, validations))
 }

@@ -6,12 +6,8 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::FakeSystem;
-use super::state::{instance_path, kept_state_path};
+use super::state::{kept_state_path, saved_state_path};
 use crate::{Result, SystemError};
-
-fn saved_state_path(instance: &str) -> PathBuf {
-    instance_path(instance).join("saved.state")
-}
 
 fn missing(attempt: &'static str, path: PathBuf) -> SystemError {
     SystemError::File { attempt, path, source: io::ErrorKind::NotFound.into() }

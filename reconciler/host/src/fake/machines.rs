@@ -13,7 +13,7 @@ use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Hypervisor as _, ProcessIdentity, ProcessState, StateFile};
 use berth_qemu::machine::{
     Affinity, DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Medium, NicSpec, ShareSpec,
-    SharedFolder, Tap, TpmFiles, UefiFiles, VgpuSpec, VirtiofsFiles,
+    SharedFolder, Tap, TpmFiles, UefiFiles, VirtiofsFiles,
 };
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::LaunchError;
@@ -23,13 +23,13 @@ use tokio::net::TcpStream;
 
 use crate::{
     BootstrapFile, DeviceSpecs, InstanceFacts, InterfaceUse, LaunchRequest, MachineUse, Machines,
-    PciDeviceFacts, ProcessFacts, Result, StateAccess, SystemError, UsbDeviceFacts, VgpuFacts,
+    ProcessFacts, Result, StateAccess, SystemError,
 };
 
 use crate::dedicated_cpus::{GuestCpus, choose};
 
 use super::FakeSystem;
-use super::state::instance_path;
+use super::state::{instance_path, saved_state_path};
 
 /// The name of the file of an instance's temporary disk.
 pub(super) const SCRATCH: &str = "scratch.qcow2";
@@ -39,12 +39,8 @@ impl FakeSystem {
         MachinePaths::in_directory(instance_path(instance))
     }
 
-    fn state_path(instance: &str) -> PathBuf {
-        instance_path(instance).join("saved.state")
-    }
-
     async fn lend(&self, instance: &str, qmp: &Qmp, access: StateAccess) -> Result<()> {
-        let path = Self::state_path(instance);
+        let path = saved_state_path(instance);
         let file = match access {
             StateAccess::Write { at_most } => {
                 let free = self.state().facts.storage_free_bytes;
@@ -119,7 +115,7 @@ impl FakeSystem {
 
     /// Removes the temporary disk of an instance without a saved state.
     fn discard_scratch(&self, instance: &str) {
-        if self.files.size_of(&Self::state_path(instance)).is_none() {
+        if self.files.size_of(&saved_state_path(instance)).is_none() {
             self.files.remove(&instance_path(instance).join(SCRATCH));
         }
     }
@@ -133,7 +129,7 @@ impl FakeSystem {
         files.seed = has_seed.then_some(seed);
         files.from_saved_state = request.from_saved_state;
         if !request.from_saved_state {
-            self.files.remove(&Self::state_path(&machine.instance));
+            self.files.remove(&saved_state_path(&machine.instance));
         }
         if let Some(seed) = &files.seed {
             self.files.put(seed, 1 << 20);
@@ -291,7 +287,7 @@ impl Machines for FakeSystem {
                 return Err(SystemError::StillRunning { instance, pid });
             }
             self.files.remove(&instance_path(instance).join("seed.img"));
-            self.files.remove(&Self::state_path(instance));
+            self.files.remove(&saved_state_path(instance));
             self.discard_scratch(instance);
             self.state().give_back(instance);
             self.state().journals.remove(instance);
@@ -406,54 +402,7 @@ impl Machines for FakeSystem {
     }
 
     async fn take_devices(&self, instance: &str, devices: &DeviceSpecs) -> Result<()> {
-        let work = async {
-            let mut state = self.state();
-            let is_noted =
-                |list: &str| state.journals.get(instance).is_some_and(|journal| !journal[list].is_null());
-            let lists = [
-                ("pciDevices", devices.pci.is_empty()),
-                ("usbDevices", devices.usb.is_empty()),
-                ("vgpus", devices.vgpus.is_empty()),
-            ];
-            if !lists.iter().all(|(list, is_empty)| *is_empty || is_noted(list)) {
-                state.violations.push(format!("{instance} takes devices that its journal does not have"));
-            }
-            for vgpu in &devices.vgpus {
-                take_vgpu(&mut state.facts.vgpus, instance, vgpu)?;
-            }
-            for device in &devices.usb {
-                let refuse = |detail: &str| SystemError::UsbDevice {
-                    port: device.port.clone(),
-                    detail: detail.to_owned(),
-                };
-                let same = |facts: &&mut UsbDeviceFacts| facts.port == device.port;
-                let found =
-                    state.facts.usb_devices.iter_mut().find(same).ok_or_else(|| refuse("it is gone"))?;
-                match &found.held_by {
-                    Some(other) if other != instance => {
-                        return Err(refuse(&format!("instance {other} has it")));
-                    }
-                    _ => found.held_by = Some(instance.to_owned()),
-                }
-            }
-            for device in &devices.pci {
-                let refuse = |detail: &str| {
-                    let address = device.functions.first().cloned().unwrap_or_default();
-                    SystemError::Device { address, detail: detail.to_owned() }
-                };
-                let same = |facts: &&mut PciDeviceFacts| facts.functions == device.functions;
-                let found =
-                    state.facts.pci_devices.iter_mut().find(same).ok_or_else(|| refuse("it is gone"))?;
-                match &found.held_by {
-                    Some(other) if other != instance => {
-                        return Err(refuse(&format!("instance {other} has it")));
-                    }
-                    _ => found.held_by = Some(instance.to_owned()),
-                }
-            }
-            Ok(())
-        };
-        self.call("take_devices", work).await
+        self.call("take_devices", async { self.take_devices_now(instance, devices) }).await
     }
 
     async fn give_back_devices(&self, instance: &str) -> Result<()> {
@@ -505,7 +454,7 @@ impl Machines for FakeSystem {
 
     async fn seal_state(&self, instance: &str) -> Result<()> {
         let work = async {
-            let path = Self::state_path(instance);
+            let path = saved_state_path(instance);
             match self.files.size_of(&path) {
                 Some(_) => Ok(()),
                 None => {
@@ -518,7 +467,7 @@ impl Machines for FakeSystem {
     }
 
     async fn has_state(&self, instance: &str) -> Result<bool> {
-        self.call("has_state", async { Ok(self.files.size_of(&Self::state_path(instance)).is_some()) }).await
+        self.call("has_state", async { Ok(self.files.size_of(&saved_state_path(instance)).is_some()) }).await
     }
 
     async fn remove_scratch(&self, instance: &str) -> Result<()> {
@@ -533,7 +482,7 @@ impl Machines for FakeSystem {
 
     async fn remove_state(&self, instance: &str) -> Result<()> {
         let work = async {
-            self.files.remove(&Self::state_path(instance));
+            self.files.remove(&saved_state_path(instance));
             Ok(())
         };
         self.call("remove_state", work).await
@@ -598,24 +547,4 @@ impl Machines for FakeSystem {
     fn instance_directory(&self, instance: &str) -> PathBuf {
         instance_path(instance)
     }
-}
-
-fn take_vgpu(all: &mut [VgpuFacts], instance: &str, vgpu: &VgpuSpec) -> Result<()> {
-    let refuse = |detail: &str| SystemError::Vgpu {
-        parent: vgpu.parent.clone(),
-        mdev_type: vgpu.mdev_type.clone(),
-        detail: detail.to_owned(),
-    };
-    let same = |facts: &&mut VgpuFacts| facts.parent == vgpu.parent && facts.mdev_type == vgpu.mdev_type;
-    let found = all.iter_mut().find(same).ok_or_else(|| refuse("it is gone"))?;
-    if found.held_by.get(&vgpu.uuid).is_some_and(|other| other != instance) {
-        return Err(refuse("another instance has it"));
-    }
-    let is_full = found.made.len() >= usize::try_from(found.usable).unwrap_or(usize::MAX);
-    if is_full && !found.made.contains(&vgpu.uuid) {
-        return Err(refuse("its driver does not make it"));
-    }
-    found.held_by.insert(vgpu.uuid.clone(), instance.to_owned());
-    found.made.insert(vgpu.uuid.clone());
-    Ok(())
 }

@@ -257,6 +257,10 @@ pub(super) fn volume_path(pool: &str, id: &str) -> PathBuf {
     PathBuf::from("/fake/pools").join(pool).join("volumes").join(format!("{id}.qcow2"))
 }
 
+pub(super) fn saved_state_path(instance: &str) -> PathBuf {
+    instance_path(instance).join("saved.state")
+}
+
 pub(super) fn kept_state_path(id: &str) -> PathBuf {
     PathBuf::from("/fake/memory").join(format!("{id}.state"))
 }

@@ -4,6 +4,7 @@
 //! file of holes of the size of the disk, which `qemu-img` copies: it has data at the file system's own structures only.
 
 use std::fs::OpenOptions;
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -90,7 +91,8 @@ pub(super) async fn format(
         files::remove_if_there(&new).map_err(failed("remove", &new))?;
         files::check_space(&new, 0)?;
         let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
-        created.and_then(|file| file.set_len(size)).map_err(failed("create", &new))?;
+        let sized = created.and_then(|file| file.set_len(size));
+        sized.map_err(|error| not_created(&new, size, error))?;
         files::give(&new, user.as_ref())
     };
     blocking(create).await?;
@@ -111,6 +113,19 @@ pub(super) async fn format(
     };
     filter.run().await.map_err(|error| explain(program, file, error))?;
     Ok(formatted)
+}
+
+/// The error of a file for a file system that could not be created.
+fn not_created(file: &Path, size: u64, error: io::Error) -> SystemError {
+    if error.kind() != io::ErrorKind::FileTooLarge {
+        return failed("create", file)(error);
+    }
+    SystemError::Invalid {
+        what: "size of a disk with a file system",
+        value: size.to_string(),
+        why: "it is made in one file, and the file system of this host has none so large (ext4: less than 16 TiB): create a \
+              smaller disk, which can grow later, or one without filesystem, to format in its VM",
+    }
 }
 
 /// Copies the data of a chain of files to the disk of a qcow2 file, which is new and at least as large, and which the user can write.
@@ -162,5 +177,15 @@ mod tests {
             "-q -F -t ext4 -E lazy_itable_init=1,lazy_journal_init=1,nodiscard -L data /pool/a.raw"
         );
         assert_eq!(arguments(FilesystemKind::Xfs, None), "-q -f -K /pool/a.raw");
+    }
+
+    #[test]
+    fn a_file_system_beyond_the_largest_file_of_the_host_is_refused_by_its_size() {
+        let error =
+            |code| not_created(Path::new("/none/a.raw"), 17 << 40, io::Error::from_raw_os_error(code));
+        let text = error(libc::EFBIG).to_string();
+        assert!(text.contains("18691697672192") && text.contains("less than 16 TiB"), "{text}");
+        assert!(matches!(error(libc::EFBIG), SystemError::Invalid { .. }));
+        assert!(matches!(error(libc::EACCES), SystemError::File { attempt: "create", .. }));
     }
 }

@@ -43,6 +43,7 @@ use crate::{
 };
 use cache::Cache;
 use download::Access;
+pub(super) use http::without_url;
 use job::Job;
 pub(super) use make::SnapshotContent;
 use partial::{Partial, Place};

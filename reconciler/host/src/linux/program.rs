@@ -1,17 +1,22 @@
 //! Programs of the host that berth runs: by absolute path, never through a shell, with a time limit and bounded error
 //! output.
 
+use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, Command};
 
 use crate::SystemError;
 
 /// Enough for tens of thousands of rules.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// How much of an output is read at once.
+const CHUNK: usize = 64 << 10;
+/// How much is read of the errors of a program whose output is not held.
+const MOST_ERRORS: u64 = 64 << 10;
 /// The usual directories of system programs, even if `PATH` is a user's.
 const FOLDERS: [&str; 8] = [
     "/usr/local/sbin",
@@ -61,19 +66,7 @@ impl Program {
         input: Vec<u8>,
         limit: Duration,
     ) -> Result<Output, SystemError> {
-        let mut child = Command::new(self.find()?)
-            .args(args)
-            .env("LC_ALL", "C")
-            // With these, `wireguard-go` keeps the output open after its start, or does not go into the background.
-            .env_remove("LOG_LEVEL")
-            .env_remove("WG_PROCESS_FOREGROUND")
-            .current_dir("/")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|e| self.failed(e.to_string()))?;
+        let mut child = self.spawn(args, Stdio::piped())?;
         let mut stdin = child.stdin.take().expect("was asked for");
         let talk = async {
             // A program that ends without reading its input reports the reason on its standard error.
@@ -84,17 +77,111 @@ impl Program {
             tokio::join!(feed, child.wait_with_output()).1
         };
         match tokio::time::timeout(limit, talk).await {
-            Err(_) => Err(self.failed(format!("it has not ended within {limit:?}"))),
+            Err(_) => Err(self.too_slow(limit)),
             Ok(Err(error)) => Err(self.failed(error.to_string())),
             Ok(Ok(output)) => Ok(Output {
                 ok: output.status.success(),
                 stdout: output.stdout,
-                stderr: String::from_utf8_lossy(&output.stderr).trim().chars().take(2000).collect(),
+                stderr: shown(&output.stderr),
             }),
         }
     }
 
+    /// Runs the program until it ends, and gives its output to `take` as it arrives: none is held, and that of the result is empty.
+    pub(super) async fn stream_within(
+        &self,
+        args: &[&str],
+        limit: Duration,
+        mut take: impl FnMut(&[u8]) + Send,
+    ) -> Result<Output, SystemError> {
+        let mut child = self.spawn(args, Stdio::null())?;
+        let mut stdout = child.stdout.take().expect("was asked for");
+        let mut stderr = child.stderr.take().expect("was asked for");
+        let read = async {
+            let mut bytes = vec![0; CHUNK];
+            loop {
+                match stdout.read(&mut bytes).await? {
+                    0 => return Ok::<(), io::Error>(()),
+                    length => take(&bytes[..length]),
+                }
+            }
+        };
+        let listen = async {
+            let mut said = Vec::new();
+            (&mut stderr).take(MOST_ERRORS).read_to_end(&mut said).await?;
+            // A program whose errors are not read would wait for good.
+            tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await?;
+            Ok::<_, io::Error>(said)
+        };
+        let talk = async {
+            let ((), said) = tokio::try_join!(read, listen)?;
+            Ok::<_, io::Error>((child.wait().await?, said))
+        };
+        match tokio::time::timeout(limit, talk).await {
+            Err(_) => Err(self.too_slow(limit)),
+            Ok(Err(error)) => Err(self.failed(error.to_string())),
+            Ok(Ok((status, said))) => {
+                Ok(Output { ok: status.success(), stdout: Vec::new(), stderr: shown(&said) })
+            }
+        }
+    }
+
+    fn spawn(&self, args: &[&str], input: Stdio) -> Result<Child, SystemError> {
+        let spawned = Command::new(self.find()?)
+            .args(args)
+            .env("LC_ALL", "C")
+            // With these, `wireguard-go` keeps the output open after its start, or does not go into the background.
+            .env_remove("LOG_LEVEL")
+            .env_remove("WG_PROCESS_FOREGROUND")
+            .current_dir("/")
+            .stdin(input)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn();
+        spawned.map_err(|error| self.failed(error.to_string()))
+    }
+
+    fn too_slow(&self, limit: Duration) -> SystemError {
+        self.failed(format!("it has not ended within {limit:?}"))
+    }
+
     pub(super) fn failed(&self, detail: impl Into<String>) -> SystemError {
         SystemError::Program { program: self.name, detail: detail.into() }
+    }
+}
+
+/// Returns the errors of a program, for people.
+fn shown(stderr: &[u8]) -> String {
+    String::from_utf8_lossy(stderr).trim().chars().take(2000).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHELL: Program = Program { name: "sh", advice: "" };
+
+    #[tokio::test]
+    async fn an_output_that_is_not_held_arrives_whole_beside_many_errors() {
+        let script = "head -c 300000 /dev/zero >&2; head -c 20000000 /dev/zero; echo end; exit 3";
+        let (mut length, mut tail, mut greatest) = (0, Vec::new(), 0);
+        let take = |bytes: &[u8]| {
+            (length, greatest) = (length + bytes.len(), greatest.max(bytes.len()));
+            tail.extend_from_slice(bytes);
+            tail.drain(..tail.len().saturating_sub(4));
+        };
+        let done = SHELL.stream_within(&["-c", script], TIMEOUT, take).await.expect("it ends");
+        assert_eq!((done.ok, done.stdout.len(), length), (false, 0, 20_000_004));
+        assert_eq!(tail, b"end\n");
+        assert!(greatest <= CHUNK, "{greatest}");
+        assert!(done.stderr.len() <= 2000);
+    }
+
+    #[tokio::test]
+    async fn a_program_whose_output_does_not_end_is_ended() {
+        let limit = Duration::from_millis(200);
+        let done = SHELL.stream_within(&["-c", "exec cat /dev/zero"], limit, |_| {}).await;
+        assert!(matches!(done, Err(SystemError::Program { program: "sh", .. })), "{done:?}");
     }
 }

@@ -20,6 +20,7 @@
 mod changes;
 mod client;
 mod data;
+mod diff;
 mod fence;
 mod filled;
 mod images;
@@ -286,8 +287,7 @@ impl RbdPool {
         Self {
             client: Arc::new(Client::new(access, mapping.pool.clone(), folder.clone())),
             notes: folder.join("volumes"),
-            // Beside those of the pools, which only root can traverse.
-            sockets: folder.with_file_name(format!(".import-{}", mapping.pool)),
+            sockets: Self::import_folder(&folder),
             tools_user,
             mapping,
             declared: Mutex::default(),
@@ -506,23 +506,40 @@ impl RbdPool {
     }
 
     async fn rbd_within(&self, args: &[&str], limit: Duration) -> Result<Output> {
-        let done = self.client.rbd(args, limit).await;
+        self.noted(self.client.rbd(args, limit).await)
+    }
+
+    /// Runs `rbd`, which has to succeed.
+    async fn must(&self, args: &[&str], limit: Duration) -> Result<Output> {
+        succeeded(self.rbd_within(args, limit).await?)
+    }
+
+    /// Does the same, and gives the output to `take` as it arrives.
+    async fn must_stream(
+        &self,
+        args: &[&str],
+        limit: Duration,
+        take: impl FnMut(&[u8]) + Send,
+    ) -> Result<Output> {
+        succeeded(self.noted(self.client.stream_rbd(args, limit, take).await)?)
+    }
+
+    /// Notes that the pool is away if a program has found that.
+    fn noted(&self, done: Result<Output>) -> Result<Output> {
         if let Err(SystemError::PoolAway { detail, .. }) = &done {
             self.note_look(Err(detail.clone()));
         }
         done
     }
 
-    /// Runs `rbd`, which has to succeed.
-    async fn must(&self, args: &[&str], limit: Duration) -> Result<Output> {
-        let done = self.rbd_within(args, limit).await?;
-        if done.ok { Ok(done) } else { Err(Client::failed(&done)) }
-    }
-
     /// The error of a reply that is not understood.
     fn not_understood(detail: String) -> SystemError {
         SystemError::Program { program: "rbd", detail }
     }
+}
+
+fn succeeded(done: Output) -> Result<Output> {
+    if done.ok { Ok(done) } else { Err(Client::failed(&done)) }
 }
 
 /// Returns an image as an option of `qemu-img`.

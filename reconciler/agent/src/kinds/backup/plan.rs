@@ -1,7 +1,5 @@
 //! Plan for a backup. Pure.
 
-use std::time::Duration;
-
 use berth_api::{Backup, Readiness, Reason};
 
 use super::observe::Observed;
@@ -74,11 +72,7 @@ fn work(wanted: Wanted, pull: Option<&Pull>, running: impl Fn(u64, Option<u64>) 
             Plan::steps(follow.into_iter().collect(), running(*done, *total))
         }
         Some(Pull::Failed { readiness, again }) => {
-            let plan = Plan::without_steps(readiness.clone());
-            match again {
-                Some(again) => plan.requeue_after((*again).max(Duration::from_millis(1))),
-                None => plan,
-            }
+            Plan::without_steps(readiness.clone()).requeue_for_retry(*again)
         }
         Some(Pull::Found(_) | Pull::Stored(_) | Pull::Deleted | Pull::Verified(_)) => {
             Plan::without_steps(running(0, None))

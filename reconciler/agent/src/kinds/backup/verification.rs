@@ -9,7 +9,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use berth_api::{
     Backup, BackupRepository, BackupStatus, ConditionType, ConditionUpdate, Conditions, Readiness, Reason,
@@ -135,9 +134,7 @@ pub(super) fn plan(wanted: Option<&Wanted>, pull: Option<&Pull>) -> Plan<Step> {
         (Some(wanted), Some(Pull::Running { followed: false, .. })) => {
             Plan::steps(vec![Step::Follow(wanted.clone())], ready)
         }
-        (Some(_), Some(Pull::Failed { again: Some(again), .. })) => {
-            Plan::without_steps(ready).requeue_after((*again).max(Duration::from_millis(1)))
-        }
+        (Some(_), Some(Pull::Failed { again, .. })) => Plan::without_steps(ready).requeue_for_retry(*again),
         _ => Plan::without_steps(ready),
     }
 }

@@ -1,14 +1,12 @@
 //! The backup that a disk is made from.
 
-use std::time::Duration;
-
 use berth_api::{Disk, Provisioning, Quantity, Readiness, Reason};
 use berth_host::{NewVolume, SealedKey};
 
 use super::Step;
 use super::source::new_owner;
 use crate::context::Context;
-use crate::converge::Plan;
+use crate::converge::{Plan, waiting_for};
 use crate::details::Details;
 use crate::index::{Tables, volume_of};
 use crate::key::{Key, ObjectName};
@@ -122,11 +120,8 @@ pub(super) fn plan(
             Plan::steps(follow.into_iter().collect(), restoring(*done, *total))
         }
         Some(Pull::Failed { readiness, again }) => {
-            let plan = Plan::without_steps(prefixed(&name, readiness));
-            match again {
-                Some(again) => plan.requeue_after((*again).max(Duration::from_millis(1))),
-                None => plan,
-            }
+            let text = format!("Backup {name}: {}", readiness.message());
+            Plan::without_steps(waiting_for(readiness, text)).requeue_for_retry(*again)
         }
         Some(Pull::Found(_) | Pull::Stored(_) | Pull::Deleted | Pull::Verified(_)) => {
             Plan::without_steps(restoring(0, None))
@@ -141,13 +136,5 @@ fn with_key(wanted: Wanted, encryption: Option<Box<SealedKey>>) -> Wanted {
             Wanted::Restore(repository, id, volume, Details(Box::new(NewVolume { encryption, ..*new })))
         }
         other => other,
-    }
-}
-
-fn prefixed(backup: &str, readiness: &Readiness) -> Readiness {
-    let text = format!("Backup {backup}: {}", readiness.message());
-    match readiness {
-        Readiness::Stalled(reason, _) => Readiness::Stalled(*reason, text),
-        other => Readiness::Reconciling(other.reason(), text),
     }
 }

@@ -4,8 +4,6 @@
 //!   no file ──StartFill──▶ written under another name ──▶ file            a disk that was made before is never filled: see `plan`
 //! ```
 
-use std::time::Duration;
-
 use berth_api::{Disk, Readiness, Reason};
 use berth_host::{Fill, NewVolume};
 use kube::ResourceExt;
@@ -76,11 +74,7 @@ pub(super) fn plan(disk: &Disk, new: NewVolume, fill: Fill, pull: Option<&Pull>)
         None => Plan::steps(vec![Step::StartFill(wanted)], filling),
         Some(Pull::Running { followed: false, .. }) => Plan::steps(vec![Step::FollowFill(wanted)], filling),
         Some(Pull::Failed { readiness, again }) => {
-            let plan = Plan::without_steps(readiness.clone());
-            match again {
-                Some(again) => plan.requeue_after((*again).max(Duration::from_millis(1))),
-                None => plan,
-            }
+            Plan::without_steps(readiness.clone()).requeue_for_retry(*again)
         }
         Some(_) => Plan::without_steps(filling),
     }

@@ -16,7 +16,7 @@ use super::fill;
 use super::mirror;
 use super::observe::Observed;
 use super::source;
-use crate::converge::Plan;
+use crate::converge::{Plan, waiting_for};
 use crate::index::volume_of;
 use crate::kinds::image::local::{self, Fetch, LocalImage};
 use crate::moves::Move;
@@ -444,15 +444,7 @@ fn copy(disk: &Disk, from: &str, fetch: &DiskCopy, observed: &Observed) -> Plan<
             let text = format!(
                 "it is not copied from host {from} yet, which has its data: {why}. Its VM can move on, also back to host {from} (berth move)"
             );
-            let readiness = match readiness {
-                Readiness::Stalled(reason, _) => Readiness::Stalled(*reason, text),
-                other => Readiness::Reconciling(other.reason(), text),
-            };
-            let plan = Plan::without_steps(readiness);
-            match again {
-                Some(again) => plan.requeue_after((*again).max(Duration::from_millis(1))),
-                None => plan,
-            }
+            Plan::without_steps(waiting_for(readiness, text)).requeue_for_retry(*again)
         }
         Some(Pull::Found(_) | Pull::Stored(_) | Pull::Deleted | Pull::Verified(_)) => {
             Plan::without_steps(copying(None))

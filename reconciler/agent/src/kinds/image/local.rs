@@ -7,7 +7,7 @@ use berth_host::{ImageFacts, ImageSource};
 
 use super::wanted_on;
 use crate::context::Context;
-use crate::converge::Plan;
+use crate::converge::{Plan, waiting_for};
 use crate::error::Error;
 use crate::key::Key;
 use crate::pulls::{Pull, Wanted, percent};
@@ -149,11 +149,7 @@ pub(crate) fn ready<'a, S>(
             Err(Plan::steps(follow.into_iter().collect(), pulling(name, source)))
         }
         LocalImage::Pulling(_, Pull::Failed { readiness, again }) => {
-            let mut plan = Plan::without_steps(prefixed(name, readiness));
-            if let Some(again) = again {
-                plan = plan.requeue_after((*again).max(Duration::from_millis(1)));
-            }
-            Err(plan)
+            Err(Plan::without_steps(prefixed(name, readiness)).requeue_for_retry(*again))
         }
         LocalImage::Cached(facts) => Ok(facts),
     }
@@ -171,9 +167,5 @@ fn pulling(name: &str, source: &ImageSource) -> Readiness {
 }
 
 fn prefixed(image: &str, readiness: &Readiness) -> Readiness {
-    let text = format!("Image {image}: {}", readiness.message());
-    match readiness {
-        Readiness::Stalled(reason, _) => Readiness::Stalled(*reason, text),
-        other => Readiness::Reconciling(other.reason(), text),
-    }
+    waiting_for(readiness, format!("Image {image}: {}", readiness.message()))
 }

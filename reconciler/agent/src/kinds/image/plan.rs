@@ -62,11 +62,7 @@ pub(super) fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
             Plan::without_steps(running(0, None, None)).requeue_after(SOON)
         }
         (None, Some(Pull::Failed { readiness, again })) => {
-            let plan = Plan::without_steps(readiness.clone());
-            match again {
-                Some(again) => plan.requeue_after((*again).max(Duration::from_millis(1))),
-                None => plan,
-            }
+            Plan::without_steps(readiness.clone()).requeue_for_retry(*again)
         }
         (None, None) => {
             let readiness = running(0, None, None);

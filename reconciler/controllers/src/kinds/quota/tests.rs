@@ -383,3 +383,28 @@ fn a_scratch_disk_counts_with_the_sizes_of_disks() {
     let cache = cache_with(json!({"diskSize": "10Gi"}), objects);
     assert_eq!(used(&cache).disk_size, 4 << 30);
 }
+
+#[test]
+fn the_scratch_disk_of_a_class_counts_for_each_vm_without_one_of_its_own_also_when_it_grows() {
+    let with = |scratch: &str, version: &str| {
+        let mut class = class(1, "1Gi");
+        class.metadata.resource_version = Some(version.into());
+        class.spec.scratch_disk = serde_json::from_value(json!({"size": scratch})).expect("a scratch disk");
+        class
+    };
+    let own = json!({"class": "small", "scratchDisk": {"size": "1Gi"}});
+    let objects = vec![
+        with("3Gi", "1").into(),
+        vm("a", json!({"class": "small"}), true).into(),
+        vm("own", own, true).into(),
+        vm("new", json!({"class": "small"}), false).into(),
+    ];
+    let mut cache = cache_with(json!({"diskSize": "7Gi"}), objects);
+    assert_eq!(used(&cache).disk_size, 7 << 30);
+    assert_eq!(text(&cache, ObjectKind::VM, "new"), None);
+    let quota = Key::namespaced(ObjectKind::Quota, "team", "q");
+    assert!(cache.put(with("5Gi", "2"), Instant::now()).contains(&quota));
+    assert_eq!(used(&cache).disk_size, 11 << 30);
+    let waits = text(&cache, ObjectKind::VM, "new").expect("it waits");
+    assert!(waits.contains("diskSize: 6Gi used, 5Gi more needed, limit 7Gi"), "{waits}");
+}

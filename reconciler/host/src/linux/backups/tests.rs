@@ -5,10 +5,12 @@ use std::path::Path;
 use std::process::Command;
 
 use berth_qemu::machine::DiskKey;
+use berth_qemu::process::NbdExport;
 use jiff::Timestamp;
 use tempfile::TempDir;
 
 use super::super::LinuxConfig;
+use super::super::program::Program;
 use super::*;
 use crate::{
     BackupFolderMapping, NewSnapshot, RepositoryPlace, RepositoryProblem, SealedKey, VolumeOwner, Volumes,
@@ -310,4 +312,54 @@ async fn an_encrypted_snapshot_is_backed_up_and_read_with_its_key_only() {
     host.system.lock("k-1", "s-e");
     let error = host.system.open_snapshot("default", "s-e").await.map(drop).expect_err("its key is not held");
     assert_eq!(error.variant(), "KeyMissing");
+}
+
+#[tokio::test]
+async fn a_program_that_an_ended_agent_has_left_at_its_socket_ends_when_the_next_agent_starts() {
+    let host = Host::new();
+    let state = host.folder.path().join("state");
+    let disk = host.folder.path().join("disk.raw");
+    std::fs::write(&disk, [0; 4096]).expect("written");
+    let serve = async |folder: &str| {
+        let folder = state.join(folder);
+        std::fs::create_dir_all(&folder).expect("made");
+        let export = NbdExport {
+            program: Program { name: "qemu-nbd", advice: "" }.find().expect("qemu-utils is installed"),
+            source: format!(
+                r#"json:{{"driver": "raw", "file": {{"driver": "file", "filename": {disk:?}}}}}"#
+            ),
+            inputs: vec![disk.clone()],
+            output: None,
+            read_only: true,
+            socket: folder.join("socket"),
+            user: None,
+            max_bytes: MIB,
+            memory: 2 << 30,
+            key: None,
+        };
+        let mut server = export.serve().await.expect("started");
+        while !export.socket.exists() {
+            server.check().expect("it runs");
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        server
+    };
+    let mut left = Vec::new();
+    for folder in ["pools/default/readers/backup-9-1/nbd", "rbd/.work-9-1/nbd", "rbd/.import-fast"] {
+        left.push(serve(folder).await);
+    }
+    let mut other = serve("elsewhere").await;
+    // As after a kill: no destructor has run, and no client has connected.
+    let next = LinuxSystem::open(LinuxConfig::new(&state)).expect("opened");
+    let begun = std::time::Instant::now();
+    for server in &mut left {
+        while server.check().is_ok() {
+            assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{server:?} is still there");
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    }
+    assert!(other.check().is_ok(), "it serves no such work");
+    assert_eq!(host.leftovers(), Vec::<String>::new());
+    assert_eq!(super::super::files::names(&state.join("rbd")).expect("listed"), [".import-fast"]);
+    drop(next);
 }

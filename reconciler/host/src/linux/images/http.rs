@@ -137,7 +137,10 @@ impl Client {
             }
         }
         let client = self.of(url).map_err(|e| {
-            NoAnswer::Never(format!("{}: are root certificates installed (ca-certificates)?", chain(&e)))
+            NoAnswer::Never(format!(
+                "{}: are root certificates installed (ca-certificates)?",
+                without_url(&e)
+            ))
         })?;
         let response = client.get(url.clone()).headers(headers).send().await.map_err(no_answer)?;
         match response.remote_addr() {
@@ -157,7 +160,7 @@ impl Client {
         let status = response.status();
         let (mut body, mut stream) = (Vec::new(), response.bytes_stream());
         while let Some(block) = stream.next().await {
-            let block = block.map_err(|error| NoAnswer::Failed(chain(&error)))?;
+            let block = block.map_err(|error| NoAnswer::Failed(without_url(&error)))?;
             if body.len() + block.len() > max {
                 return Err(NoAnswer::Never(format!("the answer is larger than {} MiB", max >> 20)));
             }
@@ -248,8 +251,8 @@ fn no_answer(error: reqwest::Error) -> NoAnswer {
         next = cause.source();
     }
     match error.is_redirect() || error.is_builder() {
-        true => NoAnswer::Never(chain(&error)),
-        false => NoAnswer::Failed(chain(&error)),
+        true => NoAnswer::Never(without_url(&error)),
+        false => NoAnswer::Failed(without_url(&error)),
     }
 }
 
@@ -277,7 +280,7 @@ impl Transport for Server<'_> {
         if response.status() == StatusCode::OK {
             note(job, response.headers()).await?;
         }
-        let blocks = response.bytes_stream().map(|block| block.map_err(|error| chain(&error)));
+        let blocks = response.bytes_stream().map(|block| block.map_err(|error| without_url(&error)));
         Ok(Begun::Stream { total, blocks: blocks.boxed() })
     }
 }
@@ -391,7 +394,7 @@ fn content_range(headers: &HeaderMap) -> Option<(Option<u64>, Option<u64>)> {
 }
 
 /// Formats reqwest's errors with their causes but without the URL, which may contain secrets.
-fn chain(error: &reqwest::Error) -> String {
+pub(in super::super) fn without_url(error: &reqwest::Error) -> String {
     let mut text = if error.is_timeout() {
         "nothing came in time".to_owned()
     } else if error.is_connect() {

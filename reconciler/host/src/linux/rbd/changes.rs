@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::super::layout::is_name;
 use super::client::{Client, PATIENCE, Version};
+use super::diff::{DiffReader, Part, Ranges};
 use super::note::Note;
 use super::snapshots::SnapshotNote;
 use super::{RbdPool, Result, replies};
@@ -30,17 +31,9 @@ pub(in super::super) struct Changes {
 }
 
 impl Changes {
-    fn new(mut parts: Vec<Range<u64>>, size: u64) -> Self {
-        parts.push(size..u64::MAX);
-        parts.sort_by_key(|part| part.start);
-        let mut merged: Vec<Range<u64>> = Vec::with_capacity(parts.len());
-        for part in parts.into_iter().filter(|part| !part.is_empty()) {
-            match merged.last_mut().filter(|last| last.end >= part.start) {
-                Some(last) => last.end = last.end.max(part.end),
-                None => merged.push(part),
-            }
-        }
-        Self { parts: merged, size }
+    fn new(mut parts: Ranges, size: u64) -> Self {
+        parts.add(size..u64::MAX);
+        Self { parts: parts.finish(), size }
     }
 
     /// The size of the disk at the earlier snapshot, in bytes.
@@ -96,9 +89,7 @@ impl RbdPool {
     }
 
     async fn compare(&self, from: &SnapshotNote, to: &SnapshotNote) -> Result<Option<Changes>> {
-        let image = self.spec(&Self::name_of(&to.volume_id));
-        let reply = self.must(&["snap", "ls", "--format", "json", &image], PATIENCE).await?;
-        let listed = replies::snapshots(&reply.stdout).map_err(Self::not_understood)?;
+        let listed = self.snapshots_of_image(&Self::name_of(&to.volume_id)).await?;
         let (Some(first), Some(last)) = (listed.get(&from.id), listed.get(&to.id)) else { return Ok(None) };
         let between = listed.iter().filter(|(_, of)| (first.number..=last.number).contains(&of.number));
         for name in between.map(|(name, _)| name) {
@@ -112,20 +103,29 @@ impl RbdPool {
             return Ok(None);
         }
         let spec = self.snapshot_spec(&to.volume_id, &to.id);
-        let args = ["diff", "--whole-object", "--format", "json", "--from-snap", &from.id, &spec];
-        let reply = self.must(&args, COMPARE).await?;
-        let parts = replies::parts(&reply.stdout).map_err(Self::not_understood)?;
-        let parts = parts.into_iter().map(|part| part.range).collect();
+        let mut parts = Ranges::new();
+        self.diff(&["--from-snap", &from.id, &spec], |part| parts.add(part.range)).await?;
         Ok(Some(Changes::new(parts, first.size)))
     }
 
     /// Returns how many bytes of a snapshot have data, with those of the content that it is a clone of.
     pub(in super::super) async fn data_bytes(&self, volume: &str, id: &str) -> Result<u64> {
-        let spec = self.snapshot_spec(volume, id);
-        let reply = self.must(&["diff", "--whole-object", "--format", "json", &spec], COMPARE).await?;
-        let parts = replies::parts(&reply.stdout).map_err(Self::not_understood)?;
-        let lengths = parts.iter().filter(|part| part.has_data).map(|part| part.range.end - part.range.start);
-        Ok(lengths.fold(0, u64::saturating_add))
+        let (spec, mut found) = (self.snapshot_spec(volume, id), 0_u64);
+        let add = |part: Part| {
+            if part.has_data {
+                found = found.saturating_add(part.range.end - part.range.start);
+            }
+        };
+        self.diff(&[&spec], add).await?;
+        Ok(found)
+    }
+
+    /// Runs `rbd diff` for whole objects, and gives each part to `each` as it is found.
+    async fn diff(&self, of: &[&str], mut each: impl FnMut(Part) + Send) -> Result<()> {
+        let args = [&["diff", "--whole-object", "--format", "json"][..], of].concat();
+        let mut reader = DiffReader::new();
+        self.must_stream(&args, COMPARE, |bytes| reader.read(bytes, &mut each)).await?;
+        reader.finish().map_err(Self::not_understood)
     }
 }
 
@@ -163,7 +163,11 @@ mod tests {
 
     #[test]
     fn unknown_parts_are_changed_and_the_others_are_not() {
-        let changes = Changes::new(vec![8 * MIB..12 * MIB, 0..4 * MIB, 4 * MIB..8 * MIB], 64 * MIB);
+        let mut parts = Ranges::new();
+        for start in [8, 0, 4] {
+            parts.add(start * MIB..(start + 4) * MIB);
+        }
+        let changes = Changes::new(parts, 64 * MIB);
         assert_eq!(changes.size(), 64 * MIB);
         assert_eq!(changes.split(0, 64 * MIB), [(12 * MIB, false), (52 * MIB, true)]);
         assert_eq!(changes.split(11 * MIB, 2 * MIB), [(MIB, false), (MIB, true)]);
@@ -171,7 +175,7 @@ mod tests {
         assert_eq!(changes.split(60 * MIB, 8 * MIB), [(4 * MIB, true), (4 * MIB, false)], "it has grown");
         assert_eq!(changes.split(64 * MIB, MIB), [(MIB, false)]);
         assert!(changes.split(MIB, 0).is_empty());
-        let nothing = Changes::new(Vec::new(), MIB);
+        let nothing = Changes::new(Ranges::new(), MIB);
         assert_eq!(nothing.split(0, MIB), [(MIB, true)]);
     }
 

@@ -90,6 +90,18 @@ impl Client {
         self.run(&RBD, args, limit).await
     }
 
+    /// Runs `rbd`, and gives its output to `take` as it arrives. A non-zero exit is not an error here.
+    pub(super) async fn stream_rbd(
+        &self,
+        args: &[&str],
+        limit: Duration,
+        take: impl FnMut(&[u8]) + Send,
+    ) -> Result<Output> {
+        let conf = self.conf().to_string_lossy().into_owned();
+        let all = [&self.access_args(&conf)[..], args].concat();
+        self.answered(limit, RBD.stream_within(&all, limit + LONG, take)).await
+    }
+
     /// Runs `ceph`. A non-zero exit is not an error here.
     pub(super) async fn ceph(&self, args: &[&str]) -> Result<Output> {
         self.run(&CEPH, args, 2 * PATIENCE).await
@@ -103,16 +115,24 @@ impl Client {
 
     async fn run(&self, program: &Program, args: &[&str], limit: Duration) -> Result<Output> {
         let conf = self.conf().to_string_lossy().into_owned();
-        let mut all = vec!["--conf", conf.as_str(), "--id", self.user()];
-        all.extend(args);
+        let all = [&self.access_args(&conf)[..], args].concat();
         self.within(program, &all, limit).await
+    }
+
+    /// The arguments of a program by which it reaches the cluster.
+    fn access_args<'a>(&'a self, conf: &'a str) -> [&'a str; 4] {
+        ["--conf", conf, "--id", self.user()]
     }
 
     /// Runs a program that talks to the cluster.
     ///
     /// *Errors*: [`SystemError::PoolAway`] if it does not end in time or does not reach the cluster.
     pub(super) async fn within(&self, program: &Program, args: &[&str], limit: Duration) -> Result<Output> {
-        match tokio::time::timeout(limit, program.run_within(args, Vec::new(), limit + LONG)).await {
+        self.answered(limit, program.run_within(args, Vec::new(), limit + LONG)).await
+    }
+
+    async fn answered(&self, limit: Duration, run: impl Future<Output = Result<Output>>) -> Result<Output> {
+        match tokio::time::timeout(limit, run).await {
             // The program is killed: its future is dropped.
             Err(_) => Err(self.away(format!(
                 "Ceph does not answer for {} s: are its monitors and enough of its OSDs there?",

@@ -3,20 +3,21 @@
 //! They run with the rights of the agent: they have the key of Ceph, and read no format from the data of guests. As other programs of QEMU
 //! they can open no other files.
 
-use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use berth_qemu::process::end_nbd_servers;
 use serde_json::json;
 
-use super::super::files::{self, failed};
+use super::super::files;
 use super::super::layout::Layout;
 use super::super::qemu_img::DiskNode;
+use super::super::work_folders;
 use super::{RbdPool, Result, folder_of};
 use crate::SnapshotFacts;
 
 /// The beginning of the names of the folders with sockets, beside those of the pools, which have no such names.
 const WORK: &str = ".work-";
+/// The beginning of the names of those with the socket of an import, one for each pool.
+const IMPORT: &str = ".import-";
 
 impl RbdPool {
     /// Returns a snapshot that is taken, and how its data is read.
@@ -39,31 +40,37 @@ impl RbdPool {
         }
     }
 
+    /// The folder for the socket of imports, beside those of the pools, which only root can traverse.
+    pub(super) fn import_folder(pool_folder: &Path) -> PathBuf {
+        let pool = pool_folder.file_name().unwrap_or_default().to_string_lossy();
+        pool_folder.with_file_name(format!("{IMPORT}{pool}"))
+    }
+
     /// The folder of a work with this name.
     pub(in super::super) fn work_folder(&self, name: &str) -> PathBuf {
         self.sockets.with_file_name(format!("{WORK}{name}"))
     }
 }
 
-/// Removes the folders of processes that have ended, and ends the programs that they have left: one agent acts on a state directory.
-/// Blocking.
+/// Removes the folders of processes that have ended, and ends the programs that they have left: one agent acts on a state directory. The
+/// folder of an import stays. Blocking.
 pub(super) fn forget_work(layout: &Layout) -> Result<()> {
     let folder = folder_of(layout);
     let folder = std::path::absolute(&folder).unwrap_or(folder);
-    for name in files::names(&folder)?.iter().filter(|name| name.starts_with(WORK)) {
-        let path = folder.join(name);
+    for name in files::names(&folder)? {
         // A program that stays has an image open, which cannot be deleted then.
-        if let Err(error) = end_nbd_servers(&path) {
-            tracing::warn!(folder = name, %error, "programs of ended work not looked for");
+        if name.starts_with(WORK) {
+            work_folders::remove(&folder.join(name))?;
+        } else if name.starts_with(IMPORT) {
+            work_folders::end_programs(&folder.join(name));
         }
-        fs::remove_dir_all(&path).map_err(failed("remove", &path))?;
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::fs;
 
     use super::*;
     use crate::{CephAccess, RbdPoolMapping};
@@ -82,6 +89,7 @@ mod tests {
         assert_eq!(files, own);
         assert!(pool.node("berth-v-1", None).node["file"]["snapshot"].is_null());
         assert_eq!(pool.work_folder("7-1"), Path::new("/state/rbd/.work-7-1"));
+        assert_eq!(pool.sockets, Path::new("/state/rbd/.import-fast"));
     }
 
     #[test]

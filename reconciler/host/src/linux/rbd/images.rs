@@ -16,7 +16,7 @@ use super::super::files::{self, blocking, failed};
 use super::super::program::Program;
 use super::super::qemu_img::{CONVERT_MEMORY, QEMU_IMG, block_node};
 use super::client::{Client, LONG, PATIENCE, is_absent};
-use super::{RbdPool, Result, options_of, replies};
+use super::{RbdPool, Result, options_of};
 use crate::{ImageFacts, SystemError};
 
 const QEMU_NBD: Program = Program {
@@ -89,12 +89,7 @@ impl RbdPool {
     }
 
     async fn has_base(&self, name: &str) -> Result<bool> {
-        let reply = self.rbd(&["snap", "ls", "--format", "json", &self.spec(name)]).await?;
-        match reply.ok {
-            true => replies::is_protected(&reply.stdout, BASE).map_err(Self::not_understood),
-            false if is_absent(&reply) => Ok(false),
-            false => Err(Client::failed(&reply)),
-        }
+        Ok(self.snapshots_of_image(name).await?.get(BASE).is_some_and(|base| base.is_protected))
     }
 
     async fn write(&self, image: &ImageFacts, name: &str) -> Result<()> {

@@ -1,9 +1,30 @@
 //! The note of a volume in Ceph: a file of the host that has it, and a copy in the metadata of the image, by which another host takes it.
 
+use std::path::PathBuf;
+
 use jiff::Timestamp;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::{NewVolume, Restored, VolumeOwner};
+use super::super::files::{self, blocking};
+use super::super::layout::is_name;
+use super::Result;
+use crate::{NewVolume, Restored, SystemError, VolumeOwner};
+
+/// Lists the notes in a folder that can be read, of volumes or of snapshots.
+pub(super) async fn notes_in<T: DeserializeOwned + Send + 'static>(folder: PathBuf) -> Result<Vec<T>> {
+    let list = move || {
+        let mut notes = Vec::new();
+        for name in files::names(&folder)? {
+            if name.strip_suffix(".json").is_some_and(is_name) {
+                let found = files::read_json::<T>(&folder.join(&name))?;
+                notes.extend(found.and_then(std::result::Result::ok));
+            }
+        }
+        Ok::<_, SystemError>(notes)
+    };
+    blocking(list).await
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -1,7 +1,6 @@
 //! Replies of `rbd` and `ceph`, which are not trusted: a server may be of any version.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -66,6 +65,7 @@ pub(super) struct Snapshot {
     /// A later one has a greater number.
     pub(super) number: u64,
     pub(super) size: u64,
+    pub(super) is_protected: bool,
 }
 
 /// Returns the snapshots of an image by name, from `rbd snap ls`.
@@ -75,34 +75,15 @@ pub(super) fn snapshots(reply: &[u8]) -> Result<BTreeMap<String, Snapshot>> {
         id: u64,
         name: String,
         size: u64,
+        #[serde(default)]
+        protected: serde_json::Value,
     }
     let listed: Vec<Listed> = parse(reply)?;
-    Ok(listed.into_iter().map(|of| (of.name, Snapshot { number: of.id, size: of.size })).collect())
-}
-
-/// A part of an image.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Part {
-    pub(super) range: Range<u64>,
-    /// False: it reads as zeros.
-    pub(super) has_data: bool,
-}
-
-/// Returns the parts of an image that have data, or that differ from an earlier snapshot, from `rbd diff`.
-pub(super) fn parts(reply: &[u8]) -> Result<Vec<Part>> {
-    #[derive(Deserialize)]
-    struct Extent {
-        offset: u64,
-        length: u64,
-        exists: serde_json::Value,
-    }
-    let extents: Vec<Extent> = parse(reply)?;
-    let part = |of: Extent| -> Result<Part> {
-        let end = of.offset.checked_add(of.length);
-        let end = end.ok_or_else(|| "a part of an image that has no end".to_owned())?;
-        Ok(Part { range: of.offset..end, has_data: of.exists == "true" || of.exists == true })
+    let snapshot = |of: Listed| {
+        let is_protected = of.protected == "true" || of.protected == true;
+        (of.name, Snapshot { number: of.id, size: of.size, is_protected })
     };
-    extents.into_iter().map(part).collect()
+    Ok(listed.into_iter().map(snapshot).collect())
 }
 
 /// Whether Ceph knows which objects of a snapshot were written, from `rbd info`.
@@ -116,19 +97,6 @@ pub(super) fn has_fast_diff(reply: &[u8]) -> Result<bool> {
     let info: Info = parse(reply)?;
     // The flags are those of a state that is not valid.
     Ok(info.flags.is_empty() && info.features.iter().any(|feature| feature == "fast-diff"))
-}
-
-/// Whether an image has a protected snapshot of this name, from `rbd snap ls`.
-pub(super) fn is_protected(reply: &[u8], name: &str) -> Result<bool> {
-    #[derive(Deserialize)]
-    struct Snapshot {
-        name: String,
-        #[serde(default)]
-        protected: serde_json::Value,
-    }
-    let snapshots: Vec<Snapshot> = parse(reply)?;
-    let mut named = snapshots.into_iter().filter(|of| of.name == name);
-    Ok(named.any(|of| of.protected == "true" || of.protected == true))
 }
 
 /// Returns the clients with the lock of an image, from `rbd lock ls`.
@@ -209,11 +177,13 @@ mod tests {
             "protected":"true"}]"#;
         assert_eq!(sizes(listed), Ok(BTreeMap::from([("a".to_owned(), 5)])));
         let with_base = br#"[{"id":4,"name":"base","size":1099511627776,"protected":"true","timestamp":"Sat Nov 28 18:21:30 2026"}]"#;
-        assert_eq!(is_protected(with_base, "base"), Ok(true));
-        let base = Snapshot { number: 4, size: 1 << 40 };
+        let base = Snapshot { number: 4, size: 1 << 40, is_protected: true };
         assert_eq!(snapshots(with_base), Ok(BTreeMap::from([("base".to_owned(), base)])));
-        assert_eq!(is_protected(with_base, "other"), Ok(false));
-        assert_eq!(is_protected(br#"[{"name":"base","protected":"false"}]"#, "base"), Ok(false));
+        for plain in [r#""protected":"false""#, r#""timestamp":"""#, r#""protected":false"#] {
+            let listed = format!(r#"[{{"id":4,"name":"s-1","size":5,{plain}}}]"#);
+            let found = snapshots(listed.as_bytes()).expect("read");
+            assert_eq!(found["s-1"], Snapshot { number: 4, size: 5, is_protected: false });
+        }
         let locks = br#"[{"id":"auto 94107","locker":"client.4123","address":"10.0.0.1:0/3114482"}]"#;
         let found = lockers(locks).expect("read");
         let [id, client, address] = ["auto 94107", "client.4123", "10.0.0.1:0/3114482"].map(str::to_owned);
@@ -231,13 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_snapshot_are_read_only_if_their_state_is_valid() {
-        let diff = br#"[{"offset":0,"length":4194304,"exists":"true"},{"offset":8388608,"length":4194304,"exists":"false"}]"#;
-        let part = |from: u64, has_data| Part { range: from << 20..(from + 4) << 20, has_data };
-        assert_eq!(parts(diff), Ok(vec![part(0, true), part(8, false)]));
-        assert_eq!(parts(b"[]"), Ok(Vec::new()));
-        let endless = br#"[{"offset":18446744073709551615,"length":1,"exists":"true"}]"#;
-        assert!(parts(endless).is_err() && parts(b"").is_err());
+    fn written_parts_are_known_only_while_the_state_of_the_objects_is_valid() {
         assert_eq!(has_fast_diff(br#"{"features":["layering","fast-diff"],"flags":[]}"#), Ok(true));
         let invalid = br#"{"features":["fast-diff"],"flags":["object map invalid","fast diff invalid"]}"#;
         assert_eq!(has_fast_diff(invalid), Ok(false));

@@ -24,8 +24,10 @@ use super::super::files::{self, blocking, failed};
 use super::super::layout::{check_name, is_name};
 use super::super::program::Output;
 use super::client::{Client, LOCKED_FOR, is_absent};
+use super::note::notes_in;
+use super::replies::{self, Snapshot};
 use super::volumes::damaged;
-use super::{RbdPool, Result, locked, replies};
+use super::{RbdPool, Result, locked};
 use crate::{
     MOST_SNAPSHOTS, NewSnapshot, Restored, SnapshotFacts, SystemError, Taken, VolumeFacts, VolumeOwner,
 };
@@ -339,15 +341,16 @@ impl RbdPool {
         Ok(self.snapshot_notes().await?.into_iter().map(|note| note.volume_id).collect())
     }
 
-    /// Returns the snapshots of a volume's image in Ceph, and their sizes; none if there is no image.
     async fn snapshot_sizes(&self, volume: &str) -> Result<BTreeMap<String, u64>> {
-        let spec = self.spec(&Self::name_of(volume));
-        let reply = self.rbd(&["snap", "ls", "--format", "json", &spec]).await?;
+        let found = self.snapshots_of_image(&Self::name_of(volume)).await?;
+        Ok(found.into_iter().map(|(id, of)| (id, of.size)).collect())
+    }
+
+    /// Returns the snapshots of an image by name; none if there is no image.
+    pub(super) async fn snapshots_of_image(&self, image: &str) -> Result<BTreeMap<String, Snapshot>> {
+        let reply = self.rbd(&["snap", "ls", "--format", "json", &self.spec(image)]).await?;
         match reply.ok {
-            true => {
-                let found = replies::snapshots(&reply.stdout).map_err(Self::not_understood)?;
-                Ok(found.into_iter().map(|(id, of)| (id, of.size)).collect())
-            }
+            true => replies::snapshots(&reply.stdout).map_err(Self::not_understood),
             false if is_absent(&reply) => Ok(BTreeMap::new()),
             false => Err(Client::failed(&reply)),
         }
@@ -369,18 +372,7 @@ impl RbdPool {
 
     /// Lists the notes of snapshots that can be read.
     async fn snapshot_notes(&self) -> Result<Vec<SnapshotNote>> {
-        let folder = self.snapshot_folder();
-        let list = move || {
-            let mut notes = Vec::new();
-            for name in files::names(&folder)? {
-                if name.strip_suffix(".json").is_some_and(is_name) {
-                    let found = files::read_json::<SnapshotNote>(&folder.join(&name))?;
-                    notes.extend(found.and_then(std::result::Result::ok));
-                }
-            }
-            Ok::<_, SystemError>(notes)
-        };
-        blocking(list).await
+        notes_in(self.snapshot_folder()).await
     }
 
     pub(super) async fn write_snapshot_note(&self, note: &SnapshotNote) -> Result<()> {

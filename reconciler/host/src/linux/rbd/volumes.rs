@@ -17,11 +17,11 @@ use berth_qemu::machine::{Cache, Format};
 use jiff::Timestamp;
 
 use super::super::files::{self, blocking, failed};
-use super::super::layout::{check_name, is_name};
+use super::super::layout::check_name;
 use super::super::volumes::wanted_size;
 use super::client::{Client, LOCKED_FOR, LONG, PATIENCE, is_absent};
 use super::images::{FEATURES, bytes};
-use super::note::Note;
+use super::note::{Note, notes_in};
 use super::{CLIENTS, RbdPool, Result, locked, replies};
 use crate::{
     Fill, ImageFacts, NewVolume, SnapshotFacts, SystemError, TrashedVolume, VolumeFacts, VolumeOwner,
@@ -411,19 +411,7 @@ impl RbdPool {
 
     /// Lists the notes that can be read.
     pub(super) async fn notes(&self) -> Result<Vec<Note>> {
-        let folder = self.notes.clone();
-        let list = move || {
-            let mut notes = Vec::new();
-            for name in files::names(&folder)? {
-                if name.strip_suffix(".json").is_some_and(is_name) {
-                    notes.extend(
-                        files::read_json::<Note>(&folder.join(&name))?.and_then(std::result::Result::ok),
-                    );
-                }
-            }
-            Ok::<_, SystemError>(notes)
-        };
-        blocking(list).await
+        notes_in(self.notes.clone()).await
     }
 
     pub(super) async fn write_note(&self, note: &Note) -> Result<()> {

@@ -29,9 +29,9 @@ fn pools_of(volume: &NewMove) -> BTreeSet<String> {
 
 impl LinuxSystem {
     /// Returns the cached image that a new volume names.
-    async fn base_of_volume(&self, volume: &NewVolume) -> Result<Option<ImageFacts>> {
-        let Some(digest) = &volume.base else { return Ok(None) };
-        let missing = || SystemError::ImageNotCached { digest: digest.clone() };
+    async fn cached_base(&self, digest: Option<&str>) -> Result<Option<ImageFacts>> {
+        let Some(digest) = digest else { return Ok(None) };
+        let missing = || SystemError::ImageNotCached { digest: digest.to_owned() };
         self.images.cached(digest).await?.ok_or_else(missing).map(Some)
     }
 }
@@ -127,7 +127,7 @@ impl Volumes for LinuxSystem {
 
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts> {
         let no_image_goes = self.bases.read().await;
-        let base = self.base_of_volume(volume).await?;
+        let base = self.cached_base(volume.base.as_deref()).await?;
         if let Some(rbd) = self.rbd.get(&volume.pool) {
             // An import takes minutes; it is tried again if the image goes meanwhile.
             drop(no_image_goes);
@@ -138,7 +138,7 @@ impl Volumes for LinuxSystem {
     }
 
     async fn create_filled_volume(&self, volume: &NewVolume, fill: &Fill) -> Result<VolumeFacts> {
-        let base = self.base_of_volume(volume).await?;
+        let base = self.cached_base(volume.base.as_deref()).await?;
         if let Some(rbd) = self.rbd.get(&volume.pool) {
             return rbd.create(volume, base.as_ref(), Some(fill)).await;
         }
@@ -151,10 +151,7 @@ impl Volumes for LinuxSystem {
             return rbd.take(volume).await;
         }
         let _no_image_goes = self.bases.read().await;
-        if let Some(digest) = &volume.base {
-            let missing = || SystemError::ImageNotCached { digest: digest.clone() };
-            self.images.cached(digest).await?.ok_or_else(missing)?;
-        }
+        self.cached_base(volume.base.as_deref()).await?;
         let new = volume.clone();
         self.on_pool(&volume.pool, move |v| v.take_from_host(&new)).await
     }
@@ -162,10 +159,7 @@ impl Volumes for LinuxSystem {
     async fn prepare_arriving(&self, volume: &NewTake) -> Result<VolumeFacts> {
         self.rbd.refuse(&volume.pool, ARRIVING)?;
         let _no_image_goes = self.bases.read().await;
-        if let Some(digest) = &volume.base {
-            let missing = || SystemError::ImageNotCached { digest: digest.clone() };
-            self.images.cached(digest).await?.ok_or_else(missing)?;
-        }
+        self.cached_base(volume.base.as_deref()).await?;
         let new = volume.clone();
         self.on_pool(&volume.pool, move |v| v.prepare_arriving(&new)).await
     }

@@ -1,6 +1,5 @@
 //! Requests to a Vault, and the meaning of its answers.
 
-use std::error::Error as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use reqwest::{Certificate, Client, StatusCode, Url};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 
-use super::super::images::LinuxImages;
+use super::super::images::{LinuxImages, without_url};
 use crate::{Result, SystemError, VaultAccess, VaultProblem};
 
 /// The maximum length of an answer.
@@ -243,19 +242,7 @@ fn words(answer: &Value, request: &Request<'_>) -> String {
 
 /// Formats reqwest's errors with their causes but without the URL.
 fn chain(error: &reqwest::Error) -> String {
-    let mut text = if error.is_timeout() {
-        "nothing came in time".to_owned()
-    } else if error.is_connect() {
-        "cannot connect".to_owned()
-    } else {
-        "the transfer failed".to_owned()
-    };
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
+    let mut text = without_url(error);
     if text.ends_with(NOT_ALLOWED) {
         text.push_str(": this host's administrator allows it with --image-allow");
     }

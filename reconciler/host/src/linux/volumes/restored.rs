@@ -16,6 +16,7 @@ use berth_qemu::qcow2;
 use super::super::files::{self, failed};
 use super::super::filesystems::FORMATTED;
 use super::super::layout::IMAGE_LINKS;
+use super::super::work_folders;
 use super::encryption::NewFile;
 use super::note::Note;
 use super::{LinuxVolumes, Result, exists, wanted_size};
@@ -84,9 +85,15 @@ impl LinuxVolumes {
         self.volume(&new.pool, &new.id)?.ok_or_else(lost)
     }
 
-    /// Removes the files of interrupted restores, backups and images of processes that have ended: one agent acts on a state directory.
+    /// Removes the files of interrupted restores, backups and images of processes that have ended, and ends the programs that they have
+    /// left: one agent acts on a state directory.
     pub(in super::super) fn forget_partial(&self) -> Result<()> {
         for pool in self.pools()? {
+            let readers = self.layout.snapshot_readers(&pool);
+            let is_of_work = |name: &&String| name.starts_with(BACKUPS) || name.starts_with(IMAGE_LINKS);
+            for name in files::names(&readers)?.iter().filter(is_of_work) {
+                work_folders::remove(&readers.join(name))?;
+            }
             let volumes = self.layout.volumes(&pool);
             for name in files::names(&volumes)?
                 .iter()
@@ -94,12 +101,6 @@ impl LinuxVolumes {
             {
                 let path = volumes.join(name);
                 files::remove_if_there(&path).map_err(failed("remove", &path))?;
-            }
-            let readers = self.layout.snapshot_readers(&pool);
-            let is_of_work = |name: &&String| name.starts_with(BACKUPS) || name.starts_with(IMAGE_LINKS);
-            for name in files::names(&readers)?.iter().filter(is_of_work) {
-                let path = readers.join(name);
-                fs::remove_dir_all(&path).map_err(failed("remove", &path))?;
             }
         }
         Ok(())
