@@ -169,7 +169,7 @@ impl Effect {
             Self::Replace => "replace",
             Self::Fixed => "cannot change: give the element another name",
             Self::Placement => {
-                "live if the VM's host fits or it has none yet; else live with `move_policy` `Live`, next power cycle with `WhenStopped`, or refused"
+                "live if the VM's host fits or it has none yet; else live with `move_policy` `Live` between hosts that offer that, next power cycle with `WhenStopped` and between other hosts, or refused"
             }
             Self::Policy => "according to `user_data_policy`",
             Self::Local => "provider only",
