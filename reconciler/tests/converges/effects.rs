@@ -16,7 +16,7 @@ use crate::{until_host, web_runs};
 /// The time after which a change has had its effect.
 const SETTLES: Duration = Duration::from_secs(10);
 
-/// What no change may alter that restarts nothing.
+/// The things that a change leaves alone unless it restarts the VM.
 #[derive(Debug, PartialEq)]
 struct Witness {
     pid: Option<i64>,
@@ -88,8 +88,8 @@ async fn stock(rig: &Rig) {
     });
     rig.set_secret("team", "ssh-ed25519 BBBB b\n").await;
     rig.set_secret_value("login", "password", "$6$salt$first").await;
-    for class in ["small", "other"] {
-        rig.apply("VMClass", class, class()).await;
+    for name in ["small", "other"] {
+        rig.apply("VMClass", name, class()).await;
     }
     let source = json!({"url": rig::IMAGE_URL, "sha256": rig::IMAGE_SHA256});
     rig.apply("Image", "debian", json!({"source": source})).await;
@@ -104,7 +104,7 @@ async fn stock(rig: &Rig) {
 }
 
 /// Waits until the VM has this power, and is as declared.
-async fn has_power(rig: &Rig, power: Power) {
+async fn until_power(rig: &Rig, power: Power) {
     let wanted = match power {
         Power::Running => VMState::Running,
         Power::Stopped => VMState::Stopped,
@@ -141,7 +141,7 @@ async fn make(rig: &Rig, change: &Change, power: Power) -> Result<(), String> {
         }
         spec
     };
-    // What the change before this one declared goes first.
+    // The declarations of the change before this one go first.
     rig.apply("VMClass", "small", class()).await;
     if change.kind == "VM" {
         return rig.try_apply("VM", "web", with(vm(power))).await;
@@ -161,7 +161,7 @@ async fn each_change(rig: &Rig, power: Power) {
     until_host("the guest has booted", || boot().is_some()).await;
     let booted = Witness::of(rig).await;
     rig.apply("VM", "web", vm(power)).await;
-    has_power(rig, power).await;
+    until_power(rig, power).await;
     let mut before = Witness::of(rig).await;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     for change in changes::all() {

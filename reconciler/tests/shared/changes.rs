@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 /// Attributes, below `spec`.
 type Names = &'static [&'static str];
 
-/// What a change does to the machine of a VM.
+/// The consequence of a change for the machine of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// Nothing waits for a start, and the machine goes on.
@@ -28,7 +28,7 @@ pub(crate) struct Change {
     pub(crate) kind: &'static str,
     /// The attributes that it covers, below `spec`; those that end with `.*` stand for all parts.
     pub(crate) attributes: Names,
-    /// What it does to the machine of a VM that runs.
+    /// Its consequence for the machine of a VM that runs.
     seen: Seen,
     is_refused_while_suspended: bool,
     /// The members of `spec` that replace those of the object.
@@ -50,7 +50,7 @@ impl Change {
         Self { is_refused_while_suspended: true, ..self }
     }
 
-    /// What it does to the machine of a VM with this power.
+    /// Its consequence for the machine of a VM with this power.
     pub(crate) fn with_power(&self, power: Power) -> Seen {
         match (self.seen, power) {
             (_, Power::Suspended) if self.is_refused_while_suspended => Seen::Refused,

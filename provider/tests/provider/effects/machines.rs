@@ -43,7 +43,7 @@ fn stands_for(name: &str, key: &str) -> bool {
     key.strip_prefix(whole).is_some_and(|part| part.starts_with('.'))
 }
 
-/// What a change with this effect does to a machine, once the control plane has it.
+/// The consequence of a change with this effect for a machine, once the control plane has it.
 fn seen(effect: Effect) -> Seen {
     match effect {
         Effect::Live | Effect::Start | Effect::Local | Effect::Policy | Effect::Placement => Seen::Same,
