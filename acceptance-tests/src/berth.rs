@@ -52,6 +52,8 @@ pub struct Berth {
     program: PathBuf,
     machine: Arc<Machine>,
     state: PathBuf,
+    /// The state directory that it had first: folders of the host are beside it.
+    first_state: PathBuf,
     log: PathBuf,
     public: String,
     listen: String,
@@ -72,6 +74,7 @@ impl Berth {
             program: program.to_owned(),
             machine: Arc::clone(machine),
             state: state.to_owned(),
+            first_state: state.to_owned(),
             log: log.to_owned(),
             public: public.to_owned(),
             listen: LISTEN.to_owned(),
@@ -131,6 +134,12 @@ impl Berth {
     /// Replaces the program with another build, which runs from the next start on.
     pub fn set_program(&mut self, program: &Path) {
         program.clone_into(&mut self.program);
+    }
+
+    /// Gives it another state directory, from the next start on.
+    pub fn set_state(&mut self, state: &Path) {
+        self.machine.namespace().keeps(state);
+        state.clone_into(&mut self.state);
     }
 
     /// `berth up`, as a command.
@@ -198,24 +207,24 @@ impl Berth {
 
     /// A folder at the front of berth's PATH, in which a test may put a program of its own.
     pub fn programs(&self) -> PathBuf {
-        self.state.with_file_name("programs")
+        self.first_state.with_file_name("programs")
     }
 
     /// A path in the folder beside its state directory in which it shares `media`, read-only, and `data` with VMs.
     pub fn shared(&self, name: &str) -> PathBuf {
-        self.state.with_file_name("shared").join(name)
+        self.first_state.with_file_name("shared").join(name)
     }
 
     /// The folder beside its state directory that it offers for backups, as `nas`.
     pub fn backups(&self) -> PathBuf {
-        self.state.with_file_name("backups")
+        self.first_state.with_file_name("backups")
     }
 
     /// The folder beside its state directory for the disks of a pool, `fast` or `slow`.
     pub fn pool_folder(&self, pool: &str) -> PathBuf {
-        let mut name = self.state.file_name().unwrap_or_default().to_owned();
+        let mut name = self.first_state.file_name().unwrap_or_default().to_owned();
         name.push(format!("-pool-{pool}"));
-        self.state.with_file_name(name)
+        self.first_state.with_file_name(name)
     }
 
     fn search_path(&self) -> std::ffi::OsString {

@@ -14,7 +14,7 @@ use crate::{
     action::{VmMove, VmPower, VmRestart},
     data_source::ObjectDataSource,
     ephemeral::{console::Console, host_token::HostToken, token::Token},
-    field::{Effect, Field, Presence, Shape},
+    field::{Effect, Field, Presence, Shape, is_refused_while_suspended},
     functions,
     list_resource::KindList,
     remote_images::RemoteImages,
@@ -169,7 +169,7 @@ pub fn resource_page(resource: &KindResource) -> String {
             "*next start* applies when the VM is started; *none* does nothing; "
         },
     );
-    arguments(&mut text, resource.fields(), effects);
+    arguments(&mut text, resource.fields(), "", effects);
     nested(&mut text, resource.fields(), "", effects);
     text.push_str("### `timeouts` (block)\n\n| argument | description |\n|---|---|\n");
     for attribute in timeouts::block(info.timeouts).block.attributes {
@@ -242,9 +242,14 @@ impl Effects {
         )
     }
 
-    fn cells(self, field: &Field) -> String {
+    /// The effects of a change of the field of this whole name.
+    fn cells(self, field: &Field, name: &str) -> String {
+        let is_refused = |power: Power| {
+            self == Self::OfVm && power == Power::Suspended && is_refused_while_suspended(name)
+        };
         let cells = self.powers().iter().map(|power| match (&field.shape, field.effect.with_power(*power)) {
             (Shape::Object(_), _) => "see below",
+            _ if is_refused(*power) => Effect::NotRunning.label(),
             (_, Effect::PowerCycle) if self == Self::OfVm && *power == Power::Running => {
                 "next power cycle, or reboot if `allow_reboot`"
             }
@@ -260,7 +265,7 @@ impl Effects {
     }
 }
 
-fn arguments(text: &mut String, fields: &[Field], effects: Effects) {
+fn arguments(text: &mut String, fields: &[Field], outer: &str, effects: Effects) {
     text.push_str(&effects.head());
     let mut inputs: Vec<&Field> = fields.iter().filter(|field| field.is_input()).collect();
     inputs.sort_by_key(|field| (field.presence != Presence::Required, field.effect == Effect::Local));
@@ -271,7 +276,7 @@ fn arguments(text: &mut String, fields: &[Field], effects: Effects) {
             field.name,
             type_name(&field.shape),
             presence(field),
-            effects.cells(field),
+            effects.cells(field, &format!("{outer}{}", field.name)),
             cell(&description(field))
         );
     }
@@ -282,8 +287,9 @@ fn nested(text: &mut String, fields: &[Field], outer: &str, effects: Effects) {
     for field in fields.iter().filter(|field| !field.children().is_empty()) {
         let name = format!("{outer}{}", field.name);
         let _ = write!(text, "### `{name}`\n\n");
-        arguments(text, field.children(), effects);
-        nested(text, field.children(), &format!("{name}."), effects);
+        let outer = format!("{name}.");
+        arguments(text, field.children(), &outer, effects);
+        nested(text, field.children(), &outer, effects);
     }
 }
 

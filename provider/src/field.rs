@@ -137,6 +137,14 @@ pub fn declared_power(state: &Value) -> Power {
     Power::ALL.into_iter().find(|power| Some(power.as_str()) == word).unwrap_or_default()
 }
 
+/// Whether the control plane refuses a change of this attribute of a suspended VM: the saved guest goes on with the cards that it has, and a
+/// VM with devices or folders of its host cannot be suspended.
+#[must_use]
+pub fn is_refused_while_suspended(attribute: &str) -> bool {
+    let list = attribute.split('.').next().unwrap_or_default();
+    attribute == "network_interfaces" || ["pci_devices", "usb_devices", "vgpus", "shares"].contains(&list)
+}
+
 impl Effect {
     /// The effect of the change on a VM with this declared power: one table for the pages and for the plan's warnings.
     #[must_use]
@@ -161,7 +169,7 @@ impl Effect {
             Self::Replace => "replace",
             Self::Fixed => "cannot change: give the element another name",
             Self::Placement => {
-                "live if the VM's host fits or it has none yet; else live with `move_policy` `Live`, next power cycle with `WhenStopped`, or refused"
+                "live if the VM's host fits or it has none yet; else live with `move_policy` `Live` between hosts that offer that, next power cycle with `WhenStopped` and between other hosts, or refused"
             }
             Self::Policy => "according to `user_data_policy`",
             Self::Local => "provider only",

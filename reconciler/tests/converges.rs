@@ -8,8 +8,12 @@
 
 #[path = "converges/backups.rs"]
 mod backups;
+#[path = "shared/changes.rs"]
+mod changes;
 #[path = "converges/disks.rs"]
 mod disks;
+#[path = "converges/effects.rs"]
+mod effects;
 #[path = "converges/faults.rs"]
 mod faults;
 #[path = "converges/hardware.rs"]

@@ -3,6 +3,8 @@
 
 #[path = "networks/addresses.rs"]
 mod addresses;
+#[path = "networks/behind.rs"]
+mod behind;
 #[path = "networks/bridges.rs"]
 mod bridges;
 #[path = "networks/encryption.rs"]

@@ -1,15 +1,17 @@
 //! Placement constraints: read when a VM is placed. A VM that is placed moves only where it declares that, at its next power cycle.
 
-use berth_api::placement_group::HOSTNAME_LABEL;
+use berth_api::{Power, placement_group::HOSTNAME_LABEL};
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, CancellationToken, Diagnostic, Value};
 
 use crate::{
     api::{Address, Api, RetryLimit},
     change::PlannedChange,
-    field::{Effect, Field, Shape},
+    field::{Effect, Field, Shape, declared_power},
     form::Form,
 };
+
+use super::restart;
 
 /// The time limit for reading a host's labels, in seconds.
 const READ_SECONDS: u64 = 2;
@@ -85,8 +87,9 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
     }
 }
 
-/// Applies the rules that need the labels of the VM's host.
+/// Applies the rules that need the hosts, and the labels of the VM's host.
 pub(super) async fn look(api: &Api, change: &mut PlannedChange<'_>) {
+    look_for_live_moves(api, change).await;
     let waits = |path: &AttributePath| leaf(path) == Some("host_selector");
     let path = change.with_effect(Effect::Placement).find(|change| waits(&change.path));
     let (Some(path), Some(bound)) = (path.map(|change| change.path.clone()), bound_host(change.prior)) else {
@@ -115,6 +118,56 @@ pub(super) async fn look(api: &Api, change: &mut PlannedChange<'_>) {
         value.as_str().unwrap_or_default()
     );
     change.refuse("A placed VM does not move to another host", detail, path);
+}
+
+/// With `move_policy` `Live`, a VM moves while it runs only between hosts that both offer that, and else at its next stop.
+async fn look_for_live_moves(api: &Api, change: &mut PlannedChange<'_>) {
+    let placement = change.planned.get("placement").clone();
+    let is_of_host = |path: &AttributePath| {
+        ["placement.host", "placement.host_selector"].contains(&path.to_string().as_str())
+    };
+    let is_changed = change.changes.iter().any(|change| is_of_host(&change.path));
+    let is_live = placement.get("move_policy").as_str() == Some("Live") && placement.is_wholly_known();
+    let Some(bound) = bound_host(change.prior).filter(|_| is_changed && is_live) else { return };
+    // A VM that is off moves at once.
+    let is_off = declared_power(change.prior) == Power::Stopped;
+    if change.is_applied || is_off || !change.is_update() || !change.replace.is_empty() {
+        return;
+    }
+    let run = change.run.clone();
+    let Some(hosts) = run.hosts(api).await else { return };
+    let name = |host: &Json| host.pointer("/metadata/name").and_then(Json::as_str).map(str::to_owned);
+    let wanted = placement.get("host").as_str();
+    let suits = |host: &Json| {
+        let is_named = wanted.is_none() || name(host).as_deref() == wanted;
+        is_named && has_labels(host, placement.get("host_selector"))
+    };
+    let offers = |host: &Json| host.pointer("/status/liveMigration").and_then(Json::as_bool) == Some(true);
+    let is_here = |host: &&Json| name(host).as_deref() == Some(bound.as_str());
+    let here = hosts.iter().find(is_here);
+    let moves_live = here.is_some_and(offers)
+        && hosts.iter().filter(|host| !is_here(host)).any(|host| suits(host) && offers(host));
+    if moves_live || here.is_some_and(suits) {
+        return;
+    }
+    let is_restarted = change.diagnostics.iter().any(|warning| warning.summary == restart::RESTART);
+    let effect = if is_restarted { Effect::Reboot } else { Effect::PowerCycle };
+    for change in change.changes.iter_mut().filter(|change| is_of_host(&change.path)) {
+        change.effect = effect;
+    }
+    let path = AttributePath::root("placement").attribute("move_policy");
+    let detail = format!(
+        "{path} is \"Live\", and the VM does not move while it runs: its host {bound} and the other one do not both offer live migration \
+         (status.liveMigration of the Hosts). It moves when it is next stopped."
+    );
+    change.diagnostics.push(Diagnostic::warning("The hosts do not offer live migration", detail).at(path));
+    restart::restart_for_waiting(change);
+}
+
+fn has_labels(host: &Json, selector: &Value) -> bool {
+    let labels = host.pointer("/metadata/labels");
+    let label = |name: &str| labels.and_then(|labels| labels.get(name)).and_then(Json::as_str);
+    selector.as_map().into_iter().flatten().all(|(name, value)| label(name) == value.as_str())
 }
 
 fn bound_host(prior: &Value) -> Option<String> {

@@ -35,18 +35,29 @@ pub(super) fn check(token: &Value) -> Option<Diagnostic> {
 
 /// With `allow_reboot`, a change that would wait for the next power cycle restarts the VM, and so does one that waits already.
 pub(super) fn refine(change: &mut PlannedChange<'_>) {
-    let runs = |state: &Value| state.get("power").as_str() == Some("Running");
     refuse_transitions(change);
     announce(change, runs(change.prior) && runs(&change.planned));
+    if keeps_running(change) && !restart_for_waiting(change) {
+        restart_for_pending(change);
+    }
+}
+
+fn runs(state: &Value) -> bool {
+    state.get("power").as_str() == Some("Running")
+}
+
+/// Whether the VM runs before the change, and after it.
+fn keeps_running(change: &PlannedChange<'_>) -> bool {
+    runs(change.prior) && runs(&change.planned) && change.replace.is_empty()
+}
+
+/// Restarts the VM where that is allowed and a part of this change would wait for the next power cycle. Returns whether it does.
+pub(super) fn restart_for_waiting(change: &mut PlannedChange<'_>) -> bool {
     let waiting: Vec<AttributePath> =
         change.with_effect(Effect::PowerCycle).map(|change| change.path.clone()).collect();
     let allowed = change.planned.get("allow_reboot").as_bool() == Some(true);
-    let keeps_running = runs(change.prior) && runs(&change.planned) && change.replace.is_empty();
-    if waiting.is_empty() || !change.is_update() || !keeps_running || !allowed {
-        if keeps_running {
-            restart_for_pending(change);
-        }
-        return;
+    if waiting.is_empty() || !allowed || !change.is_update() || !keeps_running(change) {
+        return false;
     }
     for change in &mut change.changes {
         if change.effect == Effect::PowerCycle {
@@ -57,6 +68,7 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
     let first = waiting.into_iter().next().unwrap_or_default();
     change.diagnostics.push(Diagnostic::warning(RESTART, detail).at(first));
     request(change);
+    true
 }
 
 /// Restarts the VM where that is allowed and an earlier change, of this configuration or of another client, waits for the next

@@ -2,7 +2,8 @@
 //!
 //! Every few milliseconds the task reads the objects and writes the status that controllers and agents would write. An
 //! object's name selects its behaviour: `stalled…` waits for a person, `slow…` is never ready, `busy…` is used by the guest
-//! when it is to be detached, `late…` is a VM that is placed two seconds after its creation, `mute…` a VM without a console.
+//! when it is to be detached, `late…` is a VM that is placed two seconds after its creation, `mute…` a VM without a console. A Host with the
+//! label `live` offers live migration.
 
 mod faults;
 mod player;

@@ -1,5 +1,8 @@
 //! The effect of each change, attribute by attribute and for each power of a VM: the pages and the plan agree.
 
+#[path = "../../../reconciler/tests/shared/changes.rs"]
+mod changes;
+mod machines;
 mod others;
 mod vms;
 

@@ -88,7 +88,7 @@ pub(crate) struct Applied {
     pub(crate) refused_networks: BTreeMap<String, String>,
     /// Bridged networks of VMs here that have no connection, and why.
     pub(crate) disconnected: Vec<String>,
-    /// The taps that were there at the last look, and those made since. None before the first look.
+    /// The taps that were on a bridge at the last look, and those made since. None before the first look.
     pub(crate) taps: Option<BTreeSet<String>>,
     /// When everything was last applied again.
     pub(crate) ensured_at: Option<Instant>,

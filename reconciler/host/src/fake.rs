@@ -284,6 +284,15 @@ impl FakeSystem {
         change(&mut self.state().uplink);
     }
 
+    /// Has another machine on the segment take an address, or give it up.
+    pub fn occupy(&self, address: IpAddr, mac: Option<&str>) {
+        let mut state = self.state();
+        match mac {
+            Some(mac) => state.occupied.insert(address, mac.to_owned()),
+            None => state.occupied.remove(&address),
+        };
+    }
+
     /// Has the guest behind a tap send from an address.
     pub fn send_from(&self, tap: &str, address: IpAddr) {
         self.state().seen.entry(tap.to_owned()).or_default().insert(address);
@@ -365,6 +374,20 @@ impl FakeSystem {
         state.firewall_lost = true;
         drop(state);
         self.firewall_removed.notify_one();
+    }
+
+    /// Another program removes the bridge of a network, also from below taps, which stay without one.
+    pub fn lose_network(&self, bridge: &str) {
+        let mut state = self.state();
+        state.networks.remove(bridge);
+        state.taps.values_mut().filter(|tap| tap.bridge == bridge).for_each(|tap| tap.bridge.clear());
+    }
+
+    /// Returns the names of the taps on a bridge.
+    pub fn taps_on(&self, bridge: &str) -> Vec<String> {
+        let state = self.state();
+        let on_it = state.taps.values().filter(|tap| tap.bridge == bridge);
+        on_it.map(|tap| tap.name.clone()).collect()
     }
 
     /// Another program removes a tap, also from below a machine.

@@ -301,10 +301,16 @@ impl Rig {
 
     /// Declares an object, as a user would.
     pub(crate) async fn apply(&self, kind: &str, name: &str, spec: Value) {
+        let applied = self.try_apply(kind, name, spec).await;
+        applied.unwrap_or_else(|error| panic!("applying {kind} {name}: {error}"));
+    }
+
+    /// Declares an object, as a user would, unless the control plane refuses it.
+    pub(crate) async fn try_apply(&self, kind: &str, name: &str, spec: Value) -> Result<(), String> {
         let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
         let params = PatchParams::apply("user").force();
         let applied = self.api(kind).patch(name, &params, &Patch::Apply(&object)).await;
-        applied.unwrap_or_else(|error| panic!("applying {kind} {name}: {error}"));
+        applied.map(drop).map_err(|error| error.to_string())
     }
 
     /// Sets an annotation of an object, as a user would, or removes it.

@@ -1,5 +1,7 @@
 //! A guest that ends by itself, in each way that a guest can: what is seen of it, and what follows.
 
+use std::fs;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -10,9 +12,10 @@ use crate::berth;
 use crate::guests::GuestImage;
 use crate::http;
 use crate::image_server::Content;
-use crate::kubectl::condition_of;
+use crate::kubectl::{Kubectl, condition_of};
 use crate::manifests;
 use crate::platform::{Parts, Platform};
+use crate::process;
 use crate::report::{Report, note};
 use crate::suites::kubectl::contains_all;
 use crate::wait;
@@ -31,7 +34,7 @@ const PAGES: &str = include_str!("endings.sh");
 pub fn run(report: &mut Report, parts: &Parts, guest: &GuestImage) -> Result<()> {
     let mut platform = report.step("berth up is ready on a further host", || Platform::embedded(parts))?;
     let failed = report.count().failed;
-    let outcome = cases(report, &mut platform, guest);
+    let outcome = cases(report, parts, &mut platform, guest);
     if outcome.is_err() || report.count().failed > failed {
         note(&platform.keep_evidence());
     }
@@ -40,7 +43,7 @@ pub fn run(report: &mut Report, parts: &Parts, guest: &GuestImage) -> Result<()>
     Ok(())
 }
 
-fn cases(report: &mut Report, platform: &mut Platform, guest: &GuestImage) -> Result<()> {
+fn cases(report: &mut Report, parts: &Parts, platform: &mut Platform, guest: &GuestImage) -> Result<()> {
     let address = report.step("a guest with a watchdog runs", || start(platform, guest))?;
     report.case("a guest that reboots goes on in the same QEMU, which counts as no restart", || {
         reboots(platform, &address)
@@ -50,6 +53,9 @@ fn cases(report: &mut Report, platform: &mut Platform, guest: &GuestImage) -> Re
     });
     report.case("a guest that does not reset its watchdog timer is started again", || {
         fails(platform, &address, "watchdog", "the guest did not reset its watchdog timer", 2)
+    });
+    report.case("a state directory that was copied or moved below a running guest is refused", || {
+        refused_elsewhere(platform)
     });
     report.case("a guest that switches itself off stays off", || {
         end(platform, &address, "poweroff")?;
@@ -72,7 +78,60 @@ fn cases(report: &mut Report, platform: &mut Platform, guest: &GuestImage) -> Re
         ensure!(berth::qemu_processes(platform.namespace())?.is_empty(), "QEMU still runs");
         Ok(())
     });
+    report.case("a state directory that was moved while no guest ran is used where it is", || {
+        used_elsewhere(platform, parts)
+    });
     Ok(())
+}
+
+/// Starts berth on a copy of its state directory, and on the directory at another path, while its guest runs.
+fn refused_elsewhere(platform: &mut Platform) -> Result<()> {
+    let pid = platform.qemu()?;
+    let state = platform.host().state().to_owned();
+    let (copy, moved) = (state.with_file_name("copy"), state.with_file_name("moved"));
+    platform.stop()?;
+    let mut cp = platform.namespace().command("cp");
+    process::run(cp.arg("-a").arg(&state).arg(&copy), SOON)?.success()?;
+    let of_copy = start_refused(platform, &copy);
+    fs::rename(&state, &moved)?;
+    let of_moved = start_refused(platform, &moved);
+    fs::rename(&moved, &state)?;
+    platform.host_mut().set_state(&state);
+    fs::remove_dir_all(&copy)?;
+    platform.start()?;
+    for refused in [of_copy?, of_moved?] {
+        contains_all(
+            &refused,
+            &["is not the one at", "they still run", &pid.to_string(), "Move that one back"],
+        )?;
+    }
+    platform.kubectl().condition(VM, "Ready=True", Some("Running"), SOON)?;
+    ensure!(platform.qemu()? == pid, "another process");
+    Ok(())
+}
+
+/// Returns the output of a berth that must not start on this state directory.
+fn start_refused(platform: &mut Platform, state: &Path) -> Result<String> {
+    platform.host_mut().set_state(state);
+    process::run(&mut platform.host().up_command(), SOON)?.failure()
+}
+
+/// Starts berth on its state directory at another path, and at its own again.
+fn used_elsewhere(platform: &mut Platform, parts: &Parts) -> Result<()> {
+    let state = platform.host().state().to_owned();
+    let moved = state.with_file_name("moved");
+    platform.stop()?;
+    fs::rename(&state, &moved)?;
+    platform.host_mut().set_state(&moved);
+    let home = platform.folder().join("home");
+    let kubeconfig = platform.host().kubeconfig();
+    let kubectl = Kubectl::new(&parts.kubectl, &kubeconfig, &home, platform.namespace());
+    platform.host_mut().start(&kubectl)?;
+    kubectl.condition(&format!("disk/{NAME}"), "Ready=True", None, SOON)?;
+    platform.stop()?;
+    fs::rename(&moved, &state)?;
+    platform.host_mut().set_state(&state);
+    platform.start()
 }
 
 /// Starts the VM. Returns its private address.

@@ -136,6 +136,9 @@ fn status(object: &Json, all: &[Json], busy: bool) -> Json {
             status["allocatable"] = json!({"cpus": 8, "memory": "16Gi", "storage": "100Gi"});
             status["vmOverhead"] = "1Gi".into();
             status["vms"] = 0.into();
+            if object.pointer("/metadata/labels/live").is_some() {
+                status["liveMigration"] = true.into();
+            }
         }
         "IPPool" => {
             status["allocated"] = 0.into();

@@ -192,3 +192,50 @@ async fn what_waits_for_a_power_cycle_is_listed_and_a_later_allow_reboot_restart
     assert!(machine.plan_is_empty(&allowed).await);
     plane.close().await;
 }
+
+#[tokio::test]
+async fn a_vm_that_moves_live_waits_for_its_next_stop_unless_both_hosts_offer_live_migration() {
+    let plane = ControlPlane::in_memory().await;
+    plane.stock(&["root"]).await;
+    for host in ["host-a", "host-b", "host-c"] {
+        plane.host(host, json!({})).await;
+    }
+    let placed = |host: &str, more: Json| {
+        let on = json!({"placement": {"host": host, "move_policy": "Live"}});
+        with(with(vm("web"), on), more)
+    };
+    // Each run of Terraform reads the hosts once.
+    let none_offers = provider(&plane.client, "default");
+    let mut machine = Stage::new(&none_offers, "berth_vm");
+    let made = machine.apply(&placed("host-a", json!({}))).await;
+    assert!(made.is_clean(), "{}", made.text());
+    let text = text_of(&machine.plan(&placed("host-b", json!({}))).await.diagnostics);
+    assert!(text.contains("next power cycle") && text.contains("do not offer live migration"), "{text}");
+    let allowed = placed("host-b", json!({"allow_reboot": true}));
+    let applied = machine.apply(&allowed).await;
+    assert!(applied.text().contains("will be restarted"), "{}", applied.text());
+    assert!(token(&plane, "web").await.is_some_and(|token| token.starts_with("terraform-")));
+    machine.read().await;
+    assert!(machine.plan_is_empty(&allowed).await);
+
+    let offers = async |host: &str| {
+        plane.edit("Host", host, json!({"metadata": {"labels": {"live": "true"}}})).await;
+        while plane.object("Host", host).await["status"]["liveMigration"] != true {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    for (host, is_live) in [("host-a", false), ("host-c", true)] {
+        offers(host).await;
+        let run = provider(&plane.client, "default");
+        let machine = Stage::new(&run, "berth_vm").with_state_of(&machine);
+        for more in [json!({}), json!({"allow_reboot": true})] {
+            let text = text_of(&machine.plan(&placed("host-c", more.clone())).await.diagnostics);
+            assert_eq!(!text.contains("do not offer live migration"), is_live, "{more}: {text}");
+            let is_restarted = !is_live && more.get("allow_reboot").is_some();
+            assert_eq!(text.contains("will be restarted"), is_restarted, "{more}: {text}");
+            let waits = !is_live && !is_restarted;
+            assert_eq!(text.contains("at the next power cycle"), waits, "{more}: {text}");
+        }
+    }
+    plane.close().await;
+}

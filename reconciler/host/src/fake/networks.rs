@@ -180,7 +180,8 @@ impl Networks for FakeSystem {
     }
 
     async fn taps(&self) -> Result<Vec<TapFacts>> {
-        let facts = |tap: &TapConfig| TapFacts { name: tap.name.clone(), bridge: Some(tap.bridge.clone()) };
+        let bridge = |tap: &TapConfig| Some(tap.bridge.clone()).filter(|bridge| !bridge.is_empty());
+        let facts = |tap: &TapConfig| TapFacts { name: tap.name.clone(), bridge: bridge(tap) };
         self.call("taps", async { Ok(self.state().taps.values().map(facts).collect()) }).await
     }
 

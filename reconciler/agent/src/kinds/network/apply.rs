@@ -17,7 +17,8 @@ use crate::networking::tap_prefix;
 pub(super) fn record(ctx: &Context, observed: &Observed) {
     ctx.networks.ports.keep_only(&observed.instances, &observed.read_ports);
     wake_leased(ctx, &ctx.networks.leases.record(&observed.leases));
-    let taps: BTreeSet<String> = observed.taps.iter().cloned().collect();
+    let joined = observed.taps.iter().filter(|tap| !observed.loose_taps.contains(*tap));
+    let taps: BTreeSet<String> = joined.cloned().collect();
     let before = ctx.networks.applied().taps.replace(taps.clone());
     wake_owners(ctx, before.iter().flatten().filter(|tap| !taps.contains(*tap)));
     let mut applied = ctx.networks.applied();
@@ -78,7 +79,7 @@ fn differ_in_public(before: &Firewall, after: &Firewall) -> bool {
     before.forwards != after.forwards || before.prefixes != after.prefixes
 }
 
-/// Enqueues the VMs of these taps, which are no longer there.
+/// Enqueues the VMs of these taps, which are no longer there, or on no bridge.
 fn wake_owners<'a>(ctx: &Context, taps: impl Iterator<Item = &'a String>) {
     let taps: Vec<&String> = taps.collect();
     if taps.is_empty() {

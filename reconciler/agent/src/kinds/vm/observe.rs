@@ -106,6 +106,8 @@ pub(crate) struct Observed {
     pub(crate) mounts: BTreeMap<String, Vec<String>>,
     /// Its interfaces with a card in the running machine and without a tap on the host.
     pub(crate) lost_taps: BTreeSet<String>,
+    /// Its interfaces with a card in the running machine whose tap is on no bridge.
+    pub(crate) loose_taps: BTreeSet<String>,
     pub(crate) missing_networks: Vec<String>,
     /// Why one of its interfaces cannot be on its network here, for people.
     pub(crate) refused_network: Option<String>,

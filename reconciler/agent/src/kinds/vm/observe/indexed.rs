@@ -103,6 +103,7 @@ pub(super) fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed 
         bytes: ctx.disk_use.of_vm(&tables, name, vm),
         mounts: BTreeMap::new(),
         lost_taps: BTreeSet::new(),
+        loose_taps: BTreeSet::new(),
         missing_networks,
         refused_network: network::why_not(ctx, &tables, vm),
         missing_groups: missing_groups(&tables, vm, name),

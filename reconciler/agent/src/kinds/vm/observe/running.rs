@@ -45,7 +45,7 @@ pub(super) async fn observe_running(
                 observed.guest = machine.guest();
                 observed.mounts = mounts(&machine, &state, observed).await;
                 observed.machine = Some(state);
-                observed.lost_taps = lost_taps(ctx, observed).await?;
+                observe_taps(ctx, observed).await?;
                 if !process_facts::are_reported(vm, process) {
                     observed.details = Some(ctx.system.process_details(&process.identity).await?);
                 }
@@ -132,21 +132,28 @@ async fn attached(ctx: &Context, name: &ObjectName) -> Result<Vec<VolumeFacts>, 
     Ok(volumes)
 }
 
-/// Returns the interfaces whose cards have lost their taps. The host is asked only about taps that were not there at the last look.
-async fn lost_taps(ctx: &Context, observed: &Observed) -> Result<BTreeSet<String>, Error> {
+/// Observes which cards have lost their taps, and which taps are on no bridge. The host is asked only about taps that were not on one at the
+/// last look.
+async fn observe_taps(ctx: &Context, observed: &mut Observed) -> Result<(), Error> {
     let nics = observed.machine.iter().flat_map(|machine| &machine.nics);
     let cards: BTreeSet<&str> = nics.map(|nic| nic.id.as_str()).collect();
     let slots = observed.journal.slots.iter().filter(|(_, slot)| cards.contains(card_of(**slot).as_str()));
-    let suspects: Vec<(&String, String)> = slots
-        .map(|(name, slot)| (name, tap_of(&observed.instance, *slot)))
+    let suspects: Vec<(String, String)> = slots
+        .map(|(name, slot)| (name.clone(), tap_of(&observed.instance, *slot)))
         .filter(|(_, tap)| ctx.networks.may_miss(tap))
         .collect();
     if suspects.is_empty() {
-        return Ok(BTreeSet::new());
+        return Ok(());
     }
     let there = ctx.system.taps().await?;
-    let lost = suspects.into_iter().filter(|(_, tap)| there.iter().all(|found| found.name != *tap));
-    Ok(lost.map(|(name, _)| name.clone()).collect())
+    for (name, tap) in suspects {
+        match there.iter().find(|found| found.name == tap) {
+            None => observed.lost_taps.insert(name),
+            Some(found) if found.bridge.is_none() => observed.loose_taps.insert(name),
+            Some(_) => continue,
+        };
+    }
+    Ok(())
 }
 
 /// Queries mount points; only of disks that are to be unplugged.

@@ -9,6 +9,7 @@
 //! the next plan does not find.
 
 use std::collections::BTreeSet;
+use std::iter;
 
 use berth_api::vm::{InterfaceStatus, LinkState, NetworkInterface};
 use berth_api::{Readiness, Reason, VM};
@@ -33,6 +34,8 @@ pub(in crate::kinds::vm) struct Changes {
     /// Cards that are in the machine, and not in its journal yet.
     record: Vec<Card>,
     unplug: Vec<(String, u8)>,
+    /// Taps of cards that are on no bridge, with the names of the interfaces.
+    join: Vec<(String, TapConfig)>,
     /// Names of the interfaces whose tap is no longer on the host: their cards are exchanged, or stay without a connection.
     pub(in crate::kinds::vm) without_tap: BTreeSet<String>,
     /// Names of the interfaces that have no address or network yet.
@@ -86,6 +89,13 @@ pub(in crate::kinds::vm) fn changes(vm: &VM, observed: &Observed) -> Changes {
                 }
             }
             continue;
+        }
+        if present.is_some()
+            && observed.loose_taps.contains(name)
+            && let Some((wanted, given)) = declared(vm, name)
+            && let Some(card) = card(observed, wanted, given, *slot, None)
+        {
+            changes.join.push((name.clone(), card.tap));
         }
         match (present, declared(vm, name)) {
             (Some(nic), Some((wanted, given))) if nic.mac == given.mac_address.to_ascii_lowercase() => {
@@ -201,7 +211,7 @@ impl Changes {
     /// Returns the names of the interfaces that are being plugged in, or wait for it, and of those being unplugged.
     pub(in crate::kinds::vm) fn under_way(&self) -> (Vec<String>, Vec<String>) {
         let plugged = self.plug.iter().map(|card| card.interface.name.clone());
-        let waiting = self.waiting.iter().cloned();
+        let waiting = self.waiting.iter().cloned().chain(self.join.iter().map(|(name, _)| name.clone()));
         (plugged.chain(waiting).collect(), self.unplug.iter().map(|(name, _)| name.clone()).collect())
     }
 
@@ -240,6 +250,15 @@ impl Changes {
         steps
     }
 
+    /// Returns the steps that put taps on their bridges again. A card and its guest do not notice.
+    pub(super) fn join(&self) -> Vec<Step> {
+        if self.join.is_empty() {
+            return Vec::new();
+        }
+        let taps = self.join.iter().map(|(_, tap)| Step::MakeTap(tap.clone()));
+        iter::once(Step::EnsureNetworks).chain(taps).collect()
+    }
+
     /// Returns the steps that unplug cards, from the journal that is there before them.
     pub(super) fn unplug(&self, observed: &Observed) -> Vec<Step> {
         let mut journal = observed.journal.clone();
@@ -268,6 +287,12 @@ impl Changes {
         }
         if let Some(name) = self.without_tap.first() {
             return Some(Readiness::Stalled(Reason::TapMissing, tap_missing(name)));
+        }
+        if let Some((name, _)) = self.join.first() {
+            let text = format!(
+                "another program took the tap of network interface {name} off its bridge: it is put there again"
+            );
+            return Some(Readiness::Reconciling(Reason::Attaching, text));
         }
         if !self.plug.is_empty() || !self.record.is_empty() {
             let text = "network interfaces are being plugged in".to_owned();

@@ -205,6 +205,7 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
         waiting.get_or_insert(why);
     }
     let interfaces = interfaces::changes(vm, observed);
+    steps.extend(interfaces.join());
     let plugged = interfaces.plug(observed);
     let is_plugging = !plugged.is_empty();
     steps.extend(plugged);

@@ -206,6 +206,7 @@ fn ready_to_start() -> Observed {
         attachments: Default::default(),
         mounts: Default::default(),
         lost_taps: Default::default(),
+        loose_taps: Default::default(),
         missing_networks: Vec::new(),
         missing_groups: Vec::new(),
         lans: Default::default(),

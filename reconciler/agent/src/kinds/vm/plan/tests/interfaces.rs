@@ -338,6 +338,23 @@ fn a_filtered_interface_on_a_network_with_a_trunk_is_named_by_a_condition() {
 }
 
 #[test]
+fn a_tap_without_a_bridge_is_put_on_its_own_again_and_the_card_stays() {
+    let vm = of_names(&["nic0"]);
+    let mut loose = started(&vm);
+    loose.loose_taps.insert("nic0".to_owned());
+    let joins = plan(&vm, &loose);
+    assert_eq!(names(&joins), ["EnsureNetworks", "MakeTap"]);
+    let reported = status(&vm, &loose, &joins.readiness, at(NOW));
+    for kind in ["Ready", "InterfacesSynced"] {
+        let found =
+            condition::find(&reported.conditions, kind).map(|c| (c.status.as_str(), c.reason.as_str()));
+        assert_eq!(found, Some(("False", "Attaching")), "{kind}");
+    }
+    loose.loose_taps.clear();
+    assert!(plan(&vm, &loose).steps.is_empty());
+}
+
+#[test]
 fn a_card_without_its_tap_is_exchanged_or_reported() {
     let vm = of_names(&["nic0"]);
     let mut lost = started(&vm);
