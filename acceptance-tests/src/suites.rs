@@ -197,8 +197,8 @@ pub const ALL: &[Suite] = &[
     },
     Suite {
         name: "debian",
-        about: "Terraform and a real Debian 12: cloud-init, ssh, HTTP, guest agent, an upgrade of berth while it writes",
-        limit: minutes(25),
+        about: "Terraform and a real Debian 12: cloud-init, ssh, HTTP, guest agent, power, an upgrade of berth while it writes",
+        limit: minutes(30),
         obstacle: needs_root,
         alone: false,
         extended: false,
