@@ -243,7 +243,7 @@ pub const ALL: &[Suite] = &[
     Suite {
         name: "faults",
         about: "a host with a full disk, QEMUs that die or stand still, hosts with clocks that jump: refusals, running guests, recovery",
-        limit: minutes(20),
+        limit: minutes(25),
         obstacle: needs_root,
         alone: false,
         extended: false,

@@ -86,15 +86,51 @@ impl Program {
         match tokio::time::timeout(limit, talk).await {
             Err(_) => Err(self.failed(format!("it has not ended within {limit:?}"))),
             Ok(Err(error)) => Err(self.failed(error.to_string())),
-            Ok(Ok(output)) => Ok(Output {
-                ok: output.status.success(),
-                stdout: output.stdout,
-                stderr: String::from_utf8_lossy(&output.stderr).trim().chars().take(2000).collect(),
-            }),
+            Ok(Ok(output)) => {
+                let ok = output.status.success();
+                let printed: String =
+                    String::from_utf8_lossy(&output.stderr).trim().chars().take(2000).collect();
+                let stderr = match ok || !printed.is_empty() {
+                    true => printed,
+                    false => format!("it ended with {} and without a message", output.status),
+                };
+                Ok(Output { ok, stdout: output.stdout, stderr })
+            }
         }
     }
 
     pub(super) fn failed(&self, detail: impl Into<String>) -> SystemError {
         SystemError::Program { program: self.name, detail: detail.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::network::{DNSMASQ, NFT};
+    use super::*;
+
+    #[tokio::test]
+    async fn a_program_that_is_not_installed_is_named_with_the_command_that_installs_it() {
+        for (program, package) in [(DNSMASQ, "dnsmasq-base"), (NFT, "nftables")] {
+            let absent = Program { name: "berth-has-no-such-program", ..program };
+            let error = absent.run(&[], Vec::new()).await.expect_err("it is absent").to_string();
+            assert!(error.starts_with("berth-has-no-such-program is not installed: "), "{error}");
+            assert!(error.contains(&format!("apt install {package}")), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_program_that_fails_says_why_or_how_it_ended() {
+        let shell = Program { name: "sh", advice: "" };
+        for (script, expected) in [
+            ("echo in use >&2; exit 2", "in use"),
+            ("exit 2", "it ended with exit status: 2 and without a message"),
+            ("kill -KILL $$", "it ended with signal: 9 (SIGKILL) and without a message"),
+        ] {
+            let output = shell.run(&["-c", script], Vec::new()).await.expect("it runs");
+            assert_eq!((output.ok, output.stderr.as_str()), (false, expected), "{script}");
+        }
+        let quiet = shell.run(&["-c", "true"], Vec::new()).await.expect("it runs");
+        assert!(quiet.ok && quiet.stderr.is_empty(), "{quiet:?}");
     }
 }
