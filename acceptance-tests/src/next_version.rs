@@ -103,6 +103,8 @@ fn raised(manifest: &str) -> Result<String> {
     let (before, rest) = manifest.split_once(heading).context("the manifest begins its package otherwise")?;
     let (version, after) = rest.split_once('"').context("a version that does not end")?;
     let (major, minor) = parts(version)?;
+    // The suite measures nothing: what compiles fastest is enough.
+    let after = after.replace("opt-level = 1", "opt-level = 0");
     let before = before.lines().filter(|line| line.trim() != TESTS).map(|line| format!("{line}\n"));
     Ok(format!("{}{heading}{major}.{}.0\"{after}", before.collect::<String>(), minor + 1))
 }
@@ -133,6 +135,8 @@ fn build(
         build.arg("--release");
     }
     build.current_dir(&copy);
+    // Of its own crates only: those of the registry have none already, and are found as they are.
+    build.env("CARGO_PROFILE_DEV_DEBUG", "false");
     build.env("CARGO_BUILD_BUILD_DIR", target).env("CARGO_TARGET_DIR", place.join("target"));
     let messages = workspace::run_build(&mut build)?;
     let program = workspace::executables(&messages).remove("berth").context("cargo built no berth")?;

@@ -197,8 +197,8 @@ pub const ALL: &[Suite] = &[
     },
     Suite {
         name: "debian",
-        about: "Terraform and a real Debian 12: cloud-init, ssh, HTTP, guest agent, an upgrade of berth while it writes",
-        limit: minutes(25),
+        about: "Terraform and a real Debian 12: cloud-init, ssh, HTTP, guest agent, power, an upgrade of berth while it writes",
+        limit: minutes(30),
         obstacle: needs_root,
         alone: false,
         extended: false,
@@ -243,7 +243,7 @@ pub const ALL: &[Suite] = &[
     Suite {
         name: "faults",
         about: "a host with a full disk, QEMUs that die or stand still, hosts with clocks that jump: refusals, running guests, recovery",
-        limit: minutes(20),
+        limit: minutes(25),
         obstacle: needs_root,
         alone: false,
         extended: false,

@@ -1,5 +1,6 @@
-//! Terraform and a real Debian 12: cloud-init, ssh, HTTP through the public address, and the guest agent's report.
+//! Terraform and a real Debian 12: cloud-init, ssh, HTTP through the public address, power, and the guest agent's report.
 
+pub mod power;
 pub mod upgraded;
 
 use std::time::Duration;
@@ -171,6 +172,9 @@ fn guest_cases(report: &mut Report, platform: &Platform, project: &Project, publ
             project.plan_is_empty()
         },
     );
+    report.case("plugged memory is given back by the running guest, and plugged in again", || {
+        power::memory_is_given_back(platform, project, public)
+    });
     guest_users::cases(report, platform, project, public);
     report.case("a readiness probe runs a program by the guest agent", || {
         guest_users::exec_probe(platform, project, public)
@@ -204,6 +208,7 @@ fn guest_cases(report: &mut Report, platform: &Platform, project: &Project, publ
         ensure!(!log.contains("hello from berth"), "user data in the log");
         Ok(())
     });
+    power::cases(report, platform, project, public);
     report.case("guest_customization sets host name, time zone and a static address, also twice", || {
         customization(platform, project, public)
     });

@@ -1,7 +1,7 @@
 //! kubectl against `berth up`: the verbs that people use, and the mistakes that people make.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
+mod processes;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,9 @@ use serde_json::json;
 use super::{Kit, manifests};
 use crate::berth::{Administrator, METRICS};
 use crate::http;
-use crate::kubectl::Kubectl;
+use crate::kubectl::{Kubectl, condition_of};
 use crate::platform::Platform;
-use crate::process::{self, Daemon};
+use crate::process::Daemon;
 use crate::report::{Report, note, spoken};
 use crate::wait;
 
@@ -34,7 +34,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     writing(report, &platform);
     refusals(report, &platform);
     machines(report, &mut platform);
-    process_rules(report, &mut platform);
+    processes::cases(report, &mut platform);
     if report.count().failed > failed {
         note(&platform.keep_evidence());
     }
@@ -47,6 +47,22 @@ pub fn contains_all(text: &str, words: &[&str]) -> Result<()> {
         ensure!(text.contains(word), "expected {word:?} in:\n{text}");
     }
     Ok(())
+}
+
+/// Fails unless `kubectl describe` of a VM has the message of its condition `Ready`, and in time a warning with this reason.
+pub fn describes_failure(kubectl: &Kubectl, vm: &serde_json::Value, reason: &str) -> Result<()> {
+    let name = vm["metadata"]["name"].as_str().context("a VM without a name")?;
+    let message =
+        condition_of(vm, "Ready").and_then(|ready| ready["message"].as_str()).context("no Ready")?;
+    let describe = || kubectl.ok(&["describe", "vm", name]);
+    contains_all(&describe()?, &["Conditions:", message, reason])?;
+    wait::until("the event in kubectl describe", SOON, || {
+        let text = describe()?;
+        let (_, events) = text.rsplit_once("Events:").context("no events")?;
+        let is_warning = |line: &str| line.contains("Warning") && line.contains(reason);
+        ensure!(events.lines().any(is_warning), "no warning {reason} in:\n{events}");
+        Ok(())
+    })
 }
 
 /// Every way to read, once berth is installed.
@@ -377,6 +393,8 @@ fn machines(report: &mut Report, platform: &mut Platform) {
         kubectl.apply(&waiting)?;
         kubectl.condition("vm/waiting", "Ready=False", Some("WaitingForClass"), SOON)?;
         contains_all(&kubectl.ok(&["get", "vm", "waiting"])?, &["REASON", "WaitingForClass"])?;
+        let message = "VMClass absent does not exist in namespace default or berth-shared";
+        contains_all(&kubectl.ok(&["describe", "vm", "waiting"])?, &["WaitingForClass", message])?;
         let why = administrator.run(&["why", "vm/waiting"])?.success()?;
         contains_all(
             &why,
@@ -405,7 +423,9 @@ fn machines(report: &mut Report, platform: &mut Platform) {
             let vm = manifests::with(vm, "usbDevices", json!([{"name": "key-missing"}]));
             let vm = manifests::with(vm, "vgpus", json!([{"name": "vgpu-missing"}]));
             kubectl.apply(&manifests::all(&[manifests::blank_disk("passthrough", "64Mi"), vm]))?;
-            kubectl.condition("vm/passthrough", "Ready=False", Some("NoHostWithDevice"), SOON)?;
+            let reason = "NoHostWithDevice";
+            let vm = kubectl.condition("vm/passthrough", "Ready=False", Some(reason), SOON)?;
+            describes_failure(kubectl, &vm, reason)?;
             let why = administrator.run(&["why", "vm/passthrough"])?.success()?;
             let all = "offers 1 PCI device gpu-missing and 1 USB device key-missing and 1 vGPU vgpu-missing";
             contains_all(&why, &[all, "--pci-device and --usb-device and --vgpu"])?;
@@ -553,47 +573,4 @@ pub fn wait_for_release(kubectl: &Kubectl, disk: &str) -> Result<()> {
             disk["status"]["usedBy"].as_array().is_none_or(Vec::is_empty)
         })
         .map(drop)
-}
-
-fn process_rules(report: &mut Report, platform: &mut Platform) {
-    report.case("the kubeconfig is readable by its owner only", || {
-        let mode = fs::metadata(platform.host().kubeconfig())?.permissions().mode() & 0o777;
-        ensure!(mode == 0o600, "{mode:o}");
-        Ok(())
-    });
-    report.case("a second berth up on the same directory is refused", || {
-        let started = Instant::now();
-        let text = process::run(&mut platform.host().up_command(), Duration::from_secs(30))?.failure()?;
-        ensure!(started.elapsed() < Duration::from_secs(15), "it took {:?}", started.elapsed());
-        contains_all(&text, &[&platform.host().state().display().to_string()])
-    });
-    report.case("SIGTERM stops berth up cleanly; after a restart every object is there", || {
-        platform.kubectl().apply(&manifests::class("survivor", 1, "64Mi").to_string())?;
-        let uid = platform.kubectl().object("vmclass", "survivor")?["metadata"]["uid"].clone();
-        platform.stop()?;
-        platform.start()?;
-        ensure!(platform.kubectl().object("vmclass", "survivor")?["metadata"]["uid"] == uid);
-        Ok(())
-    });
-    report.case("a damaged database is refused with its path and left as it is", || {
-        platform.stop()?;
-        let database = platform.host().state().join("control-plane/berth.db");
-        let whole = fs::read(&database)?;
-        let mut damaged = whole.clone();
-        damaged[..64].fill(0x55);
-        fs::write(&database, &damaged)?;
-        let text = process::run(&mut platform.host().up_command(), Duration::from_secs(30))?.failure()?;
-        ensure!(fs::read(&database)? == damaged, "the damaged file was written to");
-        fs::write(&database, &whole)?;
-        contains_all(&text, &["berth.db"])?;
-        platform.start()
-    });
-    report.case("berth crds prints what a Kubernetes cluster needs", || {
-        let text = platform.host().crds()?;
-        contains_all(
-            &text,
-            &["CustomResourceDefinition", "ValidatingAdmissionPolicy", "ClusterRole", "vms.berth.dev"],
-        )?;
-        Ok(())
-    });
 }

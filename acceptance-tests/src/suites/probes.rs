@@ -1,12 +1,12 @@
 //! `examples/probes` with the small guest: an apply waits for the readiness probe, and a guest that fails its liveness probe is
-//! restarted. A snapshot from before its stop is left.
+//! restarted. After that start its hook fails. A snapshot from before its stop is left.
 
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use serde_json::json;
 
-use super::kubectl::contains_all;
+use super::kubectl::{contains_all, describes_failure};
 use crate::guests::GuestImage;
 use crate::image_server::Content;
 use crate::platform::Platform;
@@ -75,8 +75,14 @@ fn readiness(platform: &Platform, project: &Project) -> Result<()> {
     project.plan_is_empty()
 }
 
+/// The guest is restarted by its liveness probe. Its hook fails after that start, and it runs on.
 fn liveness(platform: &Platform) -> Result<()> {
     let kubectl = platform.kubectl();
+    let hook = |path: &str, policy: &str| {
+        let hook = json!({"httpGet": {"path": path}, "timeoutSeconds": 5, "failurePolicy": policy});
+        patch(platform, &json!({"hooks": {"postStart": hook}}))
+    };
+    hook("/missing", "Fail")?;
     let probe = |port: i64| json!({"livenessProbe": {"tcpSocket": {"port": port}, "initialDelaySeconds": 10, "failureThreshold": 1}});
     patch(platform, &probe(81))?;
     let restarted = |vm: &serde_json::Value| vm["status"]["restarts"] == 1;
@@ -84,5 +90,10 @@ fn liveness(platform: &Platform) -> Result<()> {
     let end = kubectl.object("vm", "probes")?["status"]["lastEnd"]["message"].to_string();
     contains_all(&end, &["the liveness probe failed (no connection to port 81"])?;
     patch(platform, &json!({"livenessProbe": null}))?;
+    let failed = kubectl.condition(VM, "Ready=False", Some("HookFailed"), RESTART)?;
+    contains_all(&failed["status"]["conditions"].to_string(), &["its postStart hook failed: "])?;
+    ensure!(failed["status"]["process"].is_object(), "it does not run: {:#}", failed["status"]);
+    describes_failure(kubectl, &failed, "HookFailed")?;
+    hook("/", "Ignore")?;
     kubectl.condition(VM, "Ready=True", Some("Running"), RESTART).map(drop)
 }

@@ -98,6 +98,17 @@ async fn bad_input_is_refused_with_its_path_and_a_remedy() {
 }
 
 #[tokio::test]
+async fn ten_interfaces_are_accepted() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let (stage, ten) = (Stage::new(&provider, "berth_vm"), vms::interfaces::numbered(10));
+    for found in [stage.validate(&ten).await, stage.plan(&ten).await.diagnostics] {
+        assert!(!found.iter().any(tfplugin6::Diagnostic::is_error), "{}", text_of(&found));
+    }
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn the_control_planes_refusal_of_a_nested_value_has_the_path_in_hcl() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");

@@ -425,6 +425,21 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_is_missing_stalls_with_its_package_and_one_that_fails_is_tried_again() {
+        let missing = SystemError::ProgramMissing { program: "dnsmasq", advice: "apt install dnsmasq-base" };
+        let error = Error::from(missing);
+        let Readiness::Stalled(reason, message) = error.readiness() else { panic!("{error:?}") };
+        assert_eq!((reason, error.retry()), (Reason::NotSupported, Retry::Backoff));
+        assert_eq!(message, "dnsmasq is not installed: apt install dnsmasq-base");
+        let failed =
+            SystemError::Program { program: "nft", detail: "it ended with exit status: 1".to_owned() };
+        let error = Error::from(failed);
+        let Readiness::Reconciling(reason, message) = error.readiness() else { panic!("{error:?}") };
+        assert_eq!((reason, error.retry()), (Reason::Retrying, Retry::Backoff));
+        assert_eq!(message, "nft failed: it ended with exit status: 1");
+    }
+
+    #[test]
     fn a_key_that_is_not_there_yet_is_waited_for_and_is_no_end() {
         let missing = SystemError::KeyMissing { id: "data".to_owned(), wrapped_by: "secure".to_owned() };
         assert_eq!((reason_of(&missing), is_stalled(&missing)), (Reason::WaitingForKey, false));

@@ -27,7 +27,7 @@ const VM_START: Duration = Duration::from_secs(120);
 /// The time for a page of the guest.
 const ANSWER: Duration = Duration::from_secs(5);
 /// The time in which the guest ends that ends while the agent is away.
-const AWAY: Duration = Duration::from_secs(12);
+const AWAY: Duration = Duration::from_secs(15);
 const PAGES: &str = include_str!("endings.sh");
 
 /// Runs the cases on a host of its own.
@@ -67,11 +67,19 @@ fn cases(report: &mut Report, parts: &Parts, platform: &mut Platform, guest: &Gu
         let patch = json!({"spec": {"restartToken": "again"}}).to_string();
         kubectl.ok(&["patch", "vm", NAME, "--type=merge", "-p", &patch])?;
         kubectl.condition(VM, "Ready=True", Some("Running"), VM_START)?;
-        end(platform, &address, "later")?;
-        platform.crash()?;
-        thread::sleep(AWAY);
+        ends_alone(platform, &address, "poweroff")?;
         platform.start()?;
         stays_off(platform)
+    });
+    report.case("a guest that reboots while no agent runs goes on in the same QEMU", || {
+        starts_afresh(platform)?;
+        reboots_alone(platform, &address)
+    });
+    report.case("a guest whose kernel panics while no agent runs is started again", || {
+        fails_alone(platform, &address, "panic", "the guest's kernel panicked")
+    });
+    report.case("a guest that misses its watchdog while no agent runs is started again", || {
+        fails_alone(platform, &address, "watchdog", "the guest did not reset its watchdog timer")
     });
     report.case("that VM can be deleted, and leaves no QEMU", || {
         platform.kubectl().ok(&["delete", VM, "--timeout=60s"])?;
@@ -186,6 +194,11 @@ fn reboots(platform: &Platform, address: &str) -> Result<()> {
 fn fails(platform: &Platform, address: &str, way: &str, how: &str, restarts: u64) -> Result<()> {
     let before = platform.qemu()?;
     end(platform, address, way)?;
+    started_again(platform, before, how, restarts)
+}
+
+/// Waits until the guest that ended in this way in the QEMU `before` is started again for the `restarts`th time.
+fn started_again(platform: &Platform, before: i32, how: &str, restarts: u64) -> Result<()> {
     let again = |vm: &Value| {
         let ready = condition_of(vm, "Ready").is_some_and(|ready| ready["status"] == "True");
         ready && vm["status"]["restarts"] == restarts
@@ -197,6 +210,58 @@ fn fails(platform: &Platform, address: &str, way: &str, how: &str, restarts: u64
     ensure!(platform.qemu()? != before, "the same process");
     let events = platform.kubectl().ok(&["get", "events", "-o", "json"])?;
     contains_all(&events, &[how])
+}
+
+/// Starts the VM that is off, without a delay for its former ends.
+fn starts_afresh(platform: &Platform) -> Result<()> {
+    let kubectl = platform.kubectl();
+    for (power, limit) in [("Stopped", SOON), ("Running", VM_START)] {
+        let patch = json!({"spec": {"power": power}}).to_string();
+        kubectl.ok(&["patch", "vm", NAME, "--type=merge", "-p", &patch])?;
+        kubectl.condition(VM, "Ready=True", Some(power), limit)?;
+    }
+    Ok(())
+}
+
+/// Kills the agent, and has the guest end in this way before it is started again.
+fn ends_alone(platform: &mut Platform, address: &str, way: &str) -> Result<()> {
+    end(platform, address, &format!("later-{way}"))?;
+    platform.crash()?;
+    thread::sleep(AWAY);
+    Ok(())
+}
+
+fn reboots_alone(platform: &mut Platform, address: &str) -> Result<()> {
+    wait::until("the guest", VM_START, || boot_id(platform, address).map(drop))?;
+    let (before, pid) = (boot_id(platform, address)?, platform.qemu()?);
+    let ends = |platform: &Platform| -> Result<[Value; 2]> {
+        let status = platform.kubectl().object("vm", NAME)?["status"].clone();
+        Ok([status["restarts"].clone(), status["lastEnd"].clone()])
+    };
+    let ends_before = ends(platform)?;
+    ends_alone(platform, address, "reboot")?;
+    platform.start()?;
+    wait::until("another boot of the guest", VM_START, || {
+        ensure!(boot_id(platform, address)? != before, "it has not rebooted yet");
+        Ok(())
+    })?;
+    platform.kubectl().condition(VM, "Ready=True", Some("Running"), SOON)?;
+    ensure!(platform.qemu()? == pid, "another process");
+    ensure!(ends(platform)? == ends_before, "it counts as an end: {:?}", ends(platform)?);
+    Ok(())
+}
+
+/// QEMU keeps how the guest ended until an agent reads it.
+fn fails_alone(platform: &mut Platform, address: &str, way: &str, how: &str) -> Result<()> {
+    let restarts = platform.kubectl().object("vm", NAME)?["status"]["restarts"].as_u64().unwrap_or(0);
+    let before = platform.qemu()?;
+    ends_alone(platform, address, way)?;
+    let goes_on = boot_id(platform, address).is_ok();
+    let after = platform.qemu();
+    platform.start()?;
+    ensure!(!goes_on, "the guest has not ended");
+    ensure!(after? == before, "another process");
+    started_again(platform, before, how, restarts + 1)
 }
 
 fn stays_off(platform: &Platform) -> Result<()> {

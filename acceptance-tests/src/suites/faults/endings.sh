@@ -1,5 +1,5 @@
 #!/bin/sh
-# Adds a page to the guest that ends it: /cgi-bin/end?reboot, ?poweroff, ?later, ?panic or ?watchdog.
+# Adds a page to the guest that ends it: /cgi-bin/end?reboot, ?poweroff, ?panic or ?watchdog, or ?later-reboot and so on.
 cat >/run/arm-watchdog <<'SCRIPT'
 #!/bin/sh
 # There is no driver of the i6300ESB in this kernel: two stages of a second each, then it is enabled. Registers: Intel 6300ESB datasheet.
@@ -22,9 +22,11 @@ echo "ending=$QUERY_STRING"
 {
 	sleep 1
 	case $QUERY_STRING in
+	later-*) sleep 5 ;;
+	esac
+	case ${QUERY_STRING#later-} in
 	reboot) reboot -f ;;
 	poweroff) poweroff -f ;;
-	later) sleep 5; poweroff -f ;;
 	panic) echo c >/proc/sysrq-trigger ;;
 	watchdog) sh /run/arm-watchdog 2>/dev/ttyS0 ;;
 	esac

@@ -1,6 +1,7 @@
-//! The network of a guest, with a firewall of another program on its host, and with a DHCP server that is killed.
+//! The network of a guest, with a firewall of another program on its host, with programs that fail, and with a DHCP server that is killed.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -33,6 +34,12 @@ const OTHERS: &str = include_str!("others.nft");
 /// Where firewalld puts the interfaces of a zone.
 const ZONES: &str = "filter_INPUT_ZONES";
 
+/// Programs that berth runs, and how they fail.
+const FAILURES: [(&str, &str); 2] = [
+    ("dnsmasq", "failed to create listening socket: Address already in use"),
+    ("nft", "Error: Could not process rule: Operation not supported"),
+];
+
 /// Runs the cases on a host of its own.
 pub fn run(report: &mut Report, parts: &Parts, guest: &GuestImage) -> Result<()> {
     let mut platform = report.step("berth up is ready on a host with the rules of other programs", || {
@@ -62,6 +69,11 @@ fn cases(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Result
         .case("connections by its card survive another card, a security group and a public address", || {
             kept(platform)
         });
+    for (number, (program, failure)) in FAILURES.into_iter().enumerate() {
+        report.case(&format!("a VM shows why {program} fails, and starts once it works"), || {
+            program_fails(platform, number, (program, failure))
+        });
+    }
     report.case("a DHCP server that is killed runs again within seconds", || killed(platform));
     report.case(
         "one that is killed again and again is started after pauses, and the Host names its network",
@@ -208,6 +220,39 @@ fn are_in_effect(vm: &Value, interfaces: &Value) -> bool {
         && status["publicAddress"].is_string() == wanted.iter().any(|one| one["publicIP"].is_string())
         && status["observedGeneration"] == vm["metadata"]["generation"]
         && is_synced
+}
+
+/// A VM on a network of its own does not start while this program fails, and its condition has the program's own message.
+fn program_fails(platform: &Platform, number: usize, (program, failure): (&str, &str)) -> Result<()> {
+    let kubectl = platform.kubectl();
+    let (name, folder) = (format!("without-{program}"), platform.host().programs());
+    let (stub, vm) = (folder.join(program), format!("vm/{name}"));
+    fs::create_dir_all(&folder)?;
+    fs::write(&stub, format!("#!/bin/sh\necho '{failure}' >&2\nexit 2\n"))?;
+    fs::set_permissions(&stub, fs::Permissions::from_mode(0o755))?;
+    let interfaces = json!([{"name": "nic0", "network": name}]);
+    let shown = kubectl
+        .apply(&manifests::all(&[
+            manifests::network(&name, &format!("10.99.{number}.0/24")),
+            manifests::blank_disk(&name, "64Mi"),
+            manifests::with(manifests::vm(&name, NAME, &name), "networkInterfaces", interfaces),
+        ]))
+        .and_then(|_| {
+            let message = format!("{program} failed: {failure}");
+            kubectl.until(&vm, &message, VM_START, |vm| {
+                let ready = condition_of(vm, "Ready").filter(|ready| ready["status"] == "False");
+                let text = ready.and_then(|ready| ready["message"].as_str());
+                text.is_some_and(|text| text.contains(&message))
+            })
+        });
+    // In any case: later cases need the program.
+    fs::remove_file(&stub)?;
+    shown?;
+    kubectl.condition(&vm, "Running=True", None, VM_START)?;
+    for object in [vm, format!("disk/{name}"), format!("network/{name}")] {
+        kubectl.delete(&object)?;
+    }
+    Ok(())
 }
 
 /// Lists the process ids of the host's DHCP servers.

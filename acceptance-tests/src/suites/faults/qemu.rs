@@ -16,7 +16,7 @@ use crate::kubectl::condition_of;
 use crate::manifests;
 use crate::platform::{Parts, Platform};
 use crate::report::{Report, note};
-use crate::suites::kubectl::contains_all;
+use crate::suites::kubectl::{contains_all, describes_failure};
 use crate::wait;
 
 const NAME: &str = "mortal";
@@ -153,6 +153,7 @@ fn killed(platform: &Platform) -> Result<()> {
             ensure!(looping["status"]["state"] == "CrashLoop", "{:#}", looping["status"]);
             let message = condition_of(&looping, "Ready").context("no Ready")?["message"].to_string();
             contains_all(&message, &["2 times in a row", "started again at"])?;
+            describes_failure(kubectl, &looping, "CrashLoop")?;
         }
         let again = |vm: &Value| {
             let ready = condition_of(vm, "Ready").is_some_and(|ready| ready["status"] == "True");

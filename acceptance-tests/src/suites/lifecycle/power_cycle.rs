@@ -10,6 +10,8 @@ use crate::{cgroups, wait};
 
 /// The UUID that the guest gets with its second start.
 const UUID: &str = "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c";
+/// The least that the guest gives back of 256 MiB, in KiB: its kernel may use a part of them for what it cannot move.
+const GIVEN_BACK: u64 = 128 << 10;
 const TWO_CARDS: &str = r#"[{ public_ip = berth_public_ip.web.name, queues = 2 }, { model = "e1000e" }]"#;
 
 impl Lifecycle<'_> {
@@ -114,6 +116,34 @@ impl Lifecycle<'_> {
                         "{had} KiB before: {text}"
                     );
                     ensure!(field(&text, "boot_id")? == boot, "another boot: {text}");
+                    Ok(())
+                })?;
+                ensure!(platform.qemu()? == pid, "another QEMU");
+                platform.kubectl().condition("vm/web", "ClassSynced=True", None, SOON)?;
+                project.plan_is_empty()
+            },
+        );
+        self.case(
+            "less memory is given back by the running guest, and plugged in again",
+            |platform, project| {
+                let address = project.output("public_address")?;
+                let page = || http::get(platform.neighbour(), &address, "/cgi-bin/uptime", SOON);
+                let memory = |text: &str| -> Result<u64> { Ok(field(text, "memory_kib")?.parse()?) };
+                let (before, pid) = (page()?, platform.qemu()?);
+                let had = memory(&before)?;
+                project.edit("main.tf", r#"memory = "768Mi""#, r#"memory = "512Mi""#)?;
+                project.apply()?;
+                wait::until("the guest to give memory back", SOON, || {
+                    let text = page()?;
+                    ensure!(memory(&text)? + GIVEN_BACK <= had, "{had} KiB before: {text}");
+                    Ok(())
+                })?;
+                project.edit("main.tf", r#"memory = "512Mi""#, r#"memory = "768Mi""#)?;
+                project.apply()?;
+                wait::until("the guest to use it again", SOON, || {
+                    let text = page()?;
+                    ensure!(memory(&text)? == had, "{had} KiB before: {text}");
+                    ensure!(field(&text, "boot_id")? == field(&before, "boot_id")?, "another boot: {text}");
                     Ok(())
                 })?;
                 ensure!(platform.qemu()? == pid, "another QEMU");

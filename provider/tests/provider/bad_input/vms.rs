@@ -2,7 +2,7 @@
 
 mod devices;
 mod guest;
-mod interfaces;
+pub(super) mod interfaces;
 
 use serde_json::{Value as Json, json};
 

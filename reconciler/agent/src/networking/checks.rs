@@ -199,7 +199,89 @@ impl Count {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use berth_engine::RuntimeClock;
+    use berth_host::fake::FakeSystem;
+    use jiff::Timestamp;
+    use rand::{SeedableRng, rngs::StdRng};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// Returns the port of a guest that accepts connections, answers each with this, and leaves it open; and the number of its
+    /// connections.
+    async fn guest(answer: &'static str) -> (u16, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let counter = accepted.clone();
+        tokio::spawn(async move {
+            let mut open = Vec::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                counter.fetch_add(1, Ordering::Relaxed);
+                // The other end may have closed.
+                if !answer.is_empty() && stream.read(&mut [0; 4096]).await.unwrap_or(0) > 0 {
+                    let _ = stream.write_all(answer.as_bytes()).await;
+                }
+                open.push(stream);
+            }
+        });
+        (port, accepted)
+    }
+
+    fn target(vm: &str) -> CheckedTarget {
+        let public = Ipv4Addr::new(198, 51, 100, 1).into();
+        CheckedTarget { public, port: 80, protocol: PortProtocol::Tcp, vm: vm.to_owned() }
+    }
+
+    fn check(port: u16, path: Option<&str>) -> Check {
+        let health_check = HealthCheck {
+            path: path.map(str::to_owned),
+            interval: "1s".to_owned(),
+            timeout: "1s".to_owned(),
+            unhealthy_threshold: 1,
+            ..HealthCheck::default()
+        };
+        let place = GuestAddress { bridge: "bth-1".to_owned(), address: Ipv4Addr::new(10, 0, 0, 2).into() };
+        Check { place, port, health_check }
+    }
+
+    async fn until(fact: &str, holds: impl Fn() -> bool) {
+        let start = Instant::now();
+        while !holds() {
+            assert!(start.elapsed() < SOON, "{fact}: not within {SOON:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_target_that_accepts_and_does_not_answer_is_unhealthy_after_its_time_and_delays_no_other() {
+        let system = Arc::new(FakeSystem::new(Arc::new(RuntimeClock::starting_at(Timestamp::UNIX_EPOCH))));
+        let queue = Arc::new(Queue::new(Duration::from_secs(1), StdRng::seed_from_u64(1)));
+        let checks = Checks::new(system, queue);
+        let (silent, tried) = guest("").await;
+        let (answering, asked) = guest("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
+        let wanted = BTreeMap::from([
+            (target("answers"), check(answering, Some("/"))),
+            (target("connects"), check(silent, None)),
+            (target("silent"), check(silent, Some("/"))),
+        ]);
+        // It was healthy before.
+        checks.ensure(&wanted, &[target("silent")]);
+        let health = |vm: &str| checks.all().remove(&target(vm)).expect("it is checked");
+        until("the silent one is unhealthy", || health("silent").is_err()).await;
+        assert_eq!(health("silent"), Err("no answer within 1 s".to_owned()));
+        until("the others are healthy", || health("answers").is_ok() && health("connects").is_ok()).await;
+        let seen = || (asked.load(Ordering::Relaxed), tried.load(Ordering::Relaxed));
+        let before = seen();
+        until("both are asked again", || seen().0 > before.0 + 1 && seen().1 > before.1 + 2).await;
+        assert!(health("silent").is_err() && health("answers").is_ok() && health("connects").is_ok());
+    }
 
     #[test]
     fn a_target_changes_its_state_after_so_many_attempts_in_a_row() {

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -81,8 +81,8 @@ impl Program {
             Ok(Err(error)) => Err(self.failed(error.to_string())),
             Ok(Ok(output)) => Ok(Output {
                 ok: output.status.success(),
+                stderr: shown(output.status, &output.stderr),
                 stdout: output.stdout,
-                stderr: shown(&output.stderr),
             }),
         }
     }
@@ -121,7 +121,7 @@ impl Program {
             Err(_) => Err(self.too_slow(limit)),
             Ok(Err(error)) => Err(self.failed(error.to_string())),
             Ok(Ok((status, said))) => {
-                Ok(Output { ok: status.success(), stdout: Vec::new(), stderr: shown(&said) })
+                Ok(Output { ok: status.success(), stdout: Vec::new(), stderr: shown(status, &said) })
             }
         }
     }
@@ -151,13 +151,18 @@ impl Program {
     }
 }
 
-/// Returns the errors of a program, for people.
-fn shown(stderr: &[u8]) -> String {
-    String::from_utf8_lossy(stderr).trim().chars().take(2000).collect()
+/// Returns the errors of a program, for people, or how it failed without any.
+fn shown(status: ExitStatus, stderr: &[u8]) -> String {
+    let printed: String = String::from_utf8_lossy(stderr).trim().chars().take(2000).collect();
+    if status.success() || !printed.is_empty() {
+        return printed;
+    }
+    format!("it ended with {status} and without a message")
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::network::{DNSMASQ, NFT};
     use super::*;
 
     const SHELL: Program = Program { name: "sh", advice: "" };
@@ -183,5 +188,30 @@ mod tests {
         let limit = Duration::from_millis(200);
         let done = SHELL.stream_within(&["-c", "exec cat /dev/zero"], limit, |_| {}).await;
         assert!(matches!(done, Err(SystemError::Program { program: "sh", .. })), "{done:?}");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_is_not_installed_is_named_with_the_command_that_installs_it() {
+        for (program, package) in [(DNSMASQ, "dnsmasq-base"), (NFT, "nftables")] {
+            let absent = Program { name: "berth-has-no-such-program", ..program };
+            let error = absent.run(&[], Vec::new()).await.expect_err("it is absent").to_string();
+            assert!(error.starts_with("berth-has-no-such-program is not installed: "), "{error}");
+            assert!(error.contains(&format!("apt install {package}")), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_program_that_fails_says_why_or_how_it_ended() {
+        let shell = Program { name: "sh", advice: "" };
+        for (script, expected) in [
+            ("echo in use >&2; exit 2", "in use"),
+            ("exit 2", "it ended with exit status: 2 and without a message"),
+            ("kill -KILL $$", "it ended with signal: 9 (SIGKILL) and without a message"),
+        ] {
+            let output = shell.run(&["-c", script], Vec::new()).await.expect("it runs");
+            assert_eq!((output.ok, output.stderr.as_str()), (false, expected), "{script}");
+        }
+        let quiet = shell.run(&["-c", "true"], Vec::new()).await.expect("it runs");
+        assert!(quiet.ok && quiet.stderr.is_empty(), "{quiet:?}");
     }
 }

@@ -5,6 +5,12 @@ use serde_json::{Value as Json, json};
 use super::vm;
 use crate::bad_input::{Bad, everywhere, here, with};
 
+/// A VM with so many interfaces.
+pub(in crate::bad_input) fn numbered(count: usize) -> Json {
+    let interfaces: Vec<Json> = (0..count).map(|n| json!({"name": format!("nic{n}")})).collect();
+    with(vm(), "/network_interfaces", interfaces.into())
+}
+
 pub(super) fn interfaces() -> Vec<Bad> {
     let nics = |nics: Json| with(vm(), "/network_interfaces", nics);
     let limited = |limits: Json| nics(json!([{"name": "nic0", "limits": limits}]));
@@ -84,6 +90,7 @@ pub(super) fn interfaces() -> Vec<Bad> {
         ),
         here(limited(json!({})), "network_interfaces[0].limits", "at least one of ingress_bandwidth"),
         everywhere(nics(json!([{"name": "a"}, {"name": "a"}])), "network_interfaces", "\"a\" is used twice"),
+        everywhere(numbered(11), "network_interfaces", "at most 10"),
         everywhere(mac("52:54:00:00:00"), "network_interfaces[0].mac_address", "six pairs"),
         everywhere(
             nics(json!([{"name": "nic0", "acceleration": "On"}])),

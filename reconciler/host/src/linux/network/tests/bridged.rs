@@ -180,3 +180,34 @@ fn without_the_bridge_of_the_host_nothing_is_made() {
         assert!(!ip("-o link").contains("bth-"));
     });
 }
+
+#[test]
+fn a_bridge_of_the_host_that_vanishes_and_comes_back_is_connected_again() {
+    in_own_namespace(|| async {
+        let host = Fixture::new();
+        let machine = lan();
+        host.networks.apply_firewall(&rules()).await.expect("rules");
+        host.networks.ensure_bridged(&part(false)).await.expect("made");
+        let fixed = guest(2, "192.0.2.50");
+        assert!(reaches(&machine, "192.0.2.50"));
+
+        // As a restart of the host's network configuration does it.
+        ip(&format!("link del {HOST_BRIDGE}"));
+        ip("link del card");
+        drop(machine);
+        assert!(host.networks.host_links().await.expect("listed").bridges.is_empty());
+        let error = host.networks.ensure_bridged(&part(false)).await.expect_err("it is gone");
+        assert!(error.to_string().contains("no such interface"), "{error}");
+        assert_eq!(host.networks.networks().await.expect("listed"), [BRIDGE], "the guest keeps its part");
+
+        let machine = lan();
+        host.networks.ensure_bridged(&part(false)).await.expect("connected again");
+        host.networks.ensure_bridged(&part(false)).await.expect("connected still");
+        fixed.on(|| ip("neigh flush dev eth0"));
+        assert!(reaches(&fixed, "192.0.2.9") && reaches(&machine, "192.0.2.50"));
+        drop(fixed);
+
+        host.networks.remove(BRIDGE).await.expect("removed");
+        assert!(!ip("-o link").contains("btu-") && !ip("-o link").contains("btv-"));
+    });
+}

@@ -29,14 +29,30 @@ pub(super) struct Offer {
 
 /// Sends discover and request, and returns the acknowledged offer.
 pub(super) fn ask(interface: &str, mac: [u8; 6]) -> Option<Offer> {
+    let socket = client(interface);
+    let offer = exchange(&socket, &message(mac, 1, None, None), 2)?;
+    exchange(&socket, &message(mac, 3, Some(&offer), None), 5)
+}
+
+/// Requests an offered address under so many client identifiers, and does not wait for answers.
+pub(super) fn request_as(interface: &str, mac: [u8; 6], offer: &Offer, identifiers: u16) {
+    let socket = client(interface);
+    for identifier in 0..identifiers {
+        for (kind, offer) in [(1, None), (3, Some(offer))] {
+            let message = message(mac, kind, offer, Some(identifier));
+            socket.send_to(&message, "255.255.255.255:67").expect("sent");
+        }
+    }
+}
+
+fn client(interface: &str) -> UdpSocket {
     // Without an address there is no route for broadcasts either.
     ip(&format!("route replace 255.255.255.255 dev {interface}"));
     let socket = UdpSocket::bind("0.0.0.0:68").expect("a namespace of our own");
     socket.set_broadcast(true).expect("set");
     setsockopt(&socket, sockopt::BindToDevice, &interface.into()).expect("as root");
     socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout above zero");
-    let offer = exchange(&socket, &message(mac, 1, None), 2)?;
-    exchange(&socket, &message(mac, 3, Some(&offer)), 5)
+    socket
 }
 
 fn exchange(socket: &UdpSocket, message: &[u8], kind: u8) -> Option<Offer> {
@@ -52,7 +68,7 @@ fn exchange(socket: &UdpSocket, message: &[u8], kind: u8) -> Option<Offer> {
     None
 }
 
-fn message(mac: [u8; 6], kind: u8, offer: Option<&Offer>) -> Vec<u8> {
+fn message(mac: [u8; 6], kind: u8, offer: Option<&Offer>, identifier: Option<u16>) -> Vec<u8> {
     let mut m = vec![1, 1, 6, 0];
     m.extend(TRANSACTION);
     // The broadcast flag: the client has no address yet for a unicast reply.
@@ -64,6 +80,10 @@ fn message(mac: [u8; 6], kind: u8, offer: Option<&Offer>) -> Vec<u8> {
     m.extend([53, 1, kind, 55, 8, 1, 3, 6, 12, 15, 26, 119, 121]);
     m.extend([12, CLAIMED.len() as u8]);
     m.extend(CLAIMED.as_bytes());
+    if let Some(identifier) = identifier {
+        m.extend([61, 3, 0]);
+        m.extend(identifier.to_be_bytes());
+    }
     if let Some(offer) = offer {
         m.extend([50, 4]);
         m.extend(offer.address.octets());

@@ -109,6 +109,12 @@ impl Guest {
         self.on(move || dhcp::ask("eth0", mac))
     }
 
+    /// Requests an offered address under so many client identifiers.
+    pub(super) fn request_as(&self, offer: Offer, identifiers: u16) {
+        let mac = self.mac();
+        self.on(move || dhcp::request_as("eth0", mac, &offer, identifiers));
+    }
+
     /// Replies to each connection with the address it came from.
     pub(super) fn serve(&self, port: u16) {
         self.on(move || serve_here(port));

@@ -263,6 +263,33 @@ fn a_guest_sends_under_its_own_addresses_only() {
 }
 
 #[test]
+fn a_guest_with_many_client_identifiers_has_one_lease_and_its_neighbour_gets_an_address() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        f.networks.ensure(&network(BRIDGE, "10.77.0.0/24", vec![lease(5), lease(6)])).await.expect("made");
+        f.networks.apply_firewall(&guarded()).await.expect("written");
+        let attacker = Guest::by_tap(BRIDGE, TAPS[0], 5);
+        let victim = Guest::by_tap(BRIDGE, TAPS[1], 6);
+        let (own, attacker) = blocking(move || (attacker.dhcp(), attacker)).await;
+        let own = own.expect("an address");
+        assert_eq!(own.address, ITS_ADDRESS);
+        let attacker = blocking(move || {
+            attacker.request_as(own, 200);
+            attacker
+        })
+        .await;
+        let (offer, _victim) = blocking(move || (victim.dhcp(), victim)).await;
+        assert_eq!(offer.map(|offer| offer.address), Some(OTHERS[0]), "the neighbour");
+        let taken = f.networks.leases_taken(BRIDGE).await.expect("read");
+        let of = |last: u8| taken.iter().filter(|taken| taken.mac == lease(last).mac).count();
+        assert!(taken.len() <= 2 && of(5) <= 1 && of(6) == 1, "{taken:?}");
+        let (offer, _attacker) = blocking(move || (attacker.dhcp(), attacker)).await;
+        assert_eq!(offer.map(|offer| offer.address), Some(ITS_ADDRESS), "the guest itself");
+        f.networks.remove(BRIDGE).await.expect("removed");
+    });
+}
+
+#[test]
 fn the_host_answers_a_guest_for_addresses_and_names_and_nothing_else() {
     in_own_namespace(|| async {
         let f = Fixture::new();
