@@ -211,6 +211,12 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// *Errors*: those of [`Volumes::begin_snapshots`], as far as they are known before.
     async fn check_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<()>;
 
+    /// Prepares those of these snapshots that are in Ceph, which were begun and are not finished: what an interrupted call has left of them
+    /// is removed. With `are_taken` they were taken with the others, and nothing is removed. Does nothing for others.
+    ///
+    /// *Errors*: [`SystemError::NotOneMoment`] if one of those that were taken is not in Ceph.
+    async fn prepare_in_ceph(&self, snapshots: &[NewSnapshot], are_taken: bool) -> Result<()>;
+
     /// Takes those of these snapshots, which were begun, that QEMU has to take itself, of volumes that it does not write to now: those in
     /// Ceph, in which the volume's image stays the same. Does nothing for others, and for those that are taken.
     async fn take_closed(&self, snapshots: &[NewSnapshot]) -> Result<()>;

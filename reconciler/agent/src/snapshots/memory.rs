@@ -121,7 +121,7 @@ async fn take_paused(
     let open: Vec<&VolumeFacts> =
         volumes.iter().filter(|volume| writer.volumes.contains(&volume.id)).collect();
     let overlays = writer.overlays(ctx, &open).await?;
-    writer.machine.continue_in_overlays(overlays).await?;
+    writer.machine.snapshot_disks(overlays, Vec::new()).await?;
     // Another program may have let the guest go on before: then it has written to its disks since its memory was saved.
     if writer.machine.state().await?.run_state != RunState::PostMigrate {
         ctx.system.remove_kept_state(&first.id).await?;

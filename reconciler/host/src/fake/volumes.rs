@@ -541,6 +541,10 @@ impl Volumes for FakeSystem {
         self.call("check_snapshots", async { self.check(new) }).await
     }
 
+    async fn prepare_in_ceph(&self, _: &[NewSnapshot], _: bool) -> Result<()> {
+        self.call("prepare_in_ceph", async { Ok(()) }).await
+    }
+
     async fn take_closed(&self, _: &[NewSnapshot]) -> Result<()> {
         self.call("take_closed", async { Ok(()) }).await
     }

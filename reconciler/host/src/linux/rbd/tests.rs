@@ -126,18 +126,21 @@ async fn a_machine_starts_on_no_image_whose_restore_has_not_ended() {
 }
 
 #[test]
-fn snapshots_of_one_moment_are_in_one_pool() {
-    let pools = open(&[mapping("fast", "vms")], &[], &CephAccess::default()).expect("opened");
+fn snapshots_of_one_moment_are_divided_by_their_pools() {
+    let mappings = [mapping("fast", "vms"), mapping("big", "hdd")];
+    let pools = open(&mappings, &[], &CephAccess::default()).expect("opened");
     let new = |pool: &str| NewSnapshot {
         pool: pool.to_owned(),
         id: "s-1".to_owned(),
         volume: "v-1".to_owned(),
         owner: None,
     };
-    assert!(pools.of_snapshots(&[new("default"), new("slow")]).expect("of files").is_none());
-    assert!(pools.of_snapshots(&[new("fast"), new("fast")]).expect("in Ceph").is_some());
-    let mixed = pools.of_snapshots(&[new("default"), new("fast")]);
-    assert!(matches!(mixed, Err(SystemError::Invalid { .. })), "{mixed:?}");
+    let (in_ceph, files) = pools.divide(&[new("default"), new("slow")]);
+    assert_eq!((in_ceph.len(), files), (0, vec![new("default"), new("slow")]));
+    let (in_ceph, files) = pools.divide(&[new("fast"), new("default"), new("big"), new("fast")]);
+    let of_pools: Vec<Vec<NewSnapshot>> = in_ceph.into_iter().map(|(_, of_pool)| of_pool).collect();
+    assert_eq!(of_pools, [vec![new("big")], vec![new("fast"), new("fast")]]);
+    assert_eq!(files, [new("default")]);
 }
 
 #[test]

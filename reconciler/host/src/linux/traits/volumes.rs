@@ -22,12 +22,37 @@ const COPIED: &str = "hosts have the disks of a pool of type RBD in common: none
 /// Why no guest comes live with a disk in a pool of type RBD.
 const ARRIVING: &str = "a running guest with a disk in a pool of type RBD does not come from another host";
 
+/// Returns volumes with their identities.
+fn ids(volumes: impl IntoIterator<Item = VolumeFacts>) -> impl Iterator<Item = (String, VolumeFacts)> {
+    volumes.into_iter().map(|volume| (volume.id.clone(), volume))
+}
+
 /// The pools that a volume goes from and to.
 fn pools_of(volume: &NewMove) -> BTreeSet<String> {
     BTreeSet::from([volume.from.clone(), volume.to.clone()])
 }
 
 impl LinuxSystem {
+    /// Checks that each of these files has begun its snapshot if one of all is finished: they all were by then.
+    ///
+    /// *Errors*: [`SystemError::NotOneMoment`].
+    async fn ensure_begun(&self, all: &[NewSnapshot], files: &[NewSnapshot]) -> Result<()> {
+        let mut is_any_finished = false;
+        for new in all {
+            let found = Volumes::snapshot(self, &new.pool, &new.id).await?;
+            is_any_finished = is_any_finished || found.is_some_and(|facts| facts.taken.is_some());
+        }
+        for new in files.iter().filter(|_| is_any_finished) {
+            let found = Volumes::snapshot(self, &new.pool, &new.id).await?;
+            let volume = Volumes::volume(self, &new.pool, &new.volume).await?;
+            let is_pending = volume.is_some_and(|volume| volume.pending_snapshot.as_ref() == Some(&new.id));
+            if !is_pending && found.is_none_or(|facts| facts.taken.is_none()) {
+                return Err(SystemError::NotOneMoment { id: new.volume.clone() });
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the cached image that a new volume names.
     async fn base_of_volume(&self, volume: &NewVolume) -> Result<Option<ImageFacts>> {
         let Some(digest) = &volume.base else { return Ok(None) };
@@ -361,22 +386,40 @@ impl Volumes for LinuxSystem {
     }
 
     async fn begin_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {
-        if let Some(rbd) = self.rbd.of_snapshots(snapshots)? {
-            return rbd.begin_snapshots(snapshots).await;
+        let (in_ceph, files) = self.rbd.divide(snapshots);
+        if !in_ceph.is_empty() && !files.is_empty() {
+            self.ensure_begun(snapshots, &files).await?;
         }
-        let (new, pools) = (snapshots.to_vec(), snapshots.iter().map(|new| new.pool.clone()).collect());
-        let mut begun = Vec::new();
-        for volume in self.on_pools(pools, move |v| v.begin_snapshots(&new)).await? {
-            begun.push(self.with_cache(volume).await?);
+        // Those in Ceph are checked before a file changes, and leave their volumes as they are.
+        let mut begun = BTreeMap::new();
+        for (rbd, of_pool) in in_ceph {
+            begun.extend(ids(rbd.begin_snapshots(&of_pool).await?));
         }
-        Ok(begun)
+        if !files.is_empty() {
+            let pools = files.iter().map(|new| new.pool.clone()).collect();
+            for volume in self.on_pools(pools, move |v| v.begin_snapshots(&files)).await? {
+                begun.extend(ids([self.with_cache(volume).await?]));
+            }
+        }
+        let of = |new: &NewSnapshot| {
+            let lost = || SystemError::VolumeLost { id: new.volume.clone() };
+            begun.get(&new.volume).cloned().ok_or_else(lost)
+        };
+        snapshots.iter().map(of).collect()
+    }
+
+    async fn prepare_in_ceph(&self, snapshots: &[NewSnapshot], are_taken: bool) -> Result<()> {
+        for (rbd, of_pool) in self.rbd.divide(snapshots).0 {
+            rbd.prepare(&of_pool, are_taken).await?;
+        }
+        Ok(())
     }
 
     async fn take_closed(&self, snapshots: &[NewSnapshot]) -> Result<()> {
-        match self.rbd.of_snapshots(snapshots)? {
-            Some(rbd) => rbd.take_closed(snapshots).await,
-            None => Ok(()),
+        for (rbd, of_pool) in self.rbd.divide(snapshots).0 {
+            rbd.take_closed(&of_pool).await?;
         }
+        Ok(())
     }
 
     async fn restore_snapshot(&self, restore: &NewRestore) -> Result<VolumeFacts> {
