@@ -113,15 +113,22 @@ fn in_ceph(parts: &[&Part<'_>]) -> Vec<NewSnapshot> {
 
 /// Has the files of deleted snapshots merged, except those that a copy, an image or a backup is still to be made from.
 pub(crate) fn merge_deleted(ctx: &Context) {
-    let kept = needed(&ctx.index.read());
+    let kept = needed_now(ctx);
     ctx.system.keep_snapshots(&kept);
     ctx.merges.start(kept);
 }
 
 /// Has the host keep the snapshots in Ceph that a copy, an image or a backup is still to be made from.
 pub(crate) fn keep_needed(ctx: &Context) {
-    let kept = needed(&ctx.index.read());
-    ctx.system.keep_snapshots(&kept);
+    ctx.system.keep_snapshots(&needed_now(ctx));
+}
+
+/// Returns the snapshots that something is still to be made from, also those whose objects are deleted while they are copied to another
+/// pool.
+fn needed_now(ctx: &Context) -> BTreeSet<String> {
+    let mut kept = needed(&ctx.index.read());
+    kept.append(&mut ctx.pulls.copied_snapshots());
+    kept
 }
 
 /// Returns the snapshots that something is still to be made from.

@@ -78,8 +78,15 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// Creates a volume that has this data. The data is written under another name, so that the volume has all of it or does not exist. An
     /// existing file is returned as it is: it is never filled or formatted again. Dropping the future ends the work.
     ///
+    /// Reports the progress of a copy of a snapshot to a pool of files.
+    ///
     /// *Errors*: those of [`Volumes::create_volume`]; [`SystemError::ProgramMissing`] without the program that makes the file system.
-    async fn create_filled_volume(&self, volume: &NewVolume, fill: &Fill) -> Result<VolumeFacts>;
+    async fn create_filled_volume(
+        &self,
+        volume: &NewVolume,
+        fill: &Fill,
+        progress: Progress<'_>,
+    ) -> Result<VolumeFacts>;
 
     /// Moves a volume of another host, which does not use it any more, to this host's folder of the same shared pool. Does nothing if the
     /// volume is here. The caller knows that nothing writes to it any more but, after [`Volumes::prepare_arriving`], a machine of this host.

@@ -302,7 +302,12 @@ impl Volumes for FakeSystem {
         self.call("create_volume", async { self.make_volume(volume) }).await
     }
 
-    async fn create_filled_volume(&self, volume: &NewVolume, fill: &Fill) -> Result<VolumeFacts> {
+    async fn create_filled_volume(
+        &self,
+        volume: &NewVolume,
+        fill: &Fill,
+        _: Progress<'_>,
+    ) -> Result<VolumeFacts> {
         self.call("create_filled_volume", async { self.make_filled(volume, fill) }).await
     }
 

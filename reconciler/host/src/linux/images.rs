@@ -44,7 +44,7 @@ use crate::{
 use cache::Cache;
 use download::Access;
 use job::Job;
-pub(super) use make::SnapshotContent;
+pub(super) use make::{Input, SnapshotContent};
 use partial::{Partial, Place};
 pub use rules::ImageRules;
 use rules::{Guard, Rules};

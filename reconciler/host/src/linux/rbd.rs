@@ -50,6 +50,7 @@ use crate::{
 pub(super) use changes::Changes;
 pub(super) use client::lend;
 use client::{Client, PATIENCE, is_absent};
+pub(super) use filled::Data;
 pub(super) use restored::Begun;
 
 type Result<T> = std::result::Result<T, SystemError>;

@@ -9,6 +9,7 @@ use berth_qemu::machine::DiskKey;
 
 use crate::linux::LinuxSystem;
 use crate::linux::fetching::LeftReader;
+use crate::linux::rbd::Data;
 use crate::linux::volumes::LinuxVolumes;
 use crate::{
     Arrival, Fill, ImageFacts, Merged, NewFetch, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume,
@@ -162,10 +163,22 @@ impl Volumes for LinuxSystem {
         self.on_pool(&volume.pool, move |v| v.create(&new, base.as_ref())).await
     }
 
-    async fn create_filled_volume(&self, volume: &NewVolume, fill: &Fill) -> Result<VolumeFacts> {
+    async fn create_filled_volume(
+        &self,
+        volume: &NewVolume,
+        fill: &Fill,
+        progress: Progress<'_>,
+    ) -> Result<VolumeFacts> {
+        let data = match fill {
+            Fill::Snapshot { pool, id } => {
+                return Box::pin(self.copy_snapshot(volume, (pool, id), progress)).await;
+            }
+            Fill::Image => Data::Image,
+            Fill::Filesystem(filesystem) => Data::Filesystem(filesystem),
+        };
         let base = self.base_of_volume(volume).await?;
         if let Some(rbd) = self.rbd.get(&volume.pool) {
-            return rbd.create(volume, base.as_ref(), Some(fill)).await;
+            return rbd.create(volume, base.as_ref(), Some(data)).await;
         }
         // The copy is of the open file, if the image goes meanwhile.
         self.fill(volume, base.as_ref(), fill).await
