@@ -2,6 +2,7 @@
 //! while its QEMU runs on and still reaches Ceph, snapshots, backups and images of a disk.
 
 mod backups;
+mod copies;
 mod mixed;
 mod snapshots;
 
@@ -137,6 +138,10 @@ fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestI
     report.case(
         "a snapshot of its disks in Ceph and of one in a file of its host is of one moment, and all are restored",
         || mixed::case(fleet, ceph, &guest),
+    );
+    report.case(
+        "copies of its disk in a file of its host, and of that in Ceph, have its data and depend on nothing",
+        || copies::case(fleet, ceph, &guest),
     );
     report.case(
         "backups of its disk read what has changed, a disk from one and an image have the data, and no snapshot is left",

@@ -55,11 +55,14 @@ impl LinuxSystem {
         let target = self.rbd.get(&new.pool);
         if let Some(source) = self.rbd.get(pool) {
             let (_, disk) = source.snapshot_node(id).await?;
-            if let Some(rbd) = target {
-                return rbd.create(new, None, Some(Data::Ceph(&disk))).await;
-            }
-            let bytes = source.data_bytes(&facts.volume, id).await?;
-            return self.copy_to_file(new, SnapshotContent::Ceph { disk, bytes }, None, progress).await;
+            let made = if let Some(rbd) = target {
+                rbd.create(new, None, Some(Data::Ceph(&disk))).await?
+            } else {
+                let bytes = source.data_bytes(&facts.volume, id).await?;
+                self.copy_to_file(new, SnapshotContent::Ceph { disk, bytes }, None, progress).await?
+            };
+            source.remove_used(id).await;
+            return Ok(made);
         }
         let (of_pool, of) = (pool.to_owned(), id.to_owned());
         let chain = self.on_pool(pool, move |v| v.chain_of_snapshot(&of_pool, &of)).await?;
@@ -108,12 +111,7 @@ impl LinuxSystem {
 }
 
 /// Copies data to a file. Its progress is the space that the file takes, of that of the data.
-async fn copy(
-    from: Input,
-    (target, total): (PathBuf, u64),
-    size: u64,
-    progress: Progress<'_>,
-) -> Result<()> {
+async fn copy(from: Input, (target, total): (PathBuf, u64), size: u64, progress: Progress<'_>) -> Result<()> {
     let mut work = Box::pin(filesystems::copy_data(from, &target, size));
     loop {
         tokio::select! {
@@ -121,7 +119,8 @@ async fn copy(
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
         let file = target.clone();
-        let taken = blocking(move || fs::metadata(file).map(|metadata| metadata.blocks().saturating_mul(512))).await;
+        let taken =
+            blocking(move || fs::metadata(file).map(|metadata| metadata.blocks().saturating_mul(512))).await;
         progress(taken.unwrap_or_default().min(total), Some(total));
     }
 }

@@ -52,7 +52,8 @@ fn write(file: &Path, pattern: &str) {
 fn content_of(file: &Path) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("a folder");
     let back = folder.path().join("back");
-    let run = Command::new("qemu-img").args(["convert", "-f", "qcow2", "-O", "raw"]).args([file, &back]).output();
+    let run =
+        Command::new("qemu-img").args(["convert", "-f", "qcow2", "-O", "raw"]).args([file, &back]).output();
     assert!(run.expect("qemu-img is installed (qemu-utils)").status.success());
     fs::read(&back).expect("converted")
 }
@@ -79,7 +80,7 @@ async fn a_copy_in_another_pool_has_the_data_of_the_snapshot_and_depends_on_noth
     let partial = volumes.join(format!("{}v-2.restored.qcow2", files::UNFINISHED));
     fs::write(&partial, b"a part").expect("written");
     let seen = Mutex::new(Vec::new());
-    let progress = |done, total| seen.lock().expect("no panic").push((done, total));
+    let progress = |done: u64, total: Option<u64>| seen.lock().expect("no panic").push((done, total));
     let order = new("slow", "v-2", Some(2 * SIZE));
     let made = system.create_filled_volume(&order, &of_snapshot(), &progress).await.expect("made");
     assert_eq!((made.pool.as_str(), made.size, made.format), ("slow", 2 * SIZE, Format::Qcow2));

@@ -97,7 +97,10 @@ impl LinuxSystem {
 pub(super) fn check(new: &NewVolume, fill: &Fill) -> Result<()> {
     let is_formatted = matches!(fill, Fill::Filesystem(_));
     let refusals = [
-        (new.encryption.is_some(), "a volume that is formatted, a full copy of an image or a copy in another pool is not encrypted"),
+        (
+            new.encryption.is_some(),
+            "a volume that is formatted, a full copy of an image or a copy in another pool is not encrypted",
+        ),
         (new.shared, "a volume that several VMs write to is blank at first"),
         (new.snapshot.is_some() || new.file.is_some(), "it has the data of a snapshot or a file"),
         (is_formatted && new.base.is_some(), "it has the file systems of its image"),

@@ -157,7 +157,8 @@ async fn a_full_copy_has_the_data_of_its_image_which_can_go() {
         limits: crate::DownloadLimits::default(),
     };
     let order = NewVolume { base: Some(digest.clone()), ..new(Some(4 << 20)) };
-    let error = system.create_filled_volume(&order, &Fill::Image, &|_, _| {}).await.expect_err("not there yet");
+    let error =
+        system.create_filled_volume(&order, &Fill::Image, &|_, _| {}).await.expect_err("not there yet");
     assert_eq!(error.variant(), "ImageNotCached");
     system.pull(&source, &Credentials::default(), &|_, _| ()).await.expect("pulled");
     let made = system.create_filled_volume(&order, &Fill::Image, &|_, _| {}).await.expect("made");

@@ -45,7 +45,8 @@ fn declared_work(disk: &Disk) -> Option<Wanted> {
     };
     let is_copy = disk.spec.source.as_ref().is_some_and(|of| of.disk.is_some() || of.snapshot.is_some());
     // Of a copy it depends on the source whether there is such work.
-    let fill = of(disk).or_else(|| is_copy.then(|| Fill::Snapshot { pool: String::new(), id: String::new() }));
+    let fill =
+        of(disk).or_else(|| is_copy.then(|| Fill::Snapshot { pool: String::new(), id: String::new() }));
     Some(work(disk, new, fill?))
 }
 
@@ -76,7 +77,9 @@ pub(super) fn plan(disk: &Disk, new: NewVolume, fill: Fill, pull: Option<&Pull>)
     let done = done.map(|percent| format!(" ({percent} %)")).unwrap_or_default();
     let text = match &fill {
         Fill::Image => "its image is being copied".to_owned(),
-        Fill::Snapshot { pool, .. } => format!("the data of its source is being copied from the pool {pool}{done}"),
+        Fill::Snapshot { pool, .. } => {
+            format!("the data of its source is being copied from the pool {pool}{done}")
+        }
         Fill::Filesystem(_) => "it is being formatted".to_owned(),
     };
     let filling = Readiness::Reconciling(Reason::Provisioning, text);

@@ -97,7 +97,7 @@ pub(super) fn base(
         (None, other) => format!("Disk {}", other.as_ref().map(ToString::to_string).unwrap_or_default()),
     };
     let of_snapshot = |facts: &SnapshotFacts| {
-        fits(disk, &name, (&facts.pool, facts.encryption.is_some()), (size, facts.size))
+        fits(disk, &name, (facts.pool.as_str(), facts.encryption.is_some()), (size, facts.size))
             .map(|()| Copied::of(facts))
     };
     match source {
@@ -118,7 +118,7 @@ pub(super) fn base(
             Err(Plan::without_steps(Readiness::Stalled(Reason::NotSupported, text)))
         }
         LocalSource::Disk { volume: Some(other), .. } => {
-            fits(disk, &name, (&other.pool, other.encryption.is_some()), (size, other.size))?;
+            fits(disk, &name, (other.pool.as_str(), other.encryption.is_some()), (size, other.size))?;
             let new = NewSnapshot {
                 pool: other.pool.clone(),
                 id: identity_for_copy(volume),

@@ -236,20 +236,21 @@ impl RbdPool {
         locked(&self.kept).as_ref().is_none_or(|kept| kept.contains(id))
     }
 
-    /// Removes a snapshot that was taken for an Image, which is made. If that fails, it is tried again with all others that nothing needs.
-    pub(in super::super) async fn image_is_made(&self, id: &str) {
-        if let Err(error) = self.remove_for_image(id).await {
+    /// Removes a snapshot that was taken for an Image or for a copy in another pool, which is made. If that fails, it is tried again with all
+    /// others that nothing needs. One that has an object stays.
+    pub(in super::super) async fn remove_used(&self, id: &str) {
+        if let Err(error) = self.remove_for_use(id).await {
             tracing::warn!(
                 snapshot = id,
                 error = error.chain(),
-                "snapshot for an image not deleted from Ceph"
+                "snapshot for an image or a copy not deleted from Ceph"
             );
         }
     }
 
-    async fn remove_for_image(&self, id: &str) -> Result<()> {
+    async fn remove_for_use(&self, id: &str) -> Result<()> {
         let note = self.snapshot_note(id).await?.filter(|note| note.owner.is_none());
-        match note.filter(|note| note.id.starts_with(FOR_IMAGE)) {
+        match note.filter(|note| is_for_use(&note.id)) {
             Some(note) => self.remove_snapshot(&note).await,
             None => Ok(()),
         }

@@ -24,9 +24,7 @@ use super::filled::Data;
 use super::images::{FEATURES, bytes};
 use super::note::Note;
 use super::{CLIENTS, RbdPool, Result, locked, replies};
-use crate::{
-    ImageFacts, NewVolume, SnapshotFacts, SystemError, TrashedVolume, VolumeFacts, VolumeOwner,
-};
+use crate::{ImageFacts, NewVolume, SnapshotFacts, SystemError, TrashedVolume, VolumeFacts, VolumeOwner};
 
 /// How long the deletion of images waits after one that failed.
 const REMOVE_AGAIN: Duration = Duration::from_secs(30);

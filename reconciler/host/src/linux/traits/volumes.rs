@@ -171,7 +171,7 @@ impl Volumes for LinuxSystem {
     ) -> Result<VolumeFacts> {
         let data = match fill {
             Fill::Snapshot { pool, id } => {
-                return Box::pin(self.copy_snapshot(volume, (pool, id), progress)).await;
+                return Box::pin(self.copy_snapshot(volume, (pool.as_str(), id.as_str()), progress)).await;
             }
             Fill::Image => Data::Image,
             Fill::Filesystem(filesystem) => Data::Filesystem(filesystem),

@@ -190,7 +190,7 @@ fn a_copy_in_another_pool_is_a_full_copy_in_the_background_and_waits_for_its_sna
     let [Step::StartFill(Wanted::Fill(_, id, Details(work)))] = &starts.steps[..] else {
         panic!("{starts:?}")
     };
-    let from = berth_host::Fill::Snapshot { pool: "fast".into(), id: "s-1".into() };
+    let from = Fill::Snapshot { pool: "fast".into(), id: "s-1".into() };
     assert_eq!((id.as_str(), work.0.snapshot.as_deref(), &work.1), ("v-1", None, &from));
     let running = Some(Pull::Running { done: GIB / 2, total: Some(GIB), rate: None, followed: false });
     let follows = plan(&copy, &Observed { filling: running, ..elsewhere() });
@@ -198,12 +198,11 @@ fn a_copy_in_another_pool_is_a_full_copy_in_the_background_and_waits_for_its_sna
     assert!(follows.readiness.message().contains("from the pool fast (50 %)"), "{follows:?}");
     let unadmitted = Observed { user_waits: true, ..elsewhere() };
     assert!(plan(&copy, &unadmitted).steps.is_empty(), "its VM may yet go elsewhere");
-    let small = plan(&disk(json!({"source": {"snapshot": "before"}, "size": "1Mi"}), json!({})), &elsewhere());
+    let small =
+        plan(&disk(json!({"source": {"snapshot": "before"}, "size": "1Mi"}), json!({})), &elsewhere());
     assert_eq!((small.steps.len(), reason(&small)), (0, (true, Reason::DiskSmallerThanImage)));
-    let declared = disk(
-        json!({"source": {"snapshot": "before"}, "encryption": {"keyClass": "k"}}),
-        json!({}),
-    );
+    let declared =
+        disk(json!({"source": {"snapshot": "before"}, "encryption": {"keyClass": "k"}}), json!({}));
     let refused = plan(&declared, &elsewhere());
     assert_eq!((refused.steps.len(), reason(&refused)), (0, (true, Reason::NotSupported)));
     assert!(refused.readiness.message().contains("pool fast"), "{refused:?}");
@@ -307,7 +306,7 @@ fn a_full_clone_and_a_formatted_disk_are_made_in_the_background_and_never_again(
     assert_eq!((namespace.as_str(), id.as_str(), work.0.size), ("ns", "v-1", Some(GIB)));
     let label = Some("data".to_owned());
     let kind = berth_host::FilesystemKind::Ext4;
-    assert_eq!(work.1, berth_host::Fill::Filesystem(berth_host::NewFilesystem { kind, label }));
+    assert_eq!(work.1, Fill::Filesystem(berth_host::NewFilesystem { kind, label }));
     let running = |followed| Some(Pull::Running { done: 0, total: None, rate: None, followed });
     let follows = plan(&formatted(), &Observed { filling: running(false), ..Observed::default() });
     assert!(matches!(follows.steps[..], [Step::FollowFill(_)]), "{follows:?}");
@@ -328,7 +327,7 @@ fn a_full_clone_and_a_formatted_disk_are_made_in_the_background_and_never_again(
     let [Step::StartFill(Wanted::Fill(_, _, Details(work)))] = &starts.steps[..] else {
         panic!("{starts:?}")
     };
-    assert_eq!((work.0.base.as_deref(), &work.1), (Some("ab"), &berth_host::Fill::Image));
+    assert_eq!((work.0.base.as_deref(), &work.1), (Some("ab"), &Fill::Image));
     let absent = Observed { image: Some(LocalImage::Absent(source())), ..Observed::default() };
     assert!(matches!(plan(&full(), &absent).steps[..], [Step::Pull(_)]), "the image comes first");
     let deleted = plan(&deleted(full()), &Observed { is_restoring: true, ..Observed::default() });
