@@ -105,6 +105,18 @@ async fn take_closed(ctx: &Context, parts: &[&Part<'_>]) -> Result<(), Error> {
     }
 }
 
+/// Returns the volumes in files.
+fn files_of<'a>(parts: &[&'a Part<'_>]) -> Vec<&'a VolumeFacts> {
+    let volumes = parts.iter().copied().map(|(_, volume)| volume);
+    volumes.filter(|volume| !RbdImage::is_rbd(&volume.path)).collect()
+}
+
+/// Returns the snapshots of volumes in Ceph, as QEMU takes them.
+fn images_of(parts: &[&Part<'_>]) -> Vec<ImageSnapshot> {
+    let image = |new: NewSnapshot| ImageSnapshot { disk: new.volume, name: new.id };
+    in_ceph(parts).into_iter().map(image).collect()
+}
+
 /// Returns the snapshots of volumes in Ceph.
 fn in_ceph(parts: &[&Part<'_>]) -> Vec<NewSnapshot> {
     let images = parts.iter().filter(|(_, volume)| RbdImage::is_rbd(&volume.path));
@@ -226,13 +238,8 @@ impl Writer {
     /// Has the machine continue in the new files of its volumes, and take the snapshots of those in Ceph, unless they are taken. Returns
     /// whether the guest's file systems were frozen meanwhile.
     async fn switch(&self, ctx: &Context, parts: &[&Part<'_>], are_taken: bool) -> Result<bool, Error> {
-        let is_image = |volume: &VolumeFacts| RbdImage::is_rbd(&volume.path);
-        let files = parts.iter().map(|(_, volume)| volume).filter(|volume| !is_image(volume));
-        let overlays = self.overlays(ctx, &files.collect::<Vec<_>>()).await?;
-        let images = parts.iter().filter(|(_, volume)| is_image(volume) && !are_taken);
-        let images: Vec<ImageSnapshot> = images
-            .map(|(new, volume)| ImageSnapshot { disk: volume.id.clone(), name: new.id.clone() })
-            .collect();
+        let overlays = self.overlays(ctx, &files_of(parts)).await?;
+        let images = if are_taken { Vec::new() } else { images_of(parts) };
         if overlays.is_empty() && images.is_empty() {
             return Ok(false);
         }

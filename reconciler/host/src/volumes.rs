@@ -228,7 +228,8 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// Ceph, in which the volume's image stays the same. Does nothing for others, and for those that are taken.
     async fn take_closed(&self, snapshots: &[NewSnapshot]) -> Result<()>;
 
-    /// Whether the volume continues in an overlay on this very snapshot, and nothing was written to it: it has the data of the snapshot.
+    /// Whether the volume continues in an overlay on this very snapshot, and nothing was written to it: it has the data of the snapshot. In
+    /// Ceph, whether it was restored from the snapshot and no machine could write to it since.
     async fn is_as_in_snapshot(&self, pool: &str, volume: &str, snapshot: &str) -> Result<bool>;
 
     /// Finishes a snapshot that was begun. Returns it if it is finished.

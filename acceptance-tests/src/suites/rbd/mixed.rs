@@ -35,7 +35,7 @@ pub(super) fn case(fleet: &Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> {
         "it does not write to its disks"
     );
 
-    restored(fleet)?;
+    restored(fleet, SNAPSHOT)?;
     ensure!(now()? == before, "the disks have other data than the snapshot");
     kubectl.delete(&format!("vmsnapshot/{SNAPSHOT}"))?;
     wait::until("the snapshot to be deleted from Ceph", LOOKS, || {
@@ -54,17 +54,17 @@ fn moment(fleet: &Fleet, place: usize) -> Result<Value> {
 }
 
 /// All disks get the data of the snapshot again while the VM is off.
-fn restored(fleet: &Fleet) -> Result<()> {
+pub(super) fn restored(fleet: &Fleet, snapshot: &str) -> Result<()> {
     let (kubectl, object) = (fleet.kubectl(), format!("vm/{VM}"));
     let declare = |restore: Value| {
         let patch = json!({"spec": {"restore": restore}}).to_string();
         kubectl.ok(&["patch", &object, "--type=merge", "-p", &patch])
     };
-    declare(json!({"snapshot": SNAPSHOT}))?;
+    declare(json!({"snapshot": snapshot}))?;
     power(fleet, "Stopped")?;
     power(fleet, "Running")?;
     kubectl.until(&object, "to be restored", ANSWER, |vm| {
-        vm["status"]["restoredFrom"]["snapshot"] == SNAPSHOT
+        vm["status"]["restoredFrom"]["snapshot"] == snapshot
     })?;
     declare(json!(null)).map(drop)
 }

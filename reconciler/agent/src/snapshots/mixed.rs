@@ -45,12 +45,21 @@ pub(super) async fn were_taken(
             return Ok(true);
         }
     }
-    for (new, volume) in files {
-        if !is_open(volume) && !ctx.system.is_as_in_snapshot(&new.pool, &new.volume, &new.id).await? {
+    let closed: Vec<&Part<'_>> = files.into_iter().filter(|(_, volume)| !is_open(volume)).collect();
+    ensure_unwritten(ctx, &closed).await?;
+    Ok(false)
+}
+
+/// Checks that nothing was written to those of these volumes that are in files since their snapshots were begun.
+///
+/// *Errors:* [`SystemError::NotOneMoment`].
+pub(super) async fn ensure_unwritten(ctx: &Context, closed: &[&Part<'_>]) -> Result<(), Error> {
+    for (new, _) in closed.iter().filter(|(_, volume)| !RbdImage::is_rbd(&volume.path)) {
+        if !ctx.system.is_as_in_snapshot(&new.pool, &new.volume, &new.id).await? {
             return Err(SystemError::NotOneMoment { id: new.volume.clone() }.into());
         }
     }
-    Ok(false)
+    Ok(())
 }
 
 /// Whether a machine was switched to these files while it ran.

@@ -386,14 +386,21 @@ impl Volumes for LinuxSystem {
     }
 
     async fn check_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<()> {
-        let why = "a pool of type RBD has no snapshots with the memory of the guest";
-        snapshots.iter().try_for_each(|new| self.rbd.refuse(&new.pool, why))?;
-        let (new, pools) = (snapshots.to_vec(), snapshots.iter().map(|new| new.pool.clone()).collect());
-        self.on_pools(pools, move |v| v.check_snapshots(&new)).await
+        let (in_ceph, files) = self.rbd.divide(snapshots);
+        for (rbd, of_pool) in in_ceph {
+            rbd.check_snapshots(&of_pool).await?;
+        }
+        if files.is_empty() {
+            return Ok(());
+        }
+        let pools = files.iter().map(|new| new.pool.clone()).collect();
+        self.on_pools(pools, move |v| v.check_snapshots(&files)).await
     }
 
     async fn is_as_in_snapshot(&self, pool: &str, volume: &str, snapshot: &str) -> Result<bool> {
-        self.rbd.refuse(pool, "a pool of type RBD has no snapshots with the memory of the guest")?;
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.is_as_in_snapshot(volume, snapshot).await;
+        }
         let (of_pool, volume, snapshot) = (pool.to_owned(), volume.to_owned(), snapshot.to_owned());
         self.on_pool(pool, move |v| v.is_as_in_snapshot(&of_pool, &volume, &snapshot)).await
     }
