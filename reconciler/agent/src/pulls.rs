@@ -1,7 +1,6 @@
 //! Downloads in the background, and other long work: images that are made here, copied from another host or verified after an upload,
-//! backups, their verifications and restores, volumes that are copies of images or of snapshots in other pools or are formatted, moves of volumes between pools, and copies
-//! of volumes from other hosts. At most one
-//! per source, shared by all objects waiting for it.
+//! backups, their verifications and restores, volumes that are copies of images or of snapshots in other pools or are formatted, moves of
+//! volumes between pools, and copies of volumes from other hosts. At most one per source, shared by all objects waiting for it.
 //!
 //! Sources are per namespace: a declaration in one namespace neither delays nor cancels a download that another one
 //! waits for. Each namespace has a limited number of concurrent downloads; further ones wait for those.

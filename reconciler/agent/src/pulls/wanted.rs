@@ -31,8 +31,8 @@ pub(crate) enum Wanted {
     Existing(Repository, BackupId),
     /// A volume, by its identity, that is made from a backup.
     Restore(Repository, BackupId, String, Details<Box<NewVolume>>),
-    /// A volume of a Disk of this namespace, by its identity, that gets its data from this host: a copy of an image or of a snapshot in another pool, or a file
-    /// system.
+    /// A volume of a Disk of this namespace, by its identity, that gets its data from this host: a copy of an image or of a snapshot in
+    /// another pool, or a file system.
     Fill(String, String, Details<Box<(NewVolume, Fill)>>),
     /// The deletion of a backup.
     Deletion(Repository, BackupId),

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The snapshot of the image has the identity of the snapshot as its name. One that was begun and not finished may be of another moment than
-//! the others of its VM: unless it is known that it is not, a later call removes it, and all are taken anew. One that was taken and is deleted stays, without an owner, while
-//! disks are clones of it, and while a backup, an Image or a copy is being made from it.
+//! the others of its VM: unless it is known that it is not, a later call removes it, and all are taken anew. One that was taken and is deleted
+//! stays, without an owner, while disks are clones of it, and while a backup, an Image or a copy is being made from it.
 //!
 //! A snapshot for a copy or an Image has no owner from the start. It goes once that is made, or ten minutes after it was begun if nothing
 //! needs it then. A host that takes a volume from another one notes those that the other one has left, and removes them in the same way.
