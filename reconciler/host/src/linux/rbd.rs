@@ -180,7 +180,7 @@ impl RbdPools {
     }
 
     /// Checks that those of these disks that are in Ceph are this host's still, by the metadata of their images: another host may have taken
-    /// them from this one, of which a machine would be a second writer. From then on a machine may write to them.
+    /// them from this one, of which a machine would be a second writer.
     ///
     /// *Errors*: [`SystemError::VolumeLost`], [`SystemError::PoolAway`]; [`SystemError::VolumeBusy`] while one is being restored.
     pub(super) async fn ensure_own(&self, disks: &[DiskSpec]) -> Result<()> {
@@ -194,15 +194,23 @@ impl RbdPools {
                     let detail = "it is being restored from a snapshot in Ceph";
                     return Err(SystemError::VolumeBusy { id: disk.id.clone(), detail });
                 }
-                if !is_own && pool.is_own(&disk.id).await? {
-                    is_own = true;
-                    if !disk.read_only {
-                        pool.note_use(&disk.id).await?;
-                    }
-                }
+                is_own = is_own || pool.is_own(&disk.id).await?;
             }
             if !is_own {
                 return Err(SystemError::VolumeLost { id: disk.id.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the same before a machine opens the disks, and notes that it may write to them.
+    ///
+    /// *Errors*: as [`RbdPools::ensure_own`].
+    pub(super) async fn begin_use(&self, disks: &[DiskSpec]) -> Result<()> {
+        self.ensure_own(disks).await?;
+        for disk in disks.iter().filter(|disk| RbdImage::is_rbd(&disk.file) && !disk.read_only) {
+            for pool in self.all() {
+                pool.note_use(&disk.id).await?;
             }
         }
         Ok(())
