@@ -206,7 +206,8 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
 
     /// Begins snapshots of several volumes, all or none, or continues those that were begun: from now on the file of each volume
     /// is a new overlay. A QEMU that has the former files open has to be switched to them at one moment, and
-    /// [`Volumes::finish_snapshot`] of each follows. No other QEMU may open a volume meanwhile.
+    /// [`Volumes::finish_snapshot`] of each follows. No other QEMU may open a volume meanwhile. The images of those in Ceph stay:
+    /// [`Volumes::prepare_in_ceph`] follows before they are taken.
     ///
     /// *Errors*: [`SystemError::TooManySnapshots`]; [`SystemError::VolumeBusy`] while another snapshot of a volume is
     /// not finished; [`SystemError::NoSpace`], with the volumes as they were; [`SystemError::NotOneMoment`] if a call before was
