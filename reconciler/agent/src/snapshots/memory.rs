@@ -156,13 +156,12 @@ async fn take_paused(
     let parts: Vec<Part<'_>> = all.iter().zip(volumes).collect();
     let (open, closed): (Vec<&Part<'_>>, Vec<_>) =
         parts.iter().partition(|(_, volume)| writer.volumes.contains(&volume.id));
-    let images = images_of(&open);
-    if !images.is_empty() {
+    if parts.iter().any(|(_, volume)| RbdImage::is_rbd(&volume.path)) {
         mixed::ensure_unwritten(ctx, &closed).await?;
     }
     take_closed(ctx, &closed).await?;
     let overlays = writer.overlays(ctx, &files_of(&open)).await?;
-    writer.machine.snapshot_disks(overlays, images).await?;
+    writer.machine.snapshot_disks(overlays, images_of(&open)).await?;
     // Another program may have let the guest go on before: then it has written to its disks since its memory was saved.
     if writer.machine.state().await?.run_state != RunState::PostMigrate {
         ctx.system.remove_kept_state(&first.id).await?;
