@@ -46,7 +46,7 @@ impl RbdPool {
         match data {
             Data::Image => self.flatten(id).await,
             Data::Filesystem(filesystem) => self.format(id, size, filesystem).await,
-            Data::Files(from) => self.copy_files(id, from).await,
+            Data::Files(from) => Box::pin(self.copy_files(id, from)).await,
             // It is raw.
             Data::Ceph(from) => {
                 self.convert(&format!("json:{}", from.node), &Self::name_of(id), COPY_TIME).await
