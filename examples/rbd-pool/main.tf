@@ -15,6 +15,35 @@ resource "berth_storage_pool" "rbd" {
   overcommit_percent = 200
 }
 
+# A disk of a pool of its host, here the pool `default`.
+resource "berth_disk" "work" {
+  name = "rbd-work"
+  size = "1Gi"
+}
+
+# A VM with disks in both pools: a snapshot of it has all of them at one moment.
+resource "berth_vm" "work" {
+  name   = "rbd-work"
+  cpus   = 1
+  memory = "512Mi"
+  disks = [
+    { name = berth_disk.archive.name, boot = true },
+    { name = berth_disk.work.name },
+  ]
+}
+
+resource "berth_vm_snapshot" "work" {
+  name = "rbd-work"
+  vm   = berth_vm.work.name
+}
+
+# A full copy of the disk of the host in Ceph.
+resource "berth_disk" "work_in_ceph" {
+  name   = "rbd-work-copy"
+  source = { disk = berth_disk.work.name }
+  pool   = berth_storage_pool.rbd.name
+}
+
 # The host of its first VM creates the RBD image. Another host takes it over if that host is lost.
 resource "berth_disk" "archive" {
   name = "rbd-archive"

@@ -1,7 +1,10 @@
 //! A pool in a Ceph cluster with the small guest: its disks, their growth, a VM that moves, a monitor that is away, a host that is lost
-//! while its QEMU runs on and still reaches Ceph, snapshots, backups and images of a disk.
+//! while its QEMU runs on and still reaches Ceph, snapshots, also with its memory and with a disk in a file, copies, backups and images.
 
 mod backups;
+mod copies;
+mod memory;
+mod mixed;
 mod snapshots;
 
 use std::sync::Arc;
@@ -132,6 +135,18 @@ fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestI
     report.case(
         "a snapshot of its disks while it runs: a disk from it and a restore have its data, and it is deleted",
         || snapshots::case(fleet, ceph, &guest),
+    );
+    report.case(
+        "a snapshot of its disks in Ceph and of one in a file of its host is of one moment, and all are restored",
+        || mixed::case(fleet, ceph, &guest),
+    );
+    report.case(
+        "a snapshot with its memory: after a restore it goes on at that moment, with the data of its disks in Ceph",
+        || memory::case(fleet, ceph, &guest),
+    );
+    report.case(
+        "copies of its disk in a file of its host, and of that in Ceph, have its data and depend on nothing",
+        || copies::case(fleet, ceph, &guest),
     );
     report.case(
         "backups of its disk read what has changed, a disk from one and an image have the data, and no snapshot is left",

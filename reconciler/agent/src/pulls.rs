@@ -1,7 +1,6 @@
 //! Downloads in the background, and other long work: images that are made here, copied from another host or verified after an upload,
-//! backups, their verifications and restores, volumes that are copies of images or formatted, moves of volumes between pools, and copies
-//! of volumes from other hosts. At most one
-//! per source, shared by all objects waiting for it.
+//! backups, their verifications and restores, volumes that are copies of images or of snapshots in other pools or are formatted, moves of
+//! volumes between pools, and copies of volumes from other hosts. At most one per source, shared by all objects waiting for it.
 //!
 //! Sources are per namespace: a declaration in one namespace neither delays nor cancels a download that another one
 //! waits for. Each namespace has a limited number of concurrent downloads; further ones wait for those.
@@ -216,6 +215,11 @@ impl Pulls {
         self.retain(|wanted| !wanted.makes(volume)).await;
     }
 
+    /// Returns the snapshots that are being copied to another pool, or were to be.
+    pub(crate) fn copied_snapshots(&self) -> BTreeSet<String> {
+        self.shared.entries().keys().filter_map(Wanted::copied_snapshot).map(str::to_owned).collect()
+    }
+
     /// Whether a volume is being moved, or was to be.
     pub(crate) fn is_moving(&self, volume: &str) -> bool {
         self.shared.entries().keys().any(|wanted| wanted.moves(volume))
@@ -382,7 +386,8 @@ impl Shared {
     }
 
     async fn fill(&self, wanted: &Wanted, new: &NewVolume, fill: &Fill) -> Result<Option<Outcome>, Failure> {
-        self.system.create_filled_volume(new, fill).await.map(|_| None).map_err(|error| {
+        let progress = |done, total| self.progress(wanted, done, total);
+        self.system.create_filled_volume(new, fill, &progress).await.map(|_| None).map_err(|error| {
             tracing::info!(?wanted, error = %error.chain(), "a volume was not filled");
             Failure::Download(error, true)
         })

@@ -12,12 +12,15 @@
 //! after an interruption in between are refused: [`SystemError::NotOneMoment`], [`BlockError::NotOneMoment`].
 //!
 //! A volume in Ceph has no overlay: QEMU takes the snapshot of its image in the place of a switch, or `rbd` does while nothing writes to it.
+//! Volumes of both kinds are taken in one transaction. After an interruption, that the machine continues in the new files shows that the
+//! snapshots in Ceph were taken too: see [`mixed`].
 //!
 //! With the memory of the guest: see [`memory`].
 //!
 //! [`BlockError::NotOneMoment`]: berth_qemu::block::BlockError::NotOneMoment
 
 mod memory;
+mod mixed;
 mod paused;
 
 use std::collections::BTreeSet;
@@ -49,23 +52,26 @@ pub(crate) async fn take(ctx: &Context, all: &[NewSnapshot]) -> Result<(), Error
     let _still = ctx.machines.hold_still(all.iter().map(|new| new.volume.clone()).collect())?;
     let writer = writer(ctx, all).await?;
     let volumes = ctx.system.begin_snapshots(all).await?;
-    let parts: Vec<(&NewSnapshot, VolumeFacts)> = all.iter().zip(volumes).collect();
-    let is_pending =
-        |(new, volume): &&(&NewSnapshot, VolumeFacts)| volume.pending_snapshot.as_ref() == Some(&new.id);
-    let pending: Vec<_> = parts.iter().filter(is_pending).collect();
+    let parts: Vec<Part<'_>> = all.iter().zip(volumes).collect();
+    let is_pending = |(new, volume): &&Part<'_>| volume.pending_snapshot.as_ref() == Some(&new.id);
+    let pending: Vec<&Part<'_>> = parts.iter().filter(is_pending).collect();
     if pending.is_empty() {
         return Ok(());
     }
-    let (open, closed): (Vec<&(&NewSnapshot, VolumeFacts)>, Vec<_>) = pending
+    let (open, closed): (Vec<&Part<'_>>, Vec<_>) = pending
         .iter()
         .copied()
         .partition(|(_, volume)| writer.as_ref().is_some_and(|writer| writer.volumes.contains(&volume.id)));
+    // All of them are taken before the first one is finished.
+    let are_taken = pending.len() < parts.len() || mixed::were_taken(ctx, writer.as_ref(), &pending).await?;
+    prepare_in_ceph(ctx, &pending, are_taken).await?;
+    if !are_taken {
+        take_closed(ctx, &closed).await?;
+    }
     let frozen = match &writer {
-        // All of them are in Ceph before the first one is finished.
-        Some(writer) => writer.switch(ctx, &open, pending.len() < parts.len()).await?,
+        Some(writer) => writer.switch(ctx, &open, are_taken).await?,
         None => false,
     };
-    take_closed(ctx, &closed).await?;
     let taken = match parts.iter().find(|part| !is_pending(part)) {
         // A crash came between the first and the last.
         Some((new, _)) => ctx.system.snapshot(&new.pool, &new.id).await?.and_then(|facts| facts.taken),
@@ -78,27 +84,63 @@ pub(crate) async fn take(ctx: &Context, all: &[NewSnapshot]) -> Result<(), Error
     Ok(())
 }
 
+/// A snapshot that is taken with others, and its volume.
+type Part<'a> = (&'a NewSnapshot, VolumeFacts);
+
+/// Has what an interrupted call has left in Ceph removed, or checked if the snapshots are taken.
+async fn prepare_in_ceph(ctx: &Context, parts: &[&Part<'_>], are_taken: bool) -> Result<(), Error> {
+    let images = in_ceph(parts);
+    match images.is_empty() {
+        true => Ok(()),
+        false => Ok(ctx.system.prepare_in_ceph(&images, are_taken).await?),
+    }
+}
+
 /// Takes snapshots of images in Ceph to which no machine writes.
-async fn take_closed(ctx: &Context, parts: &[&(&NewSnapshot, VolumeFacts)]) -> Result<(), Error> {
-    let in_ceph = parts.iter().filter(|(_, volume)| RbdImage::is_rbd(&volume.path));
-    let closed: Vec<NewSnapshot> = in_ceph.map(|(new, _)| (*new).clone()).collect();
+async fn take_closed(ctx: &Context, parts: &[&Part<'_>]) -> Result<(), Error> {
+    let closed = in_ceph(parts);
     match closed.is_empty() {
         true => Ok(()),
         false => Ok(ctx.system.take_closed(&closed).await?),
     }
 }
 
+/// Returns the volumes in files.
+fn files_of<'a>(parts: &[&'a Part<'_>]) -> Vec<&'a VolumeFacts> {
+    let volumes = parts.iter().copied().map(|(_, volume)| volume);
+    volumes.filter(|volume| !RbdImage::is_rbd(&volume.path)).collect()
+}
+
+/// Returns the snapshots of volumes in Ceph, as QEMU takes them.
+fn images_of(parts: &[&Part<'_>]) -> Vec<ImageSnapshot> {
+    let image = |new: NewSnapshot| ImageSnapshot { disk: new.volume, name: new.id };
+    in_ceph(parts).into_iter().map(image).collect()
+}
+
+/// Returns the snapshots of volumes in Ceph.
+fn in_ceph(parts: &[&Part<'_>]) -> Vec<NewSnapshot> {
+    let images = parts.iter().filter(|(_, volume)| RbdImage::is_rbd(&volume.path));
+    images.map(|(new, _)| (*new).clone()).collect()
+}
+
 /// Has the files of deleted snapshots merged, except those that a copy, an image or a backup is still to be made from.
 pub(crate) fn merge_deleted(ctx: &Context) {
-    let kept = needed(&ctx.index.read());
+    let kept = needed_now(ctx);
     ctx.system.keep_snapshots(&kept);
     ctx.merges.start(kept);
 }
 
 /// Has the host keep the snapshots in Ceph that a copy, an image or a backup is still to be made from.
 pub(crate) fn keep_needed(ctx: &Context) {
-    let kept = needed(&ctx.index.read());
-    ctx.system.keep_snapshots(&kept);
+    ctx.system.keep_snapshots(&needed_now(ctx));
+}
+
+/// Returns the snapshots that something is still to be made from, also those whose objects are deleted while they are copied to another
+/// pool.
+fn needed_now(ctx: &Context) -> BTreeSet<String> {
+    let mut kept = needed(&ctx.index.read());
+    kept.append(&mut ctx.pulls.copied_snapshots());
+    kept
 }
 
 /// Returns the snapshots that something is still to be made from.
@@ -193,31 +235,17 @@ fn is_only_read(state: &MachineState, volume: &str) -> bool {
 }
 
 impl Writer {
-    /// Has the machine continue in the new files of its volumes, or take the snapshots of those in Ceph, unless they are there. Returns
+    /// Has the machine continue in the new files of its volumes, and take the snapshots of those in Ceph, unless they are taken. Returns
     /// whether the guest's file systems were frozen meanwhile.
-    async fn switch(
-        &self,
-        ctx: &Context,
-        parts: &[&(&NewSnapshot, VolumeFacts)],
-        are_in_ceph: bool,
-    ) -> Result<bool, Error> {
-        let is_image = |volume: &VolumeFacts| RbdImage::is_rbd(&volume.path);
-        let files = parts.iter().map(|(_, volume)| volume).filter(|volume| !is_image(volume));
-        let overlays = self.overlays(ctx, &files.collect::<Vec<_>>()).await?;
-        let images = parts.iter().filter(|(_, volume)| is_image(volume) && !are_in_ceph);
-        let images: Vec<ImageSnapshot> = images
-            .map(|(new, volume)| ImageSnapshot { disk: volume.id.clone(), name: new.id.clone() })
-            .collect();
+    async fn switch(&self, ctx: &Context, parts: &[&Part<'_>], are_taken: bool) -> Result<bool, Error> {
+        let overlays = self.overlays(ctx, &files_of(parts)).await?;
+        let images = if are_taken { Vec::new() } else { images_of(parts) };
         if overlays.is_empty() && images.is_empty() {
             return Ok(false);
         }
         let freezes = self.state.run_state == RunState::Running;
         let frozen = freezes && freeze(&self.machine).await;
-        // The host has begun either kind only.
-        let switched = match images.is_empty() {
-            true => self.machine.continue_in_overlays(overlays).await,
-            false => self.machine.snapshot_images(images).await.map(|()| true),
-        };
+        let switched = self.machine.snapshot_disks(overlays, images).await;
         // Also after a failure to freeze, and after a crash in between: whether the guest is frozen is not known then.
         if freezes {
             thaw(&self.machine, frozen).await;

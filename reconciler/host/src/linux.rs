@@ -19,6 +19,7 @@
 
 mod backup_folders;
 mod backups;
+mod copies;
 mod device_records;
 mod direct_io;
 mod doctor;

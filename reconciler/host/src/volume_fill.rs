@@ -7,6 +7,8 @@ pub enum Fill {
     Image,
     /// An empty file system.
     Filesystem(NewFilesystem),
+    /// A copy of the data of a snapshot in another pool of this host. It does not depend on the snapshot afterwards.
+    Snapshot { pool: String, id: String },
 }
 
 /// A file system to make. It takes the whole disk.

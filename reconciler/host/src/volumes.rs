@@ -78,8 +78,15 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// Creates a volume that has this data. The data is written under another name, so that the volume has all of it or does not exist. An
     /// existing file is returned as it is: it is never filled or formatted again. Dropping the future ends the work.
     ///
+    /// Reports the progress of a copy of a snapshot to a pool of files.
+    ///
     /// *Errors*: those of [`Volumes::create_volume`]; [`SystemError::ProgramMissing`] without the program that makes the file system.
-    async fn create_filled_volume(&self, volume: &NewVolume, fill: &Fill) -> Result<VolumeFacts>;
+    async fn create_filled_volume(
+        &self,
+        volume: &NewVolume,
+        fill: &Fill,
+        progress: Progress<'_>,
+    ) -> Result<VolumeFacts>;
 
     /// Moves a volume of another host, which does not use it any more, to this host's folder of the same shared pool. Does nothing if the
     /// volume is here. The caller knows that nothing writes to it any more but, after [`Volumes::prepare_arriving`], a machine of this host.
@@ -199,7 +206,8 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
 
     /// Begins snapshots of several volumes, all or none, or continues those that were begun: from now on the file of each volume
     /// is a new overlay. A QEMU that has the former files open has to be switched to them at one moment, and
-    /// [`Volumes::finish_snapshot`] of each follows. No other QEMU may open a volume meanwhile.
+    /// [`Volumes::finish_snapshot`] of each follows. No other QEMU may open a volume meanwhile. The images of those in Ceph stay:
+    /// [`Volumes::prepare_in_ceph`] follows before they are taken.
     ///
     /// *Errors*: [`SystemError::TooManySnapshots`]; [`SystemError::VolumeBusy`] while another snapshot of a volume is
     /// not finished; [`SystemError::NoSpace`], with the volumes as they were; [`SystemError::NotOneMoment`] if a call before was
@@ -211,11 +219,18 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// *Errors*: those of [`Volumes::begin_snapshots`], as far as they are known before.
     async fn check_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<()>;
 
+    /// Prepares those of these snapshots that are in Ceph, which were begun and are not finished: what an interrupted call has left of them
+    /// is removed. With `are_taken` they were taken with the others, and nothing is removed. Does nothing for others.
+    ///
+    /// *Errors*: [`SystemError::NotOneMoment`] if one of those that were taken is not in Ceph.
+    async fn prepare_in_ceph(&self, snapshots: &[NewSnapshot], are_taken: bool) -> Result<()>;
+
     /// Takes those of these snapshots, which were begun, that QEMU has to take itself, of volumes that it does not write to now: those in
     /// Ceph, in which the volume's image stays the same. Does nothing for others, and for those that are taken.
     async fn take_closed(&self, snapshots: &[NewSnapshot]) -> Result<()>;
 
-    /// Whether the volume continues in an overlay on this very snapshot, and nothing was written to it: it has the data of the snapshot.
+    /// Whether the volume continues in an overlay on this very snapshot, and nothing was written to it: it has the data of the snapshot. In
+    /// Ceph, whether it was restored from the snapshot and no machine could write to it since.
     async fn is_as_in_snapshot(&self, pool: &str, volume: &str, snapshot: &str) -> Result<bool>;
 
     /// Finishes a snapshot that was begun. Returns it if it is finished.

@@ -230,12 +230,28 @@ async fn top(qmp: &Qmp, id: &str) -> Result<Option<(String, u64)>, BlockError> {
     Ok(found.and_then(|disk| Some((disk.node?, disk.size))))
 }
 
-/// Has disks of the running machine continue in the files of `overlays`, empty overlays on their present files, which are not
-/// written any more after that: all at one moment, in one transaction. The guest waits for a few milliseconds. Does nothing if the
-/// disks continue in them already; disks that are only read are left out. Returns whether it did something.
+/// A snapshot of an image of Ceph that a disk of the running machine is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageSnapshot {
+    /// The id of the disk.
+    pub disk: String,
+    /// The name of the snapshot in Ceph.
+    pub name: String,
+}
+
+/// Takes snapshots of disks of the running machine, all at one moment, in one transaction. The guest waits for a few milliseconds.
 ///
-/// *Errors*: [`BlockError::NotOneMoment`] if some of the disks continue in their overlays already and others do not.
-pub async fn continue_in_overlays(qmp: &Qmp, overlays: &[DiskSpec]) -> Result<bool, BlockError> {
+/// Disks continue in the files of `overlays`, empty overlays on their present files, which are not written any more after that; those that
+/// are only read are left out. Of `images`, which are in Ceph, QEMU has snapshots taken, as it has their locks: each disk goes on in its
+/// image. Does nothing without images if the disks continue in their overlays already. Returns whether it did something.
+///
+/// *Errors*: [`BlockError::NotOneMoment`] if some of the disks continue in their overlays already, and others do not or are in Ceph. Also if an
+/// image has a snapshot of this name. Those that were taken in Ceph before an error may stay there.
+pub async fn snapshot_disks(
+    qmp: &Qmp,
+    overlays: &[DiskSpec],
+    images: &[ImageSnapshot],
+) -> Result<bool, BlockError> {
     let present = disks(qmp).await?;
     let mut open = Vec::new();
     let mut done = None;
@@ -248,10 +264,17 @@ pub async fn continue_in_overlays(qmp: &Qmp, overlays: &[DiskSpec]) -> Result<bo
             open.push((overlay, disk));
         }
     }
-    match (done, open.is_empty()) {
+    match (done, open.is_empty() && images.is_empty()) {
         (_, true) => return Ok(false),
         (Some(id), false) => return Err(BlockError::NotOneMoment { id: id.clone() }),
         (None, false) => {}
+    }
+    let mut of_images = Vec::new();
+    for ImageSnapshot { disk, name } in images {
+        let node = present.iter().find(|present| present.id == *disk).and_then(|found| found.node.as_ref());
+        let node = node.ok_or_else(|| BlockError::NoSuchDisk { id: disk.clone() })?;
+        let data = json!({"device": node, "name": name});
+        of_images.push(json!({"type": "blockdev-snapshot-internal-sync", "data": data}));
     }
     let mut actions = Vec::new();
     for (overlay, disk) in open {
@@ -260,35 +283,10 @@ pub async fn continue_in_overlays(qmp: &Qmp, overlays: &[DiskSpec]) -> Result<bo
         let data = json!({"node": below, "overlay": name});
         actions.push(json!({"type": "blockdev-snapshot", "data": data}));
     }
+    // Last: after a failure before, there is nothing in Ceph to remove.
+    actions.append(&mut of_images);
     qmp.execute("transaction", json!({"actions": actions})).await?;
     Ok(true)
-}
-
-/// A snapshot of an image of Ceph that a disk of the running machine is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ImageSnapshot {
-    /// The id of the disk.
-    pub disk: String,
-    /// The name of the snapshot in Ceph.
-    pub name: String,
-}
-
-/// Has QEMU take snapshots of images of Ceph, all at one moment, in one transaction: it has the locks of the images. The guest waits
-/// meanwhile. Each disk goes on in its image.
-///
-/// *Errors*: also if an image has a snapshot of this name. Those that were taken before the error may stay in
-/// Ceph.
-pub async fn snapshot_images(qmp: &Qmp, snapshots: &[ImageSnapshot]) -> Result<(), BlockError> {
-    let present = disks(qmp).await?;
-    let mut actions = Vec::new();
-    for ImageSnapshot { disk, name } in snapshots {
-        let node = present.iter().find(|present| present.id == *disk).and_then(|found| found.node.as_ref());
-        let node = node.ok_or_else(|| BlockError::NoSuchDisk { id: disk.clone() })?;
-        let data = json!({"device": node, "name": name});
-        actions.push(json!({"type": "blockdev-snapshot-internal-sync", "data": data}));
-    }
-    qmp.execute("transaction", json!({"actions": actions})).await?;
-    Ok(())
 }
 
 /// Opens an overlay for a disk of the running machine, at least as large as the disk. Returns the name of its node.

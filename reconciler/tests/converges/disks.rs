@@ -158,6 +158,26 @@ fn a_disk_of_a_running_vm_has_a_snapshot_taken_and_is_copied() {
 }
 
 #[test]
+fn a_disk_of_a_running_vm_and_a_snapshot_are_copied_to_another_pool() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        rig.apply_pool("slow", json!({})).await;
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        let pid = rig.pid("web").await;
+        rig.strike_from_here();
+        rig.apply("DiskSnapshot", "before", json!({"disk": "web-root"})).await;
+        rig.apply("Disk", "copy", json!({"source": {"snapshot": "before"}, "pool": "slow"})).await;
+        rig.apply("Disk", "twin", json!({"source": {"disk": "web-root"}, "pool": "slow"})).await;
+        snapshot_and_copies_are_there(rig).await;
+        assert_eq!(rig.pid("web").await, pid, "in the same QEMU");
+        let volumes = rig.system.volume_facts_now();
+        let copies: Vec<_> = volumes.iter().filter(|volume| volume.pool == "slow").collect();
+        assert_eq!((volumes.len(), copies.len()), (3, 2), "{volumes:?}");
+        assert!(copies.iter().all(|copy| copy.backing.is_none()), "they depend on nothing: {copies:?}");
+    });
+}
+
+#[test]
 fn a_snapshot_and_its_copies_are_deleted_and_the_file_goes_with_the_last_that_is_based_on_it() {
     converges(&[Fault::CrashAfter], async |rig| {
         web_is_declared(rig).await;

@@ -56,9 +56,12 @@ pub(super) enum Command {
         bytes: u64,
         reply: Reply,
     },
-    /// Whether the disk has been switched just now.
-    ContinueInOverlays(Vec<DiskSpec>, oneshot::Sender<Result<bool, MachineError>>),
-    SnapshotImages(Vec<ImageSnapshot>, Reply),
+    /// Whether something was done just now.
+    SnapshotDisks {
+        overlays: Vec<DiskSpec>,
+        images: Vec<ImageSnapshot>,
+        reply: oneshot::Sender<Result<bool, MachineError>>,
+    },
     ShortenChain(Box<DiskSpec>, Reply),
     Mirror(MirrorRequest, oneshot::Sender<Result<bool, MachineError>>),
     SetLimits {
@@ -277,11 +280,8 @@ impl Driver {
             Command::Resize { id, bytes, reply } => {
                 let _ = reply.send(self.resize(&id, bytes).await);
             }
-            Command::ContinueInOverlays(disks, reply) => {
-                let _ = reply.send(self.continue_in_overlays(&disks).await);
-            }
-            Command::SnapshotImages(snapshots, reply) => {
-                let _ = reply.send(self.snapshot_images(&snapshots).await);
+            Command::SnapshotDisks { overlays, images, reply } => {
+                let _ = reply.send(self.snapshot_disks(&overlays, &images).await);
             }
             Command::ShortenChain(disk, reply) => {
                 let _ = reply.send(self.shorten_chain(&disk).await);
@@ -568,14 +568,13 @@ impl Driver {
         Ok(block::unplug(&self.qmp, id, RELEASE_WAIT).await?)
     }
 
-    async fn continue_in_overlays(&self, disks: &[DiskSpec]) -> Result<bool, MachineError> {
+    async fn snapshot_disks(
+        &self,
+        overlays: &[DiskSpec],
+        images: &[ImageSnapshot],
+    ) -> Result<bool, MachineError> {
         self.allowed(Action::ContinueInOverlays).await?;
-        Ok(block::continue_in_overlays(&self.qmp, disks).await?)
-    }
-
-    async fn snapshot_images(&self, snapshots: &[ImageSnapshot]) -> Result<(), MachineError> {
-        self.allowed(Action::ContinueInOverlays).await?;
-        Ok(block::snapshot_images(&self.qmp, snapshots).await?)
+        Ok(block::snapshot_disks(&self.qmp, overlays, images).await?)
     }
 
     async fn shorten_chain(&self, disk: &DiskSpec) -> Result<(), MachineError> {

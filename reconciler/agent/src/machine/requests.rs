@@ -186,14 +186,14 @@ impl Machine {
         self.ask(|reply| Command::Resize { id: id.to_owned(), bytes, reply }).await
     }
 
-    /// Has disks continue in these overlays on their present files, at one moment. Returns whether they were switched just now.
-    pub(crate) async fn continue_in_overlays(&self, disks: Vec<DiskSpec>) -> Result<bool, MachineError> {
-        self.ask(|reply| Command::ContinueInOverlays(disks, reply)).await
-    }
-
-    /// Has QEMU take snapshots of images of Ceph that it has open, at one moment.
-    pub(crate) async fn snapshot_images(&self, snapshots: Vec<ImageSnapshot>) -> Result<(), MachineError> {
-        self.ask(|reply| Command::SnapshotImages(snapshots, reply)).await
+    /// Has disks continue in these overlays on their present files, and takes snapshots of images of Ceph, at one moment. Returns whether
+    /// something was done just now.
+    pub(crate) async fn snapshot_disks(
+        &self,
+        overlays: Vec<DiskSpec>,
+        images: Vec<ImageSnapshot>,
+    ) -> Result<bool, MachineError> {
+        self.ask(|reply| Command::SnapshotDisks { overlays, images, reply }).await
     }
 
     /// Has a disk read through the chain of files of this one, which is shorter than its present one.

@@ -31,7 +31,8 @@ pub(crate) enum Wanted {
     Existing(Repository, BackupId),
     /// A volume, by its identity, that is made from a backup.
     Restore(Repository, BackupId, String, Details<Box<NewVolume>>),
-    /// A volume of a Disk of this namespace, by its identity, that gets its data from this host: a copy of an image, or a file system.
+    /// A volume of a Disk of this namespace, by its identity, that gets its data from this host: a copy of an image or of a snapshot in
+    /// another pool, or a file system.
     Fill(String, String, Details<Box<(NewVolume, Fill)>>),
     /// The deletion of a backup.
     Deletion(Repository, BackupId),
@@ -58,6 +59,17 @@ impl Wanted {
     /// Whether it makes this volume, from a backup or with data of this host.
     pub(super) fn makes(&self, volume: &str) -> bool {
         matches!(self, Self::Restore(_, _, id, _) | Self::Fill(_, id, _) if id == volume)
+    }
+
+    /// Returns the snapshot whose data it copies to another pool.
+    pub(super) fn copied_snapshot(&self) -> Option<&str> {
+        match self {
+            Self::Fill(_, _, Details(of)) => match &of.1 {
+                Fill::Snapshot { id, .. } => Some(id),
+                Fill::Image | Fill::Filesystem(_) => None,
+            },
+            _ => None,
+        }
     }
 
     /// Whether it moves this volume.

@@ -2,24 +2,27 @@
 //!
 //! ```text
 //!   check ──▶ pause, save ──▶ keep ──▶ begin all, switch QEMU ──▶ the guest goes on ──▶ seal ──▶ finish each
+//!                                      (in Ceph: take all)
 //! ```
 //!
 //! The disks are switched while the guest is still paused. The plan of the VM leaves the guest alone meanwhile, as long as this agent
 //! lives: after a crash of the agent it lets the guest go on, and the state is saved anew. Only if the disks were switched before the
 //! crash, in the process that the state is of, it is of their moment, and the snapshots are finished with it, once the state is durable.
+//! Snapshots in Ceph of an earlier pause are removed before the next one: all that are there beside a state were taken in its pause.
 //! That they have the memory is recorded with each of them, as it is finished: an agent that does not know of it records none.
 
 use std::time::Duration;
 
 use berth_host::{NewSnapshot, SystemError, Taken, VolumeFacts, VolumeOwner};
 use berth_qemu::block::ObservedDisk;
+use berth_qemu::machine::RbdImage;
 use berth_qemu::power::RunState;
 use berth_qemu::saved_state::Transfer;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::{Instant, sleep};
 
 use super::paused::let_go_on;
-use super::{Writer, take, writer};
+use super::{Part, Writer, files_of, images_of, mixed, take, take_closed, writer};
 use crate::context::Context;
 use crate::error::Error;
 use crate::journal::{Journal, PostStart};
@@ -51,11 +54,16 @@ pub(crate) async fn take_with_memory(ctx: &Context, all: &[NewSnapshot]) -> Resu
     let writer = writer(ctx, all).await?.ok_or(Error::NoRunningGuest)?;
     let kept = ctx.system.kept_state(&first.id).await?.and_then(SavedMachine::parse);
     let kept = kept.filter(|kept| kept.process == writer.machine.process.identity);
-    let at = match (kept, writer.switched(ctx, all).await?) {
-        (Some(kept), Some(_)) => kept.at,
+    let switched = writer.switched(ctx, all).await?;
+    let known = match (kept, &switched) {
+        (Some(kept), _) => were_taken(ctx, all, switched.is_some()).await?.then_some(kept.at),
         // The VM was started on the new files, or another agent switched it to them: the guest has written to them since.
-        (None, Some(id)) => return Err(SystemError::NotOneMoment { id }.into()),
-        (_, None) => save(ctx, all, &first.id, &writer).await?,
+        (None, Some(id)) => return Err(SystemError::NotOneMoment { id: id.clone() }.into()),
+        (None, None) => None,
+    };
+    let at = match known {
+        Some(at) => at,
+        None => save(ctx, all, &first.id, &writer).await?,
     };
     // The guest runs meanwhile.
     ctx.system.seal_kept_state(&first.id).await?;
@@ -65,6 +73,29 @@ pub(crate) async fn take_with_memory(ctx: &Context, all: &[NewSnapshot]) -> Resu
     }
     ctx.machines.forget_saves(&first.id);
     Ok(())
+}
+
+/// Whether the disks were taken in the pause of the state that is kept. `is_switched`: the machine continues in a new file of them.
+async fn were_taken(ctx: &Context, all: &[NewSnapshot], is_switched: bool) -> Result<bool, Error> {
+    let images = of_images(ctx, all).await?;
+    if images.is_empty() || (images.len() < all.len() && !is_switched) {
+        return Ok(is_switched);
+    }
+    match ctx.system.prepare_in_ceph(&images, true).await {
+        Ok(()) => Ok(true),
+        Err(SystemError::NotOneMoment { .. }) if !is_switched => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns the snapshots of volumes in Ceph.
+async fn of_images(ctx: &Context, all: &[NewSnapshot]) -> Result<Vec<NewSnapshot>, Error> {
+    let mut images = Vec::new();
+    for new in all {
+        let volume = ctx.system.volume(&new.pool, &new.volume).await?;
+        images.extend(volume.filter(|volume| RbdImage::is_rbd(&volume.path)).map(|_| new.clone()));
+    }
+    Ok(images)
 }
 
 async fn is_any_taken(ctx: &Context, all: &[NewSnapshot]) -> Result<bool, Error> {
@@ -84,6 +115,10 @@ async fn save(ctx: &Context, all: &[NewSnapshot], id: &str, writer: &Writer) -> 
     let _saving = ctx.machines.begin_save(&writer.instance)?;
     // That of an earlier attempt: the disks were not switched after it.
     ctx.system.remove_kept_state(id).await?;
+    let images = of_images(ctx, all).await?;
+    if !images.is_empty() {
+        ctx.system.prepare_in_ceph(&images, false).await?;
+    }
     let (saved, state) = describe(ctx, all, id, writer).await?;
     let done = take_paused(ctx, all, writer, (&saved, &state)).await;
     if let Err(error) = &done
@@ -118,10 +153,15 @@ async fn take_paused(
     }
     ctx.system.keep_state(&writer.instance, &first.id, &saved.to_value()).await?;
     let volumes = ctx.system.begin_snapshots(all).await?;
-    let open: Vec<&VolumeFacts> =
-        volumes.iter().filter(|volume| writer.volumes.contains(&volume.id)).collect();
-    let overlays = writer.overlays(ctx, &open).await?;
-    writer.machine.continue_in_overlays(overlays).await?;
+    let parts: Vec<Part<'_>> = all.iter().zip(volumes).collect();
+    let (open, closed): (Vec<&Part<'_>>, Vec<_>) =
+        parts.iter().partition(|(_, volume)| writer.volumes.contains(&volume.id));
+    if parts.iter().any(|(_, volume)| RbdImage::is_rbd(&volume.path)) {
+        mixed::ensure_unwritten(ctx, &closed).await?;
+    }
+    take_closed(ctx, &closed).await?;
+    let overlays = writer.overlays(ctx, &files_of(&open)).await?;
+    writer.machine.snapshot_disks(overlays, images_of(&open)).await?;
     // Another program may have let the guest go on before: then it has written to its disks since its memory was saved.
     if writer.machine.state().await?.run_state != RunState::PostMigrate {
         ctx.system.remove_kept_state(&first.id).await?;

@@ -15,16 +15,19 @@ impl FakeSystem {
 
     /// Makes a volume that does not depend on an image. One that is there is returned as it is.
     pub(super) fn make_filled(&self, new: &NewVolume, fill: &Fill) -> Result<VolumeFacts> {
+        let at_least = |least: u64| match new.size {
+            Some(size) if size < least => Err(SystemError::SmallerThanImage { size, image: least }),
+            size => Ok(size.or(Some(least))),
+        };
         let size = match (fill, &new.base) {
             (Fill::Image, Some(digest)) => {
                 let found = self.state().images.get(digest).map(|image| image.virtual_size);
-                let least = found.ok_or_else(|| SystemError::ImageNotCached { digest: digest.clone() })?;
-                match new.size {
-                    Some(size) if size < least => {
-                        return Err(SystemError::SmallerThanImage { size, image: least });
-                    }
-                    size => size.or(Some(least)),
-                }
+                at_least(found.ok_or_else(|| SystemError::ImageNotCached { digest: digest.clone() })?)?
+            }
+            (Fill::Snapshot { id, .. }, _) => {
+                let found = self.state().snapshots.get(id).map(|snapshot| snapshot.facts.clone());
+                let taken = found.filter(|facts| facts.taken.is_some());
+                at_least(taken.ok_or_else(|| SystemError::SnapshotLost { id: id.clone() })?.size)?
             }
             _ => new.size,
         };

@@ -79,7 +79,12 @@ impl Volumes for FakeSystem {
         self.call("create_volume", async { self.make_volume(volume) }).await
     }
 
-    async fn create_filled_volume(&self, volume: &NewVolume, fill: &Fill) -> Result<VolumeFacts> {
+    async fn create_filled_volume(
+        &self,
+        volume: &NewVolume,
+        fill: &Fill,
+        _: Progress<'_>,
+    ) -> Result<VolumeFacts> {
         self.call("create_filled_volume", async { self.make_filled(volume, fill) }).await
     }
 
@@ -316,6 +321,10 @@ impl Volumes for FakeSystem {
 
     async fn check_snapshots(&self, new: &[NewSnapshot]) -> Result<()> {
         self.call("check_snapshots", async { self.check(new) }).await
+    }
+
+    async fn prepare_in_ceph(&self, _: &[NewSnapshot], _: bool) -> Result<()> {
+        self.call("prepare_in_ceph", async { Ok(()) }).await
     }
 
     async fn take_closed(&self, _: &[NewSnapshot]) -> Result<()> {

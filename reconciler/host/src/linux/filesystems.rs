@@ -13,8 +13,9 @@ use berth_qemu::machine::Backing;
 use berth_qemu::process::{Filter, FilterError, RunAs};
 
 use super::files::{self, blocking, failed};
+use super::images::Input;
 use super::program::Program;
-use super::qemu_img::{CONVERT_MEMORY, QEMU_IMG, block_node, no_space, text};
+use super::qemu_img::{CONVERT_MEMORY, DiskNode, QEMU_IMG, block_node, no_space, text};
 use crate::{FilesystemKind, NewFilesystem, Result, SystemError};
 
 pub(super) const MKFS_EXT4: Program =
@@ -30,7 +31,7 @@ const MKE2FS_CONF: &str = "/etc/mke2fs.conf";
 const FORMAT_MEMORY: u64 = 2 << 30;
 const FORMAT_TIME: Duration = Duration::from_secs(15 * 60);
 /// 256 GiB in three hours are 24 MiB a second.
-const COPY_TIME: Duration = Duration::from_secs(3 * 3600);
+pub(super) const COPY_TIME: Duration = Duration::from_secs(3 * 3600);
 /// Room for tables beside the data.
 const TABLES: u64 = 64 << 20;
 
@@ -132,22 +133,32 @@ fn not_created(file: &Path, size: u64, error: io::Error) -> SystemError {
 ///
 /// *Errors*: [`SystemError::NoSpace`].
 pub(super) async fn copy(chain: &Backing, target: &Path, size: u64, user: Option<RunAs>) -> Result<()> {
-    let source = format!("json:{}", block_node(chain, "auto"));
+    let disk = DiskNode { node: block_node(chain, "auto"), files: vec![chain.file.clone()] };
+    copy_data(Input { disk, user, memory: CONVERT_MEMORY }, target, size).await
+}
+
+/// Copies the data of a disk in the same way.
+///
+/// *Errors*: [`SystemError::NoSpace`].
+pub(super) async fn copy_data(from: Input, target: &Path, size: u64) -> Result<()> {
+    let Input { disk: DiskNode { node, mut files }, user, memory } = from;
+    let input = files.remove(0);
+    let source = format!("json:{node}");
     let output = format!("file:{}", text(target));
     let filter = Filter {
         program: QEMU_IMG.find()?,
         args: ["convert", "-n", "--target-is-zero", "-O", "qcow2", &source, &output]
             .map(str::to_owned)
             .to_vec(),
-        input: chain.file.clone(),
-        further: Vec::new(),
+        input,
+        further: files,
         output: None,
         changed: vec![target.to_owned()],
         lock: None,
         key: None,
         user,
         max_bytes: size.saturating_add(size / 1024).saturating_add(TABLES),
-        memory: CONVERT_MEMORY,
+        memory,
         time: COPY_TIME,
     };
     filter.run().await.map_err(|error| explain(QEMU_IMG, target, error))

@@ -19,10 +19,10 @@ use berth_qemu::machine::Backing;
 
 /// A file that becomes a volume. It goes with the work if it does not, also with work that is ended since its Disk is deleted.
 #[derive(Debug)]
-struct Partial(PathBuf);
+pub(super) struct Partial(pub(super) PathBuf);
 
 impl Partial {
-    fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.0
     }
 }
@@ -65,6 +65,7 @@ impl LinuxSystem {
     ) -> Result<()> {
         let partial = std::path::absolute(partial).unwrap_or_else(|_| partial.to_owned());
         match (fill, base) {
+            (Fill::Snapshot { .. }, _) => Err(invalid(new, "it is a copy of a snapshot")),
             (Fill::Image, None) => Err(invalid(new, "it is a copy of an image, and names none")),
             (Fill::Image, Some(base)) => {
                 let image = std::path::absolute(&base.path).unwrap_or_else(|_| base.path.clone());
@@ -93,10 +94,13 @@ impl LinuxSystem {
 /// Checks that a new volume can have this data.
 ///
 /// *Errors*: [`SystemError::Invalid`].
-fn check(new: &NewVolume, fill: &Fill) -> Result<()> {
+pub(super) fn check(new: &NewVolume, fill: &Fill) -> Result<()> {
     let is_formatted = matches!(fill, Fill::Filesystem(_));
     let refusals = [
-        (new.encryption.is_some(), "a volume that is formatted, or a copy of an image, is not encrypted"),
+        (
+            new.encryption.is_some(),
+            "a volume that is formatted, a full copy of an image or a copy in another pool is not encrypted",
+        ),
         (new.shared, "a volume that several VMs write to is blank at first"),
         (new.snapshot.is_some() || new.file.is_some(), "it has the data of a snapshot or a file"),
         (is_formatted && new.base.is_some(), "it has the file systems of its image"),
@@ -108,7 +112,7 @@ fn check(new: &NewVolume, fill: &Fill) -> Result<()> {
     }
 }
 
-fn invalid(new: &NewVolume, why: &'static str) -> SystemError {
+pub(super) fn invalid(new: &NewVolume, why: &'static str) -> SystemError {
     SystemError::Invalid { what: "data of volume", value: new.id.clone(), why }
 }
 

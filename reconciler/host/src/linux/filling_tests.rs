@@ -77,7 +77,7 @@ fn names(system: &LinuxSystem) -> Vec<String> {
 #[tokio::test]
 async fn a_formatted_volume_has_its_file_system_and_one_that_is_used_is_never_formatted() {
     let (_folder, system) = system();
-    let made = system.create_filled_volume(&new(Some(SIZE)), &ext4()).await.expect("made");
+    let made = system.create_filled_volume(&new(Some(SIZE)), &ext4(), &|_, _| {}).await.expect("made");
     assert_eq!((made.size, made.format, made.backing), (SIZE, Format::Qcow2, None));
     let content = content_of(&made.path);
     assert!(has_ext4(&content) && content.len() as u64 == SIZE);
@@ -86,7 +86,7 @@ async fn a_formatted_volume_has_its_file_system_and_one_that_is_used_is_never_fo
     let run =
         Command::new("qemu-io").args(["-f", "qcow2", "-c", "write -P 7 0 64k"]).arg(&made.path).output();
     assert!(run.expect("qemu-io runs").status.success());
-    system.create_filled_volume(&new(Some(SIZE)), &ext4()).await.expect("there");
+    system.create_filled_volume(&new(Some(SIZE)), &ext4(), &|_, _| {}).await.expect("there");
     assert!(content_of(&made.path)[..64 << 10].iter().all(|byte| *byte == 7), "it is as the guest left it");
 }
 
@@ -102,7 +102,7 @@ async fn an_interrupted_format_leaves_no_volume_and_is_done_again() {
         fs::write(left, b"a part").expect("written");
     }
     assert_eq!(Volumes::volume(&system, "default", ID).await.expect("read"), None);
-    let made = system.create_filled_volume(&new(Some(SIZE)), &ext4()).await.expect("made");
+    let made = system.create_filled_volume(&new(Some(SIZE)), &ext4(), &|_, _| {}).await.expect("made");
     assert!(has_ext4(&content_of(&made.path)));
     assert!(!partial.exists() && !raw.exists());
     for left in [&partial, &raw] {
@@ -119,8 +119,8 @@ async fn work_that_is_ended_leaves_no_part_of_a_volume() {
     let partial = volumes.join(format!("{}{ID}.restored.qcow2", files::UNFINISHED));
     let raw = volumes.join(format!("{}{ID}{FORMATTED}", files::UNFINISHED));
     {
-        let (order, data) = (new(Some(SIZE)), ext4());
-        let mut work = Box::pin(system.create_filled_volume(&order, &data));
+        let (order, data, progress) = (new(Some(SIZE)), ext4(), |_: u64, _: Option<u64>| {});
+        let mut work = Box::pin(system.create_filled_volume(&order, &data, &progress));
         // The file of the volume is made first.
         while !raw.exists() {
             tokio::select! {
@@ -157,10 +157,11 @@ async fn a_full_copy_has_the_data_of_its_image_which_can_go() {
         limits: crate::DownloadLimits::default(),
     };
     let order = NewVolume { base: Some(digest.clone()), ..new(Some(4 << 20)) };
-    let error = system.create_filled_volume(&order, &Fill::Image).await.expect_err("not there yet");
+    let error =
+        system.create_filled_volume(&order, &Fill::Image, &|_, _| {}).await.expect_err("not there yet");
     assert_eq!(error.variant(), "ImageNotCached");
     system.pull(&source, &Credentials::default(), &|_, _| ()).await.expect("pulled");
-    let made = system.create_filled_volume(&order, &Fill::Image).await.expect("made");
+    let made = system.create_filled_volume(&order, &Fill::Image, &|_, _| {}).await.expect("made");
     assert_eq!((made.size, made.base, made.backing), (4 << 20, None, None));
     system.remove_image(&digest).await.expect("nothing is based on it");
     let copied = content_of(&made.path);
@@ -172,7 +173,7 @@ async fn data_that_a_volume_cannot_have_is_refused() {
     let (_folder, system) = system();
     let shared = NewVolume { shared: true, ..new(Some(SIZE)) };
     for (order, fill) in [(shared, ext4()), (new(None), ext4()), (new(Some(SIZE)), Fill::Image)] {
-        let error = system.create_filled_volume(&order, &fill).await.expect_err("refused");
+        let error = system.create_filled_volume(&order, &fill, &|_, _| {}).await.expect_err("refused");
         assert!(matches!(error, SystemError::Invalid { .. }), "{error:?}");
     }
     assert!(names(&system).is_empty());

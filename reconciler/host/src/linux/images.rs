@@ -45,7 +45,7 @@ use cache::Cache;
 use download::Access;
 pub(super) use http::without_url;
 use job::Job;
-pub(super) use make::SnapshotContent;
+pub(super) use make::{Input, SnapshotContent};
 use partial::{Partial, Place};
 pub use rules::ImageRules;
 use rules::{Guard, Rules};

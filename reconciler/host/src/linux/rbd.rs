@@ -51,6 +51,7 @@ use crate::{
 pub(super) use changes::Changes;
 pub(super) use client::lend;
 use client::{Client, PATIENCE, is_absent};
+pub(super) use filled::Data;
 pub(super) use restored::Begun;
 
 type Result<T> = std::result::Result<T, SystemError>;
@@ -69,6 +70,9 @@ const AWAY_FOR: Duration = Duration::from_secs(5);
 const REPORTED_FOR: Duration = Duration::from_secs(15);
 /// When the clients of a running machine that is given a disk are noted: after the first pause, and once more after the second.
 const PLUGGED_WITHIN: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(30)];
+
+/// Snapshots in Ceph, by their pools.
+type InCeph<'a> = Vec<(&'a Arc<RbdPool>, Vec<NewSnapshot>)>;
 
 /// The storage pools that are in Ceph.
 #[derive(Clone, Debug, Default)]
@@ -200,6 +204,19 @@ impl RbdPools {
         Ok(())
     }
 
+    /// Checks the same before a machine opens the disks, and notes that it may write to them.
+    ///
+    /// *Errors*: as [`RbdPools::ensure_own`].
+    pub(super) async fn begin_use(&self, disks: &[DiskSpec]) -> Result<()> {
+        self.ensure_own(disks).await?;
+        for disk in disks.iter().filter(|disk| RbdImage::is_rbd(&disk.file) && !disk.read_only) {
+            for pool in self.all() {
+                pool.note_use(&disk.id).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Notes by which clients a machine that was just started has those of its disks that are in Ceph, for the host that takes one.
     ///
     /// *Errors*: as [`RbdPools::ensure_own`], which is asked again: one that is taken from now on is taken from these clients too.
@@ -246,19 +263,13 @@ impl RbdPools {
         }
     }
 
-    /// Returns the pool of Ceph that all of these snapshots are in. None: none of them is in one.
-    ///
-    /// *Errors*: [`SystemError::Invalid`] if only some are: they could not be of one moment.
-    pub(super) fn of_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<Option<&Arc<RbdPool>>> {
-        let Some(first) = snapshots.iter().find(|new| self.get(&new.pool).is_some()) else { return Ok(None) };
-        match snapshots.iter().all(|new| new.pool == first.pool) {
-            true => Ok(self.get(&first.pool)),
-            false => Err(SystemError::Invalid {
-                what: "storage pool",
-                value: first.pool.clone(),
-                why: "it is of type RBD: a VM has snapshots if all of its disks are in this pool, or none",
-            }),
-        }
+    /// Returns those of these snapshots that are in Ceph, by their pools, and the others.
+    pub(super) fn divide(&self, snapshots: &[NewSnapshot]) -> (InCeph<'_>, Vec<NewSnapshot>) {
+        let (in_ceph, files): (Vec<_>, Vec<_>) =
+            snapshots.iter().cloned().partition(|new| self.get(&new.pool).is_some());
+        let of = |pool: &str| in_ceph.iter().filter(|new| new.pool == pool).cloned().collect::<Vec<_>>();
+        let pools = self.0.iter().map(|(name, pool)| (pool, of(name)));
+        (pools.filter(|(_, of_pool)| !of_pool.is_empty()).collect(), files)
     }
 
     /// Returns the pools as they are now. They are looked at beside each other.

@@ -249,7 +249,7 @@ async fn an_encrypted_disk_opens_with_its_key_from_the_start_or_plugged_in_and_l
         let overlay = encrypted(DiskSpec { file: overlay, ..data.clone() }, &key, Some(data.file.as_path()));
         bench.host.grant(&overlay.file, true).await.expect("granted");
         block::resize(&qmp, "data", 20 * MIB).await.expect("grown");
-        assert!(block::continue_in_overlays(&qmp, std::slice::from_ref(&overlay)).await.expect("switched"));
+        assert!(block::snapshot_disks(&qmp, std::slice::from_ref(&overlay), &[]).await.expect("switched"));
         let seen = block::disks(&qmp).await.expect("disks");
         let now = seen.iter().find(|disk| disk.id == "data").expect("plugged");
         assert_eq!((now.file.as_ref(), now.size), (Some(&overlay.file), 20 * MIB));

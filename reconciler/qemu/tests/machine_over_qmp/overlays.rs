@@ -41,13 +41,13 @@ async fn disks_of_a_running_machine_continue_in_overlays_all_at_once_or_not_at_a
         };
         let before = [&data, &log].map(|disk| Some(disk.file.clone()));
         let missing = DiskSpec { file: log.file.with_file_name("none.qcow2"), ..log.clone() };
-        block::continue_in_overlays(&qmp, &[overlays[0].clone(), missing]).await.expect_err("no such file");
+        block::snapshot_disks(&qmp, &[overlays[0].clone(), missing], &[]).await.expect_err("no such file");
         assert_eq!(files().await, before, "neither is switched");
-        assert!(block::continue_in_overlays(&qmp, &overlays).await.expect("switched"));
+        assert!(block::snapshot_disks(&qmp, &overlays, &[]).await.expect("switched"));
         assert_eq!(files().await, [0, 1].map(|n: usize| Some(overlays[n].file.clone())));
-        assert!(!block::continue_in_overlays(&qmp, &overlays).await.expect("switched before"));
+        assert!(!block::snapshot_disks(&qmp, &overlays, &[]).await.expect("switched before"));
         let second = overlay_on(&overlays[1], 2, 16 * MIB);
-        let torn = block::continue_in_overlays(&qmp, &[overlays[0].clone(), second]).await;
+        let torn = block::snapshot_disks(&qmp, &[overlays[0].clone(), second], &[]).await;
         assert!(matches!(torn, Err(BlockError::NotOneMoment { .. })), "{torn:?}");
         assert_eq!(files().await, [0, 1].map(|n: usize| Some(overlays[n].file.clone())));
         bench.end().await;
@@ -64,13 +64,43 @@ async fn snapshots_within_images_are_taken_of_all_disks_or_of_none() {
         }
         let snapshot = |disk: &str, name: &str| ImageSnapshot { disk: disk.into(), name: name.into() };
         let both = |name: &str| [snapshot("data", name), snapshot("log", name)];
-        block::snapshot_images(&qmp, &both("s-1")).await.expect("taken");
+        block::snapshot_disks(&qmp, &[], &both("s-1")).await.expect("taken");
         // The second one is refused, and the first one is removed again.
         let refused = [snapshot("data", "s-2"), snapshot("log", "s-1")];
-        block::snapshot_images(&qmp, &refused).await.expect_err("it has this snapshot");
-        block::snapshot_images(&qmp, &both("s-2")).await.expect("neither had it");
-        let other = block::snapshot_images(&qmp, &[snapshot("none", "s-3")]).await;
+        block::snapshot_disks(&qmp, &[], &refused).await.expect_err("it has this snapshot");
+        block::snapshot_disks(&qmp, &[], &both("s-2")).await.expect("neither had it");
+        let other = block::snapshot_disks(&qmp, &[], &[snapshot("none", "s-3")]).await;
         assert!(matches!(other, Err(BlockError::NoSuchDisk { .. })), "{other:?}");
+        bench.end().await;
+    }
+}
+
+/// As of a VM with a disk in a file and another one in Ceph.
+#[tokio::test]
+async fn one_disk_continues_in_an_overlay_and_another_has_a_snapshot_at_one_moment_or_neither() {
+    for bench in Bench::all() {
+        let (data, log) = (bench.new_disk("data"), bench.new_disk("log"));
+        let (qmp, _events) = bench.launch().await;
+        for disk in [&data, &log] {
+            bench.plug(&qmp, disk).await.expect("plugged");
+        }
+        let overlay = overlay_on(&data, 1, 16 * MIB);
+        bench.host.grant(&overlay.file, true).await.expect("granted");
+        let overlays = [overlay.clone()];
+        let of_log = |name: &str| [ImageSnapshot { disk: "log".into(), name: name.into() }];
+        let file = async || -> Option<PathBuf> {
+            let seen = block::disks(&qmp).await.expect("disks");
+            seen.into_iter().find(|disk| disk.id == "data").and_then(|disk| disk.file)
+        };
+        assert!(block::snapshot_disks(&qmp, &[], &of_log("s-1")).await.expect("taken"));
+        let refused = block::snapshot_disks(&qmp, &overlays, &of_log("s-1")).await;
+        refused.expect_err("it has this snapshot");
+        assert_eq!(file().await.as_ref(), Some(&data.file), "the other disk is not switched");
+        assert!(block::snapshot_disks(&qmp, &overlays, &of_log("s-2")).await.expect("taken"));
+        assert_eq!(file().await.as_ref(), Some(&overlay.file));
+        let later = block::snapshot_disks(&qmp, &overlays, &of_log("s-3")).await;
+        assert!(matches!(later, Err(BlockError::NotOneMoment { .. })), "{later:?}");
+        assert!(!block::snapshot_disks(&qmp, &overlays, &[]).await.expect("switched before"));
         bench.end().await;
     }
 }
@@ -90,7 +120,7 @@ async fn disks_continue_in_overlays_between_the_end_of_a_save_and_the_guest_that
         lend.expect("given");
         saved_state::save(&qmp, true).await.expect("begun");
         until_state(&qmp, &RunState::PostMigrate).await;
-        let switched = block::continue_in_overlays(&qmp, std::slice::from_ref(&overlay)).await;
+        let switched = block::snapshot_disks(&qmp, std::slice::from_ref(&overlay), &[]).await;
         assert!(switched.expect("QEMU allows it in this state"));
         power::start(&qmp).await.expect("started again");
         assert_eq!(power::run_state(&qmp).await.expect("asked"), RunState::Running);
@@ -128,7 +158,7 @@ async fn save_and_switch(bench: &Bench, qmp: &Qmp, overlay: &DiskSpec, name: &st
     saved_state::save(qmp, true).await.expect("begun");
     until_state(qmp, &RunState::PostMigrate).await;
     assert_eq!(saved_state::transfer(qmp).await.expect("asked"), Transfer::Completed);
-    assert!(block::continue_in_overlays(qmp, std::slice::from_ref(overlay)).await.expect("switched"));
+    assert!(block::snapshot_disks(qmp, std::slice::from_ref(overlay), &[]).await.expect("switched"));
     power::start(qmp).await.expect("started again");
     state
 }
@@ -224,9 +254,9 @@ async fn a_disk_of_a_running_machine_continues_in_an_overlay_and_is_grown_and_re
         block::set_limits(&qmp, "data", &limits).await.expect("set");
         let first = overlay_on(&data, 1, 16 * MIB);
         bench.host.grant(&first.file, true).await.expect("granted");
-        assert!(block::continue_in_overlays(&qmp, std::slice::from_ref(&first)).await.expect("switched"));
+        assert!(block::snapshot_disks(&qmp, std::slice::from_ref(&first), &[]).await.expect("switched"));
         assert!(
-            !block::continue_in_overlays(&qmp, std::slice::from_ref(&first)).await.expect("switched before")
+            !block::snapshot_disks(&qmp, std::slice::from_ref(&first), &[]).await.expect("switched before")
         );
         let seen = |disks: Vec<ObservedDisk>| disks.into_iter().find(|d| d.id == "data").expect("plugged");
         let now = seen(block::disks(&qmp).await.expect("disks"));
@@ -236,7 +266,7 @@ async fn a_disk_of_a_running_machine_continues_in_an_overlay_and_is_grown_and_re
         let second = overlay_on(&first, 2, 20 * MIB);
         bench.host.grant(&second.file, true).await.expect("granted");
         block::resize(&qmp, "data", 24 * MIB).await.expect("grown");
-        assert!(block::continue_in_overlays(&qmp, std::slice::from_ref(&second)).await.expect("switched"));
+        assert!(block::snapshot_disks(&qmp, std::slice::from_ref(&second), &[]).await.expect("switched"));
         let now = seen(block::disks(&qmp).await.expect("disks"));
         assert_eq!((now.file.as_ref(), now.size), (Some(&second.file), 24 * MIB));
         let outcome = block::unplug(&qmp, "data", Duration::from_secs(10)).await.expect("unplugged");
@@ -258,7 +288,7 @@ async fn a_disk_of_a_running_machine_continues_in_an_overlay_and_is_grown_and_re
         bench.host.grant(&first.file, false).await.expect("granted");
         let again = DiskSpec { backing: Some(backing), ..second.clone() };
         bench.plug(&qmp, &again).await.expect("plugged with the files below it");
-        let missing = block::continue_in_overlays(&qmp, &[DiskSpec { id: "none".into(), ..second }]).await;
+        let missing = block::snapshot_disks(&qmp, &[DiskSpec { id: "none".into(), ..second }], &[]).await;
         assert!(matches!(missing, Err(BlockError::NoSuchDisk { .. })), "{missing:?}");
         bench.end().await;
     }
@@ -284,7 +314,7 @@ async fn a_disk_of_a_running_machine_gets_a_shorter_chain_and_closes_the_files_t
             let number = u32::try_from(disks.len()).expect("few");
             let next = overlay_on(disks.last().expect("one"), number, 16 * MIB);
             bench.host.grant(&next.file, true).await.expect("granted");
-            assert!(block::continue_in_overlays(&qmp, std::slice::from_ref(&next)).await.expect("switched"));
+            assert!(block::snapshot_disks(&qmp, std::slice::from_ref(&next), &[]).await.expect("switched"));
             disks.push(next);
         };
         for _ in 0..3 {

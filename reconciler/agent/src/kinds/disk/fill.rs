@@ -1,4 +1,4 @@
-//! A disk that has data of this host from the beginning: a full copy of its image, or a file system.
+//! A disk that has data of this host from the beginning: a full copy of its image or of a source in another pool, or a file system.
 //!
 //! ```text
 //!   no file ──StartFill──▶ written under another name ──▶ file            a disk that was made before is never filled: see `plan`
@@ -16,7 +16,7 @@ use crate::details::Details;
 use crate::index::{Tables, volume_of};
 use crate::journal::new_filesystem;
 use crate::key::Key;
-use crate::pulls::{Pull, Wanted};
+use crate::pulls::{Pull, Wanted, percent};
 
 /// Returns the work that fills the Disks of this host that are not made yet.
 pub(crate) fn wanted_fills(tables: &Tables) -> impl Iterator<Item = Wanted> + '_ {
@@ -41,7 +41,11 @@ fn declared_work(disk: &Disk) -> Option<Wanted> {
         owner: new_owner(disk),
         encryption: None,
     };
-    Some(work(disk, new, of(disk)?))
+    let is_copy = disk.spec.source.as_ref().is_some_and(|of| of.disk.is_some() || of.snapshot.is_some());
+    // Of a copy it depends on the source whether there is such work.
+    let fill =
+        of(disk).or_else(|| is_copy.then(|| Fill::Snapshot { pool: String::new(), id: String::new() }));
+    Some(work(disk, new, fill?))
 }
 
 /// Returns the data that a new disk gets. None: it is an overlay, or empty.
@@ -64,8 +68,16 @@ pub(super) fn observe(ctx: &Context, disk: &Disk) -> Option<Pull> {
 
 /// Returns the plan for a disk that has no file yet, whose work is in this state. Pure.
 pub(super) fn plan(disk: &Disk, new: NewVolume, fill: Fill, pull: Option<&Pull>) -> Plan<Step> {
+    let done = match pull {
+        Some(Pull::Running { done, total, .. }) => percent(*done, *total),
+        _ => None,
+    };
+    let done = done.map(|percent| format!(" ({percent} %)")).unwrap_or_default();
     let text = match &fill {
         Fill::Image => "its image is being copied".to_owned(),
+        Fill::Snapshot { pool, .. } => {
+            format!("the data of its source is being copied from the pool {pool}{done}")
+        }
         Fill::Filesystem(_) => "it is being formatted".to_owned(),
     };
     let filling = Readiness::Reconciling(Reason::Provisioning, text);

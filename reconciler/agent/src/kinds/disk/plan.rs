@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use berth_api::{DeletionPolicy, Disk, ExpandPolicy, Provisioning, Quantity, Readiness, Reason, former_uid};
-use berth_host::{NewRestore, NewSnapshot, NewTake, NewVolume, VolumeFacts, VolumeOwner};
+use berth_host::{Fill, NewRestore, NewSnapshot, NewTake, NewVolume, VolumeFacts, VolumeOwner};
 use berth_qemu::machine::{Backing, Format};
 use kube::ResourceExt;
 
@@ -15,7 +15,7 @@ use super::fetch::{self, DiskCopy};
 use super::fill;
 use super::mirror;
 use super::observe::Observed;
-use super::source;
+use super::source::{self, Copied};
 use crate::converge::{Plan, waiting_for};
 use crate::index::volume_of;
 use crate::kinds::image::local::{self, Fetch, LocalImage};
@@ -378,14 +378,22 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     }
     let file = disk.spec.source.as_ref().and_then(|source| source.file.as_ref()).map(PathBuf::from);
     let copied = observed.source.as_ref().map(|source| source::base(disk, volume, size, source)).transpose();
-    let (base, snapshot) = match copied {
-        Ok(Some(snapshot)) => (None, Some(snapshot)),
+    let (base, copied) = match copied {
+        Ok(Some(copied)) => (None, Some(copied)),
         Ok(None) if file.is_some() => (None, None),
         Ok(None) => match base(disk, size, observed.image.as_ref()) {
             Ok(base) => (base, None),
             Err(plan) => return plan,
         },
         Err(plan) => return plan,
+    };
+    // In another pool it cannot be based on the snapshot.
+    let (snapshot, data) = match copied {
+        Some(Copied { pool: its_pool, id }) if its_pool != pool => {
+            (None, Some(Fill::Snapshot { pool: its_pool, id }))
+        }
+        Some(Copied { id, .. }) => (Some(id), None),
+        None => (None, fill::of(disk)),
     };
     if observed.user_waits {
         return user_waits(disk);
@@ -394,7 +402,7 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     let shared = disk.is_read_write_many();
     let id = volume.to_owned();
     let create = NewVolume { encryption, pool, id, size, base, snapshot, file, thick, shared, owner };
-    if let Some(data) = fill::of(disk) {
+    if let Some(data) = data {
         return fill::plan(disk, create, data, observed.filling.as_ref());
     }
     Plan::steps(vec![Step::Create(create)], Readiness::Reconciling(Reason::Provisioning, "being made".into()))

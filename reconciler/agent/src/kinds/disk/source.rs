@@ -1,4 +1,5 @@
-//! The source of a copy: a snapshot, or the snapshot that is taken of another disk for it.
+//! The source of a copy: a snapshot, or the snapshot that is taken of another disk for it. In the pool of the source, the copy is based on
+//! the snapshot; in another pool it has a full copy of its data.
 
 use berth_api::{Disk, Quantity, Readiness, Reason};
 use berth_host::{DeclaredSource, NewSnapshot, SnapshotFacts, VolumeFacts, VolumeOwner};
@@ -62,37 +63,52 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Option<LocalSo
     };
     // A snapshot that was taken while the other disk was shared is of no use afterwards.
     let is_granted = other.is_some() || source.namespace(&own) == own;
+    let its_pool = volume.as_ref().map_or(pool, |volume| volume.pool.as_str());
     let snapshot = match volume_of(disk).filter(|_| is_granted) {
-        Some(volume) => ctx.system.snapshot(pool, &identity_for_copy(volume)).await?,
+        Some(volume) => ctx.system.snapshot(its_pool, &identity_for_copy(volume)).await?,
         None => None,
     };
     Ok(Some(LocalSource::Disk { volume: volume.map(Box::new), snapshot }))
 }
 
-/// Returns the snapshot that the new volume is based on, or the plan to wait until it is there. Pure.
+/// The snapshot that a new volume has the data of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Copied {
+    pub(super) pool: String,
+    pub(super) id: String,
+}
+
+impl Copied {
+    fn of(facts: &SnapshotFacts) -> Self {
+        Self { pool: facts.pool.clone(), id: facts.id.clone() }
+    }
+}
+
+/// Returns the snapshot that the new volume has the data of, or the plan to wait until it is there. Pure.
 pub(super) fn base(
     disk: &Disk,
     volume: &str,
     size: Option<u64>,
     source: &LocalSource,
-) -> Result<String, Plan<Step>> {
+) -> Result<Copied, Plan<Step>> {
     let declared = disk.spec.source.clone().unwrap_or_default();
     let name = match (&declared.snapshot, &declared.disk) {
         (Some(snapshot), _) => format!("DiskSnapshot {snapshot}"),
         (None, other) => format!("Disk {}", other.as_ref().map(ToString::to_string).unwrap_or_default()),
     };
-    let pool = disk.target_pool().as_str();
+    let of_snapshot = |facts: &SnapshotFacts| {
+        fits(disk, &name, (facts.pool.as_str(), facts.encryption.is_some()), (size, facts.size))
+            .map(|()| Copied::of(facts))
+    };
     match source {
         LocalSource::Snapshot(found) => match found.as_ref().filter(|facts| facts.taken.is_some()) {
-            Some(facts) => fits(&name, pool, &facts.pool, size, facts.size).map(|()| facts.id.clone()),
+            Some(facts) => of_snapshot(facts),
             None => {
                 let text = format!("{name} does not exist on this host, or is not taken yet");
                 Err(Plan::without_steps(Readiness::Reconciling(Reason::WaitingForSnapshot, text)))
             }
         },
-        LocalSource::Disk { snapshot: Some(facts), .. } if facts.taken.is_some() => {
-            fits(&name, pool, &facts.pool, size, facts.size).map(|()| facts.id.clone())
-        }
+        LocalSource::Disk { snapshot: Some(facts), .. } if facts.taken.is_some() => of_snapshot(facts),
         LocalSource::Disk { volume: None, .. } => {
             let text = format!("{name} does not exist on this host, or has no file yet");
             Err(Plan::without_steps(Readiness::Reconciling(Reason::WaitingForDisk, text)))
@@ -102,7 +118,7 @@ pub(super) fn base(
             Err(Plan::without_steps(Readiness::Stalled(Reason::NotSupported, text)))
         }
         LocalSource::Disk { volume: Some(other), .. } => {
-            fits(&name, pool, &other.pool, size, other.size)?;
+            fits(disk, &name, (other.pool.as_str(), other.encryption.is_some()), (size, other.size))?;
             let new = NewSnapshot {
                 pool: other.pool.clone(),
                 id: identity_for_copy(volume),
@@ -118,11 +134,19 @@ pub(super) fn base(
     }
 }
 
-/// Checks that a copy can be made in this pool, with this size.
-fn fits(name: &str, pool: &str, its_pool: &str, size: Option<u64>, least: u64) -> Result<(), Plan<Step>> {
-    if pool != its_pool {
-        let text = format!("{name} is in the pool {its_pool}: a copy of it is made in the same pool");
-        return Err(Plan::without_steps(Readiness::Stalled(Reason::InvalidSpec, text)));
+/// Checks that a copy of a source in this pool, which is encrypted or not, can be made with this size.
+fn fits(
+    disk: &Disk,
+    name: &str,
+    (its_pool, is_encrypted): (&str, bool),
+    (size, least): (Option<u64>, u64),
+) -> Result<(), Plan<Step>> {
+    let pool = disk.target_pool().as_str();
+    if pool != its_pool && (is_encrypted || disk.spec.encryption.is_some()) {
+        let text = format!(
+            "{name} is in the pool {its_pool}, and the disk in the pool {pool}: an encrypted copy is made in the pool of its source. Replace the disk by one with pool {its_pool}"
+        );
+        return Err(Plan::without_steps(Readiness::Stalled(Reason::NotSupported, text)));
     }
     match size {
         Some(size) if size < least => {

@@ -73,8 +73,9 @@ pub(super) struct Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SourcePlace {
     pub(super) host: String,
-    /// The pool that a copy is made in. None: any, the source is an image.
+    /// Its pool. None: the source is an image.
     pub(super) pool: Option<String>,
+    pub(super) is_encrypted: bool,
     /// In bytes, if it is known.
     pub(super) size: Option<u64>,
 }
@@ -260,6 +261,7 @@ fn local_image(cache: &Cache, image: &Image) -> Option<Source> {
             None => Ok(SourcePlace {
                 host: binding.host.clone(),
                 pool: None,
+                is_encrypted: false,
                 size: berth_api::Quantity(size).bytes().ok(),
             }),
         },
@@ -354,7 +356,13 @@ fn snapshot_place(snapshot: Option<&DiskSnapshot>, name: &str) -> Result<SourceP
     let status = snapshot.status.clone().unwrap_or_default();
     match (status.binding, status.pool, status.taken_at) {
         (Some(binding), Some(pool), Some(_)) => {
-            Ok(SourcePlace { host: binding.host, pool: Some(pool.to_string()), size: bytes(status.size) })
+            let is_encrypted = status.encryption.is_some();
+            Ok(SourcePlace {
+                host: binding.host,
+                pool: Some(pool.to_string()),
+                is_encrypted,
+                size: bytes(status.size),
+            })
         }
         _ => Err(format!("DiskSnapshot {name} is not taken yet")),
     }
@@ -374,6 +382,7 @@ fn disk_place(disk: Option<&Disk>, name: &str) -> Result<SourcePlace, String> {
         (Some(binding), Some(size)) => Ok(SourcePlace {
             host: binding.host,
             pool: Some(disk.pool().to_string()),
+            is_encrypted: disk.spec.encryption.is_some() || status.encryption.is_some(),
             size: bytes(Some(size)),
         }),
         _ => Err(format!("Disk {name} has no file yet: its first VM decides the host")),
@@ -493,7 +502,12 @@ mod tests {
         root.spec.shared_with = vec!["team".to_owned()];
         cache.replace(root.clone().into(), Instant::now());
         let found = source_of(&cache, &copy);
-        let place = SourcePlace { host: "h1".into(), pool: Some("default".into()), size: Some(1 << 30) };
+        let place = SourcePlace {
+            host: "h1".into(),
+            pool: Some("default".into()),
+            is_encrypted: false,
+            size: Some(1 << 30),
+        };
         assert_eq!((found.refusal, found.place), (None, Ok(place)));
         root.spec.encryption = Some(Box::default());
         cache.replace(root.into(), Instant::now());

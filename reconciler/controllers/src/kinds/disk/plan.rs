@@ -209,12 +209,14 @@ fn plan_copy(disk: &Disk, source: &Source, observed: &Observed) -> Plan<Option<R
     }
     let is_chosen = disk.awaits_pool() || observed.chosen_pool.is_some();
     let is_another = |pool: &&str| !is_chosen && *pool != disk.target_pool().as_str();
-    if let Some(pool) = place.pool.as_deref().filter(is_another) {
+    let is_encrypted = place.is_encrypted || disk.spec.encryption.is_some();
+    // Others have a full copy of the data there.
+    if let Some(pool) = place.pool.as_deref().filter(is_another).filter(|_| is_encrypted) {
         let text = format!(
-            "pool is {}, and {kind} {name} is in the pool {pool}: a copy is made in the pool of its source",
+            "pool is {}, and {kind} {name} is in the pool {pool}: an encrypted copy is made in the pool of its source. Set pool to {pool}",
             disk.target_pool()
         );
-        return blocked(Readiness::Stalled(Reason::InvalidSpec, text));
+        return blocked(Readiness::Stalled(Reason::NotSupported, text));
     }
     let size = disk.spec.size.as_ref().and_then(|size| size.bytes().ok());
     if let (Some(size), Some(least)) = (size, place.size)

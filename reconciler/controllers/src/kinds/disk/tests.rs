@@ -291,7 +291,11 @@ fn a_copy_is_bound_to_the_host_of_its_source_or_says_what_it_waits_for() {
         unknown: None,
         fresh_volume_id: "v-new".into(),
     };
-    let there = || Ok(SourcePlace { host: "h1".into(), pool: Some("default".into()), size: Some(1 << 30) });
+    let place = |is_encrypted| {
+        let (host, pool) = ("h1".to_owned(), Some("default".to_owned()));
+        Ok(SourcePlace { host, pool, is_encrypted, size: Some(1 << 30) })
+    };
+    let there = || place(false);
     let from_snapshot = copy(json!({"source": {"snapshot": "before"}}));
     let bound = plan(&from_snapshot, &seen(there()));
     assert_eq!(bound.steps, bind_disk(&Key::of(&from_snapshot), "h1", None, "v-new", Vec::new()));
@@ -314,7 +318,12 @@ fn a_copy_is_bound_to_the_host_of_its_source_or_says_what_it_waits_for() {
     let small = copy(json!({"source": {"snapshot": "before"}, "size": "1Mi"}));
     assert_eq!(reason(&small, &seen(there())), Some(Reason::DiskSmallerThanImage));
     let elsewhere = copy(json!({"source": {"snapshot": "before"}, "pool": "fast"}));
-    assert_eq!(reason(&elsewhere, &seen(there())), Some(Reason::InvalidSpec));
+    let bound = plan(&elsewhere, &seen(there()));
+    assert_eq!(bound.steps, bind_disk(&Key::of(&elsewhere), "h1", None, "v-new", Vec::new()), "a full copy");
+    assert_eq!(reason(&elsewhere, &seen(place(true))), Some(Reason::NotSupported), "it is encrypted");
+    let encrypted =
+        copy(json!({"source": {"snapshot": "before"}, "pool": "fast", "encryption": {"keyClass": "k"}}));
+    assert_eq!(reason(&encrypted, &seen(there())), Some(Reason::NotSupported), "so is the copy");
 }
 
 #[test]
@@ -341,7 +350,7 @@ fn a_disk_of_a_made_image_that_its_host_does_not_serve_is_bound_to_that_host() {
     (made["virtualSize"], made["checksum"]) = ("1Gi".into(), "ab".into());
     cache.put(image("2", made.clone()), now);
     let seen = observe(&cache, &disk);
-    let place = SourcePlace { host: "h2".into(), pool: None, size: Some(1 << 30) };
+    let place = SourcePlace { host: "h2".into(), pool: None, is_encrypted: false, size: Some(1 << 30) };
     let key = Key::namespaced(ObjectKind::Image, "ns", "golden");
     assert_eq!(seen.source, Some(Source { key, place: Ok(place), away: None, refusal: None }));
     let steps = plan(&disk, &Observed { fresh_volume_id: "v-new".into(), unknown: None, ..seen }).steps;

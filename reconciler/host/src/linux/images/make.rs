@@ -44,10 +44,43 @@ pub(in super::super) enum SnapshotContent {
 }
 
 /// The data as `qemu-img` opens it, and with which rights.
-struct Input {
-    disk: DiskNode,
-    user: Option<RunAs>,
-    memory: u64,
+#[derive(Debug)]
+pub(in super::super) struct Input {
+    pub(in super::super) disk: DiskNode,
+    pub(in super::super) user: Option<RunAs>,
+    pub(in super::super) memory: u64,
+}
+
+impl SnapshotContent {
+    /// Returns how the data is opened. `links`: the folder for the paths of the user to the files. Blocking.
+    pub(in super::super) fn into_input(
+        self,
+        layout: &Layout,
+        links: &Path,
+        user: Option<RunAs>,
+    ) -> Result<Input> {
+        let chain = match (self, &user) {
+            (Self::Ceph { disk, .. }, _) => return Ok(Input { disk, user: None, memory: MEMORY_FOR_CEPH }),
+            (Self::Files(chain), Some(user)) => linked(layout, links, &chain, user)?,
+            (Self::Files(chain), None) => chain,
+        };
+        let disk = DiskNode { node: block_node(&chain, "auto"), files: paths(&chain) };
+        Ok(Input { disk, user, memory: CONVERT_MEMORY })
+    }
+
+    /// Returns the bytes that the data takes at most. Blocking.
+    pub(in super::super) fn bytes(&self) -> Result<u64> {
+        let chain = match self {
+            Self::Files(chain) => chain,
+            Self::Ceph { bytes, .. } => return Ok(*bytes),
+        };
+        let mut bytes = 0_u64;
+        for path in paths(chain) {
+            let metadata = fs::metadata(&path).map_err(failed("look at", &path))?;
+            bytes = bytes.saturating_add(metadata.blocks().saturating_mul(512).min(metadata.len()));
+        }
+        Ok(bytes)
+    }
 }
 
 impl ImageSource {
@@ -105,16 +138,8 @@ impl LinuxImages {
         let (output, links, user) = (making.output.clone(), making.links.clone(), self.unpacker.user);
         let prepared = blocking(move || {
             files::remove_if_there(&output).map_err(failed("remove", &output))?;
-            files::check_space(&output, most(&data)?)?;
-            let chain = match (data, &user) {
-                (SnapshotContent::Ceph { disk, .. }, _) => {
-                    return Ok(Input { disk, user: None, memory: MEMORY_FOR_CEPH });
-                }
-                (SnapshotContent::Files(chain), Some(user)) => linked(&layout, &links, &chain, user)?,
-                (SnapshotContent::Files(chain), None) => chain,
-            };
-            let disk = DiskNode { node: block_node(&chain, "auto"), files: paths(&chain) };
-            Ok::<_, SystemError>(Input { disk, user, memory: CONVERT_MEMORY })
+            files::check_space(&output, data.bytes()?)?;
+            data.into_input(&layout, &links, user)
         });
         self.convert_data(new, prepared.await?, &making.output).await?;
         let (cache, new) = (self.cache.clone(), new.clone());
@@ -150,20 +175,6 @@ impl LinuxImages {
         };
         filter.run().await.map_err(|error| explain(new, output, error))
     }
-}
-
-/// The most bytes that the result has: what the files of the chain take.
-fn most(data: &SnapshotContent) -> Result<u64> {
-    let chain = match data {
-        SnapshotContent::Files(chain) => chain,
-        SnapshotContent::Ceph { bytes, .. } => return Ok(*bytes),
-    };
-    let mut bytes = 0_u64;
-    for path in paths(chain) {
-        let metadata = fs::metadata(&path).map_err(failed("look at", &path))?;
-        bytes = bytes.saturating_add(metadata.blocks().saturating_mul(512).min(metadata.len()));
-    }
-    Ok(bytes)
 }
 
 /// Returns the SHA-256 of a file, in hexadecimal digits.

@@ -176,6 +176,7 @@ mod tests {
             removing: false,
             restores: Vec::new(),
             restoring: None,
+            unwritten_since: None,
         };
         let new = NewTake {
             pool: "fast".to_owned(),

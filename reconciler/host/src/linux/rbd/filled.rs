@@ -3,15 +3,33 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::files::{self, blocking};
-use super::super::filesystems::{self, FORMATTED, Formatted};
-use super::super::qemu_img::{QEMU_IMG, text};
+use super::super::filesystems::{self, COPY_TIME, FORMATTED, Formatted};
+use super::super::images::Input;
+use super::super::qemu_img::{DiskNode, QEMU_IMG, text};
 use super::client::{Client, LONG};
+use super::images::{nbd_source, serve_disk};
 use super::{RbdPool, Result, options_of, replies};
-use crate::{Fill, NewFilesystem, SystemError};
+use crate::{NewFilesystem, SystemError};
 
-/// The folder of a file system that is being made, which goes with the work, however it ends.
+/// The number of the next copy of files: the path of a socket is short.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// The data that a new image gets.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) enum Data<'a> {
+    /// That of the Image that it is a clone of.
+    Image,
+    Filesystem(&'a NewFilesystem),
+    /// That of a snapshot in a pool of files.
+    Files(&'a Input),
+    /// That of a snapshot in another pool of Ceph.
+    Ceph(&'a DiskNode),
+}
+
+/// The folder of a file system that is being made, or of a socket, which goes with the work, however it ends.
 #[derive(Debug)]
 struct Folder(PathBuf);
 
@@ -24,11 +42,27 @@ impl Drop for Folder {
 
 impl RbdPool {
     /// Gives the image of a volume that is being made its data.
-    pub(super) async fn fill(&self, id: &str, size: u64, fill: &Fill) -> Result<()> {
-        match fill {
-            Fill::Image => self.flatten(id).await,
-            Fill::Filesystem(filesystem) => self.format(id, size, filesystem).await,
+    pub(super) async fn fill(&self, id: &str, size: u64, data: Data<'_>) -> Result<()> {
+        match data {
+            Data::Image => self.flatten(id).await,
+            Data::Filesystem(filesystem) => self.format(id, size, filesystem).await,
+            Data::Files(from) => Box::pin(self.copy_files(id, from)).await,
+            // It is raw.
+            Data::Ceph(from) => {
+                self.convert(&format!("json:{}", from.node), &Self::name_of(id), COPY_TIME).await
+            }
         }
+    }
+
+    /// Copies the data of files. QEMUs of guests have written their headers: a confined program reads them, and the one that has the key of
+    /// Ceph gets the data alone, by a socket.
+    async fn copy_files(&self, id: &str, from: &Input) -> Result<()> {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = Folder(self.work_folder(&format!("copy-{number}")));
+        let (server, socket) = serve_disk(&from.disk, from.user, &folder.0).await?;
+        let written = self.convert(&nbd_source(&socket), &Self::name_of(id), COPY_TIME).await;
+        drop((server, folder));
+        written
     }
 
     /// Copies the data of the image that the volume is a clone of.

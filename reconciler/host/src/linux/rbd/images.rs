@@ -4,17 +4,17 @@
 //! The file may be a tenant's: a confined program reads it, and the one that has the key of Ceph gets the data alone, by a socket.
 //! Imported contents stay: berth does not know which other sites have clones of them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_qemu::machine::Backing;
-use berth_qemu::process::{FilterError, NbdExport, NbdServer};
+use berth_qemu::process::{FilterError, NbdExport, NbdServer, RunAs};
 use serde_json::json;
 
 use super::super::files::{self, blocking, failed};
 use super::super::program::Program;
-use super::super::qemu_img::{CONVERT_MEMORY, QEMU_IMG, block_node};
+use super::super::qemu_img::{CONVERT_MEMORY, DiskNode, QEMU_IMG, block_node};
 use super::client::{Client, LONG, PATIENCE, is_absent};
 use super::{RbdPool, Result, options_of};
 use crate::{ImageFacts, SystemError};
@@ -96,12 +96,7 @@ impl RbdPool {
         let (spec, size) = (self.spec(name), bytes(image.virtual_size));
         self.must(&["create", "--size", &size, "--image-feature", FEATURES, &spec], PATIENCE).await?;
         let (server, socket) = self.serve(image).await?;
-        let socket = json!({"type": "unix", "path": socket.to_string_lossy()});
-        let served = json!({"driver": "nbd", "server": socket, "open-timeout": START});
-        let source = format!("json:{}", json!({"driver": "raw", "file": served}));
-        let target = options_of(&self.image(name));
-        let args = ["convert", "-n", "--target-image-opts", &source, &target];
-        let written = self.client.within(&QEMU_IMG, &args, LONG).await?;
+        let written = self.convert(&nbd_source(&socket), name, LONG).await;
         drop(server);
         let folder = self.sockets.clone();
         blocking(move || {
@@ -109,51 +104,35 @@ impl RbdPool {
             let _ = std::fs::remove_dir_all(folder);
         })
         .await;
-        if !written.ok {
-            let detail = written.stderr.lines().last().unwrap_or("it gives no reason").to_owned();
-            return Err(SystemError::Program { program: "qemu-img", detail });
-        }
+        written?;
         let snapshot = format!("{spec}@{BASE}");
         self.must(&["snap", "create", "--no-progress", &snapshot], PATIENCE * 4).await?;
         self.must(&["snap", "protect", &snapshot], PATIENCE).await.map(drop)
     }
 
+    /// Writes data to the image of this name, whose former data is overwritten.
+    pub(super) async fn convert(&self, source: &str, name: &str, limit: Duration) -> Result<()> {
+        let target = options_of(&self.image(name));
+        let args = ["convert", "-n", "--target-image-opts", source, &target];
+        let written = self.client.within(&QEMU_IMG, &args, limit).await?;
+        if written.ok {
+            return Ok(());
+        }
+        let detail = written.stderr.lines().last().unwrap_or("it gives no reason").to_owned();
+        Err(SystemError::Program { program: QEMU_IMG.name, detail })
+    }
+
     /// Has the data of an image served to one client. Returns the socket, too.
     async fn serve(&self, image: &ImageFacts) -> Result<(NbdServer, PathBuf)> {
         let path = std::path::absolute(&image.path).unwrap_or_else(|_| image.path.clone());
-        let (folder, socket) = (self.sockets.clone(), self.sockets.join("socket"));
-        let (image_file, former, user) = (path.clone(), socket.clone(), self.tools_user);
-        let prepare = move || {
-            files::ensure_folder(&folder)?;
-            files::remove_if_there(&former).map_err(failed("remove", &former))?;
-            let Some(user) = user else { return Ok(()) };
-            std::os::unix::fs::chown(&folder, Some(user.uid), Some(user.gid))
-                .map_err(failed("change the owner of", &folder))?;
-            files::freeze(&image_file)
-        };
-        blocking(prepare).await?;
+        if self.tools_user.is_some() {
+            let image_file = path.clone();
+            blocking(move || files::freeze(&image_file)).await?;
+        }
         // No name is read from the header of the file.
         let file = Backing { file: path.clone(), format: image.format, backing: None };
-        let export = NbdExport {
-            program: QEMU_NBD.find()?,
-            source: format!("json:{}", block_node(&file, "auto")),
-            inputs: vec![path],
-            output: None,
-            read_only: true,
-            socket: socket.clone(),
-            user: self.tools_user,
-            max_bytes: MESSAGES,
-            memory: CONVERT_MEMORY,
-            key: None,
-        };
-        let explain = |error: FilterError| QEMU_NBD.failed(error.to_string());
-        let mut server = export.serve().await.map_err(explain)?;
-        let begun = Instant::now();
-        while !socket.exists() && begun.elapsed() < Duration::from_secs(START.into()) {
-            server.check().map_err(explain)?;
-            tokio::time::sleep(TRY_EVERY).await;
-        }
-        Ok((server, socket))
+        let disk = DiskNode { node: block_node(&file, "auto"), files: vec![path] };
+        serve_disk(&disk, self.tools_user, &self.sockets).await
     }
 
     /// Removes an import that is not finished.
@@ -168,6 +147,51 @@ impl RbdPool {
         self.rbd_within(&["snap", "purge", "--no-progress", &spec], LONG).await?;
         self.must(&["rm", "--no-progress", &spec], LONG).await.map(drop)
     }
+}
+
+/// Has the data of a disk in files served to one client, by a socket in this folder, which is for it alone. Returns the socket, too.
+pub(super) async fn serve_disk(
+    disk: &DiskNode,
+    user: Option<RunAs>,
+    folder: &Path,
+) -> Result<(NbdServer, PathBuf)> {
+    let socket = folder.join("socket");
+    let (folder, former) = (folder.to_owned(), socket.clone());
+    let prepare = move || {
+        files::ensure_folder(&folder)?;
+        files::remove_if_there(&former).map_err(failed("remove", &former))?;
+        let Some(user) = user else { return Ok(()) };
+        std::os::unix::fs::chown(&folder, Some(user.uid), Some(user.gid))
+            .map_err(failed("change the owner of", &folder))
+    };
+    blocking(prepare).await?;
+    let export = NbdExport {
+        program: QEMU_NBD.find()?,
+        source: format!("json:{}", disk.node),
+        inputs: disk.files.clone(),
+        output: None,
+        read_only: true,
+        socket: socket.clone(),
+        user,
+        max_bytes: MESSAGES,
+        memory: CONVERT_MEMORY,
+        key: None,
+    };
+    let explain = |error: FilterError| QEMU_NBD.failed(error.to_string());
+    let mut server = export.serve().await.map_err(explain)?;
+    let begun = Instant::now();
+    while !socket.exists() && begun.elapsed() < Duration::from_secs(START.into()) {
+        server.check().map_err(explain)?;
+        tokio::time::sleep(TRY_EVERY).await;
+    }
+    Ok((server, socket))
+}
+
+/// Returns the data that is served by this socket, as `qemu-img` opens it.
+pub(super) fn nbd_source(socket: &Path) -> String {
+    let socket = json!({"type": "unix", "path": socket.to_string_lossy()});
+    let served = json!({"driver": "nbd", "server": socket, "open-timeout": START});
+    format!("json:{}", json!({"driver": "raw", "file": served}))
 }
 
 /// A size as an option of `rbd`.

@@ -57,6 +57,9 @@ pub(super) struct Note {
     /// The last of these, which has begun: its image may have a part of the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) restoring: Option<Restoring>,
+    /// The snapshot whose data the image has: since the restore from it no machine could write to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) unwritten_since: Option<String>,
 }
 
 /// A restore that has begun.
@@ -83,6 +86,7 @@ impl Note {
             removing: false,
             restores: Vec::new(),
             restoring: None,
+            unwritten_since: None,
         }
     }
 
@@ -103,7 +107,7 @@ impl Note {
 
     /// The copy for the metadata of the image. Restores are this host's: a disk with snapshots does not go to another one.
     pub(super) fn text(&self) -> String {
-        let copy = Self { restores: Vec::new(), restoring: None, ..self.clone() };
+        let copy = Self { restores: Vec::new(), restoring: None, unwritten_since: None, ..self.clone() };
         serde_json::to_string(&copy).expect("our own types are plain JSON")
     }
 }

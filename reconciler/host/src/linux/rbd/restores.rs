@@ -46,7 +46,8 @@ impl RbdPool {
         let note = self.note(&new.volume).await?.filter(Note::is_there).ok_or_else(lost)?;
         let restoring = Restoring { snapshot: snapshot.id, size: new.size.max(snapshot.size) };
         let restores = new.added_to(note.restores, Timestamp::now());
-        self.write_note(&Note { restores, restoring: Some(restoring), ..note }).await?;
+        let unwritten_since = None;
+        self.write_note(&Note { restores, restoring: Some(restoring), unwritten_since, ..note }).await?;
         drop(alone);
         self.finish_restore(&new.volume).await?;
         self.volume(&new.volume).await?.ok_or_else(lost)
@@ -93,7 +94,8 @@ impl RbdPool {
         // It may have got another owner, or gone to the trash, meanwhile.
         let _alone = self.trashing.lock().await;
         if let Some(note) = self.note(id).await? {
-            self.write_note(&Note { restoring: None, ..note }).await?;
+            let unwritten_since = Some(snapshot.clone());
+            self.write_note(&Note { restoring: None, unwritten_since, ..note }).await?;
         }
         tracing::info!(volume = id, snapshot, "volume in Ceph restored from a snapshot");
         Ok(())
@@ -108,6 +110,23 @@ impl RbdPool {
         match self.alone(id) {
             Some(_alone) => self.roll_back(id).await,
             None => Ok(()),
+        }
+    }
+
+    /// Whether the image of a volume has the data of this snapshot, from which it was restored: no machine could write to it since.
+    pub(in super::super) async fn is_as_in_snapshot(&self, id: &str, snapshot: &str) -> Result<bool> {
+        let note = self.note(id).await?.filter(|note| note.is_there() && note.restoring.is_none());
+        Ok(note.is_some_and(|note| note.unwritten_since.as_deref() == Some(snapshot)))
+    }
+
+    /// Notes that a machine may write to the image of a volume from now on.
+    pub(super) async fn note_use(&self, id: &str) -> Result<()> {
+        let _alone = self.trashing.lock().await;
+        match self.note(id).await? {
+            Some(note) if note.unwritten_since.is_some() => {
+                self.write_note(&Note { unwritten_since: None, ..note }).await
+            }
+            _ => Ok(()),
         }
     }
 

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The snapshot of the image has the identity of the snapshot as its name. One that was begun and not finished may be of another moment than
-//! the others of its VM: a later call removes it, and all are taken anew. One that was taken and is deleted stays, without an owner, while
-//! disks are clones of it, and while a backup, an Image or a copy is being made from it.
+//! the others of its VM: unless it is known that it is not, a later call removes it, and all are taken anew. One that was taken and is deleted
+//! stays, without an owner, while disks are clones of it, and while a backup, an Image or a copy is being made from it.
 //!
 //! A snapshot for a copy or an Image has no owner from the start. It goes once that is made, or ten minutes after it was begun if nothing
 //! needs it then. A host that takes a volume from another one notes those that the other one has left, and removes them in the same way.
@@ -71,13 +71,6 @@ fn is_for_use(id: &str) -> bool {
     id.starts_with(FOR_COPY) || id.starts_with(FOR_IMAGE)
 }
 
-/// A snapshot that is being begun with others.
-struct Part {
-    note: SnapshotNote,
-    volume: VolumeFacts,
-    is_in_ceph: bool,
-}
-
 impl RbdPool {
     /// The snapshot of a volume's image, as `rbd` names it.
     pub(super) fn snapshot_spec(&self, volume: &str, id: &str) -> String {
@@ -109,28 +102,27 @@ impl RbdPool {
         found.ok_or_else(|| SystemError::SnapshotLost { id: id.to_owned() })
     }
 
-    /// Begins snapshots of one moment, or begins them anew. Nothing is in Ceph after that of those that are not taken.
+    /// Checks that snapshots can be begun, or continued.
+    pub(in super::super) async fn check_snapshots(&self, all: &[NewSnapshot]) -> Result<()> {
+        self.ensure_there().await?;
+        for new in all {
+            self.part(new).await?;
+        }
+        Ok(())
+    }
+
+    /// Begins snapshots of one moment, or begins them anew.
     pub(in super::super) async fn begin_snapshots(&self, all: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {
         self.ensure_there().await?;
         let mut parts = Vec::new();
         for new in all {
             parts.push(self.part(new).await?);
         }
-        let is_any_taken = parts.iter().any(|part| part.note.taken.is_some());
         let mut begun = Vec::new();
-        for Part { note, volume, is_in_ceph } in parts {
+        for (note, volume) in parts {
             if note.taken.is_some() {
                 begun.push(volume);
                 continue;
-            }
-            match (is_any_taken, is_in_ceph) {
-                // All of them were in Ceph before the first one was finished.
-                (true, false) => return Err(SystemError::NotOneMoment { id: note.volume_id }),
-                (true, true) | (false, false) => {}
-                (false, true) => {
-                    let spec = self.snapshot_spec(&note.volume_id, &note.id);
-                    self.must(&["snap", "rm", "--no-progress", &spec], LOCKED_FOR).await?;
-                }
             }
             let (begun_at, restored) = (Timestamp::now(), volume.restores.last().cloned());
             self.write_snapshot_note(&SnapshotNote { begun: begun_at, restored, ..note.clone() }).await?;
@@ -139,8 +131,28 @@ impl RbdPool {
         Ok(begun)
     }
 
-    /// Reads what there is of a snapshot, and checks that it can be begun or continued.
-    async fn part(&self, new: &NewSnapshot) -> Result<Part> {
+    /// Has nothing in Ceph of those of these snapshots that are not finished, or, with `are_taken`, all of them.
+    pub(in super::super) async fn prepare(&self, all: &[NewSnapshot], are_taken: bool) -> Result<()> {
+        self.ensure_there().await?;
+        for new in all {
+            let note = self.snapshot_note(&new.id).await?;
+            if note.is_some_and(|note| note.taken.is_some()) {
+                continue;
+            }
+            match (are_taken, self.snapshot_sizes(&new.volume).await?.contains_key(&new.id)) {
+                (true, false) => return Err(SystemError::NotOneMoment { id: new.volume.clone() }),
+                (true, true) | (false, false) => {}
+                (false, true) => {
+                    let spec = self.snapshot_spec(&new.volume, &new.id);
+                    self.must(&["snap", "rm", "--no-progress", &spec], LOCKED_FOR).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what there is of a snapshot and of its volume, and checks that it can be begun or continued.
+    async fn part(&self, new: &NewSnapshot) -> Result<(SnapshotNote, VolumeFacts)> {
         check_name("snapshot", &new.id)?;
         let volume = self.volume(&new.volume).await?;
         let volume = volume.ok_or_else(|| SystemError::VolumeLost { id: new.volume.clone() })?;
@@ -171,8 +183,7 @@ impl RbdPool {
                 }
             }
         };
-        let is_in_ceph = self.snapshot_sizes(&new.volume).await?.contains_key(&new.id);
-        Ok(Part { note, volume, is_in_ceph })
+        Ok((note, volume))
     }
 
     /// Takes those of these snapshots, which were begun, that QEMU has not taken: of volumes to which no machine writes.
@@ -227,20 +238,21 @@ impl RbdPool {
         locked(&self.kept).as_ref().is_none_or(|kept| kept.contains(id))
     }
 
-    /// Removes a snapshot that was taken for an Image, which is made. If that fails, it is tried again with all others that nothing needs.
-    pub(in super::super) async fn image_is_made(&self, id: &str) {
-        if let Err(error) = self.remove_for_image(id).await {
+    /// Removes a snapshot that was taken for an Image or for a copy in another pool, which is made. If that fails, it is tried again with all
+    /// others that nothing needs. One that has an object stays.
+    pub(in super::super) async fn remove_used(&self, id: &str) {
+        if let Err(error) = self.remove_for_use(id).await {
             tracing::warn!(
                 snapshot = id,
                 error = error.chain(),
-                "snapshot for an image not deleted from Ceph"
+                "snapshot for an image or a copy not deleted from Ceph"
             );
         }
     }
 
-    async fn remove_for_image(&self, id: &str) -> Result<()> {
+    async fn remove_for_use(&self, id: &str) -> Result<()> {
         let note = self.snapshot_note(id).await?.filter(|note| note.owner.is_none());
-        match note.filter(|note| note.id.starts_with(FOR_IMAGE)) {
+        match note.filter(|note| is_for_use(&note.id)) {
             Some(note) => self.remove_snapshot(&note).await,
             None => Ok(()),
         }

@@ -114,6 +114,7 @@ async fn a_machine_starts_on_no_image_whose_restore_has_not_ended() {
         removing: false,
         restores: Vec::new(),
         restoring: Some(note::Restoring { snapshot: "s-1".to_owned(), size: 1 << 20 }),
+        unwritten_since: None,
     };
     pool.write_note(&note).await.expect("written");
     let started = pools.ensure_own(&[disk(pool.image("berth-v-1").file())]).await;
@@ -125,19 +126,56 @@ async fn a_machine_starts_on_no_image_whose_restore_has_not_ended() {
     assert!(!note.text().contains("restoring"), "the next host has the disk only once it has no snapshots");
 }
 
+#[tokio::test]
+async fn a_restored_image_has_the_data_of_its_snapshot_until_a_machine_may_write_to_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mappings, access) = ([mapping("fast", "vms")], CephAccess::default());
+    let pools = RbdPools::open(&Layout::new(folder.path()), &mappings, &[], &access, None).expect("opened");
+    let pool = pools.get("fast").expect("there");
+    let owner =
+        VolumeOwner { namespace: "n".to_owned(), name: "d".to_owned(), uid: None, image: None, source: None };
+    let note = note::Note {
+        volume_id: "v-1".to_owned(),
+        host: "a".to_owned(),
+        owner,
+        base: None,
+        complete: true,
+        retained: false,
+        deleted_at: None,
+        deleted_after: None,
+        removing: false,
+        restores: Vec::new(),
+        restoring: None,
+        unwritten_since: Some("s-1".to_owned()),
+    };
+    pool.write_note(&note).await.expect("written");
+    assert!(pool.is_as_in_snapshot("v-1", "s-1").await.expect("read"));
+    assert!(!pool.is_as_in_snapshot("v-1", "s-2").await.expect("read"), "it was restored from another one");
+    assert!(!pool.is_as_in_snapshot("v-2", "s-1").await.expect("read"), "it is no volume");
+    assert!(!note.text().contains("unwritten"), "the next host does not know it");
+    pool.note_use("v-1").await.expect("noted");
+    assert!(!pool.is_as_in_snapshot("v-1", "s-1").await.expect("read"), "a machine was started on it");
+    let restored = note::Restoring { snapshot: "s-1".to_owned(), size: 1 << 20 };
+    pool.write_note(&note::Note { restoring: Some(restored), ..note }).await.expect("written");
+    assert!(!pool.is_as_in_snapshot("v-1", "s-1").await.expect("read"), "it is being restored again");
+}
+
 #[test]
-fn snapshots_of_one_moment_are_in_one_pool() {
-    let pools = open(&[mapping("fast", "vms")], &[], &CephAccess::default()).expect("opened");
+fn snapshots_of_one_moment_are_divided_by_their_pools() {
+    let mappings = [mapping("fast", "vms"), mapping("big", "hdd")];
+    let pools = open(&mappings, &[], &CephAccess::default()).expect("opened");
     let new = |pool: &str| NewSnapshot {
         pool: pool.to_owned(),
         id: "s-1".to_owned(),
         volume: "v-1".to_owned(),
         owner: None,
     };
-    assert!(pools.of_snapshots(&[new("default"), new("slow")]).expect("of files").is_none());
-    assert!(pools.of_snapshots(&[new("fast"), new("fast")]).expect("in Ceph").is_some());
-    let mixed = pools.of_snapshots(&[new("default"), new("fast")]);
-    assert!(matches!(mixed, Err(SystemError::Invalid { .. })), "{mixed:?}");
+    let (in_ceph, files) = pools.divide(&[new("default"), new("slow")]);
+    assert_eq!((in_ceph.len(), files), (0, vec![new("default"), new("slow")]));
+    let (in_ceph, files) = pools.divide(&[new("fast"), new("default"), new("big"), new("fast")]);
+    let of_pools: Vec<Vec<NewSnapshot>> = in_ceph.into_iter().map(|(_, of_pool)| of_pool).collect();
+    assert_eq!(of_pools, [vec![new("big")], vec![new("fast"), new("fast")]]);
+    assert_eq!(files, [new("default")]);
 }
 
 #[test]

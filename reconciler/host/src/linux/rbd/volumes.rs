@@ -20,12 +20,11 @@ use super::super::files::{self, blocking, failed};
 use super::super::layout::check_name;
 use super::super::volumes::wanted_size;
 use super::client::{Client, LOCKED_FOR, LONG, PATIENCE, is_absent};
+use super::filled::Data;
 use super::images::{FEATURES, bytes};
 use super::note::{Note, notes_in};
 use super::{CLIENTS, RbdPool, Result, locked, replies};
-use crate::{
-    Fill, ImageFacts, NewVolume, SnapshotFacts, SystemError, TrashedVolume, VolumeFacts, VolumeOwner,
-};
+use crate::{ImageFacts, NewVolume, SnapshotFacts, SystemError, TrashedVolume, VolumeFacts, VolumeOwner};
 
 /// How long the deletion of images waits after one that failed.
 const REMOVE_AGAIN: Duration = Duration::from_secs(30);
@@ -62,7 +61,7 @@ impl RbdPool {
         self: &Arc<Self>,
         new: &NewVolume,
         base: Option<&ImageFacts>,
-        fill: Option<&Fill>,
+        fill: Option<Data<'_>>,
     ) -> Result<VolumeFacts> {
         check_name("volume", &new.id)?;
         check_plain(new)?;

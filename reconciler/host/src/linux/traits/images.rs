@@ -49,7 +49,7 @@ impl Images for LinuxSystem {
             let (facts, disk) = rbd.snapshot_node(&new.snapshot).await?;
             let bytes = rbd.data_bytes(&facts.volume, &facts.id).await?;
             let made = self.images.make(new, SnapshotContent::Ceph { disk, bytes }).await?;
-            rbd.image_is_made(&new.snapshot).await;
+            rbd.remove_used(&new.snapshot).await;
             return Ok(made);
         }
         let (pool, snapshot) = (new.pool.clone(), new.snapshot.clone());

@@ -24,7 +24,7 @@ use crate::{
 #[async_trait]
 impl Machines for LinuxSystem {
     async fn launch(&self, request: &LaunchRequest) -> Result<ProcessFacts> {
-        self.rbd.ensure_own(&request.machine.disks).await?;
+        self.rbd.begin_use(&request.machine.disks).await?;
         let installation = self.host.installation_of(request.machine.architecture()).await?;
         let (mut request, disks) = (request.clone(), request.machine.disks.clone());
         // Files of snapshots may have been merged since the request was made: a suspended machine has one from before.
@@ -166,7 +166,7 @@ impl Machines for LinuxSystem {
 
     async fn grant_disk(&self, instance: &str, disk: &DiskSpec) -> Result<DiskSpec> {
         // Also because a QEMU that opens an image stands still while the cluster does not answer.
-        self.rbd.ensure_own(std::slice::from_ref(disk)).await?;
+        self.rbd.begin_use(std::slice::from_ref(disk)).await?;
         let granted = self.machines.grant(instance, disk).await?;
         self.rbd.note_clients_later(disk);
         Ok(granted)

@@ -9,6 +9,7 @@ use berth_qemu::machine::DiskKey;
 
 use crate::linux::LinuxSystem;
 use crate::linux::fetching::LeftReader;
+use crate::linux::rbd::Data;
 use crate::linux::volumes::LinuxVolumes;
 use crate::{
     Arrival, Fill, ImageFacts, Merged, NewFetch, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume,
@@ -22,12 +23,37 @@ const COPIED: &str = "hosts have the disks of a pool of type RBD in common: none
 /// Why no guest comes live with a disk in a pool of type RBD.
 const ARRIVING: &str = "a running guest with a disk in a pool of type RBD does not come from another host";
 
+/// Returns volumes with their identities.
+fn ids(volumes: impl IntoIterator<Item = VolumeFacts>) -> impl Iterator<Item = (String, VolumeFacts)> {
+    volumes.into_iter().map(|volume| (volume.id.clone(), volume))
+}
+
 /// The pools that a volume goes from and to.
 fn pools_of(volume: &NewMove) -> BTreeSet<String> {
     BTreeSet::from([volume.from.clone(), volume.to.clone()])
 }
 
 impl LinuxSystem {
+    /// Checks that each of these files has begun its snapshot if one of all is finished: they all were by then.
+    ///
+    /// *Errors*: [`SystemError::NotOneMoment`].
+    async fn ensure_begun(&self, all: &[NewSnapshot], files: &[NewSnapshot]) -> Result<()> {
+        let mut is_any_finished = false;
+        for new in all {
+            let found = Volumes::snapshot(self, &new.pool, &new.id).await?;
+            is_any_finished = is_any_finished || found.is_some_and(|facts| facts.taken.is_some());
+        }
+        for new in files.iter().filter(|_| is_any_finished) {
+            let found = Volumes::snapshot(self, &new.pool, &new.id).await?;
+            let volume = Volumes::volume(self, &new.pool, &new.volume).await?;
+            let is_pending = volume.is_some_and(|volume| volume.pending_snapshot.as_ref() == Some(&new.id));
+            if !is_pending && found.is_none_or(|facts| facts.taken.is_none()) {
+                return Err(SystemError::NotOneMoment { id: new.volume.clone() });
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the cached image that a new volume names.
     async fn cached_base(&self, digest: Option<&str>) -> Result<Option<ImageFacts>> {
         let Some(digest) = digest else { return Ok(None) };
@@ -137,10 +163,22 @@ impl Volumes for LinuxSystem {
         self.on_pool(&volume.pool, move |v| v.create(&new, base.as_ref())).await
     }
 
-    async fn create_filled_volume(&self, volume: &NewVolume, fill: &Fill) -> Result<VolumeFacts> {
+    async fn create_filled_volume(
+        &self,
+        volume: &NewVolume,
+        fill: &Fill,
+        progress: Progress<'_>,
+    ) -> Result<VolumeFacts> {
+        let data = match fill {
+            Fill::Snapshot { pool, id } => {
+                return Box::pin(self.copy_snapshot(volume, (pool.as_str(), id.as_str()), progress)).await;
+            }
+            Fill::Image => Data::Image,
+            Fill::Filesystem(filesystem) => Data::Filesystem(filesystem),
+        };
         let base = self.cached_base(volume.base.as_deref()).await?;
         if let Some(rbd) = self.rbd.get(&volume.pool) {
-            return rbd.create(volume, base.as_ref(), Some(fill)).await;
+            return rbd.create(volume, base.as_ref(), Some(data)).await;
         }
         // The copy is of the open file, if the image goes meanwhile.
         self.fill(volume, base.as_ref(), fill).await
@@ -342,35 +380,60 @@ impl Volumes for LinuxSystem {
     }
 
     async fn check_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<()> {
-        let why = "a pool of type RBD has no snapshots with the memory of the guest";
-        snapshots.iter().try_for_each(|new| self.rbd.refuse(&new.pool, why))?;
-        let (new, pools) = (snapshots.to_vec(), snapshots.iter().map(|new| new.pool.clone()).collect());
-        self.on_pools(pools, move |v| v.check_snapshots(&new)).await
+        let (in_ceph, files) = self.rbd.divide(snapshots);
+        for (rbd, of_pool) in in_ceph {
+            rbd.check_snapshots(&of_pool).await?;
+        }
+        if files.is_empty() {
+            return Ok(());
+        }
+        let pools = files.iter().map(|new| new.pool.clone()).collect();
+        self.on_pools(pools, move |v| v.check_snapshots(&files)).await
     }
 
     async fn is_as_in_snapshot(&self, pool: &str, volume: &str, snapshot: &str) -> Result<bool> {
-        self.rbd.refuse(pool, "a pool of type RBD has no snapshots with the memory of the guest")?;
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.is_as_in_snapshot(volume, snapshot).await;
+        }
         let (of_pool, volume, snapshot) = (pool.to_owned(), volume.to_owned(), snapshot.to_owned());
         self.on_pool(pool, move |v| v.is_as_in_snapshot(&of_pool, &volume, &snapshot)).await
     }
 
     async fn begin_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {
-        if let Some(rbd) = self.rbd.of_snapshots(snapshots)? {
-            return rbd.begin_snapshots(snapshots).await;
+        let (in_ceph, files) = self.rbd.divide(snapshots);
+        if !in_ceph.is_empty() && !files.is_empty() {
+            self.ensure_begun(snapshots, &files).await?;
         }
-        let (new, pools) = (snapshots.to_vec(), snapshots.iter().map(|new| new.pool.clone()).collect());
-        let mut begun = Vec::new();
-        for volume in self.on_pools(pools, move |v| v.begin_snapshots(&new)).await? {
-            begun.push(self.with_cache(volume).await?);
+        // Those in Ceph are checked before a file changes, and leave their volumes as they are.
+        let mut begun = BTreeMap::new();
+        for (rbd, of_pool) in in_ceph {
+            begun.extend(ids(rbd.begin_snapshots(&of_pool).await?));
         }
-        Ok(begun)
+        if !files.is_empty() {
+            let pools = files.iter().map(|new| new.pool.clone()).collect();
+            for volume in self.on_pools(pools, move |v| v.begin_snapshots(&files)).await? {
+                begun.extend(ids([self.with_cache(volume).await?]));
+            }
+        }
+        let of = |new: &NewSnapshot| {
+            let lost = || SystemError::VolumeLost { id: new.volume.clone() };
+            begun.get(&new.volume).cloned().ok_or_else(lost)
+        };
+        snapshots.iter().map(of).collect()
+    }
+
+    async fn prepare_in_ceph(&self, snapshots: &[NewSnapshot], are_taken: bool) -> Result<()> {
+        for (rbd, of_pool) in self.rbd.divide(snapshots).0 {
+            rbd.prepare(&of_pool, are_taken).await?;
+        }
+        Ok(())
     }
 
     async fn take_closed(&self, snapshots: &[NewSnapshot]) -> Result<()> {
-        match self.rbd.of_snapshots(snapshots)? {
-            Some(rbd) => rbd.take_closed(snapshots).await,
-            None => Ok(()),
+        for (rbd, of_pool) in self.rbd.divide(snapshots).0 {
+            rbd.take_closed(&of_pool).await?;
         }
+        Ok(())
     }
 
     async fn restore_snapshot(&self, restore: &NewRestore) -> Result<VolumeFacts> {

@@ -177,8 +177,49 @@ fn a_copy_waits_for_its_snapshot_and_is_made_on_it() {
     let smaller = plan(&copy(json!({"size": "1Mi"})), &there());
     assert_eq!((smaller.steps.len(), reason(&smaller)), (0, (true, Reason::DiskSmallerThanImage)));
     assert!(smaller.readiness.message().contains("DiskSnapshot before needs at least 1Gi"), "{smaller:?}");
-    let elsewhere = plan(&copy(json!({})), &seen(Some(taken("fast", GIB, true))));
-    assert_eq!((elsewhere.steps.len(), reason(&elsewhere)), (0, (true, Reason::InvalidSpec)));
+}
+
+#[test]
+fn a_copy_in_another_pool_is_a_full_copy_in_the_background_and_waits_for_its_snapshot() {
+    let copy = disk(json!({"source": {"snapshot": "before"}}), json!({}));
+    let seen = |facts| Observed { source: Some(LocalSource::Snapshot(Some(facts))), ..Observed::default() };
+    let elsewhere = || seen(taken("fast", GIB, true));
+    let waits = plan(&copy, &seen(taken("fast", GIB, false)));
+    assert_eq!((waits.steps.len(), reason(&waits)), (0, (false, Reason::WaitingForSnapshot)));
+    let starts = plan(&copy, &elsewhere());
+    let [Step::StartFill(Wanted::Fill(_, id, Details(work)))] = &starts.steps[..] else {
+        panic!("{starts:?}")
+    };
+    let from = Fill::Snapshot { pool: "fast".into(), id: "s-1".into() };
+    assert_eq!((id.as_str(), work.0.snapshot.as_deref(), &work.1), ("v-1", None, &from));
+    let running = Some(Pull::Running { done: GIB / 2, total: Some(GIB), rate: None, followed: false });
+    let follows = plan(&copy, &Observed { filling: running, ..elsewhere() });
+    assert!(matches!(follows.steps[..], [Step::FollowFill(_)]), "{follows:?}");
+    assert!(follows.readiness.message().contains("from the pool fast (50 %)"), "{follows:?}");
+    let unadmitted = Observed { user_waits: true, ..elsewhere() };
+    assert!(plan(&copy, &unadmitted).steps.is_empty(), "its VM may yet go elsewhere");
+    let small =
+        plan(&disk(json!({"source": {"snapshot": "before"}, "size": "1Mi"}), json!({})), &elsewhere());
+    assert_eq!((small.steps.len(), reason(&small)), (0, (true, Reason::DiskSmallerThanImage)));
+    let declared =
+        disk(json!({"source": {"snapshot": "before"}, "encryption": {"keyClass": "k"}}), json!({}));
+    let refused = plan(&declared, &elsewhere());
+    assert_eq!((refused.steps.len(), reason(&refused)), (0, (true, Reason::NotSupported)));
+    assert!(refused.readiness.message().contains("pool fast"), "{refused:?}");
+    // Of a Disk, the snapshot is taken in the pool of that one.
+    let of_disk = disk(json!({"source": {"disk": "other"}}), json!({}));
+    let other = || {
+        let facts = volume(GIB).volume.expect("set");
+        Some(Box::new(VolumeFacts { id: "v-2".into(), pool: "fast".into(), ..facts }))
+    };
+    let see = |snapshot| Observed {
+        source: Some(LocalSource::Disk { volume: other(), snapshot }),
+        ..Observed::default()
+    };
+    let taking = plan(&of_disk, &see(None));
+    assert!(matches!(&taking.steps[..], [Step::TakeSnapshot(new)] if new.pool == "fast"), "{taking:?}");
+    let copied = plan(&of_disk, &see(Some(taken("fast", GIB, true))));
+    assert!(matches!(copied.steps[..], [Step::StartFill(_)]), "{copied:?}");
 }
 
 #[test]
@@ -265,7 +306,7 @@ fn a_full_clone_and_a_formatted_disk_are_made_in_the_background_and_never_again(
     assert_eq!((namespace.as_str(), id.as_str(), work.0.size), ("ns", "v-1", Some(GIB)));
     let label = Some("data".to_owned());
     let kind = berth_host::FilesystemKind::Ext4;
-    assert_eq!(work.1, berth_host::Fill::Filesystem(berth_host::NewFilesystem { kind, label }));
+    assert_eq!(work.1, Fill::Filesystem(berth_host::NewFilesystem { kind, label }));
     let running = |followed| Some(Pull::Running { done: 0, total: None, rate: None, followed });
     let follows = plan(&formatted(), &Observed { filling: running(false), ..Observed::default() });
     assert!(matches!(follows.steps[..], [Step::FollowFill(_)]), "{follows:?}");
@@ -286,7 +327,7 @@ fn a_full_clone_and_a_formatted_disk_are_made_in_the_background_and_never_again(
     let [Step::StartFill(Wanted::Fill(_, _, Details(work)))] = &starts.steps[..] else {
         panic!("{starts:?}")
     };
-    assert_eq!((work.0.base.as_deref(), &work.1), (Some("ab"), &berth_host::Fill::Image));
+    assert_eq!((work.0.base.as_deref(), &work.1), (Some("ab"), &Fill::Image));
     let absent = Observed { image: Some(LocalImage::Absent(source())), ..Observed::default() };
     assert!(matches!(plan(&full(), &absent).steps[..], [Step::Pull(_)]), "the image comes first");
     let deleted = plan(&deleted(full()), &Observed { is_restoring: true, ..Observed::default() });

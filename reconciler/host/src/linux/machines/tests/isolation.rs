@@ -306,7 +306,7 @@ async fn a_disk_of_a_running_qemu_continues_after_a_snapshot_and_starts_on_it_ag
         let overlay = DiskSpec { file: volume.path, backing: None, ..config.machine.disks[0].clone() };
         let lent = system.grant_disk(&a, &overlay).await.expect("granted");
         let (qmp, _events) = system.connect(&a).await.expect("connected");
-        assert!(block::continue_in_overlays(&qmp, &[lent]).await.expect("switched"));
+        assert!(block::snapshot_disks(&qmp, &[lent], &[]).await.expect("switched"));
         system.finish_snapshot("default", &id, &taken).await.expect("finished");
         block::resize(&qmp, "v-a", (1 + number) << 20).await.expect("grown in its new file");
     }
@@ -379,7 +379,7 @@ async fn files_of_deleted_snapshots_are_merged_below_a_running_qemu_which_closes
             crate::NewSnapshot { pool: "default".into(), id: id.clone(), volume: "v-a".into(), owner: None };
         system.begin_snapshots(&[new]).await.expect("begun");
         let overlay = DiskSpec { backing: None, ..granted().await };
-        assert!(block::continue_in_overlays(&qmp, &[overlay]).await.expect("switched"));
+        assert!(block::snapshot_disks(&qmp, &[overlay], &[]).await.expect("switched"));
         system.finish_snapshot("default", &id, &taken).await.expect("finished");
     }
     assert_eq!(open().await.files_below, 5, "four snapshots and the image");
