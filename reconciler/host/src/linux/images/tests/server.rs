@@ -16,6 +16,7 @@ pub(super) struct Request {
     pub(super) range: Option<u64>,
     pub(super) if_range: Option<String>,
     pub(super) authorization: Option<String>,
+    pub(super) host: Option<String>,
     /// The header `X-Key`.
     pub(super) key: Option<String>,
 }
@@ -195,19 +196,20 @@ impl Server {
 fn read(stream: impl Read, seen: &Mutex<Vec<Request>>) -> Option<Request> {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let path = lines.next()?.split(' ').nth(1)?.to_owned();
-    let (mut range, mut if_range, mut authorization, mut key) = (None, None, None, None);
+    let (mut range, mut if_range, mut authorization, mut host, mut key) = (None, None, None, None, None);
     for line in lines.take_while(|l| !l.is_empty()) {
         let (name, value) = line.split_once(": ")?;
         match name.to_ascii_lowercase().as_str() {
             "range" => range = value.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok(),
             "if-range" => if_range = Some(value.to_owned()),
             "authorization" => authorization = Some(value.to_owned()),
+            "host" => host = Some(value.to_owned()),
             "x-key" => key = Some(value.to_owned()),
             _ => {}
         }
     }
     let mut seen = seen.lock().expect("no panic");
-    let request = Request { number: seen.len() + 1, path, range, if_range, authorization, key };
+    let request = Request { number: seen.len() + 1, path, range, if_range, authorization, host, key };
     seen.push(request.clone());
     Some(request)
 }
