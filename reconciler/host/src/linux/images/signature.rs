@@ -11,7 +11,7 @@ use berth_qemu::machine::ForeignFormat;
 
 use super::super::files::failed;
 use super::Result;
-use crate::{ImageSource, SystemError};
+use crate::{Compression, ImageSource, SystemError};
 
 /// The footer of a VHD.
 const VHD: &[u8] = b"conectix";
@@ -43,7 +43,7 @@ pub(super) fn check(source: &ImageSource, format: ForeignFormat, path: &Path) ->
         "it is a VMDK descriptor, which names other files: export the disk as one file (stream-optimized)"
             .to_owned()
     } else if !found.is_it {
-        format!("the image is declared as {name} and is something else")
+        format!("the image is declared as {name} and is something else{}", hint(source))
     } else if found.has_parent {
         format!(
             "it is a differencing disk ({name}), whose other data is in another file: merge both into one file first"
@@ -52,6 +52,25 @@ pub(super) fn check(source: &ImageSource, format: ForeignFormat, path: &Path) ->
         return Ok(());
     };
     Err(SystemError::ImageRefused { url: source.shown.clone(), detail })
+}
+
+/// Returns advice about a source whose name ends like that of a compressed file, and that is not declared as one; otherwise nothing.
+pub(super) fn hint(source: &ImageSource) -> String {
+    let endings = [
+        (".gz", Compression::Gzip),
+        (".xz", Compression::Xz),
+        (".zst", Compression::Zstd),
+        (".bz2", Compression::Bzip2),
+    ];
+    let name = source.shown.to_ascii_lowercase();
+    let found = endings.iter().find(|(ending, _)| name.ends_with(ending));
+    match found.filter(|_| source.encoding.compression.is_none()) {
+        Some((ending, compression)) => format!(
+            ". Its name ends in {ending}: if it is compressed, declare another image with the compression {}",
+            compression.name()
+        ),
+        None => String::new(),
+    }
 }
 
 fn look(file: &File, format: ForeignFormat, start: &[u8]) -> io::Result<Found> {
