@@ -4,7 +4,7 @@ use tfplugin6::{AttributePath, Diagnostic};
 
 use crate::change::PlannedChange;
 
-/// The ends of names, and the compressions that they tell.
+/// The ends of the names of compressed files, and their compressions.
 const ENDINGS: [(&str, &str); 4] = [(".gz", "gzip"), (".xz", "xz"), (".zst", "zstd"), (".bz2", "bzip2")];
 
 /// Warns when an image is created: its host reads the bytes as the declaration says, and refuses most of such files only after the

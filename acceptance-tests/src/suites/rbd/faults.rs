@@ -26,7 +26,7 @@ pub(super) fn osd_stands_still(fleet: &mut Fleet, ceph: &mut Ceph, guest: &Guest
     let (namespace, address) = (Arc::clone(fleet.member(LOST)?.namespace()), guest.address.clone());
     ceph.freeze_osd(true);
     let writer = thread::spawn(move || http::get(&namespace, &address, &path, ANSWER));
-    let held = is_away(fleet);
+    let held = goes_away(fleet);
     let waits = !writer.is_finished();
     ceph.freeze_osd(false);
     let written = writer.join().map_err(|_| anyhow!("the writer panicked"))?;
@@ -42,7 +42,7 @@ pub(super) fn osd_stands_still(fleet: &mut Fleet, ceph: &mut Ceph, guest: &Guest
     Ok(())
 }
 
-fn is_away(fleet: &mut Fleet) -> Result<()> {
+fn goes_away(fleet: &mut Fleet) -> Result<()> {
     // An agent looks at its pools when it starts.
     fleet.member_mut(LOST)?.berth.crash()?;
     fleet.member_mut(LOST)?.berth.spawn_joined(None, &[])?;

@@ -1,4 +1,4 @@
-//! What a file of a foreign format says of itself, before `qemu-img` opens it: that it is of this format, and that it has all the data. A VMDK may
+//! The marks in a file of a foreign format, which are checked before `qemu-img` opens it: that it is of this format, and has all the data. A VMDK may
 //! be a text that names other files. A disk may have only what differs from its parent: `qemu-img` reads such a VHD or VHDX as if the rest
 //! were zeros.
 
@@ -85,7 +85,7 @@ fn look(file: &File, format: ForeignFormat, start: &[u8]) -> io::Result<Found> {
             let is_it = start.starts_with(b"vhdxfile");
             Found { is_it, has_parent: is_it && has_parent_of_vhdx(file)? }
         }
-        // The last sector says what it is. That of one which grows has a copy at the start.
+        // Its kind is in the last sector. One that grows has a copy of that sector at the start.
         ForeignFormat::Vhd => {
             let last = file.metadata()?.len().saturating_sub(SECTOR as u64);
             let end = bytes(file, last, SECTOR)?;
