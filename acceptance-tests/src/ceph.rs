@@ -178,6 +178,16 @@ impl Ceph {
         serde_json::from_str(&text).with_context(|| format!("rbd info: {text}"))
     }
 
+    /// The data of an image, or of a snapshot of one.
+    pub fn data(&self, image: &str) -> Result<Vec<u8>> {
+        let file = self.site.folder.join("exported");
+        let path = file.to_str().context("the folder of Ceph is not in UTF-8")?;
+        self.site.rbd(&["export", "--no-progress", &format!("{POOL}/{image}"), path])?;
+        let data = fs::read(&file)?;
+        fs::remove_file(&file)?;
+        Ok(data)
+    }
+
     /// The snapshots of an image, by name.
     pub fn snapshots(&self, image: &str) -> Result<Vec<String>> {
         let text = self.site.rbd(&["snap", "ls", "--format", "json", &format!("{POOL}/{image}")])?;

@@ -1,5 +1,6 @@
 //! `berth_image`
 
+mod compression;
 mod file;
 mod upload;
 
@@ -158,7 +159,7 @@ impl ResourceKind for Image {
         Vec::new()
     }
 
-    /// Another token makes other content.
+    /// Another token makes other content. Warns of a compression that is missing.
     fn refine(&self, change: &mut PlannedChange<'_>) {
         let token = |image: &Value| image.get("source").get("token").clone();
         if !change.is_create() && token(change.prior) != token(&change.planned) {
@@ -166,6 +167,7 @@ impl ResourceKind for Image {
                 change.planned.set(observed, Value::UNKNOWN);
             }
         }
+        compression::warn(change);
     }
 
     async fn derive(&self, change: &mut PlannedChange<'_>) {

@@ -2,7 +2,7 @@
 //! embedded control plane, with a host in memory, in one runtime with paused time.
 
 use berth::install;
-use berth_api::{Disk, Quantity, VM, condition};
+use berth_api::{Disk, Image, Quantity, VM, condition};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use kube::{
     Api, ResourceExt,
@@ -210,4 +210,55 @@ async fn what_would_replace_the_data_of_a_template_is_refused() {
     let unchanged = site.disk("web-root").await.expect("it is there");
     assert_eq!(unchanged.name_any(), "web-root");
     assert_eq!(unchanged.metadata.generation, Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_makes_a_disk_of_an_image_for_all_namespaces_which_stays_as_long_as_the_disk() {
+    let site = Site::new().await;
+    let object = |kind: &str, namespace: &str, name: &str, spec: Value| {
+        json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind,
+            "metadata": {"name": name, "namespace": namespace}, "spec": spec})
+    };
+    let team = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}});
+    let mut spec =
+        vm(&json!([{"name": "web-root", "boot": true, "template": {"image": "common", "size": "2Gi"}}]));
+    spec["networkInterfaces"] = json!([]);
+    install::apply(&site.client, &[team, object("VM", "team", "web", spec)]).await.expect("it applies");
+    let vms: Api<VM> = Api::namespaced(site.client.clone(), "team");
+    let disks: Api<Disk> = Api::namespaced(site.client.clone(), "team");
+    let message = async || {
+        let disk = disks.get_opt("web-root").await.expect("it answers");
+        let conditions = disk.and_then(|disk| disk.status).map(|status| status.conditions);
+        condition::find(&conditions.unwrap_or_default(), "Ready").map(|ready| ready.message.clone())
+    };
+    site.until("the disk waits for its image", async || {
+        message().await.is_some_and(|text| {
+            text.contains("Image common does not exist in namespace team or berth-shared")
+        })
+    })
+    .await;
+
+    let common = object("Image", "berth-shared", "common", image::spec());
+    install::apply(&site.client, &[common]).await.expect("it applies");
+    site.until("the VM runs", async || {
+        let conditions = vms.get("web").await.expect("it is there").status.map(|status| status.conditions);
+        condition::find(&conditions.unwrap_or_default(), "Ready").is_some_and(|ready| ready.status == "True")
+    })
+    .await;
+    let images: Api<Image> = Api::namespaced(site.client.clone(), "berth-shared");
+    let own: Api<Image> = Api::namespaced(site.client.clone(), "team");
+    assert!(own.get_opt("common").await.expect("it answers").is_none(), "the tenant has no image");
+
+    images.delete("common", &DeleteParams::default()).await.expect("it is accepted");
+    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+    let held = images.get_opt("common").await.expect("it answers").expect("it is in use");
+    assert!(held.metadata.deletion_timestamp.is_some(), "{:?}", held.metadata);
+    vms.delete("web", &DeleteParams::default()).await.expect("it is accepted");
+    site.until("the image goes after the disk", async || {
+        let image = images.get_opt("common").await.expect("it answers");
+        let disk = disks.get_opt("web-root").await.expect("it answers");
+        assert!(image.is_some() || disk.is_none(), "the image goes before the disk");
+        image.is_none()
+    })
+    .await;
 }

@@ -1,8 +1,10 @@
-//! A pool in a Ceph cluster with the small guest: its disks, their growth, a VM that moves, a monitor that is away, a host that is lost
-//! while its QEMU runs on and still reaches Ceph, snapshots, also with its memory and with a disk in a file, copies, backups and images.
+//! A pool in a Ceph cluster with the small guest: its disks, their growth, a VM that moves, a monitor that is away, an OSD that stands still,
+//! a host that is lost while its QEMU runs on and still reaches Ceph, a full clone and the trash, snapshots, also with the guest's memory
+//! and with a disk in a file, copies, backups and images of a disk.
 
 mod backups;
 mod copies;
+mod faults;
 mod memory;
 mod mixed;
 mod snapshots;
@@ -114,6 +116,10 @@ fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestI
         moves_and_returns(fleet, &guest)
     });
     report.case("its disk grows while it runs", || grows(fleet, ceph, &mut guest));
+    report.case(
+        "while the only OSD stands still the pool is away and a write of the guest waits, and is done afterwards",
+        || faults::osd_stands_still(fleet, ceph, &guest),
+    );
     report.case("without Ceph's monitor the pool is away, the guest goes on, and others start", || {
         let written = write(fleet, &guest, 5)?;
         ceph.freeze_monitor(true);
@@ -132,6 +138,9 @@ fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestI
         },
     );
     report.case("its QEMU is killed: it boots again, and writes to its disks", || killed(fleet, &guest));
+    report.case("a full clone has no parent in Ceph, and comes back out of the trash with its data", || {
+        faults::copied_whole(fleet, ceph, &guest)
+    });
     report.case(
         "a snapshot of its disks while it runs: a disk from it and a restore have its data, and it is deleted",
         || snapshots::case(fleet, ceph, &guest),

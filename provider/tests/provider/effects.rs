@@ -336,3 +336,28 @@ async fn a_change_of_ipv6_routes_is_announced_as_one_that_reaches_new_guests_onl
         assert_eq!(text.contains("IPv6 routes reach new guests only"), is_announced, "{config}: {text}");
     }
 }
+
+#[tokio::test]
+async fn a_new_image_from_a_file_that_is_named_like_a_compressed_one_is_warned_of() {
+    let provider = BerthProvider::default();
+    let stage = Stage::new(&provider, "berth_image");
+    let image = |url: &str, compression: Json| json!({"name": "i", "compression": compression, "source": {"url": url, "sha256": "0".repeat(64)}});
+    for (config, wanted) in [
+        (image("https://a.example/d.qcow2.xz", Json::Null), Some("compression = \"xz\"")),
+        (image("https://a.example/d.raw.GZ?token=a.b", Json::Null), Some("compression = \"gzip\"")),
+        (image("https://a.example/d.img.zst", Json::Null), Some("compression = \"zstd\"")),
+        (image("https://a.example/d.bz2#x", Json::Null), Some("compression = \"bzip2\"")),
+        (image("https://a.example/d.qcow2.xz", json!("xz")), None),
+        (image("https://a.example/d.qcow2?of=d.xz", Json::Null), None),
+    ] {
+        let plan = stage.plan_from(Value::Null, &config).await;
+        let text = text_of(&plan.diagnostics);
+        match wanted {
+            Some(words) => {
+                assert!(text.contains("The compression is not declared") && text.contains(words), "{text}");
+                assert!(plan.diagnostics.iter().all(|found| !found.is_error()), "{text}");
+            }
+            None => assert!(!text.contains("not declared"), "{text}"),
+        }
+    }
+}

@@ -90,7 +90,8 @@ pub enum SystemError {
     /// A folder for backups.
     #[error("folder for backups {name}: {detail}")]
     BackupFolder { name: String, detail: String },
-    #[error("no space left for {what}: {needed} bytes needed, {free} free")]
+    /// `needed` is 0 if it is not known.
+    #[error("no space left for {what}: {}", space(*needed, *free))]
     NoSpace { what: String, needed: u64, free: u64 },
     #[error("{what} {value:?} is not usable: {why}")]
     Invalid { what: &'static str, value: String, why: &'static str },
@@ -203,6 +204,10 @@ impl SystemError {
         let text = format!("{self:?}");
         text.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default().to_owned()
     }
+}
+
+fn space(needed: u64, free: u64) -> String {
+    if needed == 0 { format!("{free} bytes are free") } else { format!("{needed} bytes needed, {free} free") }
 }
 
 #[cfg(test)]

@@ -178,7 +178,7 @@ fn writing(report: &mut Report, fleet: &Fleet, address: &str, disk: &HostDisk) {
             disk.empty()?;
             let paused = paused?;
             let message = condition_of(&paused, "Ready").context("no Ready")?["message"].to_string();
-            contains_all(&message, &["paused"])?;
+            contains_all(&message, &["paused", "Disk data in StoragePool default", "free space there"])?;
             ensure!(paused["status"]["state"] == "Paused", "{:#}", paused["status"]);
             let written = writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))??;
             let read = http::get(namespace, address, &format!("/cgi-bin/sum?dev={device}"), SOON)?;

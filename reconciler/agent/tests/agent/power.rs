@@ -162,7 +162,9 @@ async fn a_guest_that_a_full_disk_paused_is_paused_by_an_io_error_whatever_else_
         let message = berth_api::condition::find(&conditions, "Running").map(|c| c.message.clone());
         state(VMState::Paused)(vm)
             && reason_of(&conditions, "Running") == "NoSpace"
-            && message.is_some_and(|message| message.contains("I/O error"))
+            && message.is_some_and(|message| {
+                message.contains("I/O error") && message.contains("StoragePool default")
+            })
     };
     fixture.until::<VM>("web", paused).await;
     fixture.crash_agent().await;

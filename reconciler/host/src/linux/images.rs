@@ -23,6 +23,7 @@ mod oci;
 mod ova;
 mod partial;
 mod rules;
+mod signature;
 mod unpack;
 mod unpack_file;
 mod upload;

@@ -35,6 +35,12 @@ impl SmallDisk {
     pub(super) fn path(&self) -> &Path {
         self.0.path()
     }
+
+    pub(super) fn grow(&self, bytes: usize) {
+        let options = format!("size={bytes}");
+        mount(None::<&str>, self.path(), None::<&str>, MsFlags::MS_REMOUNT, Some(options.as_str()))
+            .expect("made larger");
+    }
 }
 
 impl Drop for SmallDisk {

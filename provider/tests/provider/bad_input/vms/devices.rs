@@ -20,6 +20,11 @@ pub(super) fn devices() -> Vec<Bad> {
         ),
         everywhere(disks(json!([])), "disks", "The list is empty"),
         everywhere(
+            disks((0..17).map(|number| json!({"name": format!("d{number}"), "boot": number == 0})).collect()),
+            "disks",
+            "at most 16 are allowed",
+        ),
+        everywhere(
             own("disks", json!([{"name": "a", "boot": true, "bus": "sata", "read_only": true}])),
             "disks[0].read_only",
             "cannot be read-only",

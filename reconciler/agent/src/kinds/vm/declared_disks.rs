@@ -180,9 +180,11 @@ async fn work(ctx: &Context, disk: &Disk, operation: VMOperationName) -> DiskWor
     DiskWork { operation, percent }
 }
 
-/// The origin of a disk, its size and the space that it takes, as its Disk has them.
+/// The name of a disk, its pool, its origin, its size and the space that it takes, as its Disk has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReportedDisk {
+    pub(crate) name: String,
+    pub(crate) pool: String,
     pub(crate) origin: Option<DataOrigin>,
     pub(crate) size: Option<String>,
     pub(crate) used: Option<String>,
@@ -196,7 +198,8 @@ pub(super) fn reported_disks(tables: &Tables, vm: &VM, name: &ObjectName) -> BTr
         let disk = tables.disks.get(&name.beside(&disk))?;
         let status = disk.status.as_ref()?;
         let (size, used) = (status.size.clone(), status.used.clone());
-        let report = ReportedDisk { origin: Some(disk.origin()), size, used };
+        let (name, pool) = (disk.name_any(), disk.pool().to_string());
+        let report = ReportedDisk { name, pool, origin: Some(disk.origin()), size, used };
         Some((volume_of(&disk)?.to_owned(), report))
     };
     declared.chain(attached).filter_map(report).collect()

@@ -38,7 +38,7 @@ use crate::public_address::GivenAddress;
 
 pub(super) use interfaces::{changes as interface_changes, tap_missing};
 pub(super) use live::{is_withdrawn as is_live_move_withdrawn, refusal as live_refusal};
-pub(super) use running::IO_ERROR;
+pub(super) use running::io_error;
 pub(super) use start::{limits_with, too_large};
 
 /// How a guest ended whose QEMU ended without it.

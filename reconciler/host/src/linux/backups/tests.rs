@@ -7,10 +7,12 @@ use std::process::Command;
 use berth_qemu::machine::DiskKey;
 use berth_qemu::process::NbdExport;
 use jiff::Timestamp;
+use rand::Rng as _;
 use tempfile::TempDir;
 
 use super::super::LinuxConfig;
 use super::super::program::Program;
+use super::super::tests::SmallDisk;
 use super::*;
 use crate::{
     BackupFolderMapping, NewSnapshot, RepositoryPlace, RepositoryProblem, SealedKey, VolumeOwner, Volumes,
@@ -26,11 +28,17 @@ struct Host {
 
 impl Host {
     fn new() -> Self {
+        Self::with(None)
+    }
+
+    /// With a folder for backups that is outside its own.
+    fn with(nas: Option<&Path>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         // As the users of a host's programs need it.
         std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o711)).expect("opened");
-        let nas = folder.path().join("nas");
-        std::fs::create_dir(&nas).expect("a folder");
+        let own = folder.path().join("nas");
+        std::fs::create_dir(&own).expect("a folder");
+        let nas = nas.map_or(own, Path::to_owned);
         let config = LinuxConfig {
             backup_folders: vec![BackupFolderMapping { name: "nas".into(), path: nas }],
             ..LinuxConfig::new(folder.path().join("state"))
@@ -45,9 +53,21 @@ impl Host {
 
     /// Writes this byte all over one MiB of a volume.
     async fn write(&self, volume: &str, byte: u8, at: u64) {
+        self.run(volume, &format!("write -P {byte} {at}M 1M")).await;
+    }
+
+    /// Writes data that cannot be compressed to the first 3 MiB of a volume.
+    async fn write_random(&self, volume: &str) {
+        let random = self.folder.path().join("random");
+        let mut data = vec![0; 3 << 20];
+        rand::rng().fill_bytes(&mut data);
+        std::fs::write(&random, data).expect("written");
+        self.run(volume, &format!("write -s {} 0 3M", random.display())).await;
+    }
+
+    async fn run(&self, volume: &str, command: &str) {
         let path = self.system.volume("default", volume).await.expect("read").expect("there").path;
-        let command = format!("write -P {byte} {at}M 1M");
-        let run = Command::new("qemu-io").args(["-f", "qcow2", "-c", &command]).arg(path).output();
+        let run = Command::new("qemu-io").args(["-f", "qcow2", "-c", command]).arg(path).output();
         assert!(run.expect("qemu-io runs").status.success());
     }
 
@@ -204,6 +224,26 @@ async fn a_repository_that_cannot_be_opened_says_why() {
     assert!(matches!(elsewhere, Err(SystemError::BackupFolder { .. })), "{elsewhere:?}");
     let gone = host.back_up("s-9", &[]).await;
     assert!(matches!(gone, Err(SystemError::SnapshotLost { .. })), "{gone:?}");
+}
+
+#[tokio::test]
+async fn a_full_backup_folder_is_called_so_and_has_no_half_backup_and_goes_on_with_room() {
+    let Some(disk) = SmallDisk::mount(2 << 20) else { return };
+    let host = Host::with(Some(disk.path()));
+    host.make("v-1").await;
+    host.write_random("v-1").await;
+    host.take("v-1", "s-1").await;
+    let full = host.back_up("s-1", &[]).await.expect_err("full");
+    assert_eq!(full.variant(), "NoSpace", "{}", full.chain());
+    let text = full.chain();
+    assert!(text.contains(&disk.path().display().to_string()) && text.contains("bytes are free"), "{text}");
+    let absent = host.system.backup(&access("canary"), &id("s-1")).await;
+    assert!(matches!(absent, Err(SystemError::BackupLost { .. })), "{absent:?}");
+    assert_eq!(host.leftovers(), Vec::<String>::new());
+    disk.grow(16 << 20);
+    host.back_up("s-1", &[]).await.expect("backed up");
+    let restored = host.restore("s-1", "v-2").await.expect("restored");
+    assert!(restored[..3 << 20] == std::fs::read(host.folder.path().join("random")).expect("read"));
 }
 
 #[tokio::test]

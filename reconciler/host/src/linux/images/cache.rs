@@ -13,6 +13,7 @@ use super::super::files::{self, failed};
 use super::super::layout::{Layout, is_digest};
 use super::Result;
 use super::partial::Partial;
+use super::signature;
 use crate::{Encoding, ImageFacts, ImageSource, NewImage, SystemError};
 
 /// The metadata stored beside an image.
@@ -244,7 +245,7 @@ fn refused(source: &ImageSource, error: &InspectError) -> SystemError {
     let (url, detail) = (source.shown.clone(), error.to_string());
     match error {
         InspectError::TooLarge { .. } => SystemError::ImageTooLarge { url, detail },
-        _ => SystemError::ImageRefused { url, detail },
+        _ => SystemError::ImageRefused { url, detail: detail + &signature::hint(source) },
     }
 }
 

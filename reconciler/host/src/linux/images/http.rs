@@ -410,5 +410,10 @@ pub(in super::super) fn without_url(error: &reqwest::Error) -> String {
         text.push_str(&cause.to_string());
         next = cause.source();
     }
+    if text.contains("invalid peer certificate") {
+        text.push_str(
+            "; if a private authority issued it, add the certificate of that authority as ca.crt to the Secret of the source",
+        );
+    }
     text
 }

@@ -325,11 +325,19 @@ fn field<'a>(challenge: &'a str, name: &str) -> Option<&'a str> {
 
 /// Finds the layer of an image in a registry.
 pub(super) async fn resolve(client: &Client, source: &ChecksumSource) -> Result<ResolvedImage> {
+    resolve_within(client, source, LIMIT).await
+}
+
+pub(super) async fn resolve_within(
+    client: &Client,
+    source: &ChecksumSource,
+    limit: Duration,
+) -> Result<ResolvedImage> {
     let registry = Registry::of(client, &source.url, &source.shown)?;
     let architecture = source.architecture.unwrap_or_else(Architecture::of_host);
-    tokio::time::timeout(LIMIT, registry.resolve(architecture))
+    tokio::time::timeout(limit, registry.resolve(architecture))
         .await
-        .map_err(|_| registry.failed(format!("no answer within {} seconds", LIMIT.as_secs())))?
+        .map_err(|_| registry.failed(format!("no answer within {} seconds", limit.as_secs())))?
 }
 
 /// Returns the request for the bytes of a layer.

@@ -6,18 +6,17 @@
 //!
 //! The caller holds the lock of the partial file, so nobody else makes these files at the same time.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use berth_qemu::machine::ForeignFormat;
 use berth_qemu::process::{Filter, FilterError, RunAs};
 
-use super::super::files::{self, blocking, failed};
+use super::super::files::{self, blocking};
 use super::super::qemu_img::{CONVERT_MEMORY, QEMU_IMG, no_space, text};
 use super::Result;
 use super::partial::Place;
+use super::signature;
 use super::unpack_file::BOMB;
 use crate::{Encoding, ImageSource, SystemError};
 
@@ -88,7 +87,7 @@ impl Unpacker {
         to: &Path,
     ) -> Result<()> {
         let (of_source, file) = (source.clone(), from.to_owned());
-        blocking(move || check_signature(&of_source, format, &file)).await?;
+        blocking(move || signature::check(&of_source, format, &file)).await?;
         let program = QEMU_IMG.find()?;
         // A path with a colon would be taken for a protocol.
         let [input, output] = [from, to].map(|path| format!("file:{}", text(path)));
@@ -151,36 +150,6 @@ fn explain(source: &ImageSource, what: &str, filter: &Filter, error: FilterError
         FilterError::Launch(error) => SystemError::Launch(error),
         FilterError::Process(error) => SystemError::Process(error),
     }
-}
-
-/// Checks that the file itself has the data: a VMDK may be a text that names other files. Blocking.
-fn check_signature(source: &ImageSource, format: ForeignFormat, path: &Path) -> Result<()> {
-    let mut start = [0; 512];
-    let mut file = File::open(path).map_err(failed("read", path))?;
-    let mut read = 0;
-    while read < start.len() {
-        match file.read(&mut start[read..]).map_err(failed("read", path))? {
-            0 => break,
-            n => read += n,
-        }
-    }
-    let is_it = match format {
-        ForeignFormat::Vmdk => start.starts_with(b"KDMV"),
-        ForeignFormat::Vdi => start[64..68] == [0x7f, 0x10, 0xda, 0xbe],
-        ForeignFormat::Vhdx => start.starts_with(b"vhdxfile"),
-        // One of fixed size has its only mark at the end, which qemu-img looks for.
-        ForeignFormat::Vhd => true,
-    };
-    if is_it {
-        return Ok(());
-    }
-    let detail = if start.starts_with(b"# Disk DescriptorFile") {
-        "it is a VMDK descriptor, which names other files: export the disk as one file (stream-optimized)"
-            .to_owned()
-    } else {
-        format!("the image is declared as {} and is something else", format.name())
-    };
-    Err(SystemError::ImageRefused { url: source.shown.clone(), detail })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_api::{Power, Quantity, Readiness, Reason, VM};
-use berth_qemu::block::Mirror;
+use berth_qemu::block::{Mirror, ObservedDisk};
 use berth_qemu::machine::{Bus, DiskSpec};
 use berth_qemu::power::RunState;
 use jiff::SignedDuration;
@@ -33,10 +33,6 @@ const RESUME_EVERY: Duration = Duration::from_secs(10);
 const SEEK_EVERY: Duration = Duration::from_secs(30);
 /// How often a guest that does not release a disk is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
-
-/// The state of a guest that QEMU stopped because the host could not write its disk.
-pub(in super::super) const IO_ERROR: &str =
-    "the guest is paused by an I/O error: the host cannot write its disk, as on a full file system";
 
 const SWITCHED: &str = "the guest is paused for a moment: a disk of it has moved to another pool";
 
@@ -94,14 +90,29 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
         }
         // It is paused, and its write is repeated when it is resumed.
         RunState::IoError if is_paused => {
-            Plan::without_steps(Readiness::Reconciling(Reason::NoSpace, IO_ERROR.into()))
+            Plan::without_steps(Readiness::Reconciling(Reason::NoSpace, io_error(observed, machine)))
         }
-        RunState::IoError => resume(observed, machine, Reason::NoSpace, IO_ERROR),
+        RunState::IoError => resume(observed, machine, Reason::NoSpace, &io_error(observed, machine)),
         other => {
             let text = format!("QEMU is in state {other:?}");
             Plan::without_steps(Readiness::Reconciling(Reason::Retrying, text)).requeue_after(TRY_AGAIN)
         }
     }
+}
+
+/// Describes the state of a guest that QEMU stopped because the host could not write a disk of it.
+pub(in super::super) fn io_error(observed: &Observed, machine: &MachineState) -> String {
+    let name = |disk: &ObservedDisk| match observed.reported_disks.get(&disk.id) {
+        Some(reported) => format!("Disk {} in StoragePool {}", reported.name, reported.pool),
+        // It is not declared any more, or not watched yet.
+        None => format!("the disk with serial number {}", disk.serial),
+    };
+    let failed: Vec<String> = machine.disks.iter().filter(|disk| disk.io_error).map(name).collect();
+    let failed = if failed.is_empty() { "a disk of it".to_owned() } else { failed.join(", ") };
+    format!(
+        "the guest is paused by an I/O error: the host has no space to write {failed}; free space there or add some, \
+         and the guest repeats the write when it is resumed"
+    )
 }
 
 /// Plugs in the CPUs that are declared and missing, as far as the machine was started with places for them.

@@ -110,7 +110,10 @@ fn until_it_runs(observed: &Observed, readiness: &Readiness) -> Option<Plan<Step
         return Some(Plan::without_steps(readiness.clone()).requeue_after(TRY_AGAIN));
     };
     match &machine.run_state {
-        RunState::IoError => Some(running::resume(observed, machine, Reason::NoSpace, running::IO_ERROR)),
+        RunState::IoError => {
+            let text = running::io_error(observed, machine);
+            Some(running::resume(observed, machine, Reason::NoSpace, &text))
+        }
         RunState::Paused | RunState::PostMigrate => {
             Some(Plan::steps(vec![Step::Start], readiness.clone()).requeue_after(TRY_AGAIN))
         }

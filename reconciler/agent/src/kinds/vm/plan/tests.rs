@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::bootstrap::Bootstrap;
-use super::super::declared_disks::{DeclaredDisk, User};
+use super::super::declared_disks::{DeclaredDisk, ReportedDisk, User};
 use super::super::observe::DeclaredAddress;
 use super::super::secure_boot_keys::KeysToEnroll;
 use super::super::status::{restarted, status, transition, without_progress};

@@ -7,7 +7,7 @@ use berth_qemu::power::RunState;
 use jiff::Timestamp;
 
 use super::super::Observed;
-use super::super::plan::{IO_ERROR, too_large};
+use super::super::plan::{io_error, too_large};
 use super::runs;
 use crate::admission::Admission;
 use crate::hardware::differences;
@@ -107,14 +107,16 @@ pub(super) fn write_running(
 ) {
     let running = runs(observed);
     // Whatever was last tried: QEMU's own reason comes first.
-    let (reason, text) = match observed.machine.as_ref().map(|machine| &machine.run_state) {
-        Some(RunState::Running) => (Reason::Running, ""),
-        Some(RunState::IoError) => (Reason::NoSpace, IO_ERROR),
-        _ => (not_running(readiness), readiness.message()),
+    let (reason, text) = match &observed.machine {
+        Some(machine) if machine.run_state == RunState::Running => (Reason::Running, String::new()),
+        Some(machine) if machine.run_state == RunState::IoError => {
+            (Reason::NoSpace, io_error(observed, machine))
+        }
+        _ => (not_running(readiness), readiness.message().to_owned()),
     };
     condition::set(
         &mut status.conditions,
-        ConditionUpdate::from_bool(ConditionType::Running, running, reason, text),
+        ConditionUpdate::from_bool(ConditionType::Running, running, reason, &text),
         generation,
         now,
     );

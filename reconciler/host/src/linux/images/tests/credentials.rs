@@ -81,6 +81,28 @@ async fn the_user_of_a_url_is_sent_again_to_the_same_server_and_to_no_other() {
 }
 
 #[tokio::test]
+async fn the_certificate_of_a_source_is_checked_against_the_authorities_of_its_secret() {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
+    let other = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
+    let bytes = raw(MIB);
+    let body = bytes.clone();
+    let server = Server::start_tls(&made, move |request| Reply::range(&body, request));
+    let cache = Cache::new();
+    let source = source(server.url("/a"), &bytes, Format::Raw);
+    for ca in [None, Some(other.cert.pem())] {
+        let untrusted = Credentials { ca, ..Credentials::default() };
+        let error = cache.images.pull(&source, &untrusted, &quiet()).await.expect_err("not trusted").chain();
+        assert!(error.contains("certificate"), "{error}");
+        // A machine without authorities of its own has no client that could find an unknown one.
+        assert!(error.contains("ca.crt of the Secret") || error.contains("ca-certificates"), "{error}");
+        assert!(server.requests().is_empty(), "{:?}", server.requests());
+    }
+    let trusted = Credentials { ca: Some(made.cert.pem()), ..Credentials::default() };
+    let facts = cache.images.pull(&source, &trusted, &quiet()).await.expect("pulled");
+    assert_eq!(fs::read(&facts.path).expect("in the cache"), bytes);
+}
+
+#[tokio::test]
 async fn a_redirect_without_end_is_an_error() {
     let server = Server::start(|_| Reply::status(302).header("Location", "/again"));
     let cache = Cache::new();

@@ -201,3 +201,94 @@ async fn a_vmdk_of_grains_of_zeros_takes_no_space() {
     assert_eq!(facts.virtual_size, 8 * MIB as u64);
     assert!(facts.bytes < MIB as u64, "{} bytes", facts.bytes);
 }
+
+/// Pulls an image that the test has changed after `qemu-img` made it. Returns why it is refused.
+async fn refused(
+    format: ForeignFormat,
+    driver: &str,
+    options: &str,
+    change: impl FnOnce(&mut Vec<u8>),
+) -> String {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let mut bytes = made(folder.path(), &raw(MIB), driver, options);
+    change(&mut bytes);
+    let body = bytes.clone();
+    let server = Server::start(move |_| Reply::file(&body));
+    let cache = Cache::new();
+    let source = foreign(&server, &bytes, format);
+    let error = cache.images.pull(&source, &Credentials::default(), &quiet()).await.expect_err(driver);
+    assert!(matches!(error, SystemError::ImageRefused { .. }), "{error:?}");
+    assert!(cache.files().is_empty(), "{:?}", cache.files());
+    error.chain()
+}
+
+#[tokio::test]
+async fn a_disk_that_continues_another_one_is_refused() {
+    let vhd = refused(ForeignFormat::Vhd, "vpc", "subformat=dynamic,force_size=on", |bytes| {
+        let end = bytes.len() - 512;
+        for footer in [0, end] {
+            bytes[footer + 63] = 4;
+        }
+    });
+    let vdi = refused(ForeignFormat::Vdi, "vdi", "static=off", |bytes| bytes[0x1b8] = 1);
+    let vhdx = refused(ForeignFormat::Vhdx, "vhdx", "subformat=dynamic", |bytes| {
+        let at = file_parameters(bytes);
+        bytes[at + 4] |= 2;
+    });
+    for (error, name) in [(vhd.await, "(vhd)"), (vdi.await, "(vdi)"), (vhdx.await, "(vhdx)")] {
+        assert!(error.contains("differencing disk") && error.contains(name), "{error}");
+        assert!(error.contains("merge both into one file"), "{error}");
+    }
+}
+
+/// The place of the block size in a VHDX, which the flags follow (MS-VHDX, File Parameters Item).
+fn file_parameters(bytes: &[u8]) -> usize {
+    const ITEM: [u8; 16] =
+        [0x37, 0x67, 0xa1, 0xca, 0x36, 0xfa, 0x43, 0x4d, 0xb3, 0xb6, 0x33, 0xf0, 0xaa, 0x44, 0xe7, 0x6b];
+    let place = |wanted: &[u8]| bytes.windows(wanted.len()).position(|found| found == wanted);
+    let (table, entry) = (place(&b"metadata"[..]).expect("a table"), place(&ITEM[..]).expect("an entry"));
+    let offset: [u8; 4] = bytes[entry + 16..entry + 20].try_into().expect("four bytes");
+    table + usize::try_from(u32::from_le_bytes(offset)).expect("small")
+}
+
+#[tokio::test]
+async fn absurd_sizes_of_blocks_and_tables_are_refused() {
+    let dynamic = "subformat=dynamic,force_size=on";
+    // The header of a VHD that grows is in its second sector, with numbers in big-endian order.
+    let vhd = |at: usize, value: u32| {
+        refused(ForeignFormat::Vhd, "vpc", dynamic, move |bytes| {
+            bytes[512 + at..512 + at + 4].copy_from_slice(&value.to_be_bytes());
+        })
+    };
+    let vdi = |at: usize, value: u32| {
+        refused(ForeignFormat::Vdi, "vdi", "static=off", move |bytes| {
+            bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        })
+    };
+    let vhdx = |value: u32| {
+        refused(ForeignFormat::Vhdx, "vhdx", "subformat=dynamic", move |bytes| {
+            let at = file_parameters(bytes);
+            bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        })
+    };
+    let errors = [
+        ("vhd", vhd(32, 3).await),
+        ("vhd", vhd(28, u32::MAX).await),
+        ("vdi", vdi(0x178, 1 << 31).await),
+        ("vdi", vdi(0x180, u32::MAX).await),
+        ("vhdx", vhdx(3).await),
+        ("vhdx", vhdx(1 << 31).await),
+    ];
+    for (name, error) in errors {
+        assert!(error.contains(&format!("the format {name} cannot be undone")), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_vhd_without_its_footer_is_no_vhd() {
+    let error = refused(ForeignFormat::Vhd, "vpc", "subformat=fixed,force_size=on", |bytes| {
+        bytes.truncate(bytes.len() - 512);
+    });
+    let error = error.await;
+    assert!(error.contains("declared as vhd and is something else"), "{error}");
+}

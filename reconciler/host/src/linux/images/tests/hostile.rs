@@ -99,6 +99,25 @@ async fn formats_are_never_guessed() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_named_like_a_compressed_one_is_refused_with_that_advice() {
+    let bytes = raw(MIB);
+    let body = bytes.clone();
+    let server = Server::start(move |_| Reply::file(&body));
+    let cache = Cache::new();
+    for (path, advice) in [("/d.qcow2.XZ", "the compression xz"), ("/d.qcow2", "")] {
+        let wanted = source(server.url(path), &bytes, Format::Qcow2);
+        let error = cache.images.pull(&wanted, &Credentials::default(), &quiet()).await.expect_err("refused");
+        assert_eq!(error.variant(), "ImageRefused");
+        let text = error.chain();
+        assert_eq!(
+            (text.contains("compression"), text.ends_with(advice)),
+            (!advice.is_empty(), true),
+            "{text}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn an_image_above_the_hosts_limit_is_not_downloaded() {
     let bytes = raw(3 * MIB);
     let body = bytes.clone();

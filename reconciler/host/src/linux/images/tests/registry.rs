@@ -71,18 +71,71 @@ impl Registry {
     }
 
     fn wanted(&self, reference: &str) -> ChecksumSource {
-        let url = self.url(reference);
-        ChecksumSource {
-            namespace: "ns".to_owned(),
-            shown: url.clone(),
-            image_url: url.clone(),
-            url,
-            secret: None,
-            is_computed: false,
-            architecture: None,
-            limits: DownloadLimits::default(),
-            token: None,
+        wanted(self.url(reference))
+    }
+}
+
+fn wanted(url: String) -> ChecksumSource {
+    ChecksumSource {
+        namespace: "ns".to_owned(),
+        shown: url.clone(),
+        image_url: url.clone(),
+        url,
+        secret: None,
+        is_computed: false,
+        architecture: None,
+        limits: DownloadLimits::default(),
+        token: None,
+    }
+}
+
+/// The places of a registry that gives this answer to requests for a token, or for a manifest.
+const ANSWERS: [&str; 2] = ["/token", "/v2/disks/debian/manifests/13"];
+
+/// Looks up a tag in a registry that misbehaves in one of its answers. Returns the error, and the number of requests.
+async fn misled(place: &'static str, answer: impl Fn() -> Reply + Send + Sync + 'static) -> (String, usize) {
+    let server = Server::start(move |request| {
+        let path = request.path.split('?').next().unwrap_or_default();
+        match request.authorization.as_deref() {
+            _ if path == place => answer(),
+            _ if path == "/token" => Reply::file(br#"{"token": "t0ken"}"#),
+            Some("Bearer t0ken") => Reply::status(404),
+            // The tokens are at the registry itself.
+            _ => {
+                let host = request.host.as_deref().expect("each request names it");
+                let challenge = format!("Bearer realm=\"http://{host}/token\",service=\"test\"");
+                Reply::status(401).header("WWW-Authenticate", challenge)
+            }
         }
+    });
+    let wanted = wanted(server.url("/disks/debian:13").replacen("http://", "oci://", 1));
+    let images = Cache::new().images;
+    let client = images.client(&Credentials::default(), &wanted.url, &wanted.shown).expect("a client");
+    let error = oci::resolve_within(&client, &wanted, Duration::from_secs(2)).await.expect_err("misled");
+    assert!(matches!(error, SystemError::Download { .. }), "{error:?}");
+    assert_eq!(error.retry(), crate::Retry::Backoff);
+    (error.chain(), server.requests().len())
+}
+
+#[tokio::test]
+async fn a_registry_that_redirects_in_a_circle_is_left_after_a_few_requests() {
+    for place in ANSWERS {
+        let (error, requests) = misled(place, move || Reply::status(307).header("Location", place)).await;
+        assert!(error.contains("too many redirects"), "{error}");
+        assert!(requests < 12, "{requests}");
+    }
+}
+
+#[tokio::test]
+async fn a_registry_that_stalls_or_ends_early_or_never_ends_is_an_error_that_says_so() {
+    let body = br#"{"token": "t0ken", "layers": []}"#;
+    for place in ANSWERS {
+        let (error, _) = misled(place, move || Reply::file(body).late_by(Duration::from_secs(60))).await;
+        assert!(error.contains("no answer within 2 seconds"), "{error}");
+        let (error, _) = misled(place, move || Reply::file(body).cut_after(9)).await;
+        assert!(error.contains("the transfer failed"), "{error}");
+        let (error, _) = misled(place, || Reply::file(&raw(5 * MIB)).length_told(false)).await;
+        assert!(error.contains("the answer is larger than"), "{error}");
     }
 }
 

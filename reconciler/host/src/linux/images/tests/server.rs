@@ -1,9 +1,12 @@
 //! An HTTP server with one thread per connection. The test creates its replies.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 #[derive(Clone, Debug)]
 pub(super) struct Request {
@@ -13,6 +16,7 @@ pub(super) struct Request {
     pub(super) range: Option<u64>,
     pub(super) if_range: Option<String>,
     pub(super) authorization: Option<String>,
+    pub(super) host: Option<String>,
     /// The header `X-Key`.
     pub(super) key: Option<String>,
 }
@@ -95,7 +99,7 @@ impl Reply {
         self
     }
 
-    fn send(self, stream: &mut TcpStream) -> std::io::Result<()> {
+    fn send(self, stream: &mut impl Write) -> std::io::Result<()> {
         std::thread::sleep(self.delay);
         write!(stream, "HTTP/1.1 {} X\r\n", self.status)?;
         if self.length_told {
@@ -117,7 +121,8 @@ impl Reply {
 /// Ends with the test process; its threads wait for nothing that outlives it.
 #[derive(Debug)]
 pub(super) struct Server {
-    address: std::net::SocketAddr,
+    /// Scheme, address and port.
+    origin: String,
     requests: Arc<Mutex<Vec<Request>>>,
 }
 
@@ -128,26 +133,59 @@ impl Server {
 
     /// Listens on another address.
     pub(super) fn at(address: &str, reply: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
+        Self::serve("http", address, move |mut stream, seen| {
+            let Some(request) = read(&stream, seen) else { return };
+            // Some tests use a client that disconnects early.
+            let _ = reply(&request).send(&mut stream);
+        })
+    }
+
+    /// Serves by HTTPS, with a certificate for its address.
+    pub(super) fn start_tls(
+        made: &rcgen::CertifiedKey<rcgen::KeyPair>,
+        reply: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("the default versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key.into())
+            .expect("a certificate with its key");
+        let config = Arc::new(config);
+        Self::serve("https", "127.0.0.1", move |stream, seen| {
+            let connection = ServerConnection::new(Arc::clone(&config)).expect("a valid configuration");
+            let mut stream = StreamOwned::new(connection, stream);
+            // A client that does not trust the certificate ends the handshake.
+            let Some(request) = read(&mut stream, seen) else { return };
+            let _ = reply(&request).send(&mut stream);
+            stream.conn.send_close_notify();
+            let _ = stream.flush();
+        })
+    }
+
+    fn serve(
+        scheme: &str,
+        address: &str,
+        answer: impl Fn(TcpStream, &Mutex<Vec<Request>>) + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind((address, 0)).expect("a free port");
-        let address = listener.local_addr().expect("address");
+        let origin = format!("{scheme}://{}", listener.local_addr().expect("address"));
         let requests: Arc<Mutex<Vec<Request>>> = Arc::default();
-        let (seen, reply) = (Arc::clone(&requests), Arc::new(reply));
+        let (seen, answer) = (Arc::clone(&requests), Arc::new(answer));
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let (mut stream, seen, reply) =
-                    (stream.expect("connection"), Arc::clone(&seen), Arc::clone(&reply));
-                std::thread::spawn(move || {
-                    let Some(request) = read(&stream, &seen) else { return };
-                    // Some tests use a client that disconnects early.
-                    let _ = reply(&request).send(&mut stream);
-                });
+                let (stream, seen, answer) =
+                    (stream.expect("connection"), Arc::clone(&seen), Arc::clone(&answer));
+                std::thread::spawn(move || answer(stream, &seen));
             }
         });
-        Self { address, requests }
+        Self { origin, requests }
     }
 
     pub(super) fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.address)
+        format!("{}{path}", self.origin)
     }
 
     pub(super) fn requests(&self) -> Vec<Request> {
@@ -155,22 +193,23 @@ impl Server {
     }
 }
 
-fn read(stream: &TcpStream, seen: &Mutex<Vec<Request>>) -> Option<Request> {
+fn read(stream: impl Read, seen: &Mutex<Vec<Request>>) -> Option<Request> {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let path = lines.next()?.split(' ').nth(1)?.to_owned();
-    let (mut range, mut if_range, mut authorization, mut key) = (None, None, None, None);
+    let (mut range, mut if_range, mut authorization, mut host, mut key) = (None, None, None, None, None);
     for line in lines.take_while(|l| !l.is_empty()) {
         let (name, value) = line.split_once(": ")?;
         match name.to_ascii_lowercase().as_str() {
             "range" => range = value.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok(),
             "if-range" => if_range = Some(value.to_owned()),
             "authorization" => authorization = Some(value.to_owned()),
+            "host" => host = Some(value.to_owned()),
             "x-key" => key = Some(value.to_owned()),
             _ => {}
         }
     }
     let mut seen = seen.lock().expect("no panic");
-    let request = Request { number: seen.len() + 1, path, range, if_range, authorization, key };
+    let request = Request { number: seen.len() + 1, path, range, if_range, authorization, host, key };
     seen.push(request.clone());
     Some(request)
 }

@@ -55,6 +55,30 @@ fn a_guest_that_a_full_disk_of_its_host_paused_is_called_paused_with_the_reason(
 }
 
 #[test]
+fn a_guest_that_a_full_pool_paused_says_which_disk_of_which_pool_and_how_it_goes_on() {
+    let mut observed = present(RunState::IoError);
+    let disks = &mut observed.machine.as_mut().expect("it runs").disks;
+    disks.iter_mut().filter(|disk| disk.id == "v-data").for_each(|disk| disk.io_error = true);
+    let reported = ReportedDisk { name: "data".into(), pool: "fast".into(), ..ReportedDisk::default() };
+    observed.reported_disks = [("v-data".to_owned(), reported)].into();
+    for spec in [json!({}), json!({"power": "Paused"})] {
+        let vm = vm(spec);
+        let status = status(&vm, &observed, &plan(&vm, &observed).readiness, at(NOW));
+        for kind in ["Ready", "Running"] {
+            let message = &berth_api::condition::find(&status.conditions, kind).expect("it says so").message;
+            for part in ["Disk data in StoragePool fast", "free space there", "resumed"] {
+                assert!(message.contains(part), "{kind}: {message}");
+            }
+            assert!(!message.contains("root"), "{message}");
+        }
+    }
+    observed.reported_disks.clear();
+    let vm = vm(json!({}));
+    let message = plan(&vm, &observed).readiness.message().to_owned();
+    assert!(message.contains("the disk with serial number serial-v-data"), "{message}");
+}
+
+#[test]
 fn what_is_declared_paused_is_paused_from_any_state_in_which_its_guest_could_run() {
     let paused = vm(json!({"power": "Paused"}));
     assert_eq!(names(&plan(&paused, &present(RunState::Running))), ["Pause"]);
