@@ -1,5 +1,5 @@
-//! `examples/modules`: the tests of each module without a control plane, then all modules on one site. On the empty site, what
-//! `berth import` writes.
+//! `examples/modules`: the tests of each module without a control plane, then all modules on one site; each other folder of
+//! `examples/` is checked. On the empty site, what `berth import` writes.
 
 mod appliance;
 mod examples;
@@ -42,6 +42,11 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
         note(&platform.keep_evidence());
     }
     Ok(())
+}
+
+/// The cases that need a newer Terraform than the suite has.
+pub fn run_newest(report: &mut Report, platform: &Platform) {
+    examples::newest(report, platform);
 }
 
 fn chapters(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Result<()> {

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::key_data;
 use crate::platform::Platform;
 use crate::report::Report;
+use crate::terraform::Project;
 use crate::workspace;
 
 /// Folders whose subfolders each have one block of a registry page, in the layout that the registry prescribes.
@@ -49,6 +50,34 @@ pub fn run(report: &mut Report, platform: &Platform) {
 
 fn key_file() -> String {
     format!("ssh-ed25519 {} example", key_data("example"))
+}
+
+/// The examples that need Terraform 1.14: of actions, and of a list.
+pub fn newest(report: &mut Report, platform: &Platform) {
+    report.case("the examples of actions and those of resources are one valid configuration", || {
+        let project = platform.project()?;
+        let mut configuration = joint()?;
+        for name in folders("actions")? {
+            configuration += &texts(&root().join("actions").join(name))?;
+        }
+        // The example of a restart is a part of a configuration with this variable.
+        let settings = "variable \"settings\" {\n  type    = string\n  default = null\n}\n";
+        write_pages(&project, &(configuration + settings))?;
+        project.init()?;
+        project.run(&["validate", "-no-color"])?.success().map(drop)
+    });
+    report.case("the examples of lists are queries that find what there is", || {
+        for entry in fs::read_dir(root().join("list-resources"))? {
+            let query = entry?.path().join("list-resource.tfquery.hcl");
+            let project = platform.project()?;
+            project.write("main.tf", &texts(&root().join("provider"))?)?;
+            let text = fs::read_to_string(&query).with_context(|| query.display().to_string())?;
+            project.write("example.tfquery.hcl", &text)?;
+            project.init()?;
+            project.run(&["query", "-no-color"])?.success()?;
+        }
+        Ok(())
+    });
 }
 
 /// Returns the names of the modules of `examples/modules`.
@@ -177,17 +206,28 @@ fn required_variables(configuration: &str) -> Map<String, Value> {
 
 fn pages(platform: &Platform) -> Result<()> {
     let project = platform.project()?;
+    write_pages(&project, &joint()?)?;
+    project.init()?;
+    project.run(&["validate", "-no-color"])?.success().map(drop)
+}
+
+/// Returns the configuration of the pages that refer to each other's resources.
+fn joint() -> Result<String> {
     let mut configuration = texts(&root().join("provider"))?;
     for kind in JOINT {
         for name in folders(kind)? {
             configuration += &texts(&root().join(kind).join(name))?;
         }
     }
-    project.write("main.tf", &without_other_providers(&configuration))?;
+    Ok(configuration)
+}
+
+/// Writes the configuration of pages, and the files that it reads.
+fn write_pages(project: &Project, configuration: &str) -> Result<()> {
+    project.write("main.tf", &without_other_providers(configuration))?;
     project.write(KEY_FILE, &key_file())?;
-    fs::copy(root().join("quickstart/cloud-init.yaml"), project.folder().join("cloud-init.yaml"))?;
-    project.init()?;
-    project.run(&["validate", "-no-color"])?.success().map(drop)
+    let user_data = "cloud-init.yaml";
+    project.write(user_data, &fs::read_to_string(root().join("quickstart").join(user_data))?)
 }
 
 /// The configuration without the block of a provider that no test has.
