@@ -44,12 +44,12 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage, med
     );
 }
 
-/// Returns a machine type that the host's QEMU has.
+/// Returns a machine type that the host's QEMU has, the last in the order of the names.
 fn chipset(platform: &Platform) -> Result<String> {
     let hosts: Value = serde_json::from_str(&platform.kubectl().ok(&["get", "hosts", "-o", "json"])?)?;
     let types = hosts["items"][0]["status"]["machineTypes"].as_array().context("no machine types")?.clone();
     let of_q35 = |name: &Value| name.as_str().filter(|name| name.starts_with("pc-q35-")).map(str::to_owned);
-    types.iter().find_map(of_q35).with_context(|| format!("{types:?}"))
+    types.iter().rev().find_map(of_q35).with_context(|| format!("{types:?}"))
 }
 
 fn check(platform: &Platform, project: &Project, chipset: &str, medium: u64) -> Result<()> {
