@@ -61,7 +61,9 @@ resource "berth_vm" "server" {
       limits = {
         ingress_bandwidth = "100M"
         ingress_burst     = "1Mi"
+        ingress_packets   = 50000
         egress_bandwidth  = var.egress_bandwidth
+        egress_burst      = "512Ki"
         egress_packets    = 20000
       }
       # Packets of voice: networks outside may send them first.
