@@ -32,7 +32,7 @@ const KEY_FILE: &str = "id.pub";
 const REQUIRED: &str =
     "terraform {\n  required_providers {\n    berth = { source = \"berth-vms/berth\" }\n  }\n}\n";
 
-pub fn run(report: &mut Report, platform: &Platform) {
+pub(super) fn run(report: &mut Report, platform: &Platform) {
     report.case("the examples of the registry pages are one valid configuration", || pages(platform));
     report.case("each example of a function is a valid configuration", || functions(platform));
     report.case(
@@ -53,7 +53,7 @@ fn key_file() -> String {
 }
 
 /// The examples that need Terraform 1.14: of actions, and of a list.
-pub fn newest(report: &mut Report, platform: &Platform) {
+pub(super) fn newest(report: &mut Report, platform: &Platform) {
     report.case("the examples of actions and those of resources are one valid configuration", || {
         let project = platform.project()?;
         let mut configuration = joint()?;
@@ -81,7 +81,7 @@ pub fn newest(report: &mut Report, platform: &Platform) {
 }
 
 /// Returns the names of the modules of `examples/modules`.
-pub fn modules() -> Result<Vec<String>> {
+pub(super) fn modules() -> Result<Vec<String>> {
     folders(MODULES)
 }
 
@@ -265,6 +265,6 @@ mod tests {
     #[test]
     fn the_block_of_another_provider_is_left_out_of_the_pages() {
         let text = "a\nprovider \"kubernetes\" {\n  host = 1\n}\nb\n";
-        assert_eq!(without_other_providers(text), "a\n\nb\n");
+        assert_eq!(without_other_providers(text), "a\nb\n");
     }
 }
