@@ -124,6 +124,8 @@ fn commands(platform: &Platform, project: &Project) -> Result<()> {
     let before = started(WEB)?;
     berth("restart", &[WEB], "Running")?;
     ensure!(started(WEB)? != before, "the same process");
+    // With the mode Soft a guest is not powered off: it has to hear its power button.
+    run_again(platform)?;
     berth("stop", &VMS, "Stopped")?;
     berth("start", &VMS, "Running")?;
     let missing = platform.host().power("stop", &["missing"])?.failure()?;
@@ -152,6 +154,7 @@ fn suspended(platform: &Platform, project: &Project, image: &Value) -> Result<()
 
 /// The VM is not started while its annotation holds it, and is started once the configuration has it no longer.
 fn gate(platform: &Platform, project: &Project, image: &Value) -> Result<()> {
+    run_again(platform)?;
     let mut variables = image.clone();
     variables["web_power"] = "Stopped".into();
     variables["web_held"] = "a restore".into();
