@@ -21,6 +21,7 @@ pub mod graduate;
 pub mod guest_access;
 pub mod guest_examples;
 pub mod guest_users;
+pub mod hardware;
 pub mod host_shutdown;
 pub mod hosts;
 pub mod inputs;
@@ -48,12 +49,15 @@ pub mod screen;
 pub mod second_interface;
 pub mod secure_boot;
 pub mod shared_folders;
+pub mod size;
 pub mod snapshot_schedule;
 pub mod snapshots;
 pub mod static_addresses;
+pub mod status;
 pub mod terraform;
 pub mod terraform_new;
 pub mod tofu;
+pub mod traffic;
 pub mod upgrade;
 pub mod uploads;
 pub mod vault_keys;
@@ -179,8 +183,8 @@ pub const ALL: &[Suite] = &[
     },
     Suite {
         name: "guests",
-        about: "the examples with a small guest: firmware, screen, access, disks, networks, snapshots, images",
-        limit: minutes(34),
+        about: "the examples with a small guest: size, hardware, screen, access, disks, networks, snapshots, images",
+        limit: minutes(40),
         obstacle: needs_root,
         alone: false,
         extended: false,
@@ -188,7 +192,7 @@ pub const ALL: &[Suite] = &[
     },
     Suite {
         name: "modules",
-        about: "the modules of examples/modules: their tests, then all of them on one site; configuration for libvirt's domains",
+        about: "each folder of examples; the modules: their tests, then all of them on one site; configuration for libvirt's domains",
         limit: minutes(20),
         obstacle: needs_root,
         alone: false,

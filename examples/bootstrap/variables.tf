@@ -19,3 +19,16 @@ variable "keys_secret" {
   type        = string
   default     = null
 }
+
+variable "password_hash" {
+  description = "The hash of the password of the user admin of the second VM, as mkpasswd -m sha-512 prints it."
+  type        = string
+  default     = null
+  sensitive   = true
+}
+
+variable "motd" {
+  description = "The text of the day of the second VM. Another one restarts it."
+  type        = string
+  default     = "Managed by Terraform."
+}

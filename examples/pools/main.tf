@@ -22,6 +22,7 @@ resource "berth_storage_pool" "fast" {
 # No more than the space that is there. Disks of the namespace `archives` that name no pool are in it.
 resource "berth_storage_pool" "slow" {
   name                   = "slow"
+  labels                 = { media = "disk" }
   overcommit_percent     = 100
   default_for_namespaces = ["archives"]
 }
@@ -47,6 +48,15 @@ resource "berth_disk" "cache" {
   name  = "pools-cache"
   size  = "1Gi"
   pools = [berth_storage_pool.fast.name, berth_storage_pool.slow.name]
+}
+
+# In a pool with these labels, of which there is one. A larger size reaches a running VM at its next power cycle.
+resource "berth_disk" "spare" {
+  name          = "pools-spare"
+  size          = "1Gi"
+  pool_selector = berth_storage_pool.slow.labels
+  expand_policy = "Offline"
+  limits        = { read_iops = 500, write_iops = 200, read_bandwidth = "50Mi", write_bandwidth = "20Mi" }
 }
 
 resource "berth_vm" "archive" {

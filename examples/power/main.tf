@@ -62,4 +62,11 @@ resource "berth_vm" "web" {
   wait_for    = "guest"
   start_order = 2
   power       = var.web_power
+
+  # It is asked to shut down and never powered off, except for a deletion or a drained host. A restart does not ask it.
+  stop         = { mode = "Soft" }
+  restart_mode = "Hard"
+
+  # While it is held, it is not started, whatever its power: a backup program restores its disk, for example.
+  annotations = var.web_held == null ? null : { "poweron.check.berth.dev/example" = var.web_held }
 }

@@ -25,3 +25,9 @@ variable "held" {
   type        = string
   default     = null
 }
+
+variable "web_held" {
+  description = "Why the web server must not be started."
+  type        = string
+  default     = null
+}

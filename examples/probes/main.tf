@@ -32,8 +32,10 @@ resource "berth_vm" "server" {
 
   # The apply waits until it succeeds.
   readiness_probe = {
-    http_get       = { port = 80, path = "/" }
-    period_seconds = 2
+    http_get          = { port = 80, path = "/" }
+    period_seconds    = 2
+    failure_threshold = 3
+    success_threshold = 1
   }
 
   # Two minutes to boot, and then a restart after 30 seconds without a connection.

@@ -20,6 +20,7 @@ resource "berth_quota" "team" {
     cpus         = 8
     vms          = 4
     snapshots    = 20
+    images       = 10
     public_ips   = 2
   }
 }

@@ -53,5 +53,9 @@ resource "berth_snapshot_schedule" "nightly" {
     daily   = 7
     weekly  = 4
     monthly = 6
+    yearly  = 2
   }
+
+  # After a time without a controller the last missed one is taken, if it is not older than two hours.
+  starting_deadline_seconds = 7200
 }

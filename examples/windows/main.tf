@@ -42,3 +42,16 @@ resource "berth_image" "golden" {
   guest_os = "Windows"
   source   = { disk = berth_vm.office.disks[0].name }
 }
+
+# Another VM of the installed system. Windows reads the answer file at its first start, and asks nothing.
+resource "berth_vm" "copy" {
+  count     = var.generalized ? 1 : 0
+  name      = "office-2"
+  cpus      = 4
+  memory    = "8Gi"
+  firmware  = "UEFISecureBoot"
+  tpm       = true
+  graphics  = "VGA"
+  disks     = [{ name = "office-2-root", boot = true, template = { image = berth_image.golden[0].name } }]
+  bootstrap = { sysprep_unattend = templatefile("unattend.xml", { name = "OFFICE-2" }) }
+}

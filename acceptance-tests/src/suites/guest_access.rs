@@ -56,14 +56,15 @@ pub fn user_has_password_and_keys(platform: &Platform, vm: &str) -> Result<()> {
     contains_all(&keys, &[TEAM_KEY])
 }
 
-/// `examples/bootstrap` with the small guest: encoded user data arrives decoded, beside user, password and keys.
+/// `examples/bootstrap` with the small guest: encoded user data arrives decoded, beside user, password and keys; names, the hash of
+/// a password and settings for cloud-init; an Ignition configuration.
 pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     report.case("examples/bootstrap: encoded user data, user, password and keys reach the guest", || {
         let project = platform.project()?;
         project.copy_from(&workspace::root().join("examples/bootstrap"))?;
         let url = platform.images().put("bootstrap.qcow2", Content::File(guest.path.clone()));
-        let variables = serde_json::json!({"image_url": url, "image_sha256": guest.sha256,
-            "password": PASSWORD, "keys_secret": "team-keys"});
+        let mut variables = serde_json::json!({"image_url": url, "image_sha256": guest.sha256,
+            "password": PASSWORD, "password_hash": HASH, "keys_secret": "team-keys"});
         project.write("terraform.tfvars.json", &variables.to_string())?;
         // The Secret is there already, with the same content.
         more_bootstrap(platform)?;
@@ -85,10 +86,42 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
             contains_all(&page(platform, "bootstrap", "/authorized_keys")?, &[TEAM_KEY])?;
             ensure!(!project.read("terraform.tfstate")?.contains(PASSWORD), "the password is in the state");
             project.plan_is_empty()
+        })
+        .and_then(|()| ignition(platform))
+        .and_then(|()| settings(platform, "Managed by Terraform."))
+        .and_then(|()| {
+            variables["motd"] = "Another day.".into();
+            project.write("terraform.tfvars.json", &variables.to_string())?;
+            let changes = project.plan()?.changes();
+            ensure!(changes == ["berth_vm.settings: update"], "{changes:?}");
+            project.apply()?;
+            settings(platform, "Another day.")?;
+            project.plan_is_empty()
         });
         project.destroy()?;
         arrived
     });
+}
+
+/// The second VM of the example has what `settings.tf` declares, and this text of the day.
+fn settings(platform: &Platform, motd: &str) -> Result<()> {
+    const VM: &str = "bootstrap-settings";
+    wait::until("the page of the guest", SOON, || {
+        contains_all(&page(platform, VM, "/user-data")?, &["#cloud-config\n", motd])
+    })?;
+    contains_all(&page(platform, VM, "/")?, &["hostname=web\n"])?;
+    contains_all(&page(platform, VM, "/meta-data")?, &["web.example.org", "site", "vienna"])?;
+    contains_all(&page(platform, VM, "/network-config")?, &["cards", "e*"])?;
+    contains_all(&page(platform, VM, "/vendor-data")?, &["\"name\": \"admin\"", HASH])
+}
+
+/// The third VM gets its Ignition configuration from the firmware configuration device.
+fn ignition(platform: &Platform) -> Result<()> {
+    let object = platform.kubectl().object("vm", "bootstrap-ignition")?;
+    ensure!(object["status"]["state"] == "Running", "{}", object["status"]);
+    let lines: Vec<String> = platform.namespace().processes()?.into_iter().map(|(_, line)| line).collect();
+    ensure!(lines.iter().any(|line| line.contains("name=opt/com.coreos/config")), "{lines:#?}");
+    Ok(())
 }
 
 /// A page of the small guest, by `berth port-forward`.

@@ -1,11 +1,13 @@
-//! The examples with the small guest on `berth up`: firmware, screens, access, disks, networks, snapshots and images.
+//! The examples with the small guest on `berth up`: firmware, size, hardware, screens, access, disks, networks, snapshots and
+//! images.
 
 use anyhow::Result;
 
 use super::{
-    Kit, architecture, disks_of_a_vm, dual_stack, encryption, formatted_disks, guest_access, install,
-    made_images, pools, probes, read_only_disk, read_write_disk, routes, screen, secure_boot, shared_folders,
-    snapshot_schedule, snapshots, static_addresses, uploads, vault_keys, vm_group, vm_names,
+    Kit, architecture, disks_of_a_vm, dual_stack, encryption, formatted_disks, guest_access, hardware,
+    install, made_images, pools, probes, read_only_disk, read_write_disk, routes, screen, secure_boot,
+    shared_folders, size, snapshot_schedule, snapshots, static_addresses, status, traffic, uploads,
+    vault_keys, vm_group, vm_names,
 };
 use crate::platform::Platform;
 use crate::report::Report;
@@ -21,6 +23,9 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     secure_boot::run(report, &platform, &signed, &guest);
     screen::run(report, &platform, &guest);
     install::run(report, &platform, &installer);
+    size::example(report, &platform, &guest);
+    hardware::example(report, &platform, &guest, &installer);
+    status::example(report, &platform, &guest);
     guest_access::example(report, &platform, &guest);
     probes::example(report, &platform, &guest);
     shared_folders::example(report, &platform, &guest);
@@ -32,6 +37,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     formatted_disks::example(report, &platform, &guest);
     routes::example(report, &platform, &guest);
     static_addresses::example(report, &platform, &guest);
+    traffic::example(report, &platform, &guest);
     vm_names::example(report, &platform, &guest);
     vm_group::example(report, &platform, &guest);
     dual_stack::example(report, &platform, &guest);

@@ -25,7 +25,7 @@ const STARTED: &str = "berth-guest-started";
 pub fn run(report: &mut Report, platform: &mut Platform, guest: &GuestImage) {
     report.case(
         "examples/power: before a host is shut down its guests end cleanly in the reverse order of their starts, with and without its \
-         agent; commands change the power of VMs; a gate holds back a destroy",
+         agent; commands change the power of VMs; a suspended guest goes on where it was; gates hold back a start and a destroy",
         || {
             let before = berth::qemu_processes(platform.namespace())?.len();
             let project = platform.project()?;
@@ -40,6 +40,8 @@ pub fn run(report: &mut Report, platform: &mut Platform, guest: &GuestImage) {
                 .and_then(|()| with_agent(platform, before))
                 .and_then(|()| without_agent(platform, before))
                 .and_then(|()| commands(platform, &project))
+                .and_then(|()| suspended(platform, &project, &image))
+                .and_then(|()| gate(platform, &project, &image))
                 .and_then(|()| held(&project, &image));
             project.destroy()?;
             ended
@@ -122,10 +124,51 @@ fn commands(platform: &Platform, project: &Project) -> Result<()> {
     let before = started(WEB)?;
     berth("restart", &[WEB], "Running")?;
     ensure!(started(WEB)? != before, "the same process");
+    // With the mode Soft a guest is not powered off: it has to hear its power button.
+    run_again(platform)?;
     berth("stop", &VMS, "Stopped")?;
     berth("start", &VMS, "Running")?;
     let missing = platform.host().power("stop", &["missing"])?.failure()?;
     contains_all(&missing, &["there is no VM missing in namespace default"])?;
+    project.plan_is_empty()
+}
+
+/// The guest is suspended by the configuration, and goes on in another process without a boot.
+fn suspended(platform: &Platform, project: &Project, image: &Value) -> Result<()> {
+    let booted = count(platform, WEB, STARTED)?;
+    let is = |power: &str| -> Result<()> {
+        let mut variables = image.clone();
+        variables["web_power"] = power.into();
+        project.write("terraform.tfvars.json", &variables.to_string())?;
+        project.apply()?;
+        let state = platform.kubectl().object("vm", WEB)?["status"]["state"].clone();
+        ensure!(state == power, "{WEB} is {state}, not {power}");
+        project.plan_is_empty()
+    };
+    is("Suspended")?;
+    is("Running")?;
+    let boots = count(platform, WEB, STARTED)?;
+    ensure!(boots <= booted, "the guest has booted: {booted} boots before, {boots} after");
+    Ok(())
+}
+
+/// The VM is not started while its annotation holds it, and is started once the configuration has it no longer.
+fn gate(platform: &Platform, project: &Project, image: &Value) -> Result<()> {
+    run_again(platform)?;
+    let mut variables = image.clone();
+    variables["web_power"] = "Stopped".into();
+    variables["web_held"] = "a restore".into();
+    project.write("terraform.tfvars.json", &variables.to_string())?;
+    project.apply()?;
+    let kubectl = platform.kubectl();
+    let running = r#"{"spec":{"power":"Running"}}"#;
+    kubectl.ok(&["patch", "vm", WEB, "--type=merge", "-p", running])?;
+    let held = kubectl.condition(&format!("vm/{WEB}"), "Ready=False", Some("PowerOnHeld"), BOOT)?;
+    contains_all(&held["status"]["conditions"].to_string(), &["a restore"])?;
+    project.write("terraform.tfvars.json", &image.to_string())?;
+    project.apply()?;
+    let state = kubectl.object("vm", WEB)?["status"]["state"].clone();
+    ensure!(state == "Running", "{WEB} is {state} without the gate");
     project.plan_is_empty()
 }
 

@@ -1,10 +1,10 @@
-//! `examples/modules`: the tests of each module without a control plane, then all modules on one site. On the empty site, what
-//! `berth import` writes.
+//! `examples/modules`: the tests of each module without a control plane, then all modules on one site; each other folder of
+//! `examples/` is checked. On the empty site, what `berth import` writes.
 
 mod appliance;
+mod examples;
 mod import;
 
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,7 +22,6 @@ use crate::report::{Report, note};
 use crate::terraform::{Project, unwrapped};
 use crate::workspace;
 
-const MODULES: &[&str] = &["single-vm", "ha-group", "database", "public-web", "student-machines"];
 /// With the other modules' VMs they take all eight CPUs that a host of two processors gives to VMs.
 const STUDENTS: &[&str] = &["ada", "alan", "grace"];
 const ANSWER: Duration = Duration::from_secs(180);
@@ -45,12 +44,9 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Variables of `examples/windows`, with its second image.
-fn windows() -> Value {
-    json!({
-        "iso_url": "https://images.example/windows.iso", "iso_sha256": "a".repeat(64),
-        "drivers_url": "https://images.example/virtio-win.iso", "drivers_sha256": "b".repeat(64), "generalized": true,
-    })
+/// The cases that need a newer Terraform than the suite has.
+pub fn run_newest(report: &mut Report, platform: &Platform) {
+    examples::newest(report, platform);
 }
 
 fn chapters(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Result<()> {
@@ -58,15 +54,15 @@ fn chapters(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Res
     let site = report.step("a project with all modules is made", || site(platform, guest))?;
     report.case("each module passes its tests without a control plane", || {
         let offline = site.with_kubeconfig(Path::new("no-such.kubeconfig"));
-        for name in MODULES {
-            let module = offline.subfolder(name);
-            module.init().context(*name)?;
+        for name in examples::modules()? {
+            let module = offline.subfolder(&name);
+            module.init().with_context(|| name.clone())?;
             let tested = module.run(&["test", "-no-color", "-filter=tests/plan.tftest.hcl"])?;
-            contains_all(&tested.success().context(*name)?, &["0 failed"])?;
+            contains_all(&tested.success().with_context(|| name.clone())?, &["0 failed"])?;
         }
         Ok(())
     });
-    report.case("the examples of the registry pages are one valid configuration", || examples(platform));
+    examples::run(report, platform);
     report.case("examples/size-catalogue: sizes for all namespaces, listed as their users see them", || {
         let project = platform.project()?;
         project.copy_from(&workspace::root().join("examples/size-catalogue"))?;
@@ -78,31 +74,6 @@ fn chapters(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Res
         ensure!(general == expected, "{general}");
         project.destroy().map(drop)
     });
-    report.case(
-        "the examples whose hardware no test machine has, or that need zones, a guest agent or a signed image, have a plan",
-        || {
-            for name in ["guest-users", "passthrough", "performance", "secure-boot", "windows", "zones"] {
-                let project = platform.project()?;
-                project.copy_from(&workspace::root().join("examples").join(name))?;
-                let mut variables =
-                    json!({"image_url": "https://images.example/disk.qcow2", "image_sha256": "a".repeat(64)});
-                match name {
-                    "guest-users" => {
-                        variables["ssh_public_key"] = json!(format!("ssh-ed25519 {}", key_data("ada")));
-                    }
-                    "windows" => variables = windows(),
-                    _ => {}
-                }
-                project.write("terraform.tfvars.json", &variables.to_string())?;
-                project.init().context(name)?;
-                let changes = project.plan().context(name)?.changes();
-                let creates_vm =
-                    |change: &String| change.starts_with("berth_vm.") && change.ends_with(": create");
-                ensure!(changes.iter().any(creates_vm), "{name}: {changes:?}");
-            }
-            Ok(())
-        },
-    );
     report.step("one apply makes eight guests, and the second plan is empty", || {
         site.init()?;
         site.apply()?;
@@ -170,24 +141,6 @@ fn chapters(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Res
         platform.nothing_beyond(&before, Duration::from_secs(60))
     });
     Ok(())
-}
-
-fn examples(platform: &Platform) -> Result<()> {
-    let project = platform.project()?;
-    let folder = workspace::root().join("examples");
-    let mut files = vec![folder.join("provider/provider.tf")];
-    for entry in fs::read_dir(folder.join("resources"))? {
-        files.push(entry?.path().join("resource.tf"));
-    }
-    let texts: Vec<String> = files
-        .iter()
-        .map(|file| fs::read_to_string(file).with_context(|| file.display().to_string()))
-        .collect::<Result<_>>()?;
-    project.write("main.tf", &texts.concat())?;
-    project.write("id.pub", &format!("ssh-ed25519 {} example", key_data("example")))?;
-    fs::copy(folder.join("quickstart/cloud-init.yaml"), project.folder().join("cloud-init.yaml"))?;
-    project.init()?;
-    project.run(&["validate", "-no-color"])?.success().map(drop)
 }
 
 fn site(platform: &Platform, guest: &GuestImage) -> Result<Project> {

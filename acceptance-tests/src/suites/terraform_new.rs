@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use super::kubectl::contains_all;
 use super::lifecycle::{self, RESOURCES};
-use super::{Kit, moves, rules, verbs};
+use super::{Kit, modules, moves, rules, verbs};
 use crate::guests::GuestImage;
 use crate::http;
 use crate::platform::Platform;
@@ -30,6 +30,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     rules::run(report, &platform, &guest);
     verbs::run(report, &platform);
     moves::run(report, &platform);
+    modules::run_newest(report, &platform);
     verbs::run_newest(report, &platform, &guest);
     Ok(())
 }

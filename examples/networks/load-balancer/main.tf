@@ -16,7 +16,7 @@ resource "berth_public_ip" "balancer" {
       name         = "http"
       port         = 80
       targets      = var.targets
-      health_check = { path = "/", interval = "2s" }
+      health_check = { path = "/", interval = "2s", healthy_threshold = 1, unhealthy_threshold = 2 }
     },
     # The same VMs; a client stays with its VM.
     {
