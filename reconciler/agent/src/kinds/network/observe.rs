@@ -9,8 +9,8 @@ use std::sync::Arc;
 use berth_api::vm::InterfaceStatus;
 use berth_api::{PublicIP, VM};
 use berth_host::{
-    BridgedNetwork, ExternalLease, Firewall, HostLinks, HostRange, InstanceFacts, NetworkConfig, TapFacts,
-    Uplink, WireguardConfig,
+    BridgedNetwork, ExternalLease, Firewall, HostLinks, HostRange, InstanceFacts, NetworkConfig, SystemError,
+    TapFacts, Uplink, WireguardConfig,
 };
 use ipnet::IpNet;
 use kube::Client;
@@ -323,10 +323,12 @@ impl Observed {
         match step {
             Step::EnsureNetwork(network) => {
                 self.applied.networks.get(&network.bridge) == Some(network)
+                    && !self.applied.failed.contains_key(&network.bridge)
                     && self.bridges.contains(&network.bridge)
             }
             Step::EnsureBridged(network) => {
                 self.applied.bridged.get(&network.bridge) == Some(network)
+                    && !self.applied.failed.contains_key(&network.bridge)
                     && self.bridges.contains(&network.bridge)
             }
             Step::EnsureWireguard(config) => {
@@ -338,5 +340,12 @@ impl Observed {
             | Step::RemoveNetwork(_)
             | Step::RemoveWireguard => false,
         }
+    }
+
+    /// Whether a network that could not be made may still have a tunnel that it is not to have any more, or lack what its new rules
+    /// rely on. The rules stay as they were then.
+    pub(super) fn is_half_made(&self, network: &NetworkConfig, error: &Error) -> bool {
+        let is_of_server = matches!(error, Error::System(SystemError::NetworkServer { .. }));
+        network.tunnel.is_none() && !is_of_server && self.bridges.contains(&network.bridge)
     }
 }
