@@ -1,6 +1,6 @@
 //! Reads the inputs of the decision from the cache.
 
-use std::{net::Ipv4Addr, sync::Arc};
+use std::{net::IpAddr, sync::Arc};
 
 use berth_api::{
     DEFAULT_NAME, IPPool, Network, NetworkHost, NetworkName, Reason, SHARED_NAMESPACE, WireguardPeer,
@@ -39,7 +39,7 @@ pub(super) struct Observed {
     /// The names of its VMs, in order; none without a domain.
     pub(super) names: Vec<NetworkName>,
     /// The addresses under which hosts forward connections to VMs on others, in order; none unless it is isolated.
-    pub(super) relays: Vec<Ipv4Addr>,
+    pub(super) relays: Vec<IpAddr>,
 }
 
 /// The reason why no VM that needs a network is bound.
