@@ -137,7 +137,10 @@ async fn one_host_has_the_address_and_forwards_to_the_targets_on_the_others() {
     let network = site.hosts["h1"].networks_now().remove(0);
     let relay = network.relay.expect("a target is on another host");
     assert_eq!((relay.addresses, relay.targets.len()), (vec![source], 1));
-    assert!(!network.leases.iter().any(|lease| lease.address.map(IpAddr::from) == Some(source)), "no guest has it");
+    assert!(
+        !network.leases.iter().any(|lease| lease.address.map(IpAddr::from) == Some(source)),
+        "no guest has it"
+    );
     assert!(site.hosts["h2"].networks_now()[0].relay.is_none());
 
     // Isolated, the hosts keep the VMs apart, and let what the other one forwards pass.

@@ -115,11 +115,7 @@ impl Netlink {
     }
 
     /// Routes a range by the link.
-    pub(in super::super) async fn add_ipv6_route(
-        &self,
-        link: &Link,
-        to: Ipv6Net,
-    ) -> Result<(), SystemError> {
+    pub(in super::super) async fn add_ipv6_route(&self, link: &Link, to: Ipv6Net) -> Result<(), SystemError> {
         let request = self.handle.route().add(ipv6_message(link, to)).replace();
         request.execute().await.map_err(on("add a route by", &link.name))
     }

@@ -526,7 +526,11 @@ mod tests {
         }
         let ipv6 = Isolation { relays: vec!["fd00:60::9".parse().expect("an address")], ..isolated };
         assert_eq!(ends(OTHER_IPV4, std::slice::from_ref(&ipv6)), ["return", "drop"]);
-        assert_eq!(ends(OTHER_IPV6, std::slice::from_ref(&ipv6)), ["drop", "drop"], "before what it may send");
+        assert_eq!(
+            ends(OTHER_IPV6, std::slice::from_ref(&ipv6)),
+            ["drop", "drop"],
+            "before what it may send"
+        );
         assert_eq!(about_relays(&[ipv6]).len(), 1, "nor advertises it");
     }
 }

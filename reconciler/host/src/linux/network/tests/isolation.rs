@@ -88,8 +88,10 @@ fn make(
     (target, relays): (Option<&'static str>, &'static [&'static str]),
 ) {
     let tunnel = Tunnel { vni: 77, local: host.address.into(), peers: vec![other.address.into()] };
-    let relay =
-        target.map(|target| Relay { addresses: vec![address(SOURCE).into()], targets: vec![address(target).into()] });
+    let relay = target.map(|target| Relay {
+        addresses: vec![address(SOURCE).into()],
+        targets: vec![address(target).into()],
+    });
     let balanced = |target| Balanced {
         public: address(PUBLIC).into(),
         announced_on: Some("up0".to_owned()),
