@@ -289,6 +289,14 @@ fn the_ipv6_address_that_a_host_forwards_from_is_no_vms_and_its_host_is_one_of_t
 }
 
 #[test]
+fn the_host_of_a_vm_with_an_ipv6_address_only_is_one_of_its_network() {
+    let mut only = vm("web-1", "h1", "Running", "");
+    only.status.as_mut().expect("a status").interfaces[0].ipv6_address = "fd00:60::2".to_owned();
+    let cache = cache("", &json!([]), &[only]);
+    assert_eq!(cache.index.hosts_of("ns/default").collect::<Vec<_>>(), ["h1"]);
+}
+
+#[test]
 fn a_checked_target_counts_once_the_host_that_has_the_address_reports_a_success() {
     let vms = [vm("web-1", "h1", "Running", "10.77.0.2"), vm("web-2", "h1", "Running", "10.77.0.3")];
     let result = |vm: &str, failure: &str| json!({"address": "192.0.2.8", "port": 80, "protocol": "tcp", "vm": vm, "failure": failure});
