@@ -37,10 +37,11 @@ impl ResourceKind for IpPool {
             Field::spec("network_prefixes", Shape::TextList(Form::IpRange)),
             Field::spec("mode", Shape::Text(Form::Any)).default("local").effect(Effect::Replace),
             Field::spec("use_all_addresses", Shape::Bool).default(false),
+            Field::spec("min_prefix_length", Shape::Integer),
         ]
     }
 
-    /// Refuses a pool without ranges, and ranges of both families.
+    /// Refuses a pool without ranges, ranges of both families, and a limit of prefixes where there are none.
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
         if config.get("cidrs").is_null() && config.get("network_prefixes").is_null() {
             let path = AttributePath::root("cidrs");
@@ -48,6 +49,15 @@ impl ResourceKind for IpPool {
             return vec![Diagnostic::error("A pool without addresses", detail).at(path)];
         }
         let ranges = config.get("cidrs").elements();
+        let is_limited = config.get("min_prefix_length").as_i64().is_some();
+        let is_of_ipv4 = ranges.first().and_then(Value::as_str).is_some_and(|first| !first.contains(':'));
+        if is_limited && (is_of_ipv4 || config.get("cidrs").is_null()) {
+            let path = AttributePath::root("min_prefix_length");
+            let detail = format!(
+                "{path}: it limits the prefixes that berth_public_ip takes from IPv6 `cidrs`. Declare IPv6 `cidrs`, or leave it out."
+            );
+            return vec![Diagnostic::error("A limit without prefixes", detail).at(path)];
+        }
         let is_ipv6 = |range: &Value| range.as_str().map(|text| text.contains(':'));
         let Some(first) = ranges.iter().find_map(is_ipv6) else { return Vec::new() };
         let other = ranges.iter().position(|range| is_ipv6(range).is_some_and(|is_ipv6| is_ipv6 != first));

@@ -75,7 +75,8 @@ impl ResourceKind for PublicIp {
         let retry_limit = RetryLimit::seconds(READ_SECONDS, &CancellationToken::new());
         let Ok(Some(found)) = api.get(&place, &retry_limit).await else { return };
         if has_prefix {
-            change.refusals.extend(prefix::unsuitable(&pool, &found));
+            let length = change.planned.get("prefix_length").as_i64();
+            change.refusals.extend(prefix::unsuitable(&pool, &found, length));
             return;
         }
         let number = |pointer| found.pointer(pointer).and_then(Json::as_i64);

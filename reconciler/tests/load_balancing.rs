@@ -1,7 +1,10 @@
 //! Ports of a PublicIP that lead to VMs on two hosts: what the controllers decide, what the host that has the address does, and what
 //! admission refuses. Complete agents on hosts in memory, on the embedded control plane, in one runtime with paused time.
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
 
 use berth_api::{Network, PublicIP, PublicIPStatus, VM, condition};
 use berth_host::Balanced;
@@ -130,11 +133,14 @@ async fn one_host_has_the_address_and_forwards_to_the_targets_on_the_others() {
     assert!(site.balanced("h2").is_empty(), "one host has the address");
     // The way to the other host.
     let [forwarding] = &both.forwarding_addresses[..] else { panic!("{both:?}") };
-    let source: Ipv4Addr = forwarding.address.parse().expect("an address");
+    let source: IpAddr = forwarding.address.parse().expect("an address");
     let network = site.hosts["h1"].networks_now().remove(0);
     let relay = network.relay.expect("a target is on another host");
     assert_eq!((relay.addresses, relay.targets.len()), (vec![source], 1));
-    assert!(!network.leases.iter().any(|lease| lease.address == Some(source)), "no guest has it");
+    assert!(
+        !network.leases.iter().any(|lease| lease.address.map(IpAddr::from) == Some(source)),
+        "no guest has it"
+    );
     assert!(site.hosts["h2"].networks_now()[0].relay.is_none());
 
     // Isolated, the hosts keep the VMs apart, and let what the other one forwards pass.
@@ -326,6 +332,35 @@ async fn an_ipv6_address_has_no_ports_and_leads_as_a_whole_to_the_ipv6_address_o
         })
         .await;
     }
+    site.stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ports_of_an_ipv6_address_lead_to_targets_on_two_hosts() {
+    let mut site = Site::new().await;
+    site.join("h1", "192.0.2.1");
+    site.join("h2", "192.0.2.2");
+    let pools: Api<berth_api::IPPool> = Api::all(site.client.clone());
+    let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "IPPool", "metadata": {"name": "six"},
+        "spec": {"cidrs": ["2001:db8:7::/64"]}});
+    pools.patch("six", &PatchParams::apply("user"), &Patch::Apply(&pool)).await.expect("a pool");
+    let dual = json!({"cidr": "10.9.6.0/24", "ipv6CIDR": "fd00:60::/64", "ipv6Egress": "Masquerade"});
+    site.apply("Network", "dual", dual).await;
+    site.apply("PublicIP", "web", json!({"pool": "six", "ports": [port(&["web-1", "web-2"])]})).await;
+    site.vm("web-1", "h1", json!({"network": "dual"})).await;
+    site.available(1).await;
+    site.vm("web-2", "h2", json!({"network": "dual"})).await;
+    let both = site.available(2).await;
+    let [forwarding] = &both.forwarding_addresses[..] else { panic!("{both:?}") };
+    assert_eq!(forwarding.network, "default/dual");
+    let source: IpAddr = forwarding.address.parse().expect("an address");
+    assert!(source.is_ipv6(), "{source}");
+    site.sends_to("h1", 2).await;
+    assert_eq!(site.balanced("h1")[0].sources.len(), 1);
+    let networks = site.hosts["h1"].networks_now();
+    let relay = networks.iter().find_map(|network| network.relay.clone()).expect("a target is elsewhere");
+    let targets: Vec<String> = relay.targets.iter().map(ToString::to_string).collect();
+    assert_eq!((relay.addresses, targets), (vec![source], vec!["fd00:60::3".to_owned()]));
     site.stop.cancel();
 }
 

@@ -161,6 +161,9 @@ fn check_public_prefix(platform: &Platform, project: &Project) -> Result<()> {
     project.edit("main.tf", "prefix_length = 60", "prefix_length = 80")?;
     project.apply()?;
     project.plan_is_empty()?;
+    project.edit("main.tf", "prefix_length = 80", "prefix_length = 68")?;
+    contains_all(&unwrapped(&project.plan_refused()?), &["68 is less than 72", "min_prefix_length"])?;
+    project.edit("main.tf", "prefix_length = 68", "prefix_length = 80")?;
     let (prefix, address) = (project.output("prefix")?, project.output("address")?);
     ensure!(
         (prefix.as_str(), address.as_str()) == ("2001:db8:0:8::/80", "2001:db8:0:8::1"),

@@ -206,6 +206,9 @@ fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<(
         || served(fleet, &lan),
     );
     report.case("what cannot be is refused at plan or named by a condition", || refusals(fleet, &project));
+    report.case("an IPPool over the addresses of a Network names it, and gives out others only", || {
+        pool_over_a_network(fleet)
+    });
     report.case("destroy takes the guests away, and the host has its bridge as before", || {
         project.destroy()?;
         wait::until("the ports of berth to go", SOON, || {
@@ -453,4 +456,19 @@ fn refusals(fleet: &Fleet, project: &Project) -> Result<()> {
     let vm = kubectl.condition("vm/external", "SecurityGroupsSynced=False", Some("NotSupported"), SOON)?;
     let text = condition_of(&vm, "SecurityGroupsSynced").and_then(|c| c["message"].as_str());
     contains_all(text.unwrap_or_default(), &["nic0", "External"])
+}
+
+fn pool_over_a_network(fleet: &Fleet) -> Result<()> {
+    let kubectl = fleet.kubectl();
+    kubectl.apply(&manifests::pool("over", "203.0.113.52/30").to_string())?;
+    let pool = kubectl.condition("ippool/over", "Ready=False", Some("InvalidSpec"), SOON)?;
+    let text = condition_of(&pool, "Ready").and_then(|c| c["message"].as_str());
+    contains_all(text.unwrap_or_default(), &["203.0.113.50-203.0.113.59 of Network berth-shared/"])?;
+    kubectl.apply(&manifests::public_ip("over", "over").to_string())?;
+    kubectl.condition("publicip/over", "Ready=False", Some("WaitingForPool"), SOON)?;
+    kubectl.apply(&manifests::pool("over", "203.0.113.200/30").to_string())?;
+    kubectl.condition("ippool/over", "Ready=True", None, SOON)?;
+    let ip = kubectl.condition("publicip/over", "Ready=True", None, SOON)?;
+    ensure!(ip["status"]["address"] == "203.0.113.201", "{ip:#}");
+    kubectl.ok(&["delete", "publicip/over", "ippool/over"]).map(drop)
 }

@@ -14,6 +14,8 @@ resource "berth_ip_pool" "routed6" {
   name  = "routed6"
   mode  = "local"
   cidrs = ["2001:db8:0:8::/64"]
+  # None of its PublicIPs takes more than a /72.
+  min_prefix_length = 72
 }
 
 resource "berth_public_ip" "containers" {

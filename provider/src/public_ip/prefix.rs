@@ -44,10 +44,12 @@ pub(super) fn check(config: &Value) -> Option<Diagnostic> {
     Some(Diagnostic::error("Not a prefix", detail).at(path))
 }
 
-/// Returns why a pool has no prefixes.
-pub(super) fn unsuitable(pool: &str, found: &Json) -> Option<Diagnostic> {
+/// Returns why a pool has no prefix of this length, if that is known.
+pub(super) fn unsuitable(pool: &str, found: &Json, length: Option<i64>) -> Option<Diagnostic> {
     let path = AttributePath::root(LENGTH);
     let first = found.pointer("/spec/cidrs/0").and_then(Json::as_str).unwrap_or_default();
+    let least = found.pointer("/spec/minPrefixLength").and_then(Json::as_i64);
+    let too_short = length.zip(least).filter(|(length, least)| length < least);
     let detail = if !first.is_empty() && !first.contains(':') {
         format!("{path}: IPPool {pool} has IPv4 addresses. Name a pool with IPv6 addresses in `pool`.")
     } else if found.pointer("/spec/mode").and_then(Json::as_str) == Some("l2") {
@@ -55,10 +57,15 @@ pub(super) fn unsuitable(pool: &str, found: &Json) -> Option<Diagnostic> {
             "{path}: IPPool {pool} has the mode l2, in which hosts answer neighbour solicitations for single addresses only. Name a pool \
              with the mode local in `pool`, whose ranges are routed to the hosts."
         )
+    } else if let Some((length, least)) = too_short {
+        format!(
+            "{path}: {length} is less than {least}, the `min_prefix_length` of IPPool {pool}. Take a smaller prefix, of {least} bits or \
+             more, or name another pool in `pool`."
+        )
     } else {
         return None;
     };
-    Some(Diagnostic::error("The pool has no prefixes", detail).at(path))
+    Some(Diagnostic::error("The pool has no such prefix", detail).at(path))
 }
 
 #[cfg(test)]
@@ -70,11 +77,20 @@ mod tests {
     #[test]
     fn a_pool_of_another_family_or_one_that_is_announced_has_no_prefixes() {
         let refused = |mode: &str, cidr: &str| {
-            unsuitable("p", &json!({"spec": {"mode": mode, "cidrs": [cidr]}}))
+            unsuitable("p", &json!({"spec": {"mode": mode, "cidrs": [cidr]}}), Some(64))
                 .map(|found| format!("{found:?}"))
         };
         assert!(refused("local", "192.0.2.0/24").is_some_and(|text| text.contains("has IPv4 addresses")));
         assert!(refused("l2", "2001:db8::/64").is_some_and(|text| text.contains("has the mode l2")));
         assert_eq!(refused("local", "2001:db8::/64"), None);
+    }
+
+    #[test]
+    fn a_prefix_that_is_larger_than_the_pool_allows_is_refused() {
+        let pool = json!({"spec": {"mode": "local", "cidrs": ["2001:db8::/64"], "minPrefixLength": 80}});
+        let refused = |length| unsuitable("p", &pool, length).map(|found| format!("{found:?}"));
+        let text = refused(Some(79)).expect("it is larger");
+        assert!(text.contains("79 is less than 80, the `min_prefix_length` of IPPool p"), "{text}");
+        assert!(refused(Some(80)).is_none() && refused(None).is_none(), "or its length is not known yet");
     }
 }

@@ -103,6 +103,9 @@ pub(crate) enum Error {
     /// One of the VM's networks is not created on this host; the next plan reports that in the VM's status.
     #[error("{why}")]
     NetworkRefused { why: String },
+    /// One of the VM's networks could not be made on this host.
+    #[error("Network {network} is not served on this host: {detail}")]
+    NetworkFailed { network: String, reason: Reason, detail: String },
     /// Another machine of a bridged network has the address of an interface.
     #[error(
         "{mac} answers for {address}, the address of network interface {interface}, on its Network: free the address on that machine, \
@@ -166,6 +169,7 @@ impl Error {
             Self::Machine(MachineError::Block(BlockError::NotOneMoment { .. })) => {
                 Reason::SnapshotInterrupted
             }
+            Self::NetworkFailed { reason, .. } => *reason,
             Self::AddressConflict { .. } => Reason::AddressConflict,
             Self::NoRunningGuest => Reason::WaitingForVM,
             Self::MemoryRefused { .. } => Reason::NotSupported,
@@ -241,6 +245,7 @@ impl Error {
     pub(crate) fn readiness(&self) -> Readiness {
         let stalled = match self {
             Self::System(error) | Self::Machine(MachineError::System(error)) => is_stalled(error),
+            Self::NetworkFailed { reason, .. } => needs_a_person(*reason),
             Self::Machine(MachineError::Block(BlockError::Spec(_) | BlockError::NotOneMoment { .. }))
             | Self::AddressConflict { .. }
             | Self::MemoryRefused { .. }
@@ -292,6 +297,7 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
             VaultProblem::NoKey => Reason::VaultKeyMissing,
             VaultProblem::Refused => Reason::WrongKey,
         },
+        SystemError::NetworkServer { source, .. } => reason_of(source),
         SystemError::BackupLost { .. } => Reason::BackupLost,
         SystemError::BackupFolder { .. } => Reason::BackupFolderUnavailable,
         SystemError::NoSpace { .. } => Reason::NoSpace,
@@ -329,8 +335,12 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
 
 /// Whether a person has to intervene (a `Stalled` condition).
 pub(crate) fn is_stalled(error: &SystemError) -> bool {
+    needs_a_person(reason_of(error))
+}
+
+fn needs_a_person(reason: Reason) -> bool {
     !matches!(
-        reason_of(error),
+        reason,
         Reason::Retrying
             | Reason::WaitingForImage
             | Reason::WaitingForFile

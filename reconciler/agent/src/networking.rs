@@ -24,6 +24,7 @@ use ipnet::Ipv6Net;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
+use crate::error::Error;
 use crate::index::Tables;
 use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
@@ -84,6 +85,8 @@ pub(crate) struct Applied {
     pub(crate) refused: BTreeMap<IpAddr, RefusedAddress>,
     /// The bridge of each network (`namespace/name`) that has one here.
     pub(crate) bridges: BTreeMap<String, String>,
+    /// By bridge, the networks that could not be made at the last attempt, and why.
+    pub(crate) failed: BTreeMap<String, FailedNetwork>,
     /// Networks that are not created here, and why.
     pub(crate) refused_networks: BTreeMap<String, String>,
     /// Bridged networks of VMs here that have no connection, and why.
@@ -92,6 +95,13 @@ pub(crate) struct Applied {
     pub(crate) taps: Option<BTreeSet<String>>,
     /// When everything was last applied again.
     pub(crate) ensured_at: Option<Instant>,
+}
+
+/// Why a network could not be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FailedNetwork {
+    pub(crate) reason: Reason,
+    pub(crate) text: String,
 }
 
 /// Why a public address is not forwarded to its VM.
@@ -199,7 +209,25 @@ impl Networks {
         Some(seen)
     }
 
-    /// Describes the networks whose DHCP and DNS servers end again and again, or cannot be started again.
+    /// Checks that these networks (`namespace/name`) could be made here at the last attempt.
+    ///
+    /// *Errors:* [`Error::NetworkFailed`] with the first one that could not.
+    pub(crate) fn must_be_made<'a>(
+        &self,
+        tables: &Tables,
+        networks: impl Iterator<Item = &'a String>,
+    ) -> Result<(), Error> {
+        for network in networks {
+            let Some(bridge) = self.bridge_of(tables, network) else { continue };
+            let failed = self.applied().failed.get(&bridge).cloned();
+            if let Some(FailedNetwork { reason, text: detail }) = failed {
+                return Err(Error::NetworkFailed { network: network.clone(), reason, detail });
+            }
+        }
+        Ok(())
+    }
+
+    /// Describes the networks that could not be made, and those whose DHCP and DNS servers end again and again.
     pub(crate) fn failing_servers(&self) -> Vec<String> {
         let bridges = self.applied().bridges.clone();
         self.servers.failing(&bridges)

@@ -39,13 +39,15 @@ pub use range::AddressRange;
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("(has(self.cidrs) && self.cidrs.size() > 0) || (has(self.networkPrefixes) && self.networkPrefixes.size() > 0)").message("a pool has addresses: declare cidrs, networkPrefixes or both").field_path(".cidrs"),
+    validation = Rule::new("!has(self.minPrefixLength) || (has(self.cidrs) && self.cidrs.size() > 0 && self.cidrs[0].contains(':'))").message("minPrefixLength limits the prefixes that PublicIPs take from IPv6 cidrs: declare IPv6 cidrs, or leave it out").field_path(".minPrefixLength"),
     validation = Rule::new("(has(self.mode) ? self.mode : 'local') == (has(oldSelf.mode) ? oldSelf.mode : 'local')").message("mode cannot change: its addresses are in use that way; create another IPPool").field_path(".mode")
 )]
 pub struct IPPoolSpec {
     /// Ranges to allocate addresses from, all of IPv4 or all of IPv6, for example `203.0.113.16/28`, `203.0.113.10-203.0.113.20` or
     /// `2001:db8:0:7::/112`. The first and the last address of an IPv4 CIDR and the first of an IPv6 CIDR are not allocated, unless
     /// there are no more than two, see `useAllAddresses`. Both addresses of a range `a-b` are allocated; they must be of one /16, or of
-    /// one /64 of IPv6. The address of a /64 that ends with zeros is that of its routers, and never allocated.
+    /// one /64 of IPv6. The address of a /64 that ends with zeros is that of its routers, and never allocated. No address of the pool
+    /// is allocated while one of its ranges lies over that of a Network or of an older IPPool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 32), inner(length(max = 79)))]
     #[x_kube(validation = Rule::new("self.all(c, isCIDR(c) ? cidr(c).masked() == cidr(c) && cidr(c).prefixLength() >= (cidr(c).ip().family() == 4 ? 16 : 64) : c.split('-').size() == 2 && c.split('-').all(a, isIP(a) && ip(a).family() == (c.contains(':') ? 6 : 4)) && cidr(c.split('-')[0] + (c.contains(':') ? '/64' : '/16')).containsIP(c.split('-')[1]))").message("each must be a range such as 203.0.113.16/28, 203.0.113.10-203.0.113.20 or 2001:db8:0:7::/112: a CIDR with no host bits set and a prefix of 16 to 32, or 64 to 128 of IPv6, or two addresses of one /16, or of one /64 of IPv6"))]
@@ -69,6 +71,11 @@ pub struct IPPoolSpec {
     /// the first one of IPv6 that of its routers, only where the CIDR is the whole segment. Default false.
     #[serde(default)]
     pub use_all_addresses: bool,
+    /// The least `prefixLength` of a PublicIP, 64 to 128: with 80, none takes more than a /80 of `cidrs`, so that no single one takes the
+    /// whole pool. 128: single addresses only. Default 64. It is for pools of IPv6. Applied live: prefixes that were given out stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 64, max = 128))]
+    pub min_prefix_length: Option<i64>,
 }
 
 impl IPPoolSpec {
@@ -118,7 +125,8 @@ pub struct IPPoolStatus {
     /// The generation that these conditions describe; -1 before the first report.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
-    /// `Ready`; `HostAddresses`, only while a range holds addresses of hosts, which are never allocated.
+    /// `Ready`, `False` also while a range lies over that of a Network or of an older IPPool: none of its addresses is given out then;
+    /// `HostAddresses`, only while a range holds addresses of hosts, which are never allocated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,

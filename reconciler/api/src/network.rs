@@ -432,7 +432,7 @@ pub struct NetworkStatus {
     /// The addresses of an isolated Network under which hosts forward connections to public addresses to VMs on other hosts, which let
     /// these pass.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 1024), inner(length(max = 15)))]
+    #[schemars(length(max = 1024), inner(length(max = 39)))]
     pub relay_addresses: Vec<String>,
     /// At most four of the VMs that are on it or are to be. A deleted Network stays until nothing uses it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

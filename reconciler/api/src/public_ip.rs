@@ -76,7 +76,7 @@ pub struct PublicIPSpec {
     #[schemars(range(min = 64, max = 127))]
     pub prefix_length: Option<i64>,
     /// The ports of the address that lead to VMs, keyed by `name`, at most 32. All other ports are refused. Those of an IPv6 address lead
-    /// to the IPv6 addresses of VMs on the host that has it. Default: none, and the
+    /// to the IPv6 addresses of the VMs. Default: none, and the
     /// whole address leads to the VM whose network interface names the PublicIP. Applied live: established connections go on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
@@ -146,8 +146,7 @@ pub struct PublicIPStatus {
     /// The way it is made reachable, from its IPPool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<IPPoolMode>,
-    /// The host that has the address: that of the VM that uses it; with ports, that of a target, which forwards to the others; an IPv6
-    /// address only to those on that host.
+    /// The host that has the address: that of the VM that uses it; with ports, that of a target, which forwards to the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
     /// The VM that uses it (one at most). A deleted PublicIP stays until none does.

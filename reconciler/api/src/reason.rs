@@ -349,7 +349,7 @@ reasons! {
     ReservedTooLarge => "Lower `reserved` of the Host.",
     /// A bridge or an interface of the host that a Network of VMs here needs is missing, has no carrier, is used by the host itself, or has VLAN filtering beside a trunk.
     BridgeUnavailable => "Correct that on the host: guests that run there are connected again within minutes.",
-    /// The DHCP and DNS server of a Network on the host (dnsmasq) ended several times within minutes, or cannot be started again. Guests keep their addresses, but get none anew.
+    /// The DHCP and DNS server of a Network on the host (dnsmasq) ended several times within minutes, or a Network cannot be made with its server. Guests keep their addresses, but get none anew; VMs on other Networks are not affected.
     NetworkServerEnds => "Read the message and the host's logs: another program may end it, have its port, or take its memory.",
     /// Guests run in the systemd unit of the host's agent: when it is stopped or restarted, systemd can end them. The message names them.
     SharedUnit => "Run `berth service install` on the host, and restart its agent: guests leave the unit at their next power cycle.",

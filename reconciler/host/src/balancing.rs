@@ -1,6 +1,6 @@
 //! Public addresses whose ports lead to guests, and the way to guests on other hosts.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 /// A public address whose ports lead to guests. Connections to its other ports are refused.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -9,8 +9,9 @@ pub struct Balanced {
     /// The interface on which this host announces the address; None: it is not announced.
     pub announced_on: Option<String>,
     pub ports: Vec<BalancedPort>,
-    /// By bridge, the address under which connections to guests of that network on other hosts are forwarded; none of IPv6.
-    pub sources: Vec<(String, Ipv4Addr)>,
+    /// By bridge, the address under which connections to guests of that network on other hosts are forwarded, of the family of the
+    /// public address.
+    pub sources: Vec<(String, IpAddr)>,
 }
 
 /// A port of a public address.
@@ -37,7 +38,12 @@ pub enum PortProtocol {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Relay {
     /// This host's addresses in the network, in order, which no guest has.
-    pub addresses: Vec<Ipv4Addr>,
+    pub addresses: Vec<IpAddr>,
     /// The guests that are reached by it, in order.
-    pub targets: Vec<Ipv4Addr>,
+    pub targets: Vec<IpAddr>,
+}
+
+/// Returns the addresses of one family, in order.
+pub(crate) fn of_family(addresses: &[IpAddr], is_ipv6: bool) -> Vec<IpAddr> {
+    addresses.iter().filter(|address| address.is_ipv6() == is_ipv6).copied().collect()
 }

@@ -100,6 +100,9 @@ pub enum SystemError {
     File { attempt: &'static str, path: PathBuf, source: io::Error },
     #[error("cannot {attempt} {name}: {detail}")]
     Network { attempt: &'static str, name: String, detail: String },
+    /// The DHCP and DNS server of a network does not run. The network's bridge, tunnel and routes are as they should be.
+    #[error("cannot start the DHCP and DNS server on {bridge}")]
+    NetworkServer { bridge: String, source: Box<SystemError> },
     /// A program that berth needs, besides QEMU.
     #[error("{program} is not installed: {advice}")]
     ProgramMissing { program: &'static str, advice: &'static str },
@@ -189,6 +192,7 @@ impl SystemError {
             | Self::NotOneMoment { .. }
             | Self::Invalid { .. }
             | Self::Launch(LaunchError::Spec(_)) => Retry::WaitForChange,
+            Self::NetworkServer { source, .. } => source.retry(),
             _ => Retry::Backoff,
         }
     }

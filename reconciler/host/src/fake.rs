@@ -404,6 +404,16 @@ impl FakeSystem {
         self.server_ended.notify_one();
     }
 
+    /// From now on the DHCP server of a network cannot be started, or can be again.
+    pub fn refuse_network_server(&self, bridge: &str, refused: bool) {
+        let servers = &mut self.state().refused_servers;
+        if refused {
+            servers.insert(bridge.to_owned());
+        } else {
+            servers.remove(bridge);
+        }
+    }
+
     /// Whether the DHCP server of a network runs.
     pub fn has_network_server(&self, bridge: &str) -> bool {
         let state = self.state();

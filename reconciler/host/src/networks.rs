@@ -491,7 +491,7 @@ pub struct Isolation {
     /// The taps of its guests.
     pub taps: Vec<String>,
     /// The addresses under which other hosts forward connections to guests here ([`Relay`]).
-    pub relays: Vec<Ipv4Addr>,
+    pub relays: Vec<IpAddr>,
 }
 
 /// A tap whose guest gets addresses from others than berth.

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use berth_api::{Host, condition};
+use berth_api::{Host, Network, VM, condition};
 use kube::Api;
+use serde_json::json;
 
 use super::{Site, in_simulated_time};
 
@@ -33,6 +34,59 @@ fn a_dhcp_server_that_ends_is_started_again_and_one_that_goes_on_to_end_is_named
         .await;
         tokio::time::sleep(Duration::from_secs(660)).await;
         site.until("it has run for long", async || served().await.is_none()).await;
+        site.stop.cancel();
+    });
+}
+
+#[test]
+fn a_network_whose_server_cannot_start_is_named_by_its_host_and_the_others_are_made() {
+    in_simulated_time(async {
+        let mut site = Site::new().await;
+        site.join("h1", "192.0.2.1", 1500).await;
+        for (name, cidr) in [("a", "10.81.0.0/24"), ("b", "10.82.0.0/24"), ("c", "10.83.0.0/24")] {
+            site.apply("Network", name, json!({"cidr": cidr})).await;
+        }
+        let networks: Api<Network> = Api::default_namespaced(site.client.clone());
+        let bridge = async |name: &str| networks.get(name).await.expect("it answers").bridge_name();
+        site.until("they are accepted", async || {
+            bridge("a").await.is_some() && bridge("b").await.is_some() && bridge("c").await.is_some()
+        })
+        .await;
+        let host = site.hosts["h1"].clone();
+        let failing = bridge("b").await.expect("it is accepted");
+        host.refuse_network_server(&failing, true);
+        for name in ["a", "b", "c"] {
+            site.vm(name, "h1", name).await;
+        }
+        site.runs("a").await;
+        site.runs("c").await;
+        for name in ["a", "c"] {
+            assert!(host.has_network_server(&bridge(name).await.expect("it is accepted")), "{name}");
+        }
+        let hosts: Api<Host> = Api::all(site.client.clone());
+        let served = async || {
+            let status = hosts.get("h1").await.expect("it answers").status.unwrap_or_default();
+            condition::find(&status.conditions, "NetworksServed").cloned()
+        };
+        site.until("the host names the network with the cause", async || {
+            let words = ["Network default/b is not served", "Address already in use"];
+            served().await.is_some_and(|c| {
+                c.status == "False"
+                    && words.iter().all(|words| c.message.contains(words))
+                    && !c.message.contains("default/c")
+            })
+        })
+        .await;
+        let vms: Api<VM> = Api::default_namespaced(site.client.clone());
+        site.until("its VM waits with the cause", async || {
+            let status = vms.get("b").await.expect("it answers").status.unwrap_or_default();
+            condition::find(&status.conditions, "Ready")
+                .is_some_and(|c| c.message.contains("Network default/b is not served on this host"))
+        })
+        .await;
+        host.refuse_network_server(&failing, false);
+        site.runs("b").await;
+        site.until("the host reports that", async || served().await.is_none()).await;
         site.stop.cancel();
     });
 }

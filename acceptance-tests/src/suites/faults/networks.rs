@@ -25,6 +25,8 @@ const SOON: Duration = Duration::from_secs(60);
 const VM_START: Duration = Duration::from_secs(90);
 /// The host looks at its firewall once a minute.
 const REPORTED: Duration = Duration::from_secs(120);
+/// A host tries again after pauses of up to five minutes.
+const RESTORED: Duration = Duration::from_secs(360);
 /// A guest that got no answer asks again after a while.
 const ASKED_AGAIN: Duration = Duration::from_secs(180);
 /// The rules of firewalld with its default zone `public`, as it writes them.
@@ -79,6 +81,9 @@ fn cases(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Result
         "one that is killed again and again is started after pauses, and the Host names its network",
         || killed_again(platform),
     );
+    report.case("while one cannot start, a VM on another Network does, and then it runs again", || {
+        blocked(platform)
+    });
     report.case("the VM can be deleted, and takes the DHCP server with it", || {
         platform.kubectl().ok(&["delete", VM, "--timeout=60s"])?;
         wait::until("the DHCP server to go", SOON, || {
@@ -299,5 +304,39 @@ fn killed_again(platform: &Platform) -> Result<()> {
         let found = condition_of(&host, "NetworksServed").context("no NetworksServed")?;
         ensure!(found["status"] == "False" && found["reason"] == "NetworkServerEnds", "{found}");
         contains_all(&found["message"].to_string(), &["Network default/default", "3 times"])
+    })
+}
+
+/// Puts a folder in place of the configuration of the server of the default network.
+fn blocked(platform: &Platform) -> Result<()> {
+    let kubectl = platform.kubectl();
+    let network = kubectl.object("network", "default")?;
+    let vni = network["status"]["vni"].as_i64().context("the network has no identifier")?;
+    let folder = platform.host().state().join("network").join(format!("bth-{vni:06x}"));
+    let configuration = folder.join("dnsmasq.conf");
+    fs::remove_file(&configuration)?;
+    fs::create_dir(&configuration)?;
+    for server in servers(platform)? {
+        kill(Pid::from_raw(server), Signal::SIGKILL).with_context(|| format!("killing process {server}"))?;
+    }
+    wait::until("the Host to name the cause", REPORTED, || {
+        let host = host(platform)?;
+        let found = condition_of(&host, "NetworksServed").context("no NetworksServed")?;
+        contains_all(&found["message"].to_string(), &["Network default/default", "cannot be started again"])
+    })?;
+    let interfaces = json!([{"name": "nic0", "network": "open"}]);
+    kubectl.apply(&manifests::all(&[
+        manifests::network("open", "10.98.0.0/24"),
+        manifests::disk("open", NAME, "64Mi"),
+        manifests::with(manifests::vm("open", NAME, "open"), "networkInterfaces", interfaces),
+    ]))?;
+    kubectl.condition("vm/open", "Running=True", None, VM_START)?;
+    ensure!(servers(platform)?.len() == 1, "the server of its network");
+    fs::remove_dir(&configuration)?;
+    kubectl.ok(&["delete", "vm/open", "disk/open", "network/open", "--timeout=90s"])?;
+    wait::until("the DHCP server of the default network to run", RESTORED, || {
+        let running = servers(platform)?;
+        ensure!(configuration.is_file() && running.len() == 1, "{running:?}");
+        Ok(())
     })
 }

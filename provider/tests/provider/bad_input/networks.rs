@@ -275,6 +275,22 @@ pub(super) fn pools() -> Vec<(&'static str, Bad)> {
             here(with(pool(), "/cidrs", json!(["192.0.2.9-192.0.2.8"])), "cidrs[0]", "above its last"),
         ),
         ("berth_ip_pool", everywhere(with(pool(), "/mode", json!("bgp")), "mode", "is not one of")),
+        (
+            "berth_ip_pool",
+            everywhere(
+                with(pool(), "/min_prefix_length", json!(80)),
+                "min_prefix_length",
+                "from IPv6 `cidrs`",
+            ),
+        ),
+        (
+            "berth_ip_pool",
+            everywhere(
+                json!({"name": "p", "cidrs": ["2001:db8::/64"], "min_prefix_length": 63}),
+                "min_prefix_length",
+                "63 is ",
+            ),
+        ),
         ("berth_storage_pool", everywhere(with(storage(), "/type", json!("Ceph")), "type", "is not one of")),
         (
             "berth_storage_pool",

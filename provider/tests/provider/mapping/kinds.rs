@@ -318,6 +318,11 @@ fn every_other_kind_becomes_its_custom_resource() {
             json!({"networkPrefixes": ["2001:db8:100::/56"], "mode": "local", "useAllAddresses": false}),
         ),
         (
+            "berth_ip_pool",
+            json!({"cidrs": ["2001:db8::/64"], "min_prefix_length": 80}),
+            json!({"cidrs": ["2001:db8::/64"], "mode": "local", "useAllAddresses": false, "minPrefixLength": 80}),
+        ),
+        (
             "berth_network",
             json!({"ipv6": {"pool": "p"}, "ipv6_egress": "Routed"}),
             json!({"ipv6": {"allocation": "Static", "pool": "p"}, "ipv6Egress": "Routed", "type": "Overlay"}),

@@ -113,10 +113,21 @@ pub(crate) async fn reconcile(ctx: &Context) -> Result<Requeue, Error> {
 }
 
 /// Like `reconcile`, but also applies again what has been applied before, unless that was done just now: a hundred VMs
-/// that start at once need few passes, not a hundred.
+/// that start at once need few passes, not a hundred. A network that cannot be made is no error: [`Networks::must_be_made`] reports it to
+/// the VMs on it.
+///
+/// [`Networks::must_be_made`]: crate::networking::Networks::must_be_made
 pub(crate) async fn ensure(ctx: &Context) -> Result<(), Error> {
     let just_now = || ctx.networks.applied().ensured_at.is_some_and(|at| at.elapsed() < JUST_NOW);
-    ctx.networks.flight.share(async { pass(ctx, !just_now()).await.map(drop) }).await
+    let shared = ctx.networks.flight.share(async {
+        let again = pass(ctx, !just_now()).await?;
+        // A network that could not be made is tried again, also when no VM waits for it.
+        if matches!(again, Requeue::BackOff) {
+            ctx.enqueue(Key::networks());
+        }
+        Ok::<(), Error>(())
+    });
+    shared.await
 }
 
 async fn pass(ctx: &Context, ensure_all: bool) -> Result<Requeue, Error> {
@@ -128,19 +139,34 @@ async fn pass(ctx: &Context, ensure_all: bool) -> Result<Requeue, Error> {
     observed.ensure_all = ensure_all || due;
     apply::record(ctx, &observed);
     let mut has_failed = false;
+    let mut half_made: Option<Error> = None;
     for step in plan::plan(&observed) {
+        if let Some(error) = half_made.take_if(|_| matches!(step, Step::ApplyFirewall(_))) {
+            return Err(error);
+        }
         if observed.is_in_effect(&step) {
             tracing::debug!(%step, "applying again");
         } else {
             tracing::info!(%step, "applying");
         }
-        match apply::apply(ctx, &step).await {
+        let Err(error) = apply::apply(ctx, &step).await else { continue };
+        has_failed = true;
+        match &step {
             // VMs that are about to start, and all networks without encryption, do not depend on it.
-            Err(error) if matches!(step, Step::EnsureWireguard(_)) => {
+            Step::EnsureWireguard(_) => {
                 tracing::warn!(error = %error.chain(), "packets of encrypted networks do not pass between hosts");
-                has_failed = true;
             }
-            applied => applied?,
+            // Nor do the other networks depend on one.
+            Step::EnsureNetwork(network) => {
+                tracing::warn!(bridge = network.bridge, error = %error.chain(), "a network cannot be made");
+                if observed.is_half_made(network, &error) {
+                    half_made.get_or_insert(error);
+                }
+            }
+            Step::EnsureBridged(network) => {
+                tracing::warn!(bridge = network.bridge, error = %error.chain(), "a network cannot be connected");
+            }
+            _ => return Err(error),
         }
     }
     ctx.networks.checks.ensure(&observed.wanted.checks, &observed.wanted.trusted);

@@ -1,4 +1,5 @@
-//! The DHCP and DNS servers of networks that have ended by themselves, and the pauses before they are started again.
+//! The networks that could not be made, the DHCP and DNS servers of networks that have ended by themselves, and the pauses before they
+//! are started again.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,7 +23,7 @@ pub(crate) struct Servers {
 struct Ends {
     times: u32,
     last: Instant,
-    /// Why it could not be started again.
+    /// Why the network or its server could not be made at the last attempt.
     problem: Option<String>,
 }
 
@@ -52,20 +53,38 @@ impl Servers {
         }
     }
 
-    /// Records the outcome of a start. Returns whether the condition of the Host may be another.
+    /// Records the outcome of an attempt to make a network with its server. Returns whether the condition of the Host may be another.
     pub(crate) fn started(&self, bridge: &str, problem: Option<String>) -> bool {
         let mut all = self.ends();
+        if problem.is_some() {
+            let never = Ends { times: 0, last: Instant::now(), problem: None };
+            all.entry(bridge.to_owned()).or_insert(never);
+        }
         let Some(ends) = all.get_mut(bridge) else { return false };
-        let before = std::mem::replace(&mut ends.problem, problem);
-        before != ends.problem
+        let is_changed = ends.problem != problem;
+        ends.problem = problem;
+        if ends.problem.is_none() && ends.times == 0 {
+            all.remove(bridge);
+        }
+        is_changed
     }
 
-    /// Describes the networks (`namespace/name` → bridge) whose servers end again and again, or cannot be started again.
+    /// Forgets a network that is not on this host any more.
+    pub(crate) fn forget(&self, bridge: &str) {
+        self.ends().remove(bridge);
+    }
+
+    /// Describes the networks (`namespace/name` → bridge) that could not be made, and those whose servers end again and again, or cannot
+    /// be started again.
     pub(crate) fn failing(&self, bridges: &BTreeMap<String, String>) -> Vec<String> {
         let all = self.ends();
         let describe = |(network, bridge): (&String, &String)| {
             let ends = all.get(bridge).filter(|ends| !ends.is_over())?;
             match &ends.problem {
+                Some(problem) if ends.times == 0 => Some(format!(
+                    "Network {network} is not served: {problem}: correct that on the host, which tries again at least every five minutes; \
+                     its VMs start from then on"
+                )),
                 Some(problem) => Some(format!(
                     "the DHCP and DNS server of Network {network} has ended and cannot be started again: {problem}"
                 )),
@@ -113,7 +132,6 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_server_that_cannot_be_started_again_is_named_with_the_cause() {
         let servers = Servers::default();
-        assert!(!servers.started(BRIDGE, Some("never ended".to_owned())));
         servers.ended(BRIDGE);
         assert!(servers.started(BRIDGE, Some("port 53 is in use".to_owned())));
         assert!(servers.failing(&bridges())[0].ends_with("cannot be started again: port 53 is in use"));
@@ -121,6 +139,27 @@ mod tests {
         servers.ended("bth-000050");
         assert_eq!(servers.failing(&bridges()).len(), 1, "as long as it does not run");
         assert!(servers.started(BRIDGE, None));
+        assert!(servers.failing(&bridges()).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_network_that_could_not_be_made_is_named_until_it_is_or_is_not_wanted() {
+        let servers = Servers::default();
+        assert!(!servers.started(BRIDGE, None), "nothing to report");
+        let problem = || Some("dnsmasq failed: port 53 is in use".to_owned());
+        assert!(servers.started(BRIDGE, problem()));
+        assert!(!servers.started(BRIDGE, problem()), "as before");
+        let text = servers.failing(&bridges()).remove(0);
+        assert!(
+            text.starts_with("Network ns/lan is not served: dnsmasq failed: port 53 is in use:"),
+            "{text}"
+        );
+        tokio::time::advance(STEADY).await;
+        assert_eq!(servers.failing(&bridges()).len(), 1, "as long as it is so");
+        assert!(servers.started(BRIDGE, None));
+        assert!(servers.failing(&bridges()).is_empty() && servers.ends().is_empty());
+        servers.started(BRIDGE, problem());
+        servers.forget(BRIDGE);
         assert!(servers.failing(&bridges()).is_empty());
     }
 }

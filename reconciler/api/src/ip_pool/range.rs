@@ -68,6 +68,12 @@ impl AddressRange {
         self.first.is_ipv6()
     }
 
+    /// Its first and its last address, given out or not.
+    #[must_use]
+    pub fn bounds(self) -> (IpAddr, IpAddr) {
+        (self.first, self.last)
+    }
+
     /// Whether an address of it is in this prefix, given out or not.
     #[must_use]
     pub fn overlaps(self, prefix: IpNet) -> bool {

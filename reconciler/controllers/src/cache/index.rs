@@ -163,11 +163,17 @@ fn network_key(network: &str) -> Option<Key> {
 /// The addresses under which the host of a public address forwards connections.
 fn forwarding_of(ip: &PublicIP) -> Option<VmEntry> {
     let status = ip.status.as_ref()?;
-    let address =
-        |of: &berth_api::public_ip::ForwardingAddress| Some((of.network.clone(), of.address.parse().ok()?));
-    let addresses: Vec<_> = status.forwarding_addresses.iter().filter_map(address).collect();
+    let (mut addresses, mut ipv6_addresses) = (Vec::new(), Vec::new());
+    for of in &status.forwarding_addresses {
+        match of.address.parse() {
+            Ok(IpAddr::V4(address)) => addresses.push((of.network.clone(), address)),
+            Ok(IpAddr::V6(address)) => ipv6_addresses.push((of.network.clone(), address)),
+            Err(_) => {}
+        }
+    }
     let host = status.binding.as_ref().map(|binding| binding.host.clone());
-    (!addresses.is_empty()).then(|| VmEntry { host, addresses, ..VmEntry::default() })
+    let has_any = !addresses.is_empty() || !ipv6_addresses.is_empty();
+    has_any.then(|| VmEntry { host, addresses, ipv6_addresses, ..VmEntry::default() })
 }
 
 fn ipv4_of(entry: Option<&VmEntry>) -> &[(String, Ipv4Addr)] {
@@ -176,6 +182,13 @@ fn ipv4_of(entry: Option<&VmEntry>) -> &[(String, Ipv4Addr)] {
 
 fn ipv6_of(entry: Option<&VmEntry>) -> &[(String, Ipv6Addr)] {
     entry.map(|entry| entry.ipv6_addresses.as_slice()).unwrap_or_default()
+}
+
+/// The addresses of both families, each with its network.
+fn addresses_of(entry: &VmEntry) -> impl Iterator<Item = (&str, IpAddr)> {
+    let ipv4 = entry.addresses.iter().map(|(network, address)| (network.as_str(), IpAddr::V4(*address)));
+    let ipv6 = entry.ipv6_addresses.iter().map(|(network, address)| (network.as_str(), IpAddr::V6(*address)));
+    ipv4.chain(ipv6)
 }
 
 /// Takes the addresses that an object has anew, and gives back those that it has no more. One that it keeps is not touched: to find the
@@ -281,8 +294,10 @@ impl Index {
     fn move_networks(&mut self, old: Option<&VmEntry>, new: Option<&VmEntry>) -> BTreeSet<Key> {
         let places = |entry: Option<&VmEntry>| -> BTreeSet<(String, String)> {
             let host = entry.and_then(|e| e.host.clone());
-            let networks = entry.into_iter().flat_map(|e| &e.addresses);
-            networks.filter_map(|(network, _)| Some((network.clone(), host.clone()?))).collect()
+            // A VM of a network without IPv4 has an IPv6 address only.
+            let ipv6 = ipv6_of(entry).iter().map(|(network, _)| network);
+            let networks = ipv4_of(entry).iter().map(|(network, _)| network).chain(ipv6);
+            networks.filter_map(|network| Some((network.clone(), host.clone()?))).collect()
         };
         let (before, after) = (places(old), places(new));
         let mut changed = BTreeSet::new();
@@ -382,9 +397,9 @@ impl Index {
     }
 
     /// Returns the addresses under which hosts forward connections in a network (`namespace/name`).
-    pub(crate) fn forwarding_in(&self, network: &str) -> BTreeSet<Ipv4Addr> {
-        let all = self.forwarding.values().flat_map(|entry| &entry.addresses);
-        all.filter(|(of, _)| of == network).map(|(_, address)| *address).collect()
+    pub(crate) fn forwarding_in(&self, network: &str) -> BTreeSet<IpAddr> {
+        let all = self.forwarding.values().flat_map(addresses_of);
+        all.filter(|(of, _)| *of == network).map(|(_, address)| address).collect()
     }
 
     /// Indexes the addresses under which a PublicIP's host forwards connections, like those of a VM on that host; returns the networks
@@ -392,13 +407,12 @@ impl Index {
     fn set_forwarding(&mut self, key: &Key, new: Option<VmEntry>) -> BTreeSet<Key> {
         let old = self.forwarding.remove(key);
         let mut changed = self.move_networks(old.as_ref(), new.as_ref());
-        let addresses = |entry: &Option<VmEntry>| -> BTreeSet<(String, Ipv4Addr)> {
-            entry.iter().flat_map(|entry| entry.addresses.iter().cloned()).collect()
-        };
         // An isolated network lists these addresses.
-        let (before, after) = (addresses(&old), addresses(&new));
+        let [before, after]: [BTreeSet<(&str, IpAddr)>; 2] =
+            [&old, &new].map(|entry| entry.iter().flat_map(addresses_of).collect());
         changed.extend(before.symmetric_difference(&after).filter_map(|(network, _)| network_key(network)));
         move_allocated(&mut self.addresses, ipv4_of(old.as_ref()), ipv4_of(new.as_ref()));
+        move_allocated(&mut self.ipv6_addresses, ipv6_of(old.as_ref()), ipv6_of(new.as_ref()));
         self.forwarding.extend(new.map(|entry| (key.clone(), entry)));
         changed
     }

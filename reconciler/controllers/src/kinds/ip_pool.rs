@@ -1,23 +1,43 @@
 //! The IPPool controller: counts the allocated addresses, and reports which of the pool's addresses are never
-//! allocated.
+//! allocated, and whether a range lies over that of another object.
 
-use std::net::IpAddr;
+pub(crate) mod overlap;
+
+use std::{collections::BTreeSet, net::IpAddr};
 
 use berth_api::{
     AddressRange, ConditionType, ConditionUpdate, IPPool, IPPoolStatus, Readiness, Reason, condition,
 };
 use k8s_openapi::jiff::Timestamp;
 
-use crate::{batch::WriteBatch, cache::Cache, config::Config, key::Key, plan::Outcome};
+use crate::{
+    batch::WriteBatch,
+    cache::Cache,
+    config::Config,
+    key::Key,
+    plan::{Dependency, Outcome},
+};
+
+use overlap::Overlap;
 
 pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
     let Some(pool) = cache.tables.ip_pools.get(key).cloned() else { return Outcome::Settled };
     let allocated = cache.index.allocated_in(key);
-    let mut status = status(&pool, allocated, &host_addresses(cache, &pool), config.clock.now());
+    let overlap = overlap::find(cache, &pool);
+    let hosts = host_addresses(cache, &pool);
+    let mut status = status(&pool, allocated, &hosts, overlap.as_ref(), config.clock.now());
     let users = cache.listed_users(key, &status.used_by);
     status.used_by.clone_from(&users);
     batch.used(pool.as_ref(), status, &users, config.clock.now());
-    Outcome::Settled
+    // Another pool may get a range over one of this pool's, or give it up.
+    let others =
+        cache.tables.ip_pools.all().map(|other| Key::of(other.as_ref())).filter(|other| other != key);
+    let awaited = overlap.map(|overlap| overlap.with);
+    let dependencies: BTreeSet<Key> = others.chain(awaited).collect();
+    match dependencies.is_empty() {
+        true => Outcome::Settled,
+        false => Outcome::Blocked(dependencies.into_iter().map(Dependency::Object).collect()),
+    }
 }
 
 /// Returns the addresses of hosts that lie in the pool's ranges.
@@ -31,15 +51,23 @@ fn host_addresses(cache: &Cache, pool: &IPPool) -> Vec<(IpAddr, String)> {
     held.map(|(address, host)| (address, host.to_owned())).collect()
 }
 
-fn status(pool: &IPPool, allocated: u128, hosts: &[(IpAddr, String)], now: Timestamp) -> IPPoolStatus {
+fn status(
+    pool: &IPPool,
+    allocated: u128,
+    hosts: &[(IpAddr, String)],
+    overlap: Option<&Overlap>,
+    now: Timestamp,
+) -> IPPoolStatus {
     let mut status = pool.status.clone().unwrap_or_default();
     let generation = pool.metadata.generation.unwrap_or_default();
     // At most 32 ranges of a /64: the sum fits.
     let size: u128 = pool.spec.ranges().map(|range| range.size(pool.spec.use_all_addresses)).sum();
     let gone = allocated.saturating_add(u128::try_from(hosts.len()).unwrap_or(u128::MAX));
     status.allocated = i64::try_from(allocated).unwrap_or(i64::MAX);
-    status.free = i64::try_from(size.saturating_sub(gone)).unwrap_or(i64::MAX);
-    let readiness = match pool.spec.invalid_range() {
+    let free = if overlap.is_some() { 0 } else { size.saturating_sub(gone) };
+    status.free = i64::try_from(free).unwrap_or(i64::MAX);
+    let problem = pool.spec.invalid_range().or_else(|| overlap.map(|overlap| overlap.text.clone()));
+    let readiness = match problem {
         Some(text) => Readiness::Stalled(Reason::InvalidSpec, text),
         None => Readiness::Ready(Reason::Available, String::new()),
     };
@@ -77,12 +105,12 @@ mod tests {
         let spec = IPPoolSpec { cidrs: vec!["192.0.2.0/29".into()], ..IPPoolSpec::default() };
         let mut pool = IPPool::new("p", spec);
         let hosts = [(IpAddr::from([192, 0, 2, 1]), "h1".to_owned())];
-        let found = status(&pool, 2, &hosts, Timestamp::UNIX_EPOCH);
+        let found = status(&pool, 2, &hosts, None, Timestamp::UNIX_EPOCH);
         assert_eq!(found.free, 3);
         let said = condition::find(&found.conditions, "HostAddresses").expect("said");
         assert!(said.status == "True" && said.message.contains("192.0.2.1 of host h1"), "{said:?}");
         pool.status = Some(found);
-        let found = status(&pool, 2, &[], Timestamp::UNIX_EPOCH);
+        let found = status(&pool, 2, &[], None, Timestamp::UNIX_EPOCH);
         assert_eq!((found.free, condition::find(&found.conditions, "HostAddresses")), (4, None));
     }
 
@@ -91,7 +119,7 @@ mod tests {
         let free = |cidrs: &[&str]| {
             let cidrs = cidrs.iter().map(|c| (*c).to_owned()).collect();
             let pool = IPPool::new("p", IPPoolSpec { cidrs, ..IPPoolSpec::default() });
-            status(&pool, 2, &[], Timestamp::UNIX_EPOCH).free
+            status(&pool, 2, &[], None, Timestamp::UNIX_EPOCH).free
         };
         assert_eq!(free(&["2001:db8::/120", "2001:db8::1:5-2001:db8::1:6"]), 255);
         assert_eq!(free(&["2001:db8::/64"]), i64::MAX);
@@ -102,9 +130,21 @@ mod tests {
     fn a_range_that_is_none_is_named() {
         let cidrs = vec!["192.0.2.0/29".into(), "192.0.2.9-192.0.2.8".into()];
         let pool = IPPool::new("p", IPPoolSpec { cidrs, ..IPPoolSpec::default() });
-        let found = status(&pool, 0, &[], Timestamp::UNIX_EPOCH);
+        let found = status(&pool, 0, &[], None, Timestamp::UNIX_EPOCH);
         let ready = condition::find(&found.conditions, "Ready").expect("said");
         assert!(ready.status == "False" && ready.message.contains("192.0.2.9-192.0.2.8"), "{ready:?}");
         assert_eq!(found.free, 6, "the other ranges are of use");
+    }
+
+    #[test]
+    fn a_pool_over_another_object_names_it_and_has_no_free_address() {
+        let spec = IPPoolSpec { cidrs: vec!["192.0.2.0/29".into()], ..IPPoolSpec::default() };
+        let pool = IPPool::new("p", spec);
+        let with = Key::of(&IPPool::new("other", IPPoolSpec::default()));
+        let overlap = Overlap { with, text: "its range lies over that of IPPool other".to_owned() };
+        let found = status(&pool, 2, &[], Some(&overlap), Timestamp::UNIX_EPOCH);
+        let ready = condition::find(&found.conditions, "Ready").expect("said");
+        assert_eq!((ready.status.as_str(), ready.message.as_str()), ("False", overlap.text.as_str()));
+        assert_eq!((found.allocated, found.free), (2, 0), "those that are given out stay");
     }
 }

@@ -76,6 +76,12 @@ impl Networks for FakeSystem {
             if !state.firewall_lost {
                 state.check_filters(taps);
             }
+            if state.refused_servers.contains(&network.bridge) {
+                state.without_server.insert(network.bridge.clone());
+                let detail = "failed to create listening socket: Address already in use".to_owned();
+                let source = Box::new(SystemError::Program { program: "dnsmasq", detail });
+                return Err(SystemError::NetworkServer { bridge: network.bridge.clone(), source });
+            }
             Ok(())
         };
         self.call("ensure_network", work).await

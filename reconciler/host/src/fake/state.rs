@@ -62,6 +62,8 @@ pub(super) struct State {
     pub(super) firewall_lost: bool,
     /// Bridges whose DHCP server does not run.
     pub(super) without_server: BTreeSet<String>,
+    /// Bridges whose DHCP server cannot be started.
+    pub(super) refused_servers: BTreeSet<String>,
     /// Those of them that were not reported yet.
     pub(super) ended_servers: VecDeque<String>,
     pub(super) journals: BTreeMap<String, Value>,
@@ -139,6 +141,7 @@ impl Default for State {
             filters_expected: false,
             firewall_lost: false,
             without_server: BTreeSet::new(),
+            refused_servers: BTreeSet::new(),
             ended_servers: VecDeque::new(),
             journals: BTreeMap::new(),
             site: None,

@@ -144,7 +144,11 @@ impl LinuxNetworks {
             netlink.set_mtu(&bridge, network.mtu.into()).await?;
         }
         self.prefixes.route(&netlink, &bridge, network).await?;
-        self.servers.ensure(&self.layout.network(&network.bridge), network).await
+        let served = self.servers.ensure(&self.layout.network(&network.bridge), network).await;
+        served.map_err(|error| SystemError::NetworkServer {
+            bridge: network.bridge.clone(),
+            source: Box::new(error),
+        })
     }
 
     pub(super) async fn ensure_bridged(&self, network: &BridgedNetwork) -> Result<()> {

@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 
 use berth_api::VMStatus;
-use berth_host::{Firewall, WireguardConfig};
+use berth_host::{Firewall, SystemError, WireguardConfig};
 
 use super::Step;
 use super::observe::Observed;
 use crate::context::Context;
-use crate::error::Error;
+use crate::error::{Error, reason_of};
 use crate::index::instance_of;
 use crate::key::Key;
-use crate::networking::tap_prefix;
+use crate::networking::{FailedNetwork, tap_prefix};
 
 /// Records which networks get which bridge, the addresses that guests may send from, and their leases, before any step is applied.
 pub(super) fn record(ctx: &Context, observed: &Observed) {
@@ -24,6 +24,11 @@ pub(super) fn record(ctx: &Context, observed: &Observed) {
     let mut applied = ctx.networks.applied();
     applied.bridges.clone_from(&observed.wanted.bridges);
     applied.refused_networks.clone_from(&observed.wanted.refused_networks);
+    let wanted = |bridge: &String| {
+        observed.wanted.networks.iter().any(|wanted| wanted.bridge == *bridge)
+            || observed.wanted.bridged.iter().any(|wanted| wanted.bridge == *bridge)
+    };
+    applied.failed.retain(|bridge, _| wanted(bridge));
     // One whose bridge or interface is back is connected again at once.
     applied.bridged.retain(|bridge, _| observed.wanted.bridged.iter().any(|wanted| wanted.bridge == *bridge));
 }
@@ -33,15 +38,14 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
         Step::ProbeAddresses { interface, addresses } => ctx.networks.probes.ensure(interface, addresses),
         Step::EnsureNetwork(network) => {
             let made = ctx.system.ensure_network(network).await;
-            let problem = made.as_ref().err().map(|error| error.chain());
-            if ctx.networks.servers.started(&network.bridge, problem) {
-                ctx.enqueue(Key::host());
-            }
+            record_outcome(ctx, &network.bridge, made.as_ref().err());
             made?;
             ctx.networks.applied().networks.insert(network.bridge.clone(), network.clone());
         }
         Step::EnsureBridged(network) => {
-            ctx.system.ensure_bridged_network(network).await?;
+            let made = ctx.system.ensure_bridged_network(network).await;
+            record_outcome(ctx, &network.bridge, made.as_ref().err());
+            made?;
             ctx.networks.applied().bridged.insert(network.bridge.clone(), network.clone());
         }
         Step::EnsureWireguard(config) => {
@@ -66,12 +70,29 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
         Step::RemoveTap(name) => ctx.system.remove_tap(name).await?,
         Step::RemoveNetwork(bridge) => {
             ctx.system.remove_network(bridge).await?;
+            ctx.networks.servers.forget(bridge);
             let mut applied = ctx.networks.applied();
             applied.networks.remove(bridge);
             applied.bridged.remove(bridge);
         }
     }
     Ok(())
+}
+
+/// Records whether a network could be made, for the VMs on it and for the condition of the Host.
+fn record_outcome(ctx: &Context, bridge: &str, error: Option<&SystemError>) {
+    let mut applied = ctx.networks.applied();
+    match error {
+        Some(error) => {
+            let failed = FailedNetwork { reason: reason_of(error), text: error.chain() };
+            applied.failed.insert(bridge.to_owned(), failed);
+        }
+        None => drop(applied.failed.remove(bridge)),
+    }
+    drop(applied);
+    if ctx.networks.servers.started(bridge, error.map(SystemError::chain)) {
+        ctx.enqueue(Key::host());
+    }
 }
 
 /// Whether public addresses or prefixes lead to other guests by one of these rules than by the other.

@@ -1,7 +1,7 @@
 //! PublicIPs with ports that this host has → the ports of the firewall, the ways to guests on other hosts, and health checks. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use berth_api::public_ip::{PortTarget, PublicIPPort, SessionAffinity};
@@ -63,11 +63,7 @@ pub(super) fn balance(
         let public = status.address.as_ref().and_then(|address| address.parse::<IpAddr>().ok());
         let Some(public) = public else { continue };
         let Some(announced_on) = admit(public, status.mode.unwrap_or_default()) else { continue };
-        // Connections to an IPv6 address are forwarded to guests of this host only.
-        let sources = match public {
-            IpAddr::V4(_) => add_relays(status, bridges, networks, here.host),
-            IpAddr::V6(_) => Vec::new(),
-        };
+        let sources = add_relays(status, public, bridges, networks, here.host);
         let reached = |name: &str| -> Option<GuestAddress> {
             let target = status.targets.iter().find(|target| target.name == name)?;
             let bridge = bridges.get(&target.network)?;
@@ -90,31 +86,35 @@ pub(super) fn balance(
     wanted
 }
 
-/// Adds the ways to targets on other hosts; returns the addresses under which connections to them are forwarded, by bridge.
+/// Adds the ways to targets on other hosts; returns the addresses under which connections to them are forwarded, by bridge. All are of the
+/// family of the public address.
 fn add_relays(
     status: &PublicIPStatus,
+    public: IpAddr,
     bridges: &BTreeMap<String, String>,
     networks: &mut BTreeMap<String, NetworkConfig>,
     host: &str,
-) -> Vec<(String, Ipv4Addr)> {
+) -> Vec<(String, IpAddr)> {
     let mut sources = Vec::new();
     for forwarding in &status.forwarding_addresses {
         let Some(bridge) = bridges.get(&forwarding.network) else { continue };
         let Some(network) = networks.get_mut(bridge) else { continue };
-        let Ok(address) = forwarding.address.parse::<Ipv4Addr>() else { continue };
+        let is_of_family = |address: &IpAddr| address.is_ipv6() == public.is_ipv6();
+        let Some(address) = forwarding.address.parse::<IpAddr>().ok().filter(is_of_family) else { continue };
         // The rules that guard the way are there with a tunnel only, and without one it leads nowhere.
         if network.tunnel.is_some() {
             let is_remote =
                 |target: &&PortTarget| target.network == forwarding.network && target.host != host;
             let remote = status.targets.iter().filter(is_remote);
-            add_relay(network, address, remote.filter_map(|target| target.address.parse().ok()));
+            let targets = remote.filter_map(|target| target.address.parse::<IpAddr>().ok());
+            add_relay(network, address, targets.filter(is_of_family));
             sources.push((bridge.clone(), address));
         }
     }
     sources
 }
 
-fn add_relay(network: &mut NetworkConfig, address: Ipv4Addr, targets: impl Iterator<Item = Ipv4Addr>) {
+fn add_relay(network: &mut NetworkConfig, address: IpAddr, targets: impl Iterator<Item = IpAddr>) {
     let relay = network.relay.get_or_insert_with(|| Relay { addresses: Vec::new(), targets: Vec::new() });
     relay.addresses.push(address);
     relay.targets.extend(targets);
@@ -229,9 +229,9 @@ mod tests {
         let [balanced] = &found.firewall.balanced[..] else { panic!("{found:?}") };
         assert_eq!((balanced.ports[0].port, balanced.ports[0].target_port), (443, 8443));
         assert_eq!(targets(&found), ["10.77.0.2", "10.77.0.3"]);
-        let source = Ipv4Addr::new(10, 77, 255, 254);
+        let source = IpAddr::from([10, 77, 255, 254]);
         assert_eq!(balanced.sources, [(BRIDGE.to_owned(), source)]);
-        let relay = Relay { addresses: vec![source], targets: vec![Ipv4Addr::new(10, 77, 0, 3)] };
+        let relay = Relay { addresses: vec![source], targets: vec![IpAddr::from([10, 77, 0, 3])] };
         assert_eq!(found.networks[0].relay, Some(relay));
         assert!(found.checks.is_empty() && found.firewall.forwards.is_empty());
         let elsewhere = wanted(&index.read(), &Actual { host: "h2", ..Actual::default() });
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_of_an_ipv6_address_leads_to_the_ipv6_addresses_of_guests_here() {
+    fn a_port_of_an_ipv6_address_leads_to_the_ipv6_addresses_of_guests_here_and_on_other_hosts() {
         let index = world(&json!({"name": "http", "port": 80, "targets": ["web-1", "web-2"]}));
         let mut ip =
             index.read().public_ips.all().next().map(|(_, ip)| PublicIP::clone(ip)).expect("a PublicIP");
@@ -247,11 +247,47 @@ mod tests {
         let status = ip.status.as_mut().expect("a status");
         status.address = Some("2001:db8::1".to_owned());
         status.targets[0].address = "fd00:60::2".to_owned();
-        index.apply::<PublicIP>(Event::Apply(ip));
+        index.apply::<PublicIP>(Event::Apply(ip.clone()));
         let found = wanted(&index.read(), &Actual { host: "h1", ..Actual::default() });
         assert_eq!(found.firewall.balanced[0].public.to_string(), "2001:db8::1");
-        assert_eq!(targets(&found), ["fd00:60::2"], "the other one has an IPv4 address, and is elsewhere");
-        assert!(found.firewall.balanced[0].sources.is_empty());
+        assert_eq!(targets(&found), ["fd00:60::2"], "the other one has an IPv4 address");
+        assert!(found.firewall.balanced[0].sources.is_empty(), "the address is of IPv4");
+        assert_eq!(found.networks[0].relay, None);
+
+        ip.metadata.resource_version = Some("3".to_owned());
+        let status = ip.status.as_mut().expect("a status");
+        status.targets[1].address = "fd00:60::3".to_owned();
+        status.forwarding_addresses[0].address = "fd00:60::ffff".to_owned();
+        index.apply::<PublicIP>(Event::Apply(ip));
+        let found = wanted(&index.read(), &Actual { host: "h1", ..Actual::default() });
+        assert_eq!(targets(&found), ["fd00:60::2", "fd00:60::3"]);
+        let address = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let source = address("fd00:60::ffff");
+        assert_eq!(found.firewall.balanced[0].sources, [(BRIDGE.to_owned(), source)]);
+        let relay = Relay { addresses: vec![source], targets: vec![address("fd00:60::3")] };
+        assert_eq!(found.networks[0].relay, Some(relay));
+    }
+
+    #[test]
+    fn a_target_on_another_host_is_checked_by_ipv6_from_the_address_in_its_network() {
+        let index = world(
+            &json!({"name": "http", "port": 80, "targets": ["web-2"], "healthCheck": {"interval": "2s"}}),
+        );
+        let mut ip =
+            index.read().public_ips.all().next().map(|(_, ip)| PublicIP::clone(ip)).expect("a PublicIP");
+        ip.metadata.resource_version = Some("2".to_owned());
+        let status = ip.status.as_mut().expect("a status");
+        status.address = Some("2001:db8::1".to_owned());
+        status.targets[1].address = "fd00:60::3".to_owned();
+        status.forwarding_addresses[0].address = "fd00:60::ffff".to_owned();
+        index.apply::<PublicIP>(Event::Apply(ip));
+        let found = wanted(&index.read(), &Actual { host: "h1", ..Actual::default() });
+        let places: Vec<(String, String)> = found
+            .checks
+            .values()
+            .map(|check| (check.place.bridge.clone(), check.place.address.to_string()))
+            .collect();
+        assert_eq!(places, [("btr-00004d".to_owned(), "fd00:60::3".to_owned())]);
     }
 
     #[test]

@@ -57,7 +57,7 @@ mod tests {
             let network = json!({
                 "metadata": {"name": name, "namespace": "ns", "resourceVersion": "1"},
                 "spec": {"cidr": "10.77.0.0/16", "isolated": isolated},
-                "status": {"observedGeneration": 1, "vni": 77, "relayAddresses": ["10.77.255.254", "x"]},
+                "status": {"observedGeneration": 1, "vni": 77, "relayAddresses": ["10.77.255.254", "x", "fd00:60::ffff"]},
             });
             index.apply::<berth_api::Network>(Event::Apply(
                 serde_json::from_value(network).expect("a Network"),
@@ -74,7 +74,8 @@ mod tests {
         let [only] = &found[..] else { panic!("{found:?}") };
         assert_eq!(only.bridge.as_deref(), Some("bth-6a60db49"));
         assert_eq!(only.taps, ["btt1n0", "btt2n0"]);
-        assert_eq!(only.relays.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.77.255.254"]);
+        let relays: Vec<String> = only.relays.iter().map(ToString::to_string).collect();
+        assert_eq!(relays, ["10.77.255.254", "fd00:60::ffff"]);
         let refused = isolated(&index.read(), &BTreeMap::new(), &ports);
         assert_eq!(refused[0].taps, only.taps, "also if the network is refused here");
     }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use berth_api::vm::InterfaceStatus;
 use berth_api::{PublicIP, VM};
 use berth_host::{
-    BridgedNetwork, ExternalLease, Firewall, HostLinks, HostRange, InstanceFacts, NetworkConfig, TapFacts,
-    Uplink, WireguardConfig,
+    BridgedNetwork, ExternalLease, Firewall, HostLinks, HostRange, InstanceFacts, NetworkConfig, SystemError,
+    TapFacts, Uplink, WireguardConfig,
 };
 use ipnet::IpNet;
 use kube::Client;
@@ -327,10 +327,12 @@ impl Observed {
         match step {
             Step::EnsureNetwork(network) => {
                 self.applied.networks.get(&network.bridge) == Some(network)
+                    && !self.applied.failed.contains_key(&network.bridge)
                     && self.bridges.contains(&network.bridge)
             }
             Step::EnsureBridged(network) => {
                 self.applied.bridged.get(&network.bridge) == Some(network)
+                    && !self.applied.failed.contains_key(&network.bridge)
                     && self.bridges.contains(&network.bridge)
             }
             Step::EnsureWireguard(config) => {
@@ -342,5 +344,72 @@ impl Observed {
             | Step::RemoveNetwork(_)
             | Step::RemoveWireguard => false,
         }
+    }
+
+    /// Whether a network that could not be made may still have a tunnel that it is not to have any more, or lack what its new rules
+    /// rely on. The rules stay as they were then.
+    pub(super) fn is_half_made(&self, network: &NetworkConfig, error: &Error) -> bool {
+        let is_of_server = matches!(error, Error::System(SystemError::NetworkServer { .. }));
+        network.tunnel.is_none() && !is_of_server && self.bridges.contains(&network.bridge)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::Reason;
+    use berth_host::Tunnel;
+
+    use super::*;
+    use crate::networking::FailedNetwork;
+
+    fn network(tunnel: Option<Tunnel>) -> NetworkConfig {
+        NetworkConfig {
+            bridge: "bth-00004d".to_owned(),
+            ipv4: None,
+            ipv6: None,
+            mtu: 1450,
+            dns: Vec::new(),
+            search_domains: Vec::new(),
+            names: None,
+            routes: Vec::new(),
+            ipv6_routes: Vec::new(),
+            leases: Vec::new(),
+            tunnel,
+            tracked: false,
+            relay: None,
+            prefixes: Vec::new(),
+        }
+    }
+
+    fn failed() -> SystemError {
+        SystemError::Program { program: "dnsmasq", detail: "port 53 is in use".to_owned() }
+    }
+
+    #[test]
+    fn the_rules_wait_only_for_a_network_whose_links_are_not_as_they_should_be() {
+        let there = Observed { bridges: vec!["bth-00004d".to_owned()], ..Observed::default() };
+        let of_links = || Error::from(failed());
+        let of_server = || {
+            let source = Box::new(failed());
+            Error::from(SystemError::NetworkServer { bridge: "bth-00004d".to_owned(), source })
+        };
+        assert!(there.is_half_made(&network(None), &of_links()), "its tunnel may still be there");
+        assert!(!there.is_half_made(&network(None), &of_server()), "its links are made before its server");
+        assert!(!Observed::default().is_half_made(&network(None), &of_links()), "it is new");
+        let peers = vec![IpAddr::from([192, 0, 2, 2])];
+        let tunnel = Tunnel { vni: 77, local: IpAddr::from([192, 0, 2, 1]), peers };
+        assert!(!there.is_half_made(&network(Some(tunnel)), &of_links()), "its rules came first");
+    }
+
+    #[test]
+    fn a_network_that_could_not_be_made_is_tried_again_although_it_is_as_before() {
+        let config = network(None);
+        let mut observed = Observed { bridges: vec![config.bridge.clone()], ..Observed::default() };
+        observed.applied.networks.insert(config.bridge.clone(), config.clone());
+        let step = Step::EnsureNetwork(config.clone());
+        assert!(observed.is_in_effect(&step));
+        let failed = FailedNetwork { reason: Reason::Retrying, text: "port 53 is in use".to_owned() };
+        observed.applied.failed.insert(config.bridge, failed);
+        assert!(!observed.is_in_effect(&step));
     }
 }

@@ -82,10 +82,13 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
         Step::RemoveStale(volumes) => stale::remove(ctx, vm, volumes).await?,
         Step::EnsureNetworks => {
             network::ensure(ctx).await?;
+            let tables = ctx.index.read();
             // Checked after the networks were observed: a tap never joins another network's bridge.
-            if let Some(why) = network::why_not(ctx, &ctx.index.read(), vm) {
+            if let Some(why) = network::why_not(ctx, &tables, vm) {
                 return Err(Error::NetworkRefused { why });
             }
+            let interfaces = vm.status.iter().flat_map(|status| &status.interfaces);
+            ctx.networks.must_be_made(&tables, interfaces.map(|interface| &interface.network))?;
         }
         Step::ProbeAddresses(addresses) => probe_addresses(ctx, addresses).await?,
         Step::MakeTap(tap) => {

@@ -29,6 +29,8 @@ pub(crate) async fn launch(
     let instance = machine.instance.clone();
     if !machine.nics.is_empty() {
         network::ensure(ctx).await?;
+        let networks = journal.interfaces.iter().map(|interface| &interface.network);
+        ctx.networks.must_be_made(&ctx.index.read(), networks)?;
         for tap in taps(ctx, journal, &machine)? {
             ctx.system.ensure_tap(&tap).await?;
         }

@@ -2,9 +2,9 @@
 //! network, unless the administrator shares one of that name in `berth-shared`: so the VMs of two namespaces have
 //! no network in common until one is declared.
 
-use std::net::Ipv4Addr;
+use std::{net::Ipv4Addr, sync::Arc};
 
-use berth_api::{DEFAULT_NAME, Network, NetworkSpec, VM};
+use berth_api::{DEFAULT_NAME, IPPool, Network, NetworkSpec, VM};
 use ipnet::Ipv4Net;
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
@@ -39,14 +39,17 @@ pub(crate) fn of_namespace(cache: &Cache, config: &Config, namespace: &str) -> O
     Some(network)
 }
 
-/// Returns a range that no Network and no host uses. The start of the search is derived from the namespace's name,
+/// Returns a range that no Network, no IPPool and no host uses. The start of the search is derived from the namespace's name,
 /// so that a namespace that lost its Network, as after a restore, gets the same range again, which its guests still
 /// use.
 fn free_range(cache: &Cache, tenants: &TenantNetworks, namespace: &str) -> Option<Ipv4Net> {
     let taken = taken_ranges(cache, tenants);
     let is_free = |range: &Ipv4Net| {
         let overlaps = |other: &Ipv4Net| other.contains(range) || range.contains(other);
-        !cache.underlay.uses(*range) && !taken.iter().any(overlaps)
+        let is_public = |pool: &Arc<IPPool>| pool.spec.ranges().any(|of| of.overlaps((*range).into()));
+        !cache.underlay.uses(*range)
+            && !taken.iter().any(overlaps)
+            && !cache.tables.ip_pools.all().any(is_public)
     };
     candidates(tenants, namespace).find(is_free)
 }
@@ -110,6 +113,12 @@ mod tests {
         let taken = cache(&[("mallory", "mine", &alice.to_string())]);
         let other = free_range(&taken, &tenants, "alice").expect("others are free");
         assert!(other != alice && tenants.is_default_range(other), "{other}");
+        let spec = berth_api::IPPoolSpec { cidrs: vec![alice.to_string()], ..Default::default() };
+        let mut public = IPPool::new("public", spec);
+        public.metadata.resource_version = Some("1".to_owned());
+        let mut with_pool = cache(&[]);
+        with_pool.put(public, Instant::now());
+        assert_eq!(free_range(&with_pool, &tenants, "alice"), Some(other), "nor that of an IPPool");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Reads the inputs of the decision from the cache.
 
-use std::{net::Ipv4Addr, sync::Arc};
+use std::{net::IpAddr, sync::Arc};
 
 use berth_api::{
     DEFAULT_NAME, IPPool, Network, NetworkHost, NetworkName, Reason, SHARED_NAMESPACE, WireguardPeer,
@@ -39,7 +39,7 @@ pub(super) struct Observed {
     /// The names of its VMs, in order; none without a domain.
     pub(super) names: Vec<NetworkName>,
     /// The addresses under which hosts forward connections to VMs on others, in order; none unless it is isolated.
-    pub(super) relays: Vec<Ipv4Addr>,
+    pub(super) relays: Vec<IpAddr>,
 }
 
 /// The reason why no VM that needs a network is bound.
@@ -217,7 +217,9 @@ pub(super) fn not_allowed(cache: &Cache, tenants: &TenantNetworks, network: &Net
             return Some(Rejection { reason: Reason::QuotaExceeded, text, dependencies: beside });
         }
     }
-    if let Some(covered) = over_a_pool(cache, network) {
+    if let Some(covered) =
+        network.ipv6_prefix().and_then(|prefix| over_a_pool(cache, "prefix", prefix.into()))
+    {
         return Some(covered);
     }
     if let Some(range) = range.filter(|range| cache.underlay.uses(*range)) {
@@ -226,20 +228,22 @@ pub(super) fn not_allowed(cache: &Cache, tenants: &TenantNetworks, network: &Net
             format!("its range {range} overlaps one that a host uses itself: create it with another range");
         return Some(invalid(text, vec![Dependency::Hosts]));
     }
+    if let Some(covered) = range.and_then(|range| over_a_pool(cache, "range", range.into())) {
+        return Some(covered);
+    }
     // A host that is on the prefix itself could make nothing of the network.
     let prefix = network.ipv6_prefix().filter(|prefix| cache.underlay.uses_prefix(*prefix))?;
     let text = format!("its prefix {prefix} has an address of a host: create it with another prefix");
     Some(invalid(text, vec![Dependency::Hosts]))
 }
 
-/// Refuses a prefix that covers public addresses: hosts would lead them to the guests of the network.
-fn over_a_pool(cache: &Cache, network: &Network) -> Option<Rejection> {
-    let prefix = network.ipv6_prefix()?;
-    let is_covered = |pool: &&Arc<IPPool>| pool.spec.ranges().any(|range| range.overlaps(IpNet::V6(prefix)));
+/// Refuses a prefix or range that covers public addresses: hosts would lead them to the guests of the network.
+fn over_a_pool(cache: &Cache, what: &str, covering: IpNet) -> Option<Rejection> {
+    let is_covered = |pool: &&Arc<IPPool>| pool.spec.ranges().any(|range| range.overlaps(covering));
     let pool = cache.tables.ip_pools.all().find(is_covered)?;
     // The message does not name the pool to a tenant.
     let text =
-        format!("its prefix {prefix} has public addresses of an IPPool: create it with another prefix");
+        format!("its {what} {covering} has public addresses of an IPPool: create it with another {what}");
     let dependencies = vec![Dependency::Object(Key::of(pool.as_ref()))];
     Some(Rejection { reason: Reason::InvalidSpec, text, dependencies })
 }

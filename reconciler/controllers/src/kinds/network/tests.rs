@@ -200,6 +200,9 @@ fn a_prefix_with_public_addresses_is_refused_until_the_pool_has_others_and_what_
     assert_eq!(rejection("2001:db8:8::/112", &over), None);
     assert_eq!(rejection("192.0.2.0/28", &over), None);
     assert_eq!(rejection("2001:db8:7::1:0/112", &accepted(over.clone(), 7)), None);
+    let refused = rejection("10.5.0.16/28", &over).expect("its range covers them");
+    assert!(refused.text.contains("its range 10.5.0.0/24 has public addresses"), "{refused:?}");
+    assert_eq!(rejection("10.5.0.16/28", &accepted(over.clone(), 7)), None);
 }
 
 #[test]

@@ -56,12 +56,10 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP, address: Option<IpAddr>) -> 
     let is_ipv6 = address.is_some_and(|address| address.is_ipv6());
     let mut seen: BTreeMap<&str, Seen> =
         vms.iter().map(|(name, vm)| (*name, target(cache, name, vm.as_deref(), is_ipv6))).collect();
-    let host = holder(cache, ip, &seen, &vms, is_ipv6);
+    let host = holder(cache, ip, &seen, &vms);
     let networks = vms.values().flatten().filter_map(|vm| first_network(vm)).collect();
-    if is_ipv6 {
-        only_here(host.as_deref(), &mut seen);
-    }
-    let forwarding_addresses = forwarding_addresses(cache, ip, host.as_deref(), &networks, &mut seen);
+    let forwarding_addresses =
+        forwarding_addresses(cache, ip, (host.as_deref(), is_ipv6), &networks, &mut seen);
     let checks = host.as_deref().and_then(|host| cache.tables.hosts.cluster(host)).cloned();
     let assigned = ports::assign(ip);
     let of_port = |entry: &PublicIPPort| {
@@ -131,22 +129,19 @@ fn target(cache: &Cache, name: &str, vm: Option<&VM>, is_ipv6: bool) -> Seen {
 }
 
 /// Returns the host that has the address: as long as it reports and is not drained, the one that had it, else that of the first
-/// target that runs, in the order of the ports, else that of the first target with a host. An IPv6 address leads to guests of its host
-/// only, and goes to a host with a target that runs.
+/// target that runs, in the order of the ports, else that of the first target with a host.
 fn holder(
     cache: &Cache,
     ip: &PublicIP,
     seen: &BTreeMap<&str, Seen>,
     vms: &BTreeMap<&str, Option<Arc<VM>>>,
-    is_ipv6: bool,
 ) -> Option<String> {
     let current = ip.status.as_ref().and_then(|s| s.binding.as_ref()).map(|b| b.host.clone());
     let is_draining = |host: &String| cache.tables.hosts.cluster(host).is_none_or(|host| host.spec.draining);
     let stays = |host: &String| cache.is_alive(host) && !is_draining(host);
     let names = || ip.spec.ports.iter().flat_map(|p| &p.targets).map(|t| t.as_str());
     let running = || names().filter_map(|name| Some(seen.get(name)?.as_ref().ok()?.host.clone()));
-    let serves = |host: &String| !is_ipv6 || running().next().is_none() || running().any(|of| of == *host);
-    if let Some(host) = current.as_ref().filter(|host| stays(host) && serves(host)) {
+    if let Some(host) = current.as_ref().filter(|host| stays(host)) {
         return Some(host.clone());
     }
     let any = || names().filter_map(|name| host_of(vms.get(name)?.as_ref()?));
@@ -154,21 +149,11 @@ fn holder(
     fit.or_else(|| running().next()).or(current).or_else(|| any().next())
 }
 
-/// Leaves out the targets on other hosts than the one that has the address.
-fn only_here(host: Option<&str>, seen: &mut BTreeMap<&str, Seen>) {
-    for target in seen.values_mut() {
-        if target.as_ref().is_ok_and(|found| Some(found.host.as_str()) != host) {
-            let why = "is on another host than the address, to which no connections to IPv6 addresses are forwarded";
-            *target = Err(why.to_owned());
-        }
-    }
-}
-
-/// Returns an address in each Network with a target on another host. Targets of a Network without a free address are left out.
+/// Returns an address of the family in each Network with a target on another host. Targets of a Network without a free address are left out.
 fn forwarding_addresses(
     cache: &Cache,
     ip: &PublicIP,
-    host: Option<&str>,
+    (host, is_ipv6): (Option<&str>, bool),
     networks: &BTreeSet<String>,
     seen: &mut BTreeMap<&str, Seen>,
 ) -> Vec<ForwardingAddress> {
@@ -181,7 +166,7 @@ fn forwarding_addresses(
         if Some(found.host.as_str()) == host || all.iter().any(|given| given.network == found.network) {
             continue;
         }
-        match free_address(cache, &found.network) {
+        match free_address(cache, &found.network, is_ipv6) {
             Ok(address) => {
                 all.push(ForwardingAddress { network: found.network.clone(), address: address.to_string() });
             }

@@ -10,7 +10,10 @@ use super::prefix::{self, is_free};
 use crate::{
     cache::Cache,
     key::Key,
-    kinds::quota::{self, Excess},
+    kinds::{
+        ip_pool::overlap,
+        quota::{self, Excess},
+    },
     placement_hold::{PlacementHold, placement_hold},
 };
 
@@ -53,6 +56,15 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
         (Some(mine), _) => Ok(mine),
         (None, Some(pool)) if pool.metadata.deletion_timestamp.is_some() => {
             Err((Reason::WaitingForPool, format!("IPPool {} is being deleted", ip.spec.pool)))
+        }
+        // The message does not name the other object to a tenant.
+        (None, Some(pool)) if overlap::find(cache, pool).is_some() => {
+            let text = format!(
+                "IPPool {} gives out no addresses, as its ranges lie over those of another object: its condition Ready names it to the \
+                 administrator, or name another IPPool",
+                ip.spec.pool
+            );
+            Err((Reason::WaitingForPool, text))
         }
         (None, Some(pool)) if ip.spec.prefix_length.is_some() => prefix::pick(cache, ip, pool, &held),
         (None, Some(pool)) if pool.spec.is_ipv6() && ip.spec.address.is_none() => {

@@ -50,6 +50,9 @@ pub(super) fn pick(
         let text = format!("prefixLength {length} is not of 64 to 127: create another PublicIP");
         return Err((Reason::InvalidSpec, text));
     };
+    if let Some(least) = pool.spec.min_prefix_length.filter(|least| i64::from(length) < *least) {
+        return Err((Reason::InvalidSpec, too_short(pool, length, least)));
+    }
     match ip.spec.address.as_deref() {
         Some(wanted) => declared(cache, ip, pool, wanted, held),
         None => lowest(cache, pool, length, held),
@@ -72,6 +75,17 @@ fn unsuitable(pool: &IPPool) -> Option<String> {
              prefixLength"
         )
     })
+}
+
+fn too_short(pool: &IPPool, length: u8, least: i64) -> String {
+    let name = pool.name_any();
+    let other = match least {
+        ..128 => format!("create another PublicIP with a prefixLength of {least} to 127"),
+        _ => "create another PublicIP without prefixLength".to_owned(),
+    };
+    format!(
+        "prefixLength {length} is less than the minPrefixLength {least} of IPPool {name}: {other}, or name another IPPool in it"
+    )
 }
 
 fn declared(

@@ -4,6 +4,7 @@ mod prefixes;
 
 use std::{net::IpAddr, time::Duration};
 
+use berth_api::public_ip::ForwardingAddress;
 use berth_api::{ConditionType, Host, IPPool, Network, PublicIP, PublicIPStatus, Reason, VM, condition};
 use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
 use serde_json::json;
@@ -228,7 +229,7 @@ fn targets_that_do_not_run_are_named_and_those_elsewhere_get_an_address_of_their
 }
 
 #[test]
-fn targets_of_an_ipv6_address_are_those_with_ipv6_on_the_host_that_has_it() {
+fn targets_of_an_ipv6_address_are_those_with_ipv6_and_those_elsewhere_get_an_address_of_their_network() {
     let with_ipv6 = |name: &str, host: &str, state: &str, address: &str| {
         let mut vm = vm(name, host, state, "");
         vm.status.as_mut().expect("a status").interfaces[0].ipv6_address = address.to_owned();
@@ -249,12 +250,12 @@ fn targets_of_an_ipv6_address_are_those_with_ipv6_on_the_host_that_has_it() {
     };
     let found = world("Running", "Masquerade");
     assert_eq!(found.host.as_deref(), Some("h1"));
-    assert_eq!(found.targets.iter().map(|t| t.address.as_str()).collect::<Vec<_>>(), ["fd00:60::2"]);
-    assert!(found.forwarding_addresses.is_empty());
-    assert_eq!(found.ports[0].available, 1);
-    assert!(found.ports[0].message.contains("VM web-2 is on another host"), "{:?}", found.ports);
-    let moved = world("Stopped", "Masquerade");
-    assert_eq!((moved.host.as_deref(), moved.ports[0].available), (Some("h2"), 1), "where a target runs");
+    let targets: Vec<&str> = found.targets.iter().map(|target| target.address.as_str()).collect();
+    assert_eq!((targets, found.ports[0].available), (vec!["fd00:60::2", "fd00:60::3"], 2));
+    let [forwarding] = &found.forwarding_addresses[..] else { panic!("{found:?}") };
+    assert_eq!(forwarding.address, "fd00:60::ffff:ffff:ffff:ffff", "the highest: VMs get the lowest ones");
+    let stays = world("Stopped", "Masquerade");
+    assert_eq!((stays.host.as_deref(), stays.ports[0].available), (Some("h1"), 1), "it keeps the address");
     let closed = world("Running", "None");
     assert_eq!((closed.host.as_deref(), closed.ports[0].available), (Some("h1"), 0));
     assert!(closed.ports[0].message.contains("ipv6Egress None"), "{:?}", closed.ports);
@@ -263,6 +264,36 @@ fn targets_of_an_ipv6_address_are_those_with_ipv6_on_the_host_that_has_it() {
     let without = balancing::observe(&cache, &balancer("h1", false), "2001:db8::8".parse().ok());
     let message = without.expect("it has ports").ports[0].message.clone();
     assert!(message.contains("VM web-1 has no network interface with an IPv6 address"), "{message}");
+}
+
+#[test]
+fn the_ipv6_address_that_a_host_forwards_from_is_no_vms_and_its_host_is_one_of_the_network() {
+    let mut cache = cache("", &json!([]), &[]);
+    let mut ip = balancer("h2", false);
+    let address = "fd00:60::ffff:ffff:ffff:ffff";
+    let status = ip.status.get_or_insert_default();
+    status.address = Some("2001:db8::8".to_owned());
+    status.forwarding_addresses =
+        vec![ForwardingAddress { network: "ns/default".to_owned(), address: address.to_owned() }];
+    let concerned = cache.put(ip.clone(), tokio::time::Instant::now());
+    assert!(concerned.iter().any(|key| *key.name == *"default"), "one more host: {concerned:?}");
+    let address = address.parse().expect("an address");
+    assert!(cache.index.is_ipv6_address_used("ns/default", address));
+    assert_eq!(cache.index.hosts_of("ns/default").collect::<Vec<_>>(), ["h2"]);
+    assert!(cache.index.forwarding_in("ns/default").contains(&IpAddr::V6(address)));
+    ip.metadata.resource_version = Some("2".into());
+    ip.status.get_or_insert_default().forwarding_addresses.clear();
+    cache.put(ip, tokio::time::Instant::now());
+    assert!(!cache.index.is_ipv6_address_used("ns/default", address));
+    assert!(cache.index.forwarding_in("ns/default").is_empty());
+}
+
+#[test]
+fn the_host_of_a_vm_with_an_ipv6_address_only_is_one_of_its_network() {
+    let mut only = vm("web-1", "h1", "Running", "");
+    only.status.as_mut().expect("a status").interfaces[0].ipv6_address = "fd00:60::2".to_owned();
+    let cache = cache("", &json!([]), &[only]);
+    assert_eq!(cache.index.hosts_of("ns/default").collect::<Vec<_>>(), ["h1"]);
 }
 
 #[test]

@@ -8,15 +8,16 @@
 //!
 //! The gateway has the same address and MAC on every host and never crosses a tunnel, so a guest on another host could not answer it.
 //! The end on this host has a MAC and addresses of its own. Packets to these guests are routed by it; [`super::ruleset`] gives them its
-//! address as their source, and keeps guests from reaching the host by it.
+//! address as their source, and keeps guests from reaching the host by it. It has addresses and routes of the families of the public
+//! addresses; without one of IPv6 it has no IPv6.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use sha2::{Digest, Sha256};
 
 use super::netlink::{Link, LinkKind, Netlink};
-use super::{BRIDGE_PREFIX, Result, ours, sysctl, sysctl_if_there};
+use super::{BRIDGE_PREFIX, Result, ipv6, ours, sysctl, sysctl_if_there};
 use crate::{NetworkConfig, Relay};
 
 /// The end of the pair on this host.
@@ -54,13 +55,40 @@ pub(super) async fn ensure(netlink: &Netlink, bridge: &Link, network: &NetworkCo
     }
     // Without this, the interface answers ARP requests for the gateway, with its own MAC address.
     sysctl(&format!("net/ipv4/conf/{}/arp_ignore", outer.name), "1").await?;
-    netlink.exact_addresses(&outer, &hosts(&relay.addresses)).await?;
+    netlink.exact_addresses(&outer, &ipv4_hosts(&relay.addresses)).await?;
     for end in [&outer, &inner] {
         if !end.up {
             netlink.set_up(end).await?;
         }
     }
-    exact_routes(netlink, &outer, &relay.targets).await
+    exact_routes(netlink, &outer, &ipv4_hosts(&relay.targets)).await?;
+    // After it is up: without its link there are no IPv6 routes.
+    ensure_ipv6(netlink, &outer, &ipv6_hosts(&relay.addresses), &ipv6_hosts(&relay.targets)).await
+}
+
+/// Gives the interface these IPv6 addresses and routes; without an address it has no IPv6. Unlike for ARP, the kernel answers neighbour
+/// solicitations for the addresses of the interface itself only.
+async fn ensure_ipv6(
+    netlink: &Netlink,
+    outer: &Link,
+    addresses: &[Ipv6Net],
+    targets: &[Ipv6Net],
+) -> Result<()> {
+    if addresses.is_empty() {
+        // The addresses and routes end with it.
+        sysctl_if_there(&format!("net/ipv6/conf/{}/disable_ipv6", outer.name), "1").await;
+        return Ok(());
+    }
+    ipv6::allow(&outer.name).await?;
+    netlink.exact_ipv6_addresses(outer, addresses).await?;
+    let there = netlink.ipv6_routes_by(outer).await?;
+    for route in there.iter().filter(|route| !targets.contains(route)) {
+        netlink.remove_ipv6_route(outer, *route).await?;
+    }
+    for route in targets.iter().filter(|route| !there.contains(route)) {
+        netlink.add_ipv6_route(outer, *route).await?;
+    }
+    Ok(())
 }
 
 async fn ensure_pair(netlink: &Netlink, bridge: &str, relay: &Relay) -> Result<(Link, Link)> {
@@ -79,18 +107,29 @@ async fn ensure_pair(netlink: &Netlink, bridge: &str, relay: &Relay) -> Result<(
 }
 
 /// A MAC address that no other host has on this network: the addresses are this host's alone.
-fn relay_mac(bridge: &str, addresses: &[Ipv4Addr]) -> [u8; 6] {
+fn relay_mac(bridge: &str, addresses: &[IpAddr]) -> [u8; 6] {
     let hash = Sha256::digest(format!("relay {bridge} {addresses:?}"));
     [0x52, 0x54, 0x01, hash[0], hash[1], hash[2]]
 }
 
-fn hosts(addresses: &[Ipv4Addr]) -> Vec<Ipv4Net> {
-    addresses.iter().map(|address| Ipv4Net::from(*address)).collect()
+fn ipv4_hosts(addresses: &[IpAddr]) -> Vec<Ipv4Net> {
+    let host = |address: &IpAddr| match address {
+        IpAddr::V4(address) => Some(Ipv4Net::from(*address)),
+        IpAddr::V6(_) => None,
+    };
+    addresses.iter().filter_map(host).collect()
+}
+
+fn ipv6_hosts(addresses: &[IpAddr]) -> Vec<Ipv6Net> {
+    let host = |address: &IpAddr| match address {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(address) => Some(Ipv6Net::from(*address)),
+    };
+    addresses.iter().filter_map(host).collect()
 }
 
 /// Routes exactly these guests by the interface.
-async fn exact_routes(netlink: &Netlink, link: &Link, targets: &[Ipv4Addr]) -> Result<()> {
-    let wanted = hosts(targets);
+async fn exact_routes(netlink: &Netlink, link: &Link, wanted: &[Ipv4Net]) -> Result<()> {
     let there: Vec<Ipv4Net> =
         netlink.routes().await?.into_iter().filter(|route| route.link == link.index).map(|r| r.to).collect();
     for route in there.iter().filter(|route| !wanted.contains(route)) {

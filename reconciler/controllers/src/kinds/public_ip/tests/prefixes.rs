@@ -97,3 +97,24 @@ fn a_prefix_is_of_an_ipv6_pool_that_is_routed_to_the_hosts() {
         assert!(reason == Reason::InvalidSpec && text.contains(why), "{text}");
     }
 }
+
+#[test]
+fn a_pool_limits_the_length_of_prefixes_and_those_that_are_given_out_stay() {
+    let mut limited = pool("local", &["2001:db8:0:8::/64"]);
+    limited.spec.min_prefix_length = Some(80);
+    let mut limited_cache = cache(limited.clone());
+    for address in [None, Some("2001:db8:0:8::")] {
+        let (reason, text) = refused(&limited_cache, &public_ip("a", Some(64), address));
+        assert_eq!(reason, Reason::InvalidSpec);
+        let expected = "prefixLength 64 is less than the minPrefixLength 80 of IPPool six: create another PublicIP with a prefixLength of 80";
+        assert!(text.starts_with(expected), "{text}");
+    }
+    assert_eq!(allocate(&mut limited_cache, public_ip("a", Some(80), None)), "2001:db8:0:8::");
+    assert_eq!(allocate(&mut limited_cache, public_ip("b", Some(127), None)), "2001:db8:0:8:1::");
+    let mut given = public_ip("c", Some(64), None);
+    given.status.get_or_insert_default().address = Some("2001:db8:0:8::".to_owned());
+    assert!(observe(&limited_cache, &given).address.is_ok(), "it was given out before");
+    limited.spec.min_prefix_length = Some(128);
+    let (_, text) = refused(&cache(limited), &public_ip("a", Some(127), None));
+    assert!(text.contains("create another PublicIP without prefixLength"), "{text}");
+}

@@ -105,6 +105,59 @@ impl Netlink {
     }
 }
 
+impl Netlink {
+    /// Lists the ranges that berth routes by the link without a router.
+    pub(in super::super) async fn ipv6_routes_by(&self, link: &Link) -> Result<Vec<Ipv6Net>, SystemError> {
+        let request = self.handle.route().get(RouteMessageBuilder::<Ipv6Addr>::new().build());
+        let all: Vec<RouteMessage> =
+            request.execute().try_collect().await.map_err(on("list", "IPv6 routes"))?;
+        Ok(all.iter().filter_map(|message| ipv6_route_by(link, message)).collect())
+    }
+
+    /// Routes a range by the link.
+    pub(in super::super) async fn add_ipv6_route(&self, link: &Link, to: Ipv6Net) -> Result<(), SystemError> {
+        let request = self.handle.route().add(ipv6_message(link, to)).replace();
+        request.execute().await.map_err(on("add a route by", &link.name))
+    }
+
+    pub(in super::super) async fn remove_ipv6_route(
+        &self,
+        link: &Link,
+        to: Ipv6Net,
+    ) -> Result<(), SystemError> {
+        match self.handle.route().del(ipv6_message(link, to)).execute().await {
+            Err(error) if !matches!(errno(&error), Some(libc::ESRCH | libc::ENODEV)) => {
+                Err(on("remove a route by", &link.name)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn ipv6_message(link: &Link, to: Ipv6Net) -> RouteMessage {
+    RouteMessageBuilder::<Ipv6Addr>::new()
+        .destination_prefix(to.network(), to.prefix_len())
+        .output_interface(link.index)
+        .protocol(MARK)
+        .priority(METRIC)
+        .build()
+}
+
+fn ipv6_route_by(link: &Link, message: &RouteMessage) -> Option<Ipv6Net> {
+    let header = &message.header;
+    if header.protocol != MARK || header.table != RouteHeader::RT_TABLE_MAIN {
+        return None;
+    }
+    let has_router = message.attributes.iter().any(|a| matches!(a, RouteAttribute::Gateway(_)));
+    let is_by_it = message.attributes.contains(&RouteAttribute::Oif(link.index));
+    let to = message.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Destination(RouteAddress::Inet6(address)) => Some(*address),
+        _ => None,
+    })?;
+    let to = Ipv6Net::new(to, header.destination_prefix_length).ok()?;
+    (is_by_it && !has_router).then_some(to)
+}
+
 fn message_of(route: PrefixRoute) -> RouteMessage {
     RouteMessageBuilder::<Ipv6Addr>::new()
         .destination_prefix(route.to.network(), route.to.prefix_len())

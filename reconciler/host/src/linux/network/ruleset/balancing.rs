@@ -5,7 +5,7 @@
 //!                     the client's address selects; an established connection stays with its guest
 //!                     to all else at the address: refused, except echo requests and neighbour discovery
 //!                     to a guest on another host: by the interface `btr-…`, with an address of the network as the source
-//!                     by such an interface come answers only
+//!                     by such an interface come answers, and neighbour discovery of IPv6, only
 //! ```
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -102,9 +102,10 @@ pub(super) fn sources(balanced: &[Balanced]) -> Vec<Value> {
     for address in balanced {
         for (bridge, source) in &address.sources {
             let by_it = compare("==", meta("oifname"), json!(relay_link(bridge)));
-            let of_it =
-                compare("==", json!({"ct": {"key": "ip daddr", "dir": "original"}}), json!(address.public));
-            let from = json!({"snat": {"family": "ip", "addr": source}});
+            let family = family(address.public);
+            let original = json!({"ct": {"key": format!("{family} daddr"), "dir": "original"}});
+            let of_it = compare("==", original, json!(address.public));
+            let from = json!({"snat": {"family": family, "addr": source}});
             rules.push(rule("postrouting", vec![by_it, of_it, from]));
         }
     }
@@ -112,15 +113,18 @@ pub(super) fn sources(balanced: &[Balanced]) -> Vec<Value> {
 }
 
 /// Rules of the chains `forward` and `input`, after those that accept answers: nothing else comes by a relay. They are there as long
-/// as there is a tunnel, so that they come before an interface and go after it.
+/// as there is a tunnel, so that they come before an interface and go after it. Neighbour discovery belongs to no connection.
 pub(super) fn guard(nat: &[Nat]) -> Vec<Value> {
     if !nat.iter().any(|network| network.tunnel.is_some()) {
         return Vec::new();
     }
     let by_one = || compare("==", meta("iifname"), any_relay());
+    let discovery = json!({"set": [NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT]});
+    let is_discovery = compare("==", field("icmpv6", "type"), discovery);
     vec![
         rule("forward", vec![by_one(), drop()]),
         rule("input", vec![by_one(), answers(), accept()]),
+        rule("input", vec![by_one(), is_discovery, accept()]),
         rule("input", vec![by_one(), drop()]),
     ]
 }
@@ -214,6 +218,12 @@ mod tests {
         let last = expressions.last().expect("a rule");
         assert_eq!(last[1]["reject"]["type"], "icmpv6");
         assert!(sources(&balanced).is_empty());
+        let [mut elsewhere] = balanced;
+        elsewhere.sources = vec![("bth-00004d".into(), "fd00:60::9".parse().expect("an address"))];
+        let rules = sources(&[elsewhere]);
+        let expressions = &rules[0]["add"]["rule"]["expr"];
+        assert_eq!(expressions[1]["match"]["left"]["ct"]["key"], "ip6 daddr");
+        assert_eq!(expressions[2]["snat"], json!({"family": "ip6", "addr": "fd00:60::9"}));
     }
 
     #[test]

@@ -3,21 +3,24 @@
 //! ```text
 //!  table bridge berth   chain isolation, between the ports of a bridge
 //!    tap ── tap         nothing
-//!    tap ── tunnel      packets of IPv4 and ARP from and to the addresses under which other hosts forward connections to public
-//!                       addresses; nothing else
+//!    tap ── tunnel      packets of IPv4, IPv6 and ARP from and to the addresses under which other hosts forward connections to public
+//!                       addresses, and neighbour solicitations about these; nothing else
 //!  table inet berth     chain forward, before established connections: nothing from a network back into it, also not by a public address
 //! ```
 //!
 //! Packets of a guest to its gateway, to the outside and to the host's name server are not between ports.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
 use super::super::relay::relay_link;
 use super::super::tunnel;
-use super::{BRIDGED, TABLE, accept, compare, drop, field, meta, rule};
+use super::ports::{ADVERTISED, NEIGHBOUR_SOLICITATION, number_of, raw};
+use super::{BRIDGED, TABLE, accept, compare, drop, meta, rule};
 use crate::Isolation;
+use crate::balancing::of_family;
 
 const TAPS: &str = "isolated";
 const CHAIN: &str = "isolation";
@@ -56,18 +59,42 @@ fn by_tunnel((bridge, network): (&str, &Isolation)) -> Vec<Vec<Value>> {
     let tunnel = |side: &str| compare("==", meta(side), json!(tunnel::name_of(bridge)));
     let ways = [("iifname", "oifname", "daddr"), ("oifname", "iifname", "saddr")];
     let mut rules = Vec::new();
+    let [ipv4, ipv6] = [false, true].map(|is_ipv6| of_family(&network.relays, is_ipv6));
     for (of_guest, of_tunnel, address) in ways {
-        for protocol in ["ip", "arp"].into_iter().filter(|_| !network.relays.is_empty()) {
+        for protocol in ["ip", "arp"].into_iter().filter(|_| !ipv4.is_empty()) {
             let name = if protocol == "arp" { format!("{address} ip") } else { address.to_owned() };
-            let other = json!({"payload": {"protocol": protocol, "field": name}});
-            let is_relay = compare("==", other, json!({"set": network.relays}));
+            let is_relay = compare("==", payload(protocol, &name), json!({"set": ipv4}));
             rules.push(vec![by(of_guest), tunnel(of_tunnel), is_relay, accept()]);
         }
+        if !ipv6.is_empty() {
+            let is_relay = compare("==", payload("ip6", address), json!({"set": ipv6}));
+            rules.push(vec![by(of_guest), tunnel(of_tunnel), is_relay, accept()]);
+        }
+    }
+    let [(guests, others, _), _] = ways;
+    for about in asks_for(&ipv6) {
+        rules.push([by(guests), tunnel(others)].into_iter().chain(about).chain([accept()]).collect());
     }
     for (of_guest, of_tunnel, _) in ways {
         rules.push(vec![by(of_guest), tunnel(of_tunnel), drop()]);
     }
     rules
+}
+
+/// Conditions for neighbour solicitations about these addresses, one list for each: they are sent to a multicast address.
+fn asks_for(relays: &[IpAddr]) -> impl Iterator<Item = [Value; 2]> {
+    let about = |relay: &IpAddr| match relay {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(relay) => {
+            let is_question = compare("==", payload("icmpv6", "type"), json!(NEIGHBOUR_SOLICITATION));
+            Some([is_question, compare("==", raw(ADVERTISED), number_of(*relay))])
+        }
+    };
+    relays.iter().filter_map(about)
+}
+
+fn payload(protocol: &str, name: &str) -> Value {
+    json!({"payload": {"protocol": protocol, "field": name}})
 }
 
 /// Rules of the chain `forward`: what the host would route back into the network. Where the bridge is tracked, packets between its ports
@@ -77,9 +104,15 @@ pub(super) fn by_the_host(isolated: &[Isolation]) -> Vec<Value> {
         let from = || compare("==", meta("iifname"), json!(bridge));
         let to = |link: &str| compare("==", meta("oifname"), json!(link));
         let mut rules = Vec::new();
-        for side in ["saddr", "daddr"].into_iter().filter(|_| !network.relays.is_empty()) {
-            let is_relay = compare("==", field(side), json!({"set": network.relays}));
-            rules.push(vec![from(), to(bridge), is_relay, accept()]);
+        for (is_ipv6, protocol) in [(false, "ip"), (true, "ip6")] {
+            let relays = of_family(&network.relays, is_ipv6);
+            for side in ["saddr", "daddr"].into_iter().filter(|_| !relays.is_empty()) {
+                let is_relay = compare("==", payload(protocol, side), json!({"set": relays}));
+                rules.push(vec![from(), to(bridge), is_relay, accept()]);
+            }
+            for about in asks_for(&relays) {
+                rules.push([from(), to(bridge)].into_iter().chain(about).chain([accept()]).collect());
+            }
         }
         rules.push(vec![from(), to(bridge), drop()]);
         rules.push(vec![from(), to(&relay_link(bridge)), drop()]);
@@ -127,5 +160,8 @@ mod tests {
             (by_the_host(&[network(&[])]).len(), by_the_host(&[network(&["10.77.0.9"])]).len()),
             (2, 4)
         );
+        let ipv6 = ends(&["fd00:60::9"]);
+        assert_eq!(ipv6, ["4 accept", "4 accept", "5 accept", "3 drop", "3 drop", "3 drop"]);
+        assert_eq!(by_the_host(&[network(&["fd00:60::9"])]).len(), 5);
     }
 }

@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use super::super::TAP_PREFIX;
 use super::super::bridged::{INNER_PREFIX, inner_of};
 use super::{BRIDGED, accept, compare, drop, meta, trunks};
+use crate::balancing::of_family;
 use crate::{Isolation, Port, PortException};
 
 const MACS: &str = "macs";
@@ -92,6 +93,9 @@ pub(super) fn guard(
         BRIDGED.chain(CHAIN, "filter", "prerouting", PRIORITY),
     ];
     commands.extend(others(exceptions, isolated));
+    if !exceptions.is_empty() {
+        commands.extend(about_relays(isolated));
+    }
     for port in ports {
         let by_it = || compare("==", meta("iifname"), json!(port.tap));
         let Some(mac) = bytes(&port.mac) else { continue };
@@ -193,11 +197,8 @@ fn others(exceptions: &[PortException], isolated: &[Isolation]) -> Vec<Value> {
             let as_gateway = compare("==", payload(protocol, field), json!(gateway));
             commands.push(BRIDGED.rule(name, vec![by_it, as_gateway, drop()]));
         }
-        let relayed = isolated.iter().filter(|of| !of.taps.is_empty() && !of.relays.is_empty());
-        for network in relayed.filter(|_| !exceptions.is_empty()) {
-            let by_one = compare("==", meta("iifname"), json!({"set": network.taps}));
-            let as_host = compare("==", payload(protocol, field), json!({"set": network.relays}));
-            commands.push(BRIDGED.rule(name, vec![by_one, as_host, drop()]));
+        for network in isolated.iter().filter(|_| !exceptions.is_empty()) {
+            commands.extend(as_relay(network, name, payload(protocol, field), false));
         }
         let there = json!({"concat": [meta("iifname"), payload(protocol, field)]});
         let allowed = compare("==", there, json!(format!("@{OTHERS}")));
@@ -216,6 +217,9 @@ fn others(exceptions: &[PortException], isolated: &[Isolation]) -> Vec<Value> {
         let as_gateway = compare("==", payload("ip6", "saddr"), json!(gateway));
         commands.push(BRIDGED.rule(OTHER_IPV6, vec![by_it, as_gateway, drop()]));
     }
+    for network in isolated.iter().filter(|_| !exceptions.is_empty()) {
+        commands.extend(as_relay(network, OTHER_IPV6, payload("ip6", "saddr"), true));
+    }
     if has_ranges {
         let there = json!({"concat": [meta("iifname"), payload("ip6", "saddr")]});
         let allowed = compare("==", there, json!(format!("@{OTHERS_IPV6}")));
@@ -227,6 +231,31 @@ fn others(exceptions: &[PortException], isolated: &[Isolation]) -> Vec<Value> {
     }
     commands.push(BRIDGED.rule(OTHER_IPV6, vec![drop()]));
     commands
+}
+
+/// The rule that drops what guests of an isolated network send from an address under which hosts forward connections into it.
+fn as_relay(network: &Isolation, chain: &str, source: Value, is_ipv6: bool) -> Option<Value> {
+    let relays = of_family(&network.relays, is_ipv6);
+    let by_one = compare("==", meta("iifname"), json!({"set": network.taps}));
+    let as_host = compare("==", source, json!({"set": relays}));
+    let has_both = !network.taps.is_empty() && !relays.is_empty();
+    has_both.then(|| BRIDGED.rule(chain, vec![by_one, as_host, drop()]))
+}
+
+/// The rules that drop neighbour discovery of guests of isolated networks about such an address.
+fn about_relays(isolated: &[Isolation]) -> Vec<Value> {
+    let of_network = |network: &Isolation| {
+        let about = |relay: IpAddr| match relay {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(relay) => {
+                let by_one = compare("==", meta("iifname"), json!({"set": network.taps}));
+                let about_it = compare("==", raw(ADVERTISED), number_of(relay));
+                Some(BRIDGED.rule(ADVERTISES, vec![by_one, about_it, drop()]))
+            }
+        };
+        of_family(&network.relays, true).into_iter().filter_map(about).collect::<Vec<_>>()
+    };
+    isolated.iter().filter(|network| !network.taps.is_empty()).flat_map(of_network).collect()
 }
 
 /// The gateways of these taps that are of one family.
@@ -495,5 +524,13 @@ mod tests {
             let closed = ends(chain, std::slice::from_ref(&isolated));
             assert_eq!(closed, ["drop", "return", "drop"], "{chain}");
         }
+        let ipv6 = Isolation { relays: vec!["fd00:60::9".parse().expect("an address")], ..isolated };
+        assert_eq!(ends(OTHER_IPV4, std::slice::from_ref(&ipv6)), ["return", "drop"]);
+        assert_eq!(
+            ends(OTHER_IPV6, std::slice::from_ref(&ipv6)),
+            ["drop", "drop"],
+            "before what it may send"
+        );
+        assert_eq!(about_relays(&[ipv6]).len(), 1, "nor advertises it");
     }
 }

@@ -28,10 +28,10 @@ fn port(number: u16, protocol: PortProtocol, targets: &[&str], by_client: bool) 
 fn make(host: &Host, other: &Host, ports: Vec<BalancedPort>, remote: &'static [&str]) {
     let tunnel = Tunnel { vni: 77, local: host.address.into(), peers: vec![other.address.into()] };
     let relay = (!remote.is_empty()).then(|| Relay {
-        addresses: vec![address(SOURCE)],
-        targets: remote.iter().map(|target| address(target)).collect(),
+        addresses: vec![IpAddr::from(address(SOURCE))],
+        targets: remote.iter().map(|target| IpAddr::from(address(target))).collect(),
     });
-    let sources = relay.iter().map(|_| (BRIDGE.to_owned(), address(SOURCE))).collect();
+    let sources = relay.iter().map(|_| (BRIDGE.to_owned(), IpAddr::from(address(SOURCE)))).collect();
     let public = address(PUBLIC).into();
     let balanced = Balanced { public, announced_on: Some("up0".to_owned()), ports, sources };
     let config = NetworkConfig {

@@ -1,6 +1,10 @@
 //! Addresses that a host gives by DHCP to its guests on a bridged network.
 
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
 use super::bridged::{lan, part};
+use super::host::{self, Host, segment};
 use super::*;
 use crate::{GuestRoutes, Port, ServedGuest};
 
@@ -35,6 +39,10 @@ fn rules() -> Firewall {
     }
 }
 
+/// The ports of requests of DHCP, and those of answers.
+const REQUEST: [u8; 4] = [0, 68, 0, 67];
+const ANSWER: [u8; 4] = [0, 67, 0, 68];
+
 /// Has a machine ask for an address, while the host goes on.
 async fn ask(machine: Guest) -> (Guest, Option<dhcp::Offer>) {
     blocking(move || {
@@ -45,8 +53,66 @@ async fn ask(machine: Guest) -> (Guest, Option<dhcp::Offer>) {
 }
 
 /// Whether a machine has received a request of DHCP.
-fn is_asked(frames: &std::sync::mpsc::Receiver<Vec<u8>>) -> bool {
-    frames.try_iter().any(|frame| frame.get(34..38) == Some(&[0, 68, 0, 67][..]))
+fn is_asked(frames: &Receiver<Vec<u8>>) -> bool {
+    frames.try_iter().any(|frame| has_ports(&frame, REQUEST))
+}
+
+fn has_ports(frame: &[u8], ports: [u8; 4]) -> bool {
+    frame.get(34..38) == Some(&ports[..])
+}
+
+/// Makes a host's part of the network that the hosts are on, with one guest that it answers.
+fn serving(host: &Host, last: u8, address: Ipv4Addr) -> Guest {
+    host.on(|_, _| {
+        ip("link add vmbr0 type bridge");
+        ip("link set up0 master vmbr0");
+        ip("link set vmbr0 up");
+    });
+    let tap = format!("btt0000000{last}n0");
+    let mac = hardware_address([0x52, 0x54, 0, 0, 0, last]);
+    let mut part = served();
+    for guest in &mut part.served {
+        (guest.tap, guest.mac, guest.address) = (tap.clone(), mac.clone(), address);
+    }
+    let port = Port { tap: tap.clone(), mac, address: Some(address), ipv6: None };
+    let rules = Firewall { ports: vec![port], answered: vec![tap.clone()], ..rules() };
+    let with_tap = part.clone();
+    host.run(move |f| {
+        Box::pin(async move {
+            f.networks.apply_firewall(&rules).await.expect("rules");
+            f.networks.ensure_bridged(&part).await.expect("made");
+        })
+    });
+    let guest = host.on(move |_, _| Guest::by_tap(BRIDGE, &tap, last));
+    host.run(move |f| {
+        Box::pin(async move { f.networks.ensure_bridged(&with_tap).await.expect("with its tap") })
+    });
+    guest
+}
+
+/// Has a machine ask for an address, while these hosts go on.
+fn ask_beside(hosts: [&Host; 2], machine: &Guest) -> Option<dhcp::Offer> {
+    let is_done = Arc::new(AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for host in hosts {
+            let is_done = is_done.clone();
+            scope.spawn(move || {
+                host.run(move |_| {
+                    Box::pin(async move {
+                        for _ in 0..500 {
+                            if is_done.load(Ordering::Relaxed) {
+                                break;
+                            }
+                            tokio::time::sleep(Duration::from_millis(20)).await;
+                        }
+                    })
+                });
+            });
+        }
+        let offer = machine.dhcp();
+        is_done.store(true, Ordering::Relaxed);
+        offer
+    })
 }
 
 #[test]
@@ -76,5 +142,34 @@ fn a_host_gives_its_own_guests_their_addresses_and_the_network_hears_nothing_of_
         let (_guest, offer) = ask(guest).await;
         assert_eq!(offer, None);
         assert!(is_asked(&heard), "its request reaches the network now");
+    });
+}
+
+#[test]
+fn of_two_hosts_on_one_network_each_answers_its_own_guests_and_no_request_reaches_the_other() {
+    in_own_namespace(|| async {
+        const OTHER_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 51);
+        segment(1500);
+        let (a, b) = (Host::on_segment(11, 1500), Host::on_segment(12, 1500));
+        let (one, two) = (serving(&a, 3, ADDRESS), serving(&b, 4, OTHER_ADDRESS));
+        let machine = host::outsider("192.0.2.99/24");
+        for (guest, address, other) in [(&one, ADDRESS, &two), (&two, OTHER_ADDRESS, &one)] {
+            let heard = [machine.frames(), other.frames()];
+            let offer = ask_beside([&a, &b], guest).expect("an address");
+            assert_eq!(offer.address, address, "its own");
+            for frames in &heard {
+                let of_dhcp = |frame: &Vec<u8>| has_ports(frame, REQUEST) || has_ports(frame, ANSWER);
+                assert_eq!(
+                    frames.try_iter().find(of_dhcp),
+                    None,
+                    "neither the request nor the answer leaves"
+                );
+            }
+        }
+        let heard = [one.frames(), two.frames()];
+        assert_eq!(ask_beside([&a, &b], &machine), None, "a machine of the network gets no answer of either");
+        for frames in &heard {
+            assert!(is_asked(frames), "though it was heard on each host");
+        }
     });
 }

@@ -33,7 +33,7 @@ fn guest(last: u8) -> Guest {
 
 fn isolation(guests: &[u8], relays: &[&str]) -> Vec<Isolation> {
     let taps = guests.iter().map(|last| port(*last).tap).collect();
-    let relays = relays.iter().map(|text| address(text)).collect();
+    let relays = relays.iter().map(|text| text.parse().expect("an address")).collect();
     vec![Isolation { bridge: Some(BRIDGE.to_owned()), taps, relays }]
 }
 
@@ -88,8 +88,10 @@ fn make(
     (target, relays): (Option<&'static str>, &'static [&'static str]),
 ) {
     let tunnel = Tunnel { vni: 77, local: host.address.into(), peers: vec![other.address.into()] };
-    let relay =
-        target.map(|target| Relay { addresses: vec![address(SOURCE)], targets: vec![address(target)] });
+    let relay = target.map(|target| Relay {
+        addresses: vec![address(SOURCE).into()],
+        targets: vec![address(target).into()],
+    });
     let balanced = |target| Balanced {
         public: address(PUBLIC).into(),
         announced_on: Some("up0".to_owned()),
@@ -100,7 +102,7 @@ fn make(
             targets: vec![address(target).into()],
             target_port: 80,
         }],
-        sources: vec![(BRIDGE.to_owned(), address(SOURCE))],
+        sources: vec![(BRIDGE.to_owned(), address(SOURCE).into())],
     };
     let config =
         NetworkConfig { tunnel: Some(tunnel.clone()), relay, ..network(BRIDGE, "10.77.0.0/24", Vec::new()) };

@@ -46,3 +46,23 @@ fn a_server_that_is_killed_is_noticed_at_once_and_one_that_is_restarted_on_purpo
         assert!(ended(200).await.is_err(), "it is not wanted any more");
     });
 }
+
+#[test]
+fn a_network_whose_server_cannot_start_has_its_bridge_and_says_so() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        let configuration = f.layout.network(BRIDGE).join("dnsmasq.conf");
+        std::fs::create_dir_all(&configuration).expect("a folder in its place");
+        let plain = network(BRIDGE, "10.77.0.0/24", Vec::new());
+        let error = f.networks.ensure(&plain).await.expect_err("it cannot start");
+        assert!(matches!(&error, SystemError::NetworkServer { bridge, .. } if bridge == BRIDGE), "{error:?}");
+        assert!(ip(&format!("-4 addr show dev {BRIDGE}")).contains("10.77.0.1/24"));
+        let other = network("bth-00004e", "10.78.0.0/24", Vec::new());
+        f.networks.ensure(&other).await.expect("another is made");
+        std::fs::remove_dir(&configuration).expect("it is empty");
+        f.networks.ensure(&plain).await.expect("made");
+        for bridge in [BRIDGE, "bth-00004e"] {
+            f.networks.remove(bridge).await.expect("removed");
+        }
+    });
+}
