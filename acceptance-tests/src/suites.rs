@@ -192,7 +192,7 @@ pub const ALL: &[Suite] = &[
     },
     Suite {
         name: "modules",
-        about: "each folder of examples; the modules: their tests, then all of them on one site; configuration for libvirt's domains",
+        about: "examples that no suite applies; the modules: their tests, then all of them on one site; configuration for libvirt's domains",
         limit: minutes(20),
         obstacle: needs_root,
         alone: false,
@@ -229,7 +229,7 @@ pub const ALL: &[Suite] = &[
     Suite {
         name: "rbd",
         about: "disks in a Ceph cluster: a guest with two of them, growth, no monitor, a lost host whose QEMU runs on",
-        limit: minutes(10),
+        limit: minutes(25),
         obstacle: needs_root,
         alone: false,
         extended: false,
@@ -247,7 +247,7 @@ pub const ALL: &[Suite] = &[
     Suite {
         name: "faults",
         about: "a host with a full disk, QEMUs that die or stand still, hosts with clocks that jump: refusals, running guests, recovery",
-        limit: minutes(25),
+        limit: minutes(35),
         obstacle: needs_root,
         alone: false,
         extended: false,
