@@ -17,7 +17,7 @@ use super::{Part, Writer};
 use crate::context::Context;
 use crate::error::Error;
 
-/// Whether an interrupted call has taken these snapshots, none of which is known to be finished. False if all are in Ceph, or none is.
+/// Whether an interrupted call has taken these snapshots, none of which is finished. False if all are in Ceph, or none is.
 ///
 /// *Errors:* [`SystemError::NotOneMoment`] if that is not known, and the files were written since.
 pub(super) async fn were_taken(
@@ -29,13 +29,6 @@ pub(super) async fn were_taken(
         parts.iter().copied().partition(|(_, volume)| RbdImage::is_rbd(&volume.path));
     if images.is_empty() || files.is_empty() {
         return Ok(false);
-    }
-    for (new, _) in parts {
-        // A crash came while it was being finished.
-        let found = ctx.system.snapshot(&new.pool, &new.id).await?;
-        if found.is_some_and(|facts| facts.taken.is_some()) {
-            return Ok(true);
-        }
     }
     let is_open = |volume: &VolumeFacts| writer.is_some_and(|writer| writer.volumes.contains(&volume.id));
     if let Some(writer) = writer {
@@ -65,7 +58,7 @@ pub(super) async fn ensure_unwritten(ctx: &Context, closed: &[&Part<'_>]) -> Res
 /// Whether a machine was switched to these files while it ran.
 ///
 /// *Errors:* [`SystemError::NotOneMoment`] if it was started on one of them, or the disk was plugged in with it.
-fn was_switched(disks: &[ObservedDisk], overlays: &[DiskSpec]) -> Result<bool, SystemError> {
+pub(super) fn was_switched(disks: &[ObservedDisk], overlays: &[DiskSpec]) -> Result<bool, SystemError> {
     let mut is_switched = false;
     for overlay in overlays {
         let is_on_it =
