@@ -7,13 +7,13 @@
 //! | the machine continues in the new ones, which it opened while it ran | were taken in the same transaction |
 //! | the machine has the former ones open | are taken anew |
 //! | no machine writes to them, and the new ones are empty | are taken anew: the data of the files is still the same |
-//! | the machine was started on the new ones, or they have data | may be of another moment: [`SystemError::NotOneMoment`] |
+//! | the machine was started on the new ones, or they have data | may be of another moment, and are removed: [`SystemError::NotOneMoment`] |
 
 use berth_host::{SystemError, VolumeFacts};
 use berth_qemu::block::ObservedDisk;
 use berth_qemu::machine::{DiskSpec, RbdImage};
 
-use super::{Part, Writer};
+use super::{Part, Writer, prepare_in_ceph};
 use crate::context::Context;
 use crate::error::Error;
 
@@ -25,6 +25,15 @@ pub(super) async fn were_taken(
     writer: Option<&Writer>,
     parts: &[&Part<'_>],
 ) -> Result<bool, Error> {
+    let found = look(ctx, writer, parts).await;
+    if matches!(&found, Err(Error::System(SystemError::NotOneMoment { .. }))) {
+        // A disk whose snapshot is refused is finished by itself: what is in Ceph must not count as of that moment.
+        prepare_in_ceph(ctx, parts, false).await?;
+    }
+    found
+}
+
+async fn look(ctx: &Context, writer: Option<&Writer>, parts: &[&Part<'_>]) -> Result<bool, Error> {
     let (images, files): (Vec<&Part<'_>>, Vec<_>) =
         parts.iter().copied().partition(|(_, volume)| RbdImage::is_rbd(&volume.path));
     if images.is_empty() || files.is_empty() {
