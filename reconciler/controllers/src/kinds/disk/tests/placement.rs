@@ -1,0 +1,72 @@
+//! The host of a disk, and when it is looked at again.
+
+use super::*;
+
+#[test]
+fn a_disk_is_bound_only_to_a_host_with_the_labels_that_it_asks_for() {
+    let mut cache = Cache::new(std::time::Duration::from_secs(40));
+    let now = tokio::time::Instant::now();
+    let host = |name: &str, version: &str, zone: &str| -> Host {
+        serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "Host", "spec": {},
+            "metadata": {"name": name, "resourceVersion": version, "labels": {"zone": zone}},
+        }))
+        .expect("a Host")
+    };
+    let asks = |zone: &str, source: serde_json::Value| -> Disk {
+        let spec = json!({"size": "1Gi", "source": source, "placement": {"hostSelector": {"zone": zone}}});
+        serde_json::from_value(object("Disk", "d", spec, json!(null))).expect("a Disk")
+    };
+    let in_the_way = |cache: &Cache, disk: &Disk| obstacle(disk, &observe(cache, disk));
+    let new = asks("b", json!(null));
+    assert_eq!(in_the_way(&cache, &new), None, "before the first host has joined");
+    cache.put(host("h1", "1", "a"), now);
+    let nowhere = plan(&new, &observe(&cache, &new));
+    let readiness = nowhere.decision.expect("it is reported");
+    assert_eq!(readiness.reason(), Reason::NoSuchHost);
+    insta::assert_snapshot!(readiness.message(), @"none of 1 hosts has the labels zone=b of its hostSelector");
+    assert_eq!(nowhere.outcome, Outcome::Blocked(vec![Dependency::Hosts]));
+    cache.put(host("h2", "2", "b"), now);
+    assert_eq!(in_the_way(&cache, &new), None, "its first VM goes to h2");
+    let waits = plan(&new, &observe(&cache, &new));
+    assert_eq!(waits.outcome, Outcome::Blocked(vec![Dependency::Hosts]), "h2 may get other labels");
+
+    let there = json!({"binding": {"host": "h1", "epoch": 1}, "size": "1Gi", "volumeID": "v-1"});
+    let other = object("Disk", "other", json!({"size": "1Gi"}), there);
+    cache.put(serde_json::from_value::<Disk>(other).expect("a Disk"), now);
+    let copy = in_the_way(&cache, &asks("b", json!({"disk": "other"}))).expect("its source is on h1");
+    insta::assert_snapshot!(copy.text, @"host h1, where it would be, does not have the label zone=b of its hostSelector");
+    let source = Dependency::Object(Key::namespaced(ObjectKind::Disk, "ns", "other"));
+    assert_eq!(copy.dependencies, [source, Dependency::Hosts]);
+
+    let spec = json!({"class": "small", "disks": [{"name": "root", "boot": true}, {"name": "d"}]});
+    let bound = json!({"binding": {"host": "h1", "epoch": 1}});
+    cache.put(serde_json::from_value::<VM>(object("VM", "web", spec, bound)).expect("a VM"), now);
+    let waits = in_the_way(&cache, &new).expect("a VM on h1 lists it");
+    assert!(waits.text.contains("host h1"), "{}", waits.text);
+    cache.put(host("h1", "3", "b"), now);
+    assert_eq!(in_the_way(&cache, &new), None);
+}
+
+#[test]
+fn a_disk_is_looked_at_again_when_it_is_attached_and_when_the_vm_gets_a_host() {
+    let mut cache = Cache::new(std::time::Duration::from_secs(40));
+    let now = tokio::time::Instant::now();
+    let data = Key::namespaced(ObjectKind::Disk, "ns", "data");
+    let attachment = object("HotswapDiskAttachment", "a", json!({"vm": "web", "disk": "data"}), json!(null));
+    let attachment: berth_api::HotswapDiskAttachment =
+        serde_json::from_value(attachment).expect("an attachment");
+    let concerned = cache.put(attachment.clone(), now);
+    assert!(concerned.contains(&data), "{concerned:?}");
+    let mut reported = attachment;
+    reported.metadata.resource_version = Some("2".into());
+    let concerned = cache.put(reported.clone(), now);
+    assert!(!concerned.contains(&data), "only its status changed: {concerned:?}");
+    let spec = json!({"class": "small", "disks": [{"name": "root", "boot": true}]});
+    let bound = json!({"binding": {"host": "h1", "epoch": 1}});
+    let concerned =
+        cache.put(serde_json::from_value::<VM>(object("VM", "web", spec, bound)).expect("a VM"), now);
+    assert!(concerned.contains(&data), "{concerned:?}");
+    let concerned = cache.remove(&Key::of(&reported));
+    assert!(concerned.contains(&data), "{concerned:?}");
+}
