@@ -102,6 +102,8 @@ pub(crate) struct Applied {
 pub(crate) struct FailedNetwork {
     pub(crate) reason: Reason,
     pub(crate) text: String,
+    /// Whether its bridge, tunnel and routes are as they should be, and its DHCP and DNS server is not.
+    pub(crate) is_linked: bool,
 }
 
 /// Why a public address is not forwarded to its VM.
@@ -217,10 +219,30 @@ impl Networks {
         tables: &Tables,
         networks: impl Iterator<Item = &'a String>,
     ) -> Result<(), Error> {
+        self.must_not_fail(tables, networks, |_| true)
+    }
+
+    /// Checks that these networks (`namespace/name`) have their bridges here, with all that the rules rely on. Their servers may fail.
+    ///
+    /// *Errors:* [`Error::NetworkFailed`] with the first one that has not.
+    pub(crate) fn must_be_linked<'a>(
+        &self,
+        tables: &Tables,
+        networks: impl Iterator<Item = &'a String>,
+    ) -> Result<(), Error> {
+        self.must_not_fail(tables, networks, |failed| !failed.is_linked)
+    }
+
+    fn must_not_fail<'a>(
+        &self,
+        tables: &Tables,
+        networks: impl Iterator<Item = &'a String>,
+        counts: impl Fn(&FailedNetwork) -> bool,
+    ) -> Result<(), Error> {
         for network in networks {
             let Some(bridge) = self.bridge_of(tables, network) else { continue };
-            let failed = self.applied().failed.get(&bridge).cloned();
-            if let Some(FailedNetwork { reason, text: detail }) = failed {
+            let failed = self.applied().failed.get(&bridge).filter(|failed| counts(failed)).cloned();
+            if let Some(FailedNetwork { reason, text: detail, .. }) = failed {
                 return Err(Error::NetworkFailed { network: network.clone(), reason, detail });
             }
         }

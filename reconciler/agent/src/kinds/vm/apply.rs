@@ -83,12 +83,12 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
         Step::EnsureNetworks => {
             network::ensure(ctx).await?;
             must_not_be_refused(ctx, vm)?;
-            let interfaces = vm.status.iter().flat_map(|status| &status.interfaces);
-            ctx.networks.must_be_made(&ctx.index.read(), interfaces.map(|interface| &interface.network))?;
+            ctx.networks.must_be_made(&ctx.index.read(), networks_of(vm))?;
         }
         Step::EnsureBridges => {
             network::ensure(ctx).await?;
             must_not_be_refused(ctx, vm)?;
+            ctx.networks.must_be_linked(&ctx.index.read(), networks_of(vm))?;
         }
         Step::ProbeAddresses(addresses) => probe_addresses(ctx, addresses).await?,
         Step::MakeTap(tap) => {
@@ -190,6 +190,11 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
         Step::Release => release(ctx, vm).await?,
     }
     Ok(())
+}
+
+fn networks_of(vm: &VM) -> impl Iterator<Item = &String> {
+    let interfaces = vm.status.iter().flat_map(|status| &status.interfaces);
+    interfaces.map(|interface| &interface.network)
 }
 
 /// Checked after the networks were observed: a tap never joins another network's bridge.
