@@ -1,5 +1,5 @@
-//! The examples with the small guest on `berth up`: firmware, size, hardware, screens, access, disks, networks, snapshots and
-//! images.
+//! The examples with the small guest on `berth up`, in four suites, each with a site of its own: what a guest has and how it is reached,
+//! networks, disks, and images.
 
 use anyhow::Result;
 
@@ -9,17 +9,24 @@ use super::{
     shared_folders, size, snapshot_schedule, snapshots, static_addresses, status, traffic, uploads,
     vault_keys, vm_group, vm_names,
 };
+use crate::guests::GuestImage;
 use crate::platform::Platform;
 use crate::report::Report;
 
-/// Runs the suite.
-pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
-    let parts = report.step("the programs are built", || kit.parts("guests"))?;
+/// Builds the programs and the guest, and starts a site for the suite of this name.
+fn site(kit: &Kit, report: &mut Report, name: &str) -> Result<(Platform, GuestImage)> {
+    let parts = report.step("the programs are built", || kit.parts(name))?;
     let guest = report.step("the small guest is built", || kit.small_guest())?;
+    let platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
+    Ok((platform, guest))
+}
+
+/// Firmware, size, hardware, screens, access, probes, shared folders, groups.
+pub fn guests(kit: &Kit, report: &mut Report) -> Result<()> {
     let signed = report.step("the small guest with signed boot loaders is built", || kit.signed_guest())?;
     let installer = report.step("the installer is built", || kit.installer())?;
     let aarch64 = report.step("the small guest for ARM is built", || kit.aarch64_guest())?;
-    let platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
+    let (platform, guest) = site(kit, report, "guests")?;
     secure_boot::run(report, &platform, &signed, &guest);
     screen::run(report, &platform, &guest);
     install::run(report, &platform, &installer);
@@ -30,23 +37,41 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     probes::example(report, &platform, &guest);
     shared_folders::example(report, &platform, &guest);
     architecture::example(report, &platform, &aarch64);
+    vm_group::example(report, &platform, &guest);
+    Ok(())
+}
+
+/// Networks of one host: routes, addresses, limits, names, IPv6.
+pub fn addresses(kit: &Kit, report: &mut Report) -> Result<()> {
+    let (platform, guest) = site(kit, report, "addresses")?;
+    routes::example(report, &platform, &guest);
+    static_addresses::example(report, &platform, &guest);
+    traffic::example(report, &platform, &guest);
+    vm_names::example(report, &platform, &guest);
+    dual_stack::example(report, &platform, &guest);
+    dual_stack::autoconfiguration(report, &platform, &guest);
+    dual_stack::public_prefix(report, &platform, &guest);
+    Ok(())
+}
+
+/// Disks and their pools, snapshots and encryption.
+pub fn disks(kit: &Kit, report: &mut Report) -> Result<()> {
+    let (platform, guest) = site(kit, report, "disks")?;
     disks_of_a_vm::example(report, &platform, &guest);
     pools::example(report, &platform, &guest);
     read_only_disk::example(report, &platform, &guest);
     read_write_disk::example(report, &platform, &guest);
     formatted_disks::example(report, &platform, &guest);
-    routes::example(report, &platform, &guest);
-    static_addresses::example(report, &platform, &guest);
-    traffic::example(report, &platform, &guest);
-    vm_names::example(report, &platform, &guest);
-    vm_group::example(report, &platform, &guest);
-    dual_stack::example(report, &platform, &guest);
-    dual_stack::autoconfiguration(report, &platform, &guest);
-    dual_stack::public_prefix(report, &platform, &guest);
     snapshots::example(report, &platform, &guest);
     encryption::example(report, &platform, &guest);
     vault_keys::example(report, &platform, &guest);
     snapshot_schedule::example(report, &platform, &guest);
+    Ok(())
+}
+
+/// Images from disks, snapshots and files.
+pub fn images(kit: &Kit, report: &mut Report) -> Result<()> {
+    let (platform, guest) = site(kit, report, "images")?;
     made_images::example(report, &platform, &guest);
     uploads::example(report, &platform, &guest);
     uploads::push(report, &platform);

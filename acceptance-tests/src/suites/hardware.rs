@@ -92,8 +92,10 @@ fn waits(platform: &Platform, project: &Project, variables: &Value) -> Result<()
     ensure!(plan.changes() == ["berth_vm.controller: update"], "{:?}", plan.changes());
     contains_all(&unwrapped(&plan.text), &["Takes effect at the next power cycle"])?;
     project.apply()?;
-    let pending = platform.kubectl().object("vm", NAME)?["status"]["pendingPowerCycle"].to_string();
-    contains_all(&pending, &["watchdog", "cdroms[tools]"])?;
+    platform.kubectl().until(&format!("vm/{NAME}"), "to wait for a power cycle", SOON, |vm| {
+        let pending = vm["status"]["pendingPowerCycle"].to_string();
+        ["watchdog", "cdroms[tools]"].iter().all(|name| pending.contains(name))
+    })?;
     ensure!(platform.qemu()? == pid, "the VM was restarted");
     Ok(())
 }

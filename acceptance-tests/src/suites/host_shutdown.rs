@@ -135,6 +135,8 @@ fn commands(platform: &Platform, project: &Project) -> Result<()> {
 
 /// The guest is suspended by the configuration, and goes on in another process without a boot.
 fn suspended(platform: &Platform, project: &Project, image: &Value) -> Result<()> {
+    // The commands do not wait until their guests have booted.
+    run_again(platform)?;
     let booted = count(platform, WEB, STARTED)?;
     let is = |power: &str| -> Result<()> {
         let mut variables = image.clone();
@@ -167,8 +169,10 @@ fn gate(platform: &Platform, project: &Project, image: &Value) -> Result<()> {
     contains_all(&held["status"]["conditions"].to_string(), &["a restore"])?;
     project.write("terraform.tfvars.json", &image.to_string())?;
     project.apply()?;
-    let state = kubectl.object("vm", WEB)?["status"]["state"].clone();
-    ensure!(state == "Running", "{WEB} is {state} without the gate");
+    kubectl.until(&format!("vm/{WEB}"), "to run without the gate", BOOT, |vm| {
+        vm["status"]["state"] == "Running"
+    })?;
+    run_again(platform)?;
     project.plan_is_empty()
 }
 

@@ -1,5 +1,5 @@
-//! `examples/modules`: the tests of each module without a control plane, then all modules on one site; each other folder of
-//! `examples/` is checked. On the empty site, what `berth import` writes.
+//! `examples/modules`: the tests of each module without a control plane, then all modules on one site; the folders of `examples/` that no
+//! suite applies. On the empty site, what `berth import` writes.
 
 mod appliance;
 mod examples;

@@ -63,7 +63,10 @@ pub(crate) async fn take(ctx: &Context, all: &[NewSnapshot]) -> Result<(), Error
         .copied()
         .partition(|(_, volume)| writer.as_ref().is_some_and(|writer| writer.volumes.contains(&volume.id)));
     // All of them are taken before the first one is finished.
-    let are_taken = pending.len() < parts.len() || mixed::were_taken(ctx, writer.as_ref(), &pending).await?;
+    let moment = moment(ctx, all).await?;
+    let are_taken = moment.is_some()
+        || pending.len() < parts.len()
+        || mixed::were_taken(ctx, writer.as_ref(), &pending).await?;
     prepare_in_ceph(ctx, &pending, are_taken).await?;
     if !are_taken {
         take_closed(ctx, &closed).await?;
@@ -72,16 +75,22 @@ pub(crate) async fn take(ctx: &Context, all: &[NewSnapshot]) -> Result<(), Error
         Some(writer) => writer.switch(ctx, &open, are_taken).await?,
         None => false,
     };
-    let taken = match parts.iter().find(|part| !is_pending(part)) {
-        // A crash came between the first and the last.
-        Some((new, _)) => ctx.system.snapshot(&new.pool, &new.id).await?.and_then(|facts| facts.taken),
-        None => None,
-    };
-    let taken = taken.unwrap_or(Taken { at: ctx.now(), frozen, memory: false });
+    let taken = moment.unwrap_or(Taken { at: ctx.now(), frozen, memory: false });
     for (new, _) in pending {
         ctx.system.finish_snapshot(&new.pool, &new.id, &taken).await?;
     }
     Ok(())
+}
+
+/// Returns the moment of snapshots of which one is finished, or was being finished when an earlier call ended.
+async fn moment(ctx: &Context, all: &[NewSnapshot]) -> Result<Option<Taken>, Error> {
+    for new in all {
+        let found = ctx.system.snapshot(&new.pool, &new.id).await?;
+        if let Some(taken) = found.and_then(|facts| facts.taken) {
+            return Ok(Some(taken));
+        }
+    }
+    Ok(None)
 }
 
 /// A snapshot that is taken with others, and its volume.

@@ -24,6 +24,8 @@ use crate::{undo, wait};
 /// The number of runs of each.
 const RUNS: usize = 15;
 const CLASS: &str = "linux";
+/// The folder for backups.
+const FOLDER: &str = "nas";
 /// The time limit for a boot under emulation, and for the guest's writes.
 const BOOT: Duration = Duration::from_secs(300);
 /// The time before and after a snapshot in which the writes of the guest are watched.
@@ -38,7 +40,9 @@ const WROTE: &str = "berth-guest-wrote";
 pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
     let image = bench.small_guest()?;
     let mut site = Site::new(&bench.binaries.berth, &bench.log("N17"))?;
-    site.start(&[])?;
+    let nas = site.images().with_file_name(FOLDER);
+    std::fs::create_dir(&nas)?;
+    site.start(&["--backup-folder", &format!("{FOLDER}={}", nas.display())])?;
     let load = Load::build(&site.images())?;
     let access = site.access()?;
     let mut api = site.api()?;
@@ -76,7 +80,7 @@ fn incremental_backup(api: &mut Api, access: &Access, site: &Site) -> Result<Vec
         })
         .to_string(),
     )?;
-    let repository = json!({"folder": "nas", "passwordSecretName": "backups"});
+    let repository = json!({"folder": FOLDER, "passwordSecretName": "backups"});
     api.create(api::BACKUP_REPOSITORY, "folder", &repository)?;
     api.create(api::DISK, "writer", &json!({"image": "small"}))?;
     api.create(api::DISK, "written", &json!({"size": format!("{}Mi", load::DATA >> 20)}))?;

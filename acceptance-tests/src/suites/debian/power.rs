@@ -34,7 +34,7 @@ const PLACE: &str = "  wait_for = \"guest\"\n";
 const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
 /// The boot, the instance, the number of stops, the kept file and the host name, once cloud-init has ended.
 const STATE: &str = "cloud-init status --wait >/dev/null; cat /proc/sys/kernel/random/boot_id /var/lib/cloud/data/instance-id; \
-                     cat /var/local/stops 2>/dev/null | wc -l; cat /home/debian/kept; hostname";
+                     sudo cat /var/local/stops 2>/dev/null | wc -l; cat /home/debian/kept; hostname";
 
 /// The guest of the quickstart.
 struct Guest<'a> {

@@ -218,7 +218,12 @@ fn starts_afresh(platform: &Platform) -> Result<()> {
     for (power, limit) in [("Stopped", SOON), ("Running", VM_START)] {
         let patch = json!({"spec": {"power": power}}).to_string();
         kubectl.ok(&["patch", "vm", NAME, "--type=merge", "-p", &patch])?;
-        kubectl.condition(VM, "Ready=True", Some(power), limit)?;
+        // It is ready and off before the patch too.
+        kubectl.until(VM, power, limit, |vm| {
+            let is_ready = |ready: &Value| ready["status"] == "True" && ready["reason"] == power;
+            let is_observed = vm["status"]["observedGeneration"] == vm["metadata"]["generation"];
+            is_observed && condition_of(vm, "Ready").is_some_and(is_ready)
+        })?;
     }
     Ok(())
 }

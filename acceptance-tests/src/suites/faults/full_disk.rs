@@ -174,11 +174,16 @@ fn writing(report: &mut Report, fleet: &Fleet, address: &str, disk: &HostDisk) {
             let (place, from) = (address.to_owned(), std::sync::Arc::clone(namespace));
             let page = format!("/cgi-bin/write?dev={device}&seed=full");
             let writer = std::thread::spawn(move || http::get(&from, &place, &page, HEALS));
-            let paused = kubectl.condition("vm/full", "Ready=False", Some("NoSpace"), ANSWER);
+            let paused = kubectl.until("vm/full", "to be paused, with the name of the disk", ANSWER, |vm| {
+                condition_of(vm, "Ready").is_some_and(|ready| {
+                    let message = ready["message"].to_string();
+                    ready["reason"] == "NoSpace" && message.contains("Disk data in StoragePool default")
+                })
+            });
             disk.empty()?;
             let paused = paused?;
             let message = condition_of(&paused, "Ready").context("no Ready")?["message"].to_string();
-            contains_all(&message, &["paused", "Disk data in StoragePool default", "free space there"])?;
+            contains_all(&message, &["paused", "free space there"])?;
             ensure!(paused["status"]["state"] == "Paused", "{:#}", paused["status"]);
             let written = writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))??;
             let read = http::get(namespace, address, &format!("/cgi-bin/sum?dev={device}"), SOON)?;

@@ -257,7 +257,11 @@ fn program_fails(platform: &Platform, number: usize, (program, failure): (&str, 
     for object in [vm, format!("disk/{name}"), format!("network/{name}")] {
         kubectl.delete(&object)?;
     }
-    Ok(())
+    wait::until("only the server of the default network", SOON, || {
+        let running = servers(platform)?;
+        ensure!(running.len() == 1, "{running:?}");
+        Ok(())
+    })
 }
 
 /// Lists the process ids of the host's DHCP servers.

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::ensure;
 
 use super::contains_all;
 use crate::platform::Platform;

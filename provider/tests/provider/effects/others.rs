@@ -90,7 +90,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let office6 = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6": {"allocation": "External"}});
     let pooled = json!({"name": "n", "namespace": "default", "ipv6": {"allocation": "Static", "pool": "p"}});
     let pool = json!({"name": "p", "cidrs": ["192.0.2.0/24"], "network_prefixes": ["2001:db8:100::/56"], "mode": "local", "use_all_addresses": false});
-    let limited = json!({"name": "p", "cidrs": ["2001:db8::/64"], "mode": "local", "use_all_addresses": false, "min_prefix_length": 80});
+    let bounded = json!({"name": "p", "cidrs": ["2001:db8::/64"], "mode": "local", "use_all_addresses": false, "min_prefix_length": 80});
     let storage = json!({"name": "s", "type": "Local", "trash_retention_seconds": 60, "overcommit_percent": 200, "default_for_namespaces": ["a"]});
     let host = json!({"name": "h", "cordoned": false, "draining": false, "reserved": {"cpus": 1, "memory": "1Gi"},
         "namespaces": ["team-a"]});
@@ -375,7 +375,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_ip_pool", pool.clone(), "/cidrs", json!(["192.0.2.0/25"]), Announced::Live),
         ("berth_ip_pool", pool.clone(), "/mode", json!("l2"), Announced::Replace),
         ("berth_ip_pool", pool, "/use_all_addresses", json!(true), Announced::Live),
-        ("berth_ip_pool", limited, "/min_prefix_length", json!(96), Announced::Live),
+        ("berth_ip_pool", bounded, "/min_prefix_length", json!(96), Announced::Live),
         ("berth_storage_pool", storage.clone(), "/type", json!("Shared"), Announced::Replace),
         ("berth_storage_pool", storage.clone(), "/type", json!("RBD"), Announced::Replace),
         ("berth_storage_pool", storage.clone(), "/trash_retention_seconds", json!(0), Announced::Live),

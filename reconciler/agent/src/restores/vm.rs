@@ -108,8 +108,9 @@ pub(crate) async fn due_memory(
     }
     // The disks were restored without the memory, or the guest was booted from them since.
     for part in parts {
-        let volume = volumes.get(part.object.spec.disk.as_str());
-        let Some((volume, snapshot)) = volume.zip(part.facts) else { continue };
+        let Some(volume) = volumes.get(part.object.spec.disk.as_str()) else { continue };
+        // Without its snapshot it is not known whether the disk was written.
+        let Some(snapshot) = part.facts else { return Ok(None) };
         if !ctx.system.is_as_in_snapshot(&volume.pool, &volume.id, &snapshot.id).await? {
             return Ok(None);
         }

@@ -22,7 +22,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::time::{Instant, sleep};
 
 use super::paused::let_go_on;
-use super::{Part, Writer, files_of, images_of, mixed, take, take_closed, writer};
+use super::{Part, Writer, files_of, images_of, mixed, moment, take, take_closed, writer};
 use crate::context::Context;
 use crate::error::Error;
 use crate::journal::{Journal, PostStart};
@@ -47,7 +47,7 @@ const SPARE: u64 = 512 << 20;
 /// *Errors:* [`Error::NoRunningGuest`], [`Error::MemoryRefused`] and a lack of space before the guest is paused; those of [`take`].
 pub(crate) async fn take_with_memory(ctx: &Context, all: &[NewSnapshot]) -> Result<(), Error> {
     let Some(first) = all.first() else { return Ok(()) };
-    if is_any_taken(ctx, all).await? {
+    if moment(ctx, all).await?.is_some() {
         return take(ctx, all).await;
     }
     let _still = ctx.machines.hold_still(all.iter().map(|new| new.volume.clone()).collect())?;
@@ -96,16 +96,6 @@ async fn of_images(ctx: &Context, all: &[NewSnapshot]) -> Result<Vec<NewSnapshot
         images.extend(volume.filter(|volume| RbdImage::is_rbd(&volume.path)).map(|_| new.clone()));
     }
     Ok(images)
-}
-
-async fn is_any_taken(ctx: &Context, all: &[NewSnapshot]) -> Result<bool, Error> {
-    for new in all {
-        let found = ctx.system.snapshot(&new.pool, &new.id).await?;
-        if found.is_some_and(|facts| facts.taken.is_some()) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Saves the memory, and has QEMU continue in the new files before the guest goes on. Returns the moment.
@@ -299,19 +289,17 @@ fn has_saved(state: &RunState, transfer: &Transfer) -> Result<bool, String> {
 }
 
 impl Writer {
-    /// Returns a volume whose new file the machine has open already.
+    /// Returns a volume whose new file the machine was switched to already.
+    ///
+    /// *Errors:* [`SystemError::NotOneMoment`] if the machine was started on it, or the disk was plugged in with it: also in the process
+    /// that a state is of, the guest has written to it since.
     async fn switched(&self, ctx: &Context, all: &[NewSnapshot]) -> Result<Option<String>, Error> {
         for new in all.iter().filter(|new| self.volumes.contains(&new.volume)) {
             let volume = ctx.system.volume(&new.pool, &new.volume).await?;
             let pending = volume.filter(|volume| volume.pending_snapshot.as_ref() == Some(&new.id));
             let Some(volume) = pending else { continue };
             let overlays = self.overlays(ctx, &[&volume]).await?;
-            let is_open = |disk: &ObservedDisk| {
-                overlays
-                    .iter()
-                    .any(|overlay| overlay.id == disk.id && disk.file.as_ref() == Some(&overlay.file))
-            };
-            if self.state.disks.iter().any(is_open) {
+            if mixed::was_switched(&self.state.disks, &overlays)? {
                 return Ok(Some(new.volume.clone()));
             }
         }

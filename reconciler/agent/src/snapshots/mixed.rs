@@ -7,17 +7,17 @@
 //! | the machine continues in the new ones, which it opened while it ran | were taken in the same transaction |
 //! | the machine has the former ones open | are taken anew |
 //! | no machine writes to them, and the new ones are empty | are taken anew: the data of the files is still the same |
-//! | the machine was started on the new ones, or they have data | may be of another moment: [`SystemError::NotOneMoment`] |
+//! | the machine was started on the new ones, or they have data | may be of another moment, and are removed: [`SystemError::NotOneMoment`] |
 
 use berth_host::{SystemError, VolumeFacts};
 use berth_qemu::block::ObservedDisk;
 use berth_qemu::machine::{DiskSpec, RbdImage};
 
-use super::{Part, Writer};
+use super::{Part, Writer, prepare_in_ceph};
 use crate::context::Context;
 use crate::error::Error;
 
-/// Whether an interrupted call has taken these snapshots, none of which is known to be finished. False if all are in Ceph, or none is.
+/// Whether an interrupted call has taken these snapshots, none of which is finished. False if all are in Ceph, or none is.
 ///
 /// *Errors:* [`SystemError::NotOneMoment`] if that is not known, and the files were written since.
 pub(super) async fn were_taken(
@@ -25,17 +25,19 @@ pub(super) async fn were_taken(
     writer: Option<&Writer>,
     parts: &[&Part<'_>],
 ) -> Result<bool, Error> {
+    let found = look(ctx, writer, parts).await;
+    if matches!(&found, Err(Error::System(SystemError::NotOneMoment { .. }))) {
+        // A disk whose snapshot is refused is finished by itself: what is in Ceph must not count as of that moment.
+        prepare_in_ceph(ctx, parts, false).await?;
+    }
+    found
+}
+
+async fn look(ctx: &Context, writer: Option<&Writer>, parts: &[&Part<'_>]) -> Result<bool, Error> {
     let (images, files): (Vec<&Part<'_>>, Vec<_>) =
         parts.iter().copied().partition(|(_, volume)| RbdImage::is_rbd(&volume.path));
     if images.is_empty() || files.is_empty() {
         return Ok(false);
-    }
-    for (new, _) in parts {
-        // A crash came while it was being finished.
-        let found = ctx.system.snapshot(&new.pool, &new.id).await?;
-        if found.is_some_and(|facts| facts.taken.is_some()) {
-            return Ok(true);
-        }
     }
     let is_open = |volume: &VolumeFacts| writer.is_some_and(|writer| writer.volumes.contains(&volume.id));
     if let Some(writer) = writer {
@@ -65,7 +67,7 @@ pub(super) async fn ensure_unwritten(ctx: &Context, closed: &[&Part<'_>]) -> Res
 /// Whether a machine was switched to these files while it ran.
 ///
 /// *Errors:* [`SystemError::NotOneMoment`] if it was started on one of them, or the disk was plugged in with it.
-fn was_switched(disks: &[ObservedDisk], overlays: &[DiskSpec]) -> Result<bool, SystemError> {
+pub(super) fn was_switched(disks: &[ObservedDisk], overlays: &[DiskSpec]) -> Result<bool, SystemError> {
     let mut is_switched = false;
     for overlay in overlays {
         let is_on_it =

@@ -2,7 +2,8 @@
 
 use berth_api::vm::disk_obstacle;
 use berth_api::{
-    ConditionType, DEFAULT_NAME, Disk, ObjectUse, ResourceName, UseKind, VM, condition, former_uid,
+    ConditionType, DEFAULT_NAME, Disk, DiskSnapshot, ObjectUse, Reason, ResourceName, UseKind, VM, condition,
+    former_uid,
 };
 use berth_host::{SnapshotFacts, VolumeFacts};
 use berth_qemu::block::IoLimits;
@@ -335,11 +336,44 @@ fn is_taken_with_others(ctx: &Context, facts: &SnapshotFacts) -> bool {
     let name = ObjectName::new(owner.namespace.clone(), owner.name.clone());
     let object = ctx.index.read().disk_snapshots.get(&name);
     object.is_some_and(|object| {
-        let conditions =
-            object.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         object.uid() == owner.uid
             && object.part_of().is_some()
             && object.metadata.deletion_timestamp.is_none()
-            && !condition::is_true(conditions, ConditionType::Stalled)
+            && !is_refused(&object)
     })
+}
+
+/// Whether a snapshot cannot be taken with others any more.
+fn is_refused(snapshot: &DiskSnapshot) -> bool {
+    let conditions = snapshot.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let stalled = condition::find(conditions, ConditionType::Stalled.as_str());
+    // A pool that is away comes back, and the snapshots are taken then.
+    stalled.is_some_and(|stalled| stalled.status == "True" && stalled.reason != Reason::PoolAway.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_snapshot_waits_for_a_pool_that_is_away_and_not_for_a_moment_that_is_over() {
+        let snapshot = |kind: &str, status: &str, reason: Reason| -> DiskSnapshot {
+            let condition = json!({
+                "type": kind, "status": status, "reason": reason.as_str(), "message": "",
+                "lastTransitionTime": "2026-01-09T00:00:00Z",
+            });
+            let object = json!({
+                "metadata": {"name": "s", "namespace": "ns"},
+                "spec": {"disk": "d"},
+                "status": {"conditions": [condition]},
+            });
+            serde_json::from_value(object).expect("a DiskSnapshot")
+        };
+        assert!(is_refused(&snapshot("Stalled", "True", Reason::SnapshotInterrupted)));
+        assert!(!is_refused(&snapshot("Stalled", "True", Reason::PoolAway)));
+        assert!(!is_refused(&snapshot("Stalled", "False", Reason::SnapshotInterrupted)));
+        assert!(!is_refused(&snapshot("Reconciling", "True", Reason::Retrying)));
+    }
 }

@@ -10,6 +10,7 @@ use berth_qemu::process::RunAs;
 
 use super::super::files::{self, failed};
 use super::super::program::{Output, Program};
+use super::super::qemu_img::QEMU_IMG;
 use super::Result;
 use crate::{CephAccess, SystemError};
 
@@ -152,7 +153,7 @@ impl Client {
     /// The error of `rbd` that has ended with one.
     pub(super) fn failed(output: &Output) -> SystemError {
         match output.stderr.contains("(28)") || output.stderr.contains("(122)") {
-            true => SystemError::NoSpace { what: "the pool of Ceph".to_owned(), needed: 0, free: 0 },
+            true => full(),
             false => RBD.failed(last_line(&output.stderr)),
         }
     }
@@ -279,6 +280,20 @@ pub(super) fn is_absent(output: &Output) -> bool {
     !output.ok && output.stderr.contains("(2)") && signs.iter().any(|sign| output.stderr.contains(sign))
 }
 
+/// The error of a pool that is full, or has reached its quota.
+fn full() -> SystemError {
+    SystemError::NoSpace { what: "the pool of Ceph".to_owned(), needed: 0, free: 0 }
+}
+
+/// The error of a `qemu-img` that has not written all data to an image.
+pub(super) fn not_written(output: &Output) -> SystemError {
+    let signs = ["No space left on device", "Disk quota exceeded"];
+    match signs.iter().any(|sign| output.stderr.contains(sign)) {
+        true => full(),
+        false => QEMU_IMG.failed(last_line(&output.stderr)),
+    }
+}
+
 fn last_line(stderr: &str) -> &str {
     stderr.lines().last().unwrap_or("it gives no reason").trim()
 }
@@ -335,6 +350,18 @@ mod tests {
             assert!(!is_absent(&output(away)) && is_unreachable(away), "{away}");
         }
         assert!(!is_absent(&output("rbd: getting metadata failed: (2) No such file or directory")));
+    }
+
+    #[test]
+    fn data_for_which_a_pool_has_no_space_is_no_failure_of_the_program() {
+        let written = |stderr: &str| {
+            not_written(&Output { ok: false, stdout: Vec::new(), stderr: stderr.to_owned() }).variant()
+        };
+        for full in ["No space left on device", "Disk quota exceeded"] {
+            assert_eq!(written(&format!("qemu-img: error while writing at byte 4194304: {full}")), "NoSpace");
+        }
+        assert_eq!(written("qemu-img: error while reading at byte 0: Input/output error"), "Program");
+        assert_eq!(written(""), "Program");
     }
 
     #[test]

@@ -9,10 +9,10 @@ use super::super::files::{self, blocking};
 use super::super::filesystems::{self, COPY_TIME, FORMATTED, Formatted};
 use super::super::images::Input;
 use super::super::qemu_img::{DiskNode, QEMU_IMG, text};
-use super::client::{Client, LONG};
+use super::client::{Client, LONG, not_written};
 use super::images::{nbd_source, serve_disk};
 use super::{RbdPool, Result, options_of, replies};
-use crate::{NewFilesystem, SystemError};
+use crate::NewFilesystem;
 
 /// The number of the next copy of files: the path of a socket is short.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -86,13 +86,7 @@ impl RbdPool {
         let args = ["convert", "-n", "-f", "raw", "--target-image-opts", &source, &target];
         let written = self.client.within(&QEMU_IMG, &args, LONG).await?;
         drop((formatted, folder));
-        match written.ok {
-            true => Ok(()),
-            false => {
-                let detail = written.stderr.lines().last().unwrap_or("it gives no reason").to_owned();
-                Err(SystemError::Program { program: QEMU_IMG.name, detail })
-            }
-        }
+        if written.ok { Ok(()) } else { Err(not_written(&written)) }
     }
 
     /// Makes a file system in a file. Its folder is beside those of the pools, which the user of the program cannot traverse.

@@ -15,7 +15,7 @@ use serde_json::json;
 use super::super::files::{self, blocking, failed};
 use super::super::program::Program;
 use super::super::qemu_img::{CONVERT_MEMORY, DiskNode, QEMU_IMG, block_node};
-use super::client::{Client, LONG, PATIENCE, is_absent};
+use super::client::{Client, LONG, PATIENCE, is_absent, not_written};
 use super::{RbdPool, Result, options_of};
 use crate::{ImageFacts, SystemError};
 
@@ -115,11 +115,7 @@ impl RbdPool {
         let target = options_of(&self.image(name));
         let args = ["convert", "-n", "--target-image-opts", source, &target];
         let written = self.client.within(&QEMU_IMG, &args, limit).await?;
-        if written.ok {
-            return Ok(());
-        }
-        let detail = written.stderr.lines().last().unwrap_or("it gives no reason").to_owned();
-        Err(SystemError::Program { program: QEMU_IMG.name, detail })
+        if written.ok { Ok(()) } else { Err(not_written(&written)) }
     }
 
     /// Has the data of an image served to one client. Returns the socket, too.
