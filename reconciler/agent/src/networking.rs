@@ -102,6 +102,8 @@ pub(crate) struct Applied {
 pub(crate) struct FailedNetwork {
     pub(crate) reason: Reason,
     pub(crate) text: String,
+    /// Whether its bridge, tunnel and routes are as they should be, and its DHCP and DNS server is not.
+    pub(crate) is_linked: bool,
 }
 
 /// Why a public address is not forwarded to its VM.
@@ -217,10 +219,30 @@ impl Networks {
         tables: &Tables,
         networks: impl Iterator<Item = &'a String>,
     ) -> Result<(), Error> {
+        self.must_not_fail(tables, networks, |_| true)
+    }
+
+    /// Checks that these networks (`namespace/name`) have their bridges here, with all that the rules rely on. Their servers may fail.
+    ///
+    /// *Errors:* [`Error::NetworkFailed`] with the first one that has not.
+    pub(crate) fn must_be_linked<'a>(
+        &self,
+        tables: &Tables,
+        networks: impl Iterator<Item = &'a String>,
+    ) -> Result<(), Error> {
+        self.must_not_fail(tables, networks, |failed| !failed.is_linked)
+    }
+
+    fn must_not_fail<'a>(
+        &self,
+        tables: &Tables,
+        networks: impl Iterator<Item = &'a String>,
+        counts: impl Fn(&FailedNetwork) -> bool,
+    ) -> Result<(), Error> {
         for network in networks {
             let Some(bridge) = self.bridge_of(tables, network) else { continue };
-            let failed = self.applied().failed.get(&bridge).cloned();
-            if let Some(FailedNetwork { reason, text: detail }) = failed {
+            let failed = self.applied().failed.get(&bridge).filter(|failed| counts(failed)).cloned();
+            if let Some(FailedNetwork { reason, text: detail, .. }) = failed {
                 return Err(Error::NetworkFailed { network: network.clone(), reason, detail });
             }
         }
@@ -414,7 +436,37 @@ fn given_address(tables: &Tables, vm_name: &ObjectName, vm: &VM, public_ip: &str
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use berth_engine::RuntimeClock;
+    use berth_host::fake::FakeSystem;
+    use jiff::Timestamp;
+    use rand::{SeedableRng, rngs::StdRng};
+
     use super::*;
+    use crate::index::Index;
+
+    #[tokio::test]
+    async fn a_network_whose_links_fail_gets_no_tap_and_one_whose_server_fails_gets_back_those_of_guests() {
+        let system = Arc::new(FakeSystem::new(Arc::new(RuntimeClock::starting_at(Timestamp::UNIX_EPOCH))));
+        let queue = Arc::new(Queue::new(Duration::from_secs(1), StdRng::seed_from_u64(1)));
+        let networks = Networks::new(system, queue);
+        let index = Index::default();
+        let (lan, bridge) = ("ns/lan".to_owned(), "bth-00004d".to_owned());
+        networks.applied().bridges.insert(lan.clone(), bridge.clone());
+        let all = [lan];
+        let outcome = || {
+            let tables = index.read();
+            let made = networks.must_be_made(&tables, all.iter()).is_ok();
+            (made, networks.must_be_linked(&tables, all.iter()).is_ok())
+        };
+        assert_eq!(outcome(), (true, true));
+        for (is_linked, expected) in [(true, (false, true)), (false, (false, false))] {
+            let failed = FailedNetwork { reason: Reason::Retrying, text: "no memory".to_owned(), is_linked };
+            networks.applied().failed.insert(bridge.clone(), failed);
+            assert_eq!(outcome(), expected, "{is_linked}");
+        }
+    }
 
     #[test]
     fn names_on_the_host_fit_into_fifteen_characters() {

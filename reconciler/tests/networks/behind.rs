@@ -84,6 +84,30 @@ fn a_bridge_that_another_program_removed_is_made_again_with_the_taps_of_running_
 }
 
 #[test]
+fn a_tap_is_put_on_its_bridge_again_also_while_the_dhcp_server_there_cannot_start() {
+    in_simulated_time(async {
+        let mut site = Site::new().await;
+        site.join("h1", "192.0.2.1", 1500).await;
+        site.vm("one", "h1", "default").await;
+        site.runs("one").await;
+        site.until("it is ready", async || site.is_ready("one").await).await;
+        let host = site.hosts["h1"].clone();
+        let bridge = host.networks_now()[0].bridge.clone();
+        let taps = host.taps_on(&bridge);
+        host.refuse_network_server(&bridge, true);
+        host.lose_network(&bridge);
+        tokio::time::sleep(PASS).await;
+        site.until("the tap is on its bridge", async || host.taps_on(&bridge) == taps).await;
+        assert!(!host.has_network_server(&bridge));
+        site.until("the guest is ready again", async || site.is_ready("one").await).await;
+        host.refuse_network_server(&bridge, false);
+        site.until("the server runs", async || host.has_network_server(&bridge)).await;
+        assert_eq!(host.violations(), Vec::<String>::new());
+        site.stop.cancel();
+    });
+}
+
+#[test]
 fn rules_that_another_program_removed_are_in_force_again_and_the_vm_stays_ready() {
     in_simulated_time(async {
         let mut site = Site::new().await;

@@ -107,6 +107,8 @@ pub(crate) enum Step {
     RemoveStale(BTreeSet<String>),
     /// Applies the bridges and leases that this VM needs.
     EnsureNetworks,
+    /// Applies the bridges that this VM needs; the DHCP servers on them may fail.
+    EnsureBridges,
     /// Asks the bridged networks whether other machines have these addresses.
     ProbeAddresses(Vec<LanAddress>),
     MakeTap(TapConfig),

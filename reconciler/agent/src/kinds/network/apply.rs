@@ -84,7 +84,11 @@ fn record_outcome(ctx: &Context, bridge: &str, error: Option<&SystemError>) {
     let mut applied = ctx.networks.applied();
     match error {
         Some(error) => {
-            let failed = FailedNetwork { reason: reason_of(error), text: error.chain() };
+            let failed = FailedNetwork {
+                reason: reason_of(error),
+                text: error.chain(),
+                is_linked: matches!(error, SystemError::NetworkServer { .. }),
+            };
             applied.failed.insert(bridge.to_owned(), failed);
         }
         None => drop(applied.failed.remove(bridge)),

@@ -408,7 +408,8 @@ mod tests {
         observed.applied.networks.insert(config.bridge.clone(), config.clone());
         let step = Step::EnsureNetwork(config.clone());
         assert!(observed.is_in_effect(&step));
-        let failed = FailedNetwork { reason: Reason::Retrying, text: "port 53 is in use".to_owned() };
+        let text = "port 53 is in use".to_owned();
+        let failed = FailedNetwork { reason: Reason::Retrying, text, is_linked: true };
         observed.applied.failed.insert(config.bridge, failed);
         assert!(!observed.is_in_effect(&step));
     }

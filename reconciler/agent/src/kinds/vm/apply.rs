@@ -82,13 +82,13 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
         Step::RemoveStale(volumes) => stale::remove(ctx, vm, volumes).await?,
         Step::EnsureNetworks => {
             network::ensure(ctx).await?;
-            let tables = ctx.index.read();
-            // Checked after the networks were observed: a tap never joins another network's bridge.
-            if let Some(why) = network::why_not(ctx, &tables, vm) {
-                return Err(Error::NetworkRefused { why });
-            }
-            let interfaces = vm.status.iter().flat_map(|status| &status.interfaces);
-            ctx.networks.must_be_made(&tables, interfaces.map(|interface| &interface.network))?;
+            must_not_be_refused(ctx, vm)?;
+            ctx.networks.must_be_made(&ctx.index.read(), networks_of(vm))?;
+        }
+        Step::EnsureBridges => {
+            network::ensure(ctx).await?;
+            must_not_be_refused(ctx, vm)?;
+            ctx.networks.must_be_linked(&ctx.index.read(), networks_of(vm))?;
         }
         Step::ProbeAddresses(addresses) => probe_addresses(ctx, addresses).await?,
         Step::MakeTap(tap) => {
@@ -190,6 +190,19 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
         Step::Release => release(ctx, vm).await?,
     }
     Ok(())
+}
+
+fn networks_of(vm: &VM) -> impl Iterator<Item = &String> {
+    let interfaces = vm.status.iter().flat_map(|status| &status.interfaces);
+    interfaces.map(|interface| &interface.network)
+}
+
+/// Checked after the networks were observed: a tap never joins another network's bridge.
+fn must_not_be_refused(ctx: &Context, vm: &VM) -> Result<(), Error> {
+    match network::why_not(ctx, &ctx.index.read(), vm) {
+        Some(why) => Err(Error::NetworkRefused { why }),
+        None => Ok(()),
+    }
 }
 
 /// Asks for all addresses at the same time.

@@ -29,26 +29,29 @@ pub(crate) fn find(cache: &Cache, pool: &IPPool) -> Option<Overlap> {
 fn with_network(cache: &Cache, pool: &IPPool) -> Option<Overlap> {
     let ranges = addresses(pool);
     let over = |network: &Network| {
-        let theirs = ranges_of(network);
-        let mut all = ranges.iter().flat_map(|own| theirs.iter().map(move |other| (own, other)));
-        let found = all.find(|(own, other)| is_over(own.1, other.1));
-        found.map(|(own, other)| (own.0, other.0.clone()))
+        let mut theirs = ranges_of(network).into_iter().flatten();
+        theirs.find_map(|other| {
+            let own = ranges.iter().find(|own| is_over(own.1, other))?;
+            Some((own.0, other))
+        })
     };
     let found = cache.tables.networks.all().filter_map(|network| Some((network, over(network)?)));
     let (network, (own, other)) =
         found.min_by_key(|(network, _)| (network.namespace(), network.name_any()))?;
     let name = format!("{}/{}", network.namespace().unwrap_or_default(), network.name_any());
     let text = format!(
-        "its range {own} lies over {other} of Network {name}, so that none of its addresses is given out: take the range out of the IPPool, \
-         or delete the Network"
+        "its range {own} lies over {} of Network {name}, so that none of its addresses is given out: take the range out of the IPPool, \
+         or delete the Network",
+        text_of(network, other)
     );
     Some(Overlap { with: Key::of(network.as_ref()), text })
 }
 
+/// Ranges of prefixes do not count here either: a Network gets none in which an IPPool has addresses, nor one that another Network has.
 fn with_pool(cache: &Cache, pool: &IPPool) -> Option<Overlap> {
-    let ranges: Vec<(&str, Bounds)> = addresses(pool).into_iter().chain(prefixes(pool)).collect();
+    let ranges = addresses(pool);
     let over = |other: &IPPool| {
-        let theirs: Vec<(&str, Bounds)> = addresses(other).into_iter().chain(prefixes(other)).collect();
+        let theirs = addresses(other);
         let mut all = ranges.iter().flat_map(|own| theirs.iter().map(move |other| (own, other)));
         let found = all.find(|(own, other)| is_over(own.1, other.1));
         found.map(|(own, other)| (own.0, other.0.to_owned()))
@@ -74,35 +77,34 @@ fn addresses(pool: &IPPool) -> Vec<(&str, Bounds)> {
     pool.spec.cidrs.iter().filter_map(|text| Some((text.as_str(), bounds(text)?))).collect()
 }
 
-fn prefixes(pool: &IPPool) -> Vec<(&str, Bounds)> {
-    let bounds = |text: &String| {
-        let range = text.parse::<ipnet::Ipv6Net>().ok()?;
-        Some((IpAddr::V6(range.network()), IpAddr::V6(range.broadcast())))
-    };
-    pool.spec.network_prefixes.iter().filter_map(|text| Some((text.as_str(), bounds(text)?))).collect()
-}
-
-/// Returns the addresses that an accepted Network gives to its VMs. Of a network of the hosts these are the declared ranges only: others
-/// of its addresses may be public.
-fn ranges_of(network: &Network) -> Vec<(String, Bounds)> {
+/// Returns the addresses of each family that an accepted Network gives to its VMs. Of a network of the hosts these are the declared ranges
+/// only: others of its addresses may be public.
+fn ranges_of(network: &Network) -> [Option<Bounds>; 2] {
     if network.status.as_ref().is_none_or(|status| status.vni.is_none()) {
-        return Vec::new();
+        return [None, None];
     }
-    let between = |(first, last): Bounds| (format!("{first}-{last}"), (first, last));
     if network.host_bridge().is_some() {
         let is_declared = network.spec.ipv4.as_ref().is_some_and(|ipv4| ipv4.range.is_some());
         let ipv4 = network.pool().filter(|_| is_declared);
-        let ipv4 = ipv4.map(|(first, last)| (IpAddr::V4(first), IpAddr::V4(last)));
-        let ipv6 = network.ipv6_range().map(|(first, last)| (IpAddr::V6(first), IpAddr::V6(last)));
-        return ipv4.into_iter().chain(ipv6).map(between).collect();
+        return [
+            ipv4.map(|(first, last)| (IpAddr::V4(first), IpAddr::V4(last))),
+            network.ipv6_range().map(|(first, last)| (IpAddr::V6(first), IpAddr::V6(last))),
+        ];
     }
-    let ipv4 = network
-        .range()
-        .map(|range| (range.to_string(), (IpAddr::V4(range.network()), IpAddr::V4(range.broadcast()))));
-    let ipv6 = network
-        .ipv6_prefix()
-        .map(|prefix| (prefix.to_string(), (IpAddr::V6(prefix.network()), IpAddr::V6(prefix.broadcast()))));
-    ipv4.into_iter().chain(ipv6).collect()
+    [
+        network.range().map(|range| (IpAddr::V4(range.network()), IpAddr::V4(range.broadcast()))),
+        network.ipv6_prefix().map(|prefix| (IpAddr::V6(prefix.network()), IpAddr::V6(prefix.broadcast()))),
+    ]
+}
+
+/// The range of these bounds as the Network declares it.
+fn text_of(network: &Network, (first, last): Bounds) -> String {
+    let declared = match first {
+        _ if network.host_bridge().is_some() => None,
+        IpAddr::V4(_) => network.range().map(|range| range.to_string()),
+        IpAddr::V6(_) => network.ipv6_prefix().map(|prefix| prefix.to_string()),
+    };
+    declared.unwrap_or_else(|| format!("{first}-{last}"))
 }
 
 fn is_over(a: Bounds, b: Bounds) -> bool {
@@ -190,7 +192,7 @@ mod tests {
         let old = pool("z", "2026-01-01T00:00:00Z", &json!({"cidrs": ["192.0.2.0/27", "2001:db8::/112"]}));
         for (spec, own) in [
             (json!({"cidrs": ["198.51.100.0/28", "192.0.2.30-192.0.2.40"]}), "192.0.2.30-192.0.2.40"),
-            (json!({"networkPrefixes": ["2001:db8::/56"]}), "2001:db8::/56"),
+            (json!({"cidrs": ["2001:db8::/64"]}), "2001:db8::/64"),
         ] {
             let young = pool("a", "2026-02-01T00:00:00Z", &spec);
             let cache = with(Vec::new(), &[old.clone(), young.clone()]);
@@ -201,5 +203,19 @@ mod tests {
         }
         let apart = pool("a", "2026-02-01T00:00:00Z", &json!({"cidrs": ["192.0.2.32/27"]}));
         assert_eq!(find(&with(Vec::new(), &[old, apart.clone()]), &apart), None);
+    }
+
+    #[test]
+    fn prefixes_for_networks_beside_the_addresses_of_another_pool_are_given_out_as_before() {
+        let prefixes = json!({"networkPrefixes": ["2001:db8:100::/56"]});
+        let pools = [
+            pool("addresses", "2026-02-01T00:00:00Z", &json!({"cidrs": ["2001:db8:100:7::/64"]})),
+            pool("older", "2026-01-01T00:00:00Z", &prefixes),
+            pool("younger", "2026-03-01T00:00:00Z", &prefixes),
+        ];
+        let cache = with(Vec::new(), &pools);
+        for pool in &pools {
+            assert_eq!(find(&cache, pool), None);
+        }
     }
 }

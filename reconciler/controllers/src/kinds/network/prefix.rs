@@ -11,7 +11,6 @@ use sha2::{Digest, Sha256};
 use crate::{
     cache::Cache,
     key::{Key, ObjectKind},
-    kinds::ip_pool::overlap,
     plan::Dependency,
 };
 
@@ -44,13 +43,6 @@ fn pick(cache: &Cache, network: &Network) -> Result<Option<Ipv6Net>, Rejection> 
         let text = format!("its ipv6.pool {name} does not exist, or is being deleted: create that IPPool");
         return Err(rejected(Reason::WaitingForPool, text));
     };
-    if overlap::find(cache, pool).is_some() {
-        let text = format!(
-            "its ipv6.pool {name} gives out no prefixes, as its ranges lie over those of another object, which its condition Ready names: \
-             correct that IPPool, or name another"
-        );
-        return Err(rejected(Reason::WaitingForPool, text));
-    }
     let taken: BTreeSet<Ipv6Net> = cache
         .tables
         .networks

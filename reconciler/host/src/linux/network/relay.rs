@@ -44,7 +44,7 @@ pub(super) fn bridges(links: &[Link]) -> Vec<String> {
 /// Creates, updates or removes the network's relay as configured.
 pub(super) async fn ensure(netlink: &Netlink, bridge: &Link, network: &NetworkConfig) -> Result<()> {
     let Some(relay) = &network.relay else { return remove(netlink, &network.bridge).await };
-    let (outer, inner) = ensure_pair(netlink, &network.bridge, relay).await?;
+    let (outer, inner) = ensure_pair(netlink, network, relay).await?;
     for end in [&outer, &inner] {
         if end.mtu != u32::from(network.mtu) {
             netlink.set_mtu(end, network.mtu.into()).await?;
@@ -91,10 +91,11 @@ async fn ensure_ipv6(
     Ok(())
 }
 
-async fn ensure_pair(netlink: &Netlink, bridge: &str, relay: &Relay) -> Result<(Link, Link)> {
+async fn ensure_pair(netlink: &Netlink, network: &NetworkConfig, relay: &Relay) -> Result<(Link, Link)> {
+    let bridge = network.bridge.as_str();
     let (outer, inner) = (relay_link(bridge), inner_of(bridge));
     if netlink.link(&outer).await?.is_none() {
-        netlink.add_pair(&outer, &inner, relay_mac(bridge, &relay.addresses)).await?;
+        netlink.add_pair(&outer, &inner, relay_mac(network, relay)).await?;
         for end in [&outer, &inner] {
             sysctl_if_there(&format!("net/ipv6/conf/{end}/disable_ipv6"), "1").await;
         }
@@ -106,9 +107,12 @@ async fn ensure_pair(netlink: &Netlink, bridge: &str, relay: &Relay) -> Result<(
     Ok(ends)
 }
 
-/// A MAC address that no other host has on this network: the addresses are this host's alone.
-fn relay_mac(bridge: &str, addresses: &[IpAddr]) -> [u8; 6] {
-    let hash = Sha256::digest(format!("relay {bridge} {addresses:?}"));
+/// A MAC address that no other host has on this network, also after addresses have gone from one host to another: the end of the tunnel is
+/// this host's alone.
+fn relay_mac(network: &NetworkConfig, relay: &Relay) -> [u8; 6] {
+    let (bridge, addresses) = (&network.bridge, &relay.addresses);
+    let end = network.tunnel.as_ref().map(|tunnel| tunnel.local);
+    let hash = Sha256::digest(format!("relay {bridge} {end:?} {addresses:?}"));
     [0x52, 0x54, 0x01, hash[0], hash[1], hash[2]]
 }
 
@@ -150,4 +154,34 @@ pub(super) async fn remove(netlink: &Netlink, bridge: &str) -> Result<()> {
         tracing::info!(interface = name, "way to guests on other hosts removed");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Tunnel;
+
+    #[test]
+    fn two_hosts_with_one_address_after_each_other_have_different_macs() {
+        let relay = Relay { addresses: vec![IpAddr::from([10, 77, 0, 9])], targets: Vec::new() };
+        let network = |last: u8| NetworkConfig {
+            bridge: "bth-00004d".to_owned(),
+            ipv4: None,
+            ipv6: None,
+            mtu: 1450,
+            dns: Vec::new(),
+            search_domains: Vec::new(),
+            names: None,
+            routes: Vec::new(),
+            ipv6_routes: Vec::new(),
+            leases: Vec::new(),
+            tunnel: Some(Tunnel { vni: 77, local: IpAddr::from([192, 0, 2, last]), peers: Vec::new() }),
+            tracked: false,
+            relay: None,
+            prefixes: Vec::new(),
+        };
+        let mac = |last| relay_mac(&network(last), &relay);
+        assert_ne!(mac(1), mac(2));
+        assert_eq!(mac(1), mac(1));
+    }
 }

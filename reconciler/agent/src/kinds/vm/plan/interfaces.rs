@@ -250,13 +250,14 @@ impl Changes {
         steps
     }
 
-    /// Returns the steps that put taps on their bridges again. A card and its guest do not notice.
+    /// Returns the steps that put taps on their bridges again. A card and its guest do not notice, and a guest that has its address needs
+    /// no DHCP server for that.
     pub(super) fn join(&self) -> Vec<Step> {
         if self.join.is_empty() {
             return Vec::new();
         }
         let taps = self.join.iter().map(|(_, tap)| Step::MakeTap(tap.clone()));
-        iter::once(Step::EnsureNetworks).chain(taps).collect()
+        iter::once(Step::EnsureBridges).chain(taps).collect()
     }
 
     /// Returns the steps that unplug cards, from the journal that is there before them.

@@ -355,6 +355,7 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::WriteJournal(_) => "WriteJournal",
         Step::RemoveStale(_) => "RemoveStale",
         Step::EnsureNetworks => "EnsureNetworks",
+        Step::EnsureBridges => "EnsureBridges",
         Step::ProbeAddresses(_) => "ProbeAddresses",
         Step::MakeTap(_) => "MakeTap",
         Step::TakeDevices(_) => "TakeDevices",

@@ -1,5 +1,7 @@
 //! Ports of public IPv6 addresses that lead to guests on several hosts.
 
+use std::time::Instant;
+
 use super::guest::{self, Guest};
 use super::host::{self, Host, segment};
 use super::ipv6::{configure, ipv6};
@@ -13,6 +15,7 @@ const ANNOUNCED: &str = "2001:db8:9::130";
 /// The address under which the holder forwards to the other host.
 const SOURCE: &str = "fd00:60::9";
 const CLIENT: &str = "2001:db8:9::99";
+const SOON: Duration = Duration::from_secs(10);
 
 fn address(text: &str) -> IpAddr {
     text.parse().expect("an address")
@@ -38,6 +41,14 @@ fn site() -> (Host, Host, Guest) {
         ip("-6 addr add 2001:db8:9::99/64 dev eth0 nodad");
         ip("-6 route replace 2001:db8:7::/64 via 2001:db8:9::11");
     });
+    // The kernel discovers the neighbours of forwarded packets from its link-local address, once that is known to be unique.
+    let deadline = Instant::now() + SOON;
+    for host in [&hosts.0, &hosts.1] {
+        while !host.ip("-6 addr show dev up0 tentative").is_empty() {
+            assert!(Instant::now() < deadline, "the link-local address stays tentative");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
     (hosts.0, hosts.1, outsider)
 }
 

@@ -343,7 +343,7 @@ fn a_tap_without_a_bridge_is_put_on_its_own_again_and_the_card_stays() {
     let mut loose = started(&vm);
     loose.loose_taps.insert("nic0".to_owned());
     let joins = plan(&vm, &loose);
-    assert_eq!(names(&joins), ["EnsureNetworks", "MakeTap"]);
+    assert_eq!(names(&joins), ["EnsureBridges", "MakeTap"]);
     let reported = status(&vm, &loose, &joins.readiness, at(NOW));
     for kind in ["Ready", "InterfacesSynced"] {
         let found =
