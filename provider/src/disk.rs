@@ -216,6 +216,19 @@ impl ResourceKind for Disk {
                 "/status/state",
                 "The state of the disk: `Pending`, `Creating`, `Available`, `InUse`, `Failed` or `Terminating`.",
             ),
+            Field {
+                shape: Shape::Bool,
+                ..Field::observed(
+                    "survives_host_loss",
+                    "/status/survivesHostLoss",
+                    "Whether the disk goes on with its VM on another host once its own host is declared lost (`berth host forget --lost`). The VM can have reasons of its own to stay, such as a TPM. Set when a VM first uses it.",
+                )
+            },
+            Field::observed(
+                "host_loss_reason",
+                "/status/hostLossReason",
+                "Why the disk is lost with its host. Null if it is not.",
+            ),
             Field::observed(
                 "used",
                 "/status/used",

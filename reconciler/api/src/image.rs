@@ -327,6 +327,11 @@ impl Image {
         self.spec.source.url.is_none()
     }
 
+    /// Whether it is on one host, and other hosts cannot copy it from there.
+    pub fn is_of_one_host(&self) -> bool {
+        self.is_local() && self.copied_from().is_none()
+    }
+
     /// Whether other hosts can copy the file from the one that has it: its bytes are those that its checksum is of. A file that was
     /// decompressed or converted has others. One of a folder of the hosts is read by each host from its own, if that host allows it.
     pub fn is_copyable(&self) -> bool {

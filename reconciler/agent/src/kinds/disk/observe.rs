@@ -2,7 +2,8 @@
 
 use berth_api::vm::disk_obstacle;
 use berth_api::{
-    ConditionType, DEFAULT_NAME, Disk, ObjectUse, ResourceName, UseKind, VM, condition, former_uid,
+    ConditionType, DEFAULT_NAME, Disk, LeaveFacts, ObjectUse, ResourceName, UseKind, VM, condition,
+    former_uid,
 };
 use berth_host::{SnapshotFacts, VolumeFacts};
 use berth_qemu::block::IoLimits;
@@ -69,6 +70,8 @@ pub(crate) struct Observed {
     pub(crate) has_stray_move: bool,
     /// The pool of its file, if that is the default pool of the namespace, and the status of the Disk was lost.
     pub(crate) default_pool: Option<ResourceName>,
+    /// What other objects decide about a loss of this host. None: it has no file, or its pool is not known.
+    pub(crate) leave_facts: Option<LeaveFacts>,
     /// Bytes that its file took when that was measured last.
     pub(crate) used: Option<u64>,
     /// The VM whose machine has its file open, or may have. Only observed for a restore or a move.
@@ -133,9 +136,11 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
     let none_admitted = !users.is_empty() && users.iter().all(|user| !is_admitted(&ctx.index, user));
     let user_waits = volume.is_none() && !restores && none_admitted;
     let default_pool = default_pool(&ctx.index.read(), disk, volume.as_ref());
+    let leave_facts = volume.as_ref().and_then(|volume| leave_facts(&ctx.index.read(), disk, &volume.pool));
     Ok(Observed {
         volume,
         default_pool,
+        leave_facts,
         away,
         open_size,
         open_limits,
@@ -171,6 +176,18 @@ fn default_pool(tables: &Tables, disk: &Disk, volume: Option<&VolumeFacts>) -> O
     let declared = tables.pools.get(&ObjectName::new("", pool))?;
     let is_default = declared.spec.is_default_for(&disk.namespace().unwrap_or_default());
     (is_default && pool != DEFAULT_NAME).then(|| pool.into())
+}
+
+/// Returns what other objects decide about a disk in this pool that is to leave its host, as the controllers see them.
+fn leave_facts(tables: &Tables, disk: &Disk, pool: &str) -> Option<LeaveFacts> {
+    let pool = tables.pools.get(&ObjectName::new("", pool))?;
+    let namespace = disk.namespace().unwrap_or_default();
+    let image = disk.spec.image.as_ref().and_then(|name| tables.images.find(&namespace, name.as_str()));
+    Some(LeaveFacts {
+        is_in_shared_pool: pool.spec.pool_type.is_shared(),
+        has_image_of_one_host: image.is_some_and(|image| image.is_of_one_host()),
+        has_snapshots: tables.disk_snapshots.all().any(|(_, snapshot)| snapshot.is_of(disk)),
+    })
 }
 
 async fn declared_move(ctx: &Context, disk: &Disk, volume: Option<&VolumeFacts>) -> Result<Move, Error> {
