@@ -24,7 +24,7 @@ use crate::kinds::image::local::{self, LocalImage};
 use crate::machine::Holder;
 use crate::mirrors::{self, OpenVolume, SeenMirror};
 use crate::moves::{self, Move};
-use crate::plugging::io_limits;
+use crate::plugging::{class_limits, io_limits};
 use crate::pools::{self, SeenVolume};
 use crate::pulls::Pull;
 use crate::restores::{self, Restore};
@@ -40,6 +40,8 @@ pub(crate) struct Observed {
     pub(crate) open_size: Option<u64>,
     /// Its ceilings in these machines: those in one of them that has others than declared, if there is one.
     pub(crate) open_limits: Option<IoLimits>,
+    /// The ceilings of a disk that has none of its own. As long as its VM or the class is not known, those that it has in a machine.
+    pub(crate) default_limits: IoLimits,
     /// The most files that one of these machines has open below that of the disk. None also while its chain cannot be changed.
     pub(crate) files_below: Option<u64>,
     /// Whether they have it open for reading only.
@@ -101,9 +103,10 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         && restores
         && ctx.system.trash().await?.iter().any(|t| t.volume.id == id && t.volume.pool == *pool);
     let open = opened(ctx, &id).await;
-    let declared = io_limits(disk.spec.limits.as_deref());
     let mut limits = open.iter().map(|open| open.disk.limits);
     let first_limits = limits.clone().next();
+    let default_limits = class_limits(&ctx.index.read(), disk).or(first_limits).unwrap_or_default();
+    let declared = disk.spec.limits.as_deref().map_or(default_limits, |own| io_limits(Some(own)));
     let open_limits = limits.find(|limits| *limits != declared).or(first_limits);
     let files_below = open.iter().filter(|open| open.changes).map(|open| open.disk.files_below).max();
     let open_size = open.first().map(|open| open.disk.size);
@@ -144,6 +147,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         away,
         open_size,
         open_limits,
+        default_limits,
         files_below,
         is_read_only,
         image,

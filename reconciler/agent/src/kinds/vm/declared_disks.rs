@@ -17,6 +17,7 @@ use crate::key::{Key, ObjectName};
 use crate::kinds::disk::{copied_percent, is_in_local_pool};
 use crate::kinds::image::local;
 use crate::moves;
+use crate::plugging::is_limited;
 use crate::pools::{self, SeenVolume};
 use crate::restores;
 
@@ -45,7 +46,7 @@ pub(crate) struct DeclaredDisk {
     pub(crate) moves_first: bool,
     /// The work on it that its VM waits for, if that is an operation.
     pub(crate) work: Option<DiskWork>,
-    /// Whether ceilings of its operations and bandwidth are declared.
+    /// Whether it has ceilings of its operations and bandwidth.
     pub(crate) has_limits: bool,
 }
 
@@ -142,7 +143,7 @@ pub(super) async fn declared_disks(
             restores_first,
             moves_first,
             work,
-            has_limits: disk.as_ref().is_some_and(|disk| disk.spec.limits.is_some()),
+            has_limits: disk.as_ref().is_some_and(|disk| is_limited(&ctx.index.read(), disk)),
             volume,
             reported: status.size.is_some(),
             volume_id: status.volume_id,
