@@ -38,6 +38,7 @@ pub use metadata::ImageOs;
     selectable = ".spec.version",
     selectable = ".spec.os.distribution",
     selectable = ".spec.os.version",
+    selectable = ".spec.os.architecture",
     selectable = ".spec.owner",
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
