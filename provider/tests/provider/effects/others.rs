@@ -133,6 +133,11 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let mut selecting = schedule.clone();
     selecting["vms"] = Json::Null;
     selecting["vm_selector"] = json!({"tier": "web"});
+    let mut of_disks = schedule.clone();
+    of_disks["vms"] = Json::Null;
+    let mut selecting_disks = of_disks.clone();
+    of_disks["disks"] = json!(["data"]);
+    selecting_disks["disk_selector"] = json!({"tier": "web"});
     vec![
         ("berth_image", image.clone(), "/source/url", json!("https://b/x"), Announced::Live),
         ("berth_image", image.clone(), "/source/sha256", json!("1".repeat(64)), Announced::Replace),
@@ -256,6 +261,14 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ),
         ("berth_snapshot_schedule", schedule.clone(), "/suspend", json!(true), Announced::Live),
         ("berth_snapshot_schedule", selecting, "/vm_selector", json!({"tier": "db"}), Announced::Live),
+        ("berth_snapshot_schedule", of_disks, "/disks", json!(["data", "logs"]), Announced::Live),
+        (
+            "berth_snapshot_schedule",
+            selecting_disks,
+            "/disk_selector",
+            json!({"tier": "db"}),
+            Announced::Live,
+        ),
         ("berth_disk", disk.clone(), "/expand_policy", json!("Offline"), Announced::Live),
         ("berth_disk", disk.clone(), "/provisioning", json!("Thick"), Announced::Replace),
         ("berth_disk", disk.clone(), "/clone_mode", json!("Full"), Announced::Replace),

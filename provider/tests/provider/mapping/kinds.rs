@@ -207,6 +207,12 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_snapshot_schedule",
+            json!({"schedule": "@daily", "disks": ["data"], "keep": {"last": 1}}),
+            json!({"schedule": "@daily", "timeZone": "UTC", "disks": ["data"], "startingDeadlineSeconds": 3600, "suspend": false,
+                "keep": {"last": 1, "hourly": 0, "daily": 0, "weekly": 0, "monthly": 0, "yearly": 0}}),
+        ),
+        (
+            "berth_snapshot_schedule",
             json!({"schedule": "@daily", "vms": ["web"], "keep": {"last": 1},
                 "backup": {"repository": "offsite", "keep": {"daily": 30, "monthly": 12}}}),
             json!({"schedule": "@daily", "timeZone": "UTC", "vms": ["web"], "startingDeadlineSeconds": 3600, "suspend": false,
