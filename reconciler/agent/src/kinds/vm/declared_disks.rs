@@ -181,12 +181,14 @@ async fn work(ctx: &Context, disk: &Disk, operation: VMOperationName) -> DiskWor
     DiskWork { operation, percent }
 }
 
-/// The origin of a disk, its size and the space that it takes, as its Disk has them.
+/// The origin of a disk, its size, the space that it takes and the state of its key, as its Disk has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReportedDisk {
     pub(crate) origin: Option<DataOrigin>,
     pub(crate) size: Option<String>,
     pub(crate) used: Option<String>,
+    /// Why its key is not in sync, with its name. None: it is, or the disk is not encrypted.
+    pub(crate) key_problem: Option<String>,
 }
 
 /// Returns the disks that the VM declares, or attachments plug, as their Disks report them: by volume.
@@ -197,7 +199,11 @@ pub(super) fn reported_disks(tables: &Tables, vm: &VM, name: &ObjectName) -> BTr
         let disk = tables.disks.get(&name.beside(&disk))?;
         let status = disk.status.as_ref()?;
         let (size, used) = (status.size.clone(), status.used.clone());
-        let report = ReportedDisk { origin: Some(disk.origin()), size, used };
+        let synced = find(&status.conditions, ConditionType::EncryptionSynced.as_str());
+        let key_problem = synced
+            .filter(|synced| synced.status != "True")
+            .map(|synced| format!("Disk {}: {}: {}", disk.name_any(), synced.reason, synced.message));
+        let report = ReportedDisk { origin: Some(disk.origin()), size, used, key_problem };
         Some((volume_of(&disk)?.to_owned(), report))
     };
     declared.chain(attached).filter_map(report).collect()

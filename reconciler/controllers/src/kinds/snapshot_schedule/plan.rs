@@ -182,10 +182,10 @@ fn taken_of<S: Snapshot>(snapshots: &[Arc<S>]) -> usize {
     snapshots.iter().filter(|snapshot| Progress::of(snapshot.as_ref()) == Progress::Taken).count()
 }
 
-/// Returns those of a VM's or a Disk's snapshots to delete. Only snapshots that are taken count for the rules, and a new one that waits for room in a
-/// quota; the last one that is taken stays. Those with one of the DiskSnapshots that backups need stay too, up to a limit. Those of backups
-/// under way come first, from the oldest: the first backup of a large disk takes long, and later ones of other disks do not push out its
-/// snapshot.
+/// Returns those of a VM's or a Disk's snapshots to delete. Only snapshots that are taken count for the rules, and a new one that waits for
+/// room in a quota; the last one that is taken stays. Those with one of the DiskSnapshots that backups need stay too, up to a limit. Those of
+/// backups under way come first, from the oldest: the first backup of a large disk takes long, and later ones of other disks do not push out
+/// its snapshot.
 fn deleted<S: Snapshot>(
     schedule: &SnapshotSchedule,
     own: &BTreeMap<Timestamp, Arc<S>>,
