@@ -163,7 +163,8 @@ mod tests {
     #[test]
     fn a_disk_has_its_own_ceilings_or_those_of_the_class_of_its_vm() {
         let index = Index::default();
-        put::<VM>(&index, "web", json!({"class": "slow"}), json!(null));
+        let disks = json!([{"name": "data", "boot": true}]);
+        put::<VM>(&index, "web", json!({"class": "slow", "disks": disks}), json!(null));
         let iops = |disk: Disk| limits_of(&index.read(), &disk).map(|limits| limits.iops);
         assert_eq!(iops(disk(json!({}), Some("web"))), None, "the class is not known yet");
         put::<VMClass>(&index, "slow", json!({"cpus": 1, "diskLimits": {"iops": 100}}), json!(null));
@@ -174,7 +175,7 @@ mod tests {
         assert_eq!(iops(disk(json!({}), None)), None, "no VM has it");
         assert_eq!(iops(disk(json!({"access": "ReadOnlyMany"}), Some("web"))), Some(0), "it has several VMs");
         assert!(is_limited(&index.read(), &disk(json!({}), Some("web"))));
-        put::<VM>(&index, "web", json!({"cpus": 1}), json!(null));
+        put::<VM>(&index, "web", json!({"cpus": 1, "disks": disks}), json!(null));
         assert_eq!(iops(disk(json!({}), Some("web"))), Some(0), "its VM has no class any more");
     }
 }

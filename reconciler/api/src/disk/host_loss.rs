@@ -2,7 +2,7 @@
 
 use crate::{Disk, RESTORE_ANNOTATION};
 
-/// What other objects decide about a disk that is to leave its host.
+/// Facts about other objects by which a disk can, or cannot, leave its host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaveFacts {
     /// Whether several hosts have its pool.

@@ -366,7 +366,7 @@ pub(super) fn copies_none(cache: &Cache, disks: &[Arc<Disk>], host: &str) -> Opt
     })
 }
 
-/// Returns what other objects decide about a disk that is to leave its host: its host reports the same in its status.
+/// Returns the facts about other objects by which a disk can leave its host, which reports the same in its status.
 fn leave_facts(cache: &Cache, disk: &Disk) -> LeaveFacts {
     let namespace = disk.namespace().unwrap_or_default();
     let name = disk.spec.image.as_ref();

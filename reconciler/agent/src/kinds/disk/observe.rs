@@ -72,7 +72,7 @@ pub(crate) struct Observed {
     pub(crate) has_stray_move: bool,
     /// The pool of its file, if that is the default pool of the namespace, and the status of the Disk was lost.
     pub(crate) default_pool: Option<ResourceName>,
-    /// What other objects decide about a loss of this host. None: it has no file, or its pool is not known.
+    /// The facts about other objects by which it outlives this host. None: it has no file, or its pool is not known.
     pub(crate) leave_facts: Option<LeaveFacts>,
     /// Bytes that its file took when that was measured last.
     pub(crate) used: Option<u64>,
@@ -182,7 +182,7 @@ fn default_pool(tables: &Tables, disk: &Disk, volume: Option<&VolumeFacts>) -> O
     (is_default && pool != DEFAULT_NAME).then(|| pool.into())
 }
 
-/// Returns what other objects decide about a disk in this pool that is to leave its host, as the controllers see them.
+/// Returns the facts about other objects by which a disk in this pool can leave its host, as the controllers see them.
 fn leave_facts(tables: &Tables, disk: &Disk, pool: &str) -> Option<LeaveFacts> {
     let pool = tables.pools.get(&ObjectName::new("", pool))?;
     let namespace = disk.namespace().unwrap_or_default();
