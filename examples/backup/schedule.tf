@@ -13,3 +13,17 @@ resource "berth_snapshot_schedule" "nightly" {
     keep       = { daily = 14, weekly = 8, monthly = 12 }
   }
 }
+
+# A disk that no VM has: a schedule of Disks takes a snapshot of it and backs it up.
+resource "berth_snapshot_schedule" "archive" {
+  name          = "archive"
+  schedule      = "0 4 * * SUN"
+  disk_selector = { backup = "weekly" }
+
+  keep = { last = 1 }
+
+  backup = {
+    repository = berth_backup_repository.backups.name
+    keep       = { weekly = 8 }
+  }
+}

@@ -10,8 +10,18 @@ terraform {
 provider "berth" {}
 
 resource "berth_image" "built" {
-  name   = "built-here"
-  source = { file = var.image_file }
+  name    = "built-here"
+  version = "1.0"
+  os      = { family = "Linux", variant = "built-here", architecture = "x86_64" }
+  source  = { file = var.image_file }
+}
+
+# Other configurations find it by what it has.
+data "berth_image" "newest" {
+  field_selector = "spec.os.family=Linux,spec.os.variant=built-here,spec.os.architecture=x86_64"
+  latest_version = true
+
+  depends_on = [berth_image.built]
 }
 
 resource "berth_disk" "root" {
@@ -34,4 +44,8 @@ output "address" {
 # Computed from the file: other content is another image.
 output "sha256" {
   value = berth_image.built.source.sha256
+}
+
+output "newest" {
+  value = data.berth_image.newest.name
 }

@@ -21,3 +21,8 @@ resource "berth_disk" "ledger" {
   size = "1Gi"
   pool = berth_storage_pool.site.name
 }
+
+# Null until the host of its first VM has made it.
+output "ledger_survives_host_loss" {
+  value = berth_disk.ledger.survives_host_loss
+}

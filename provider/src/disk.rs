@@ -23,7 +23,8 @@ use crate::{
 
 pub use pools::{CURRENT_POOL, chooses_pool};
 
-fn limits() -> Field {
+/// Ceilings for operations and bandwidth, of a disk or for the disks of a class.
+pub(crate) fn limits(name: &'static str) -> Field {
     let rate = |name| Field::spec(name, Shape::Integer);
     let bytes = |name| Field::spec(name, Shape::Text(Form::Quantity));
     let fields = vec![
@@ -37,7 +38,7 @@ fn limits() -> Field {
         bytes("burst_bandwidth"),
         rate("burst_seconds"),
     ];
-    Field::spec("limits", Shape::Object(fields))
+    Field::spec(name, Shape::Object(fields))
 }
 
 /// The attributes that Disks and the templates of a VM's disks share, except their size. `fixed` is the effect of what a Disk cannot change.
@@ -58,7 +59,7 @@ fn declared(fixed: Effect, pool: Effect) -> Vec<Field> {
         Field::spec("expand_policy", Shape::Text(Form::Any)).default("Online"),
         Field::spec("provisioning", Shape::Text(Form::Any)).default("Thin").effect(fixed),
         encryption(),
-        limits(),
+        limits("limits"),
     ];
     fields.extend(pools::fields(pool));
     fields
@@ -215,6 +216,19 @@ impl ResourceKind for Disk {
                 "state",
                 "/status/state",
                 "The state of the disk: `Pending`, `Creating`, `Available`, `InUse`, `Failed` or `Terminating`.",
+            ),
+            Field {
+                shape: Shape::Bool,
+                ..Field::observed(
+                    "survives_host_loss",
+                    "/status/survivesHostLoss",
+                    "Whether the disk goes on with its VM on another host once its own host is declared lost (`berth host forget --lost`). The VM can have reasons of its own to stay, such as a TPM. Set when a VM first uses it.",
+                )
+            },
+            Field::observed(
+                "host_loss_reason",
+                "/status/hostLossReason",
+                "Why the disk is lost with its host. Null if it is not.",
             ),
             Field::observed(
                 "used",
@@ -419,7 +433,7 @@ pub(crate) fn shrinks(prior: &Value, planned: &Value) -> Option<String> {
 }
 
 /// Refuses ceilings that contradict each other.
-fn check_limits(limits: &Value, at: &AttributePath) -> Option<Diagnostic> {
+pub(crate) fn check_limits(limits: &Value, at: &AttributePath) -> Option<Diagnostic> {
     if limits.is_null() || limits.is_unknown() {
         return None;
     }

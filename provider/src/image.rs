@@ -186,6 +186,11 @@ impl ResourceKind for Image {
         true
     }
 
+    /// A definition has at most eight fields that the control plane selects by.
+    fn compared_fields(&self) -> &'static [&'static str] {
+        &["spec.os.family", "spec.os.variant"]
+    }
+
     /// Nothing is lost with an image that has a URL or is uploaded: its bytes are elsewhere too.
     fn is_worth_keeping(&self, object: &Json) -> bool {
         object.pointer("/spec/source/url").is_none() && object.pointer("/status/checksum").is_some()

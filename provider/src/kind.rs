@@ -140,6 +140,12 @@ pub trait ResourceKind: Send + Sync + 'static {
         false
     }
 
+    /// The fields with a text that field selectors of data sources name too, beyond those that the control plane selects by: the provider
+    /// compares them.
+    fn compared_fields(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Whether destroying the object would lose anything.
     fn is_worth_keeping(&self, object: &Json) -> bool {
         let _ = object;

@@ -1,6 +1,9 @@
 //! The syntax of Kubernetes' label and field selectors.
 //!
-//! Pure. The control plane evaluates selectors; here their syntax is checked, so that a mistake shows before anything is read.
+//! Pure. The control plane evaluates selectors; here their syntax is checked, so that a mistake shows before anything is read. The
+//! provider compares fields that the control plane does not select by.
+
+use serde_json::Value as Json;
 
 /// The form of the key of a label, as the end of a sentence.
 pub const LABEL_KEY: &str = "write at most 63 letters, digits, \"-\", \"_\" and \".\", with a letter or digit at both ends, \
@@ -42,6 +45,47 @@ pub fn field_problem(text: &str, fields: &[String]) -> Option<String> {
         wrong.trim(),
         known.join(", ")
     ))
+}
+
+/// A requirement of a field selector that the control plane does not evaluate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldRequirement {
+    pointer: String,
+    value: String,
+    is_equal: bool,
+}
+
+impl FieldRequirement {
+    fn of(text: &str, fields: &[&str]) -> Option<Self> {
+        let (left, right) = text.split_once('=')?;
+        let (field, is_equal) = match left.strip_suffix('!') {
+            Some(field) => (field.trim(), false),
+            None => (left.trim(), true),
+        };
+        let value = right.strip_prefix('=').unwrap_or(right).trim().to_owned();
+        let pointer = format!("/{}", field.replace('.', "/"));
+        fields.contains(&field).then_some(Self { pointer, value, is_equal })
+    }
+
+    /// Whether an object has it. A field that is not there is empty, as for the control plane.
+    #[must_use]
+    pub fn is_met_by(&self, object: &Json) -> bool {
+        let found = object.pointer(&self.pointer).and_then(Json::as_str).unwrap_or_default();
+        (found == self.value) == self.is_equal
+    }
+}
+
+/// Divides a field selector into the one for the control plane and the requirements on these other fields.
+#[must_use]
+pub fn divide_fields(text: &str, compared: &[&str]) -> (String, Vec<FieldRequirement>) {
+    let (mut rest, mut own) = (Vec::new(), Vec::new());
+    for requirement in text.split(',').map(str::trim).filter(|text| !text.is_empty()) {
+        match FieldRequirement::of(requirement, compared) {
+            Some(found) => own.push(found),
+            None => rest.push(requirement),
+        }
+    }
+    (rest.join(","), own)
 }
 
 /// The requirements, which commas outside of parentheses separate.
@@ -145,6 +189,23 @@ mod tests {
         for text in bad {
             assert!(label_problem(text).is_some(), "{text}");
         }
+    }
+
+    #[test]
+    fn requirements_on_other_fields_are_compared_here() {
+        let compared = ["spec.os.family"];
+        let (rest, own) =
+            divide_fields("spec.os.family=Linux, spec.format!=iso,spec.os.family!=BSD", &compared);
+        assert_eq!((rest.as_str(), own.len()), ("spec.format!=iso", 2));
+        let meets = |text: &str, family: Json| {
+            let object = serde_json::json!({"spec": {"os": {"family": family}}});
+            divide_fields(text, &compared).1.iter().all(|requirement| requirement.is_met_by(&object))
+        };
+        assert!(
+            meets("spec.os.family=Linux", "Linux".into()) && !meets("spec.os.family==Linux", "BSD".into())
+        );
+        assert!(meets("spec.os.family!=Linux", Json::Null) && meets("spec.os.family=", Json::Null));
+        assert_eq!(divide_fields("", &compared), (String::new(), Vec::new()));
     }
 
     #[test]

@@ -15,7 +15,10 @@ use crate::{
 /// The periods of which snapshots or backups are kept.
 const RULES: [&str; 6] = ["last", "hourly", "daily", "weekly", "monthly", "yearly"];
 
-/// Snapshots of VMs at the moments of a cron expression, and backups of them.
+/// The attributes that say of which objects snapshots are taken, of which one is set.
+const SELECTIONS: [&str; 4] = ["vms", "vm_selector", "disks", "disk_selector"];
+
+/// Snapshots of VMs or Disks at the moments of a cron expression, and backups of them.
 #[derive(Debug)]
 pub struct SnapshotSchedule;
 
@@ -25,7 +28,7 @@ impl ResourceKind for SnapshotSchedule {
             type_name: "berth_snapshot_schedule",
             kind: "SnapshotSchedule",
             plural: "snapshotschedules",
-            description: "Snapshots of VMs at the moments of a cron expression, each of all disks of a VM at one moment, as a `berth_vm_snapshot`. Those that no rule of `keep` keeps are deleted once a later one is taken; the last one that is taken is always kept, and snapshots that other resources or people made are left alone.\n\nWith `backup`, each disk of a snapshot is also backed up, as a `berth_backup` would, into a `berth_backup_repository`; rules of their own decide which backups are kept.\n\nDestroying this resource keeps its snapshots and its backups: a schedule that is created again under the same name goes on with them, and `kubectl delete vmsnap,bkp -l berth.dev/snapshot-schedule=NAME` deletes them. An apply does not wait for a snapshot or a backup; the data source has the last and the next moment in `status`.",
+            description: "Snapshots of VMs at the moments of a cron expression, each of all disks of a VM at one moment, as a `berth_vm_snapshot`; or of Disks, each as a `berth_disk_snapshot`. Those that no rule of `keep` keeps are deleted once a later one is taken; the last one that is taken is always kept, and snapshots that other resources or people made are left alone.\n\nWith `backup`, each disk of a snapshot is also backed up, as a `berth_backup` would, into a `berth_backup_repository`; rules of their own decide which backups are kept.\n\nDestroying this resource keeps its snapshots and its backups: a schedule that is created again under the same name goes on with them, and `kubectl delete vmsnap,dsnap,bkp -l berth.dev/snapshot-schedule=NAME` deletes them. An apply does not wait for a snapshot or a backup; the data source has the last and the next moment in `status`.",
             example: include_str!("../../examples/resources/berth_snapshot_schedule/resource.tf"),
             shown: "status.last_successful_time",
             timeouts: [120, 120, 120],
@@ -43,6 +46,8 @@ impl ResourceKind for SnapshotSchedule {
             Field::spec("time_zone", Shape::Text(Form::TimeZone)).default("UTC"),
             Field::spec("vms", Shape::TextList(Form::Name)),
             Field::spec("vm_selector", Shape::TextMap),
+            Field::spec("disks", Shape::TextList(Form::Name)),
+            Field::spec("disk_selector", Shape::TextMap),
             Field::spec("keep", Shape::Object(rules().into())).required(),
             Field::spec("backup", Shape::Object(backup)),
             Field::spec("starting_deadline_seconds", Shape::Integer).default(3600),
@@ -51,7 +56,7 @@ impl ResourceKind for SnapshotSchedule {
     }
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
-        let mut found = check_vms(config.get("vms"), config.get("vm_selector"));
+        let mut found = check_selection(config);
         let backup = config.get("backup");
         found.extend(check_keep(config.get("keep"), AttributePath::root("keep"), &SNAPSHOTS));
         found.extend(check_keep(
@@ -68,29 +73,38 @@ impl ResourceKind for SnapshotSchedule {
     }
 }
 
-fn check_vms(vms: &Value, selector: &Value) -> Vec<Diagnostic> {
-    let at = AttributePath::root("vms");
+/// Checks that one attribute says of which objects snapshots are taken, and each list and selector.
+fn check_selection(config: &Value) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     let mut wrong = |at: AttributePath, summary: &str, detail: &str| {
         found.push(Diagnostic::error(summary, format!("{at}: {detail}")).at(at));
     };
-    if !vms.is_unknown() && !selector.is_unknown() {
-        let remedy = "set either `vms`, the names of VMs, or `vm_selector`, the labels that VMs have.";
-        match (vms.is_null(), selector.is_null()) {
-            (true, true) => wrong(at.clone(), "A schedule without VMs", remedy),
-            (false, false) => wrong(at.clone(), "Both vms and vm_selector", remedy),
-            _ => {}
+    if !SELECTIONS.iter().any(|name| config.get(name).is_unknown()) {
+        let remedy = "set either `vms`, the names of VMs, or `vm_selector`, the labels that VMs have, or `disks` or `disk_selector`, for Disks.";
+        let declared: Vec<&str> = SELECTIONS.into_iter().filter(|name| !config.get(name).is_null()).collect();
+        match declared.as_slice() {
+            [] => wrong(AttributePath::root("vms"), "A schedule without VMs", remedy),
+            [_] => {}
+            [first, second, ..] => {
+                let summary = format!("Both {first} and {second}");
+                wrong(AttributePath::root(*first), &summary, remedy);
+            }
         }
     }
-    if selector.as_map().is_some_and(|labels| labels.is_empty()) {
-        let remedy = "set at least one label: without any, all VMs would be selected.";
-        wrong(AttributePath::root("vm_selector"), "A selector without labels", remedy);
+    for (name, objects) in [("vm_selector", "VMs"), ("disk_selector", "Disks")] {
+        if config.get(name).as_map().is_some_and(|labels| labels.is_empty()) {
+            let remedy = format!("set at least one label: without any, all {objects} would be selected.");
+            wrong(AttributePath::root(name), "A selector without labels", &remedy);
+        }
     }
-    let names = vms.elements();
-    let is_twice = |n: usize, name: &Value| name.as_str().is_some() && names[..n].contains(name);
-    if let Some((n, name)) = names.iter().enumerate().find(|(n, name)| is_twice(*n, name)) {
-        let detail = format!("{:?} is named twice: name each VM once.", name.as_str().unwrap_or_default());
-        wrong(at.index(n), "A VM twice", &detail);
+    for (list, object) in [("vms", "VM"), ("disks", "Disk")] {
+        let names = config.get(list).elements();
+        let is_twice = |n: usize, name: &Value| name.as_str().is_some() && names[..n].contains(name);
+        if let Some((n, name)) = names.iter().enumerate().find(|(n, name)| is_twice(*n, name)) {
+            let name = name.as_str().unwrap_or_default();
+            let detail = format!("{name:?} is named twice: name each {object} once.");
+            wrong(AttributePath::root(list).index(n), &format!("A {object} twice"), &detail);
+        }
     }
     found
 }

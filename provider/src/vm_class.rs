@@ -1,10 +1,11 @@
 //! `berth_vm_class`
 
 use serde_json::Value as Json;
-use tfplugin6::{Diagnostic, Value};
+use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
     change::PlannedChange,
+    disk,
     field::{Effect, Field, Shape},
     form::Form,
     kind::{KindInfo, ResourceKind},
@@ -22,7 +23,7 @@ impl ResourceKind for VmClass {
             type_name: "berth_vm_class",
             kind: "VMClass",
             plural: "vmclasses",
-            description: "A size and hardware profile that many VMs share. A change reaches each VM at its next power cycle; more `cpus`, up to `max_cpus`, another `memory`, up to `max_memory`, and another `memory_reservation`, `cpu_limit`, `cpu_weight` or `cpu_reservation` reach those that run at once. Destroying a class that VMs use is accepted; a finalizer keeps it until no VM uses it.",
+            description: "A size and hardware profile that many VMs share. A change reaches each VM at its next power cycle; more `cpus`, up to `max_cpus`, another `memory`, up to `max_memory`, and another `memory_reservation`, `cpu_limit`, `cpu_weight`, `cpu_reservation` or other `disk_limits` reach those that run at once. Destroying a class that VMs use is accepted; a finalizer keeps it until no VM uses it.",
             example: include_str!("../../examples/resources/berth_vm_class/resource.tf"),
             shown: "status.used_by",
             timeouts: [120, 120, 120],
@@ -55,6 +56,7 @@ impl ResourceKind for VmClass {
             devices::usb_devices(),
             devices::vgpus(),
             devices::scratch_disk(),
+            disk::limits("disk_limits"),
         ]
     }
 
@@ -62,6 +64,7 @@ impl ResourceKind for VmClass {
         let mut found = size::check_bounds(config);
         found.extend(architecture::check(config));
         found.extend(devices::check(config));
+        found.extend(disk::check_limits(config.get("disk_limits"), &AttributePath::root("disk_limits")));
         found
     }
 

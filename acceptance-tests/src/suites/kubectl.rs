@@ -343,7 +343,10 @@ pub fn refusals(report: &mut Report, platform: &Platform) {
             (manifests::schedule("bad", "0 3 * *", "web"), "must be a cron expression of five fields"),
             (keep(json!({})), "keep must keep at least one"),
             (keep(json!({"hourly": 20, "daily": 5})), "not be more than 24 together"),
-            (manifests::with(schedule(), "vmSelector", json!({"a": "b"})), "set either vms or vmSelector"),
+            (
+                manifests::with(schedule(), "vmSelector", json!({"a": "b"})),
+                "set one of vms, vmSelector, disks and diskSelector",
+            ),
             (manifests::with(schedule(), "startingDeadlineSeconds", json!(5)), "startingDeadlineSeconds"),
         ] {
             contains_all(&kubectl.apply_refused(&object.to_string())?, &[words])?;

@@ -310,6 +310,10 @@ fn goes_on_elsewhere(fleet: &mut Fleet, ceph: &Ceph, guest: &Guest) -> Result<()
     let boot = boot_of(fleet, LOST, guest)?;
     let device = device(fleet, LOST, guest)?;
     let images = [volume(fleet, ROOT)?, volume(fleet, DATA)?];
+    for disk in [ROOT, DATA] {
+        let disk = kubectl.object("disk", disk)?;
+        ensure!(disk["status"]["survivesHostLoss"] == true, "{:#}", disk["status"]);
+    }
     fleet.member_mut(LOST)?.berth.crash()?;
     let (pids, address) = (fleet.member(LOST)?.qemu()?, fleet.member(STAYS)?.address.clone());
     cut_off(fleet.member(LOST)?.namespace(), &address)?;

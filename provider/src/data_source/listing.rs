@@ -18,6 +18,7 @@ fn selectable(resource: &KindResource) -> Vec<String> {
     let paths = fields.filter_map(|field| field.get("jsonPath").and_then(Json::as_str));
     let mut names = vec!["metadata.name".to_owned()];
     names.extend(paths.map(|path| path.trim_start_matches('.').to_owned()));
+    names.extend(resource.kind().compared_fields().iter().map(|field| (*field).to_owned()));
     names
 }
 
@@ -103,9 +104,14 @@ pub(crate) async fn objects(
         Err(diagnostic) => return Err(vec![diagnostic]),
     };
     let text = |name: &str| config.get(name).as_str().unwrap_or_default().trim().to_owned();
-    let selection = Selection { labels: text("label_selector"), fields: text("field_selector") };
+    let compared = resource.kind().compared_fields();
+    let (fields, requirements) = selector::divide_fields(&text("field_selector"), compared);
+    let selection = Selection { labels: text("label_selector"), fields };
     let ready = config.get("ready").as_bool();
-    let is_wanted = |object: &Json| ready.is_none_or(|ready| is_ready(object) == ready);
+    let is_wanted = |object: &Json| {
+        ready.is_none_or(|ready| is_ready(object) == ready)
+            && requirements.iter().all(|requirement| requirement.is_met_by(object))
+    };
     let at = Address::berth(resource.info().plural, &namespace, "");
     let retry_limit = RetryLimit::seconds(RETRIES, cancel);
     let listed = api.list_up_to(limit, &at, &selection, &is_wanted, &retry_limit).await;

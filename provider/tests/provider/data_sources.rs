@@ -311,13 +311,20 @@ async fn an_image_is_chosen_by_its_system_and_its_version() {
     {
         let metadata = json!({"name": name, "namespace": "default"});
         let source = json!({"url": "https://a.example/x", "sha256": "0".repeat(64)});
-        let os = json!({"family": "Linux", "distribution": distribution});
+        let variant = if name == "d" { "nocloud" } else { "genericcloud" };
+        let os = json!({"family": "Linux", "distribution": distribution, "variant": variant, "architecture": "x86_64"});
         create(&plane, "Image", metadata, json!({"source": source, "os": os, "version": version})).await;
     }
     let one = json!({"field_selector": "spec.os.distribution=fedora,spec.format!=iso"});
     let state = read(&provider, "berth_image", &one).await;
     assert_eq!(state.get("name").as_str(), Some("c"));
     assert_eq!(state.get("os").get("distribution").as_str(), Some("fedora"));
+    let one = json!({"field_selector": "spec.os.distribution=debian,spec.os.variant=nocloud,spec.os.architecture=x86_64"});
+    assert_eq!(read(&provider, "berth_image", &one).await.get("name").as_str(), Some("d"));
+    let none = json!({"field_selector": "spec.os.architecture=aarch64"});
+    assert!(failure(&provider, "berth_image", &none).await.contains("No object has them"));
+    let none = json!({"field_selector": "spec.os.family=Windows"});
+    assert!(failure(&provider, "berth_image", &none).await.contains("No object has them"));
     let several = json!({"field_selector": "spec.os.distribution=debian"});
     let text = failure(&provider, "berth_image", &several).await;
     assert!(text.contains("3 objects have them, among them a, b, d"), "{text}");

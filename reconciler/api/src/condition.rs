@@ -47,7 +47,8 @@ pub enum ConditionType {
     SecurityGroupsSynced,
     /// The disks of a VM have the data that its `restore` declares. Present only while they have not.
     RestoreSynced,
-    /// The key of an encrypted Disk is protected by the KeyClass that it declares, and known to its host. Present only with encryption.
+    /// The key of an encrypted Disk is protected by the KeyClass that it declares, and known to its host. Present only with encryption; of a
+    /// VM, only while it is not so for one of its disks.
     EncryptionSynced,
     /// A VM's host is one that its placement allows. Present only while it is not: a placed VM moves only where it declares that.
     PlacementSynced,

@@ -1,6 +1,7 @@
 //! Disk: a persistent disk that outlives any VM.
 
 mod filesystem;
+mod host_loss;
 mod import;
 mod pools;
 
@@ -15,6 +16,7 @@ use crate::{
     sharing::is_shared,
 };
 pub use filesystem::{CloneMode, DiskFilesystem, FilesystemType};
+pub use host_loss::LeaveFacts;
 pub use import::DiskImport;
 
 /// A persistent disk that outlives any VM: blank, made from an Image, copied from another Disk or a DiskSnapshot, restored from a
@@ -491,6 +493,14 @@ pub struct DiskStatus {
     /// True: a snapshot, a copy or a backup of the disk was ever made, or the disk was restored. Such a disk does not go to another host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continues_snapshots: Option<bool>,
+    /// Whether the disk goes on with its VM on another host once its own host is declared lost (`berth host forget --lost`). The VM can have
+    /// reasons of its own to stay, such as a TPM. Absent before the file is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub survives_host_loss: Option<bool>,
+    /// Why the disk is lost with its host, for people. Absent if it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub host_loss_reason: Option<String>,
     /// The VM that uses it, or those that read it. A deleted Disk stays until no VM does.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(length(max = 16))]

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Binding, Conditions, EncryptionStatus, ResourceName, console::ConsoleAddress, former_uid,
+    Binding, Conditions, Disk, EncryptionStatus, ResourceName, console::ConsoleAddress, former_uid,
     sharing::is_shared,
 };
 
@@ -111,6 +111,15 @@ impl DiskSnapshot {
     /// Whether Disks and Images of this namespace may have its data.
     pub fn is_shared_with(&self, namespace: &str) -> bool {
         is_shared(&self.metadata, &self.spec.shared_with, namespace)
+    }
+
+    /// Whether it is of this Disk, also of one that had another name.
+    pub fn is_of(&self, disk: &Disk) -> bool {
+        let volume = disk.status.as_ref().and_then(|status| status.volume_id.as_ref());
+        let of_volume = self.status.as_ref().and_then(|status| status.volume_id.as_ref());
+        let is_of_name = self.metadata.namespace == disk.metadata.namespace
+            && disk.metadata.name.as_deref() == Some(self.spec.disk.as_str());
+        is_of_name || (of_volume.is_some() && of_volume == volume)
     }
 
     /// Returns berth's own identity of the snapshot. It follows from the object, so that a lost status is found again and no

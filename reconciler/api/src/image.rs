@@ -38,6 +38,7 @@ pub use metadata::ImageOs;
     selectable = ".spec.version",
     selectable = ".spec.os.distribution",
     selectable = ".spec.os.version",
+    selectable = ".spec.os.architecture",
     selectable = ".spec.owner",
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
@@ -325,6 +326,11 @@ impl Image {
     /// download it from.
     pub fn is_local(&self) -> bool {
         self.spec.source.url.is_none()
+    }
+
+    /// Whether it is on one host, and other hosts cannot copy it from there.
+    pub fn is_of_one_host(&self) -> bool {
+        self.is_local() && self.copied_from().is_none()
     }
 
     /// Whether other hosts can copy the file from the one that has it: its bytes are those that its checksum is of. A file that was

@@ -1,4 +1,4 @@
-//! SnapshotSchedule: snapshots of VMs at the moments of a cron expression, backups of their disks, and how many of each are kept.
+//! SnapshotSchedule: snapshots of VMs or Disks at the moments of a cron expression, backups of these disks, and how many of each are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,26 +8,27 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    Backup, Conditions, ResourceName, VMSnapshot,
+    Backup, Conditions, DiskSnapshot, ResourceName, VMSnapshot,
     cron::{Cron, ParseCronError, monday_of, time_zone},
     vm_snapshot::LONGEST_VM_SNAPSHOT_NAME,
 };
 
-/// On a VMSnapshot or a Backup that a SnapshotSchedule made: the name of the SnapshotSchedule. Without it, the object is kept.
+/// On a VMSnapshot, a DiskSnapshot or a Backup that a SnapshotSchedule made: the name of the SnapshotSchedule. Without it, the object is kept.
 pub const SNAPSHOT_SCHEDULE_LABEL: &str = "berth.dev/snapshot-schedule";
 /// On a Backup that a SnapshotSchedule made: the name of the Disk.
 pub const DISK_LABEL: &str = "berth.dev/disk";
-/// On a VMSnapshot or a Backup that a SnapshotSchedule made: the moment of the schedule, RFC 3339.
+/// On a VMSnapshot, a DiskSnapshot or a Backup that a SnapshotSchedule made: the moment of the schedule, RFC 3339.
 pub const SCHEDULED_AT_ANNOTATION: &str = "berth.dev/scheduled-at";
-/// The greatest number of VMs of a SnapshotSchedule.
+/// The greatest number of VMs, or of Disks, of a SnapshotSchedule.
 pub const MOST_SCHEDULED_VMS: usize = 100;
 /// The greatest number of snapshots of a VM that a SnapshotSchedule keeps: a disk has 32 at most, and some are for other purposes.
 pub const MOST_KEPT: i64 = 24;
 /// The greatest number of backups of a disk that a SnapshotSchedule keeps.
 pub const MOST_KEPT_BACKUPS: i64 = 500;
 
-/// Snapshots of VMs at the moments of a cron expression. Each is a VMSnapshot: the data of all disks of a VM at one moment. Those that no
-/// rule of `keep` keeps are deleted. With `backup`, each disk of a snapshot is also backed up. A SnapshotSchedule that is deleted leaves its
+/// Snapshots of VMs, or of Disks, at the moments of a cron expression. Each is a VMSnapshot, the data of all disks of a VM at one moment, or
+/// the DiskSnapshot of a Disk, which may have no VM. Those that no rule of `keep` keeps are deleted. With `backup`, each disk of a snapshot is
+/// also backed up. A SnapshotSchedule that is deleted leaves its
 /// snapshots and its backups.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
@@ -41,7 +42,7 @@ pub const MOST_KEPT_BACKUPS: i64 = 500;
     status = "SnapshotScheduleStatus",
     derive = "PartialEq",
     category = "berth",
-    doc = "Snapshots of VMs at the moments of a cron expression.",
+    doc = "Snapshots of VMs or Disks at the moments of a cron expression.",
     printcolumn(name = "Schedule", type_ = "string", json_path = ".spec.schedule"),
     printcolumn(name = "Time-Zone", type_ = "string", json_path = ".spec.timeZone"),
     printcolumn(name = "Suspend", type_ = "boolean", json_path = ".spec.suspend"),
@@ -52,6 +53,7 @@ pub const MOST_KEPT_BACKUPS: i64 = 500;
     printcolumn(name = "Last-Schedule", type_ = "date", json_path = ".status.lastScheduleTime"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Next-Schedule", type_ = "string", priority = 1, json_path = ".status.nextScheduleTime"),
+    printcolumn(name = "Disks", type_ = "integer", priority = 1, json_path = ".status.disks"),
     printcolumn(name = "Last-Successful", type_ = "date", priority = 1, json_path = ".status.lastSuccessfulTime"),
     printcolumn(name = "Backups", type_ = "integer", priority = 1, json_path = ".status.backups"),
     printcolumn(name = "Last-Backup", type_ = "date", priority = 1, json_path = ".status.lastBackupTime"),
@@ -60,7 +62,7 @@ pub const MOST_KEPT_BACKUPS: i64 = 500;
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("has(self.vms) != has(self.vmSelector)").message("set either vms or vmSelector")
+    validation = Rule::new("[has(self.vms), has(self.vmSelector), has(self.disks), has(self.diskSelector)].filter(is, is).size() == 1").message("set one of vms, vmSelector, disks and diskSelector")
 )]
 pub struct SnapshotScheduleSpec {
     /// The moments, as a cron expression of five fields: minute, hour, day of the month, month, day of the week; or `@hourly`, `@daily`,
@@ -73,7 +75,7 @@ pub struct SnapshotScheduleSpec {
     #[serde(default = "default_time_zone")]
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Za-z][A-Za-z0-9_+/-]*$"))]
     pub time_zone: String,
-    /// Names of the VMs, in the same namespace. Set either this or `vmSelector`.
+    /// Names of the VMs, in the same namespace. Set one of `vms`, `vmSelector`, `disks` and `diskSelector`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = MOST_SCHEDULED_VMS))]
     #[x_kube(merge_strategy = ListMerge::Set)]
@@ -82,7 +84,17 @@ pub struct SnapshotScheduleSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(transform = selecting_labels)]
     pub vm_selector: Option<BTreeMap<String, String>>,
-    /// How many snapshots of each VM are kept, at most 24. The last one that is taken is always kept.
+    /// Names of Disks, in the same namespace, also of those that no VM has. Each has snapshots of its own: those of several Disks of a VM are
+    /// not of one moment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = MOST_SCHEDULED_VMS))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub disks: Option<Vec<ResourceName>>,
+    /// Labels: the Disks of the same namespace that have all of them when a snapshot is due, at most 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(transform = selecting_labels)]
+    pub disk_selector: Option<BTreeMap<String, String>>,
+    /// How many snapshots of each VM or Disk are kept, at most 24. The last one that is taken is always kept.
     #[schemars(transform = of_snapshots)]
     #[x_kube(validation = Rule::new("self.last + self.hourly + self.daily + self.weekly + self.monthly + self.yearly <= 24").message("the numbers in keep must not be more than 24 together: a disk is on at most 32 snapshots"))]
     pub keep: Keep,
@@ -108,7 +120,7 @@ fn default_deadline() -> i64 {
     3600
 }
 
-/// As many labels, and such values, as labels of an object can be. A selector without any would select all VMs.
+/// As many labels, and such values, as labels of an object can be. A selector without any would select all objects.
 fn selecting_labels(schema: &mut schemars::Schema) {
     schema.insert("minProperties".into(), 1.into());
     crate::labels::bounded_labels(schema);
@@ -132,7 +144,7 @@ pub struct ScheduledBackups {
     pub keep: Keep,
 }
 
-/// The snapshots of a VM, or the backups of a disk, to keep: those that at least one of the rules keeps.
+/// The snapshots of a VM or a Disk, or the backups of a disk, to keep: those that at least one of the rules keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -205,7 +217,7 @@ pub struct SnapshotScheduleStatus {
     /// The generation that these conditions describe; -1 before the first report.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
-    /// `Ready`: snapshots of all its VMs are taken when they are due, and backed up if `backup` is declared. `Reconciling`, `Stalled`.
+    /// `Ready`: snapshots of all its VMs or Disks are taken when they are due, and backed up if `backup` is declared. `Reconciling`, `Stalled`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
@@ -224,7 +236,10 @@ pub struct SnapshotScheduleStatus {
     /// The number of its VMs, at the last moment of the schedule or later.
     #[serde(default)]
     pub vms: i64,
-    /// The number of snapshots that are taken and kept, of all VMs.
+    /// The number of its Disks, if it names or selects Disks, at the last moment of the schedule or later.
+    #[serde(default)]
+    pub disks: i64,
+    /// The number of snapshots that are taken and kept, of all VMs or Disks.
     #[serde(default)]
     pub snapshots: i64,
     /// The number of its backups that are complete, of all disks.
@@ -262,7 +277,7 @@ impl SnapshotScheduleSpec {
     }
 }
 
-/// Returns the name of the VMSnapshot of a VM, or of the Backup of a Disk, for a moment of a schedule: the beginning of both names, the
+/// Returns the name of the VMSnapshot of a VM, or of the DiskSnapshot or the Backup of a Disk, for a moment of a schedule: the beginning of both names, the
 /// minute in UTC, and a part of the hash of both names, which tells `a-b` and `c` from `a` and `b-c`.
 pub fn scheduled_name(schedule: &str, of: &str, moment: Timestamp) -> String {
     let minute = moment.strftime("%Y%m%d%H%M");
@@ -286,6 +301,14 @@ impl VMSnapshot {
     /// a schedule, it is none.
     pub fn scheduled(&self) -> Option<(&str, Timestamp)> {
         made_by(self, self.spec.vm.as_str())
+    }
+}
+
+impl DiskSnapshot {
+    /// Returns the name of the schedule that made it, and the moment of the schedule. Of a snapshot that has the label and was not made by
+    /// a schedule, it is none.
+    pub fn scheduled(&self) -> Option<(&str, Timestamp)> {
+        made_by(self, self.spec.disk.as_str())
     }
 }
 

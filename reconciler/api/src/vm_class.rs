@@ -4,8 +4,8 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Architecture, Conditions, CpuAmount, CpuTopology, Firmware, GuestOS, HugePages, IoThreadsPolicy,
-    ObjectUser, PciDevices, QemuOption, Quantity, ScratchDisk, UsbDevices, Vgpus,
+    Architecture, Conditions, CpuAmount, CpuTopology, DiskLimits, Firmware, GuestOS, HugePages,
+    IoThreadsPolicy, ObjectUser, PciDevices, QemuOption, Quantity, ScratchDisk, UsbDevices, Vgpus,
 };
 
 /// A size and hardware profile that many VMs share.
@@ -167,6 +167,10 @@ pub struct VMClassSpec {
     /// A VM that declares `scratchDisk` has its own instead. Default: none. A change reaches a VM at its next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scratch_disk: Option<Box<ScratchDisk>>,
+    /// Ceilings for the operations and bandwidth of each disk of its VMs that has no `limits` itself. Disks that several VMs can use at a time
+    /// (`access`) have those of their own only. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_limits: Option<Box<DiskLimits>>,
     /// PCI devices of the host for each VM that declares no `pciDevices` itself, keyed by `name`, at most 8 in total. Default: none. A
     /// change reaches a VM at its next power cycle.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -338,6 +338,12 @@ impl Cache {
                 let maker = self.tables.vm_snapshots.get(key).and_then(|snapshot| index::maker_of(snapshot));
                 self.index.set_maker(key, maker)
             }
+            ObjectKind::DiskSnapshot => {
+                let made_by = self.tables.disk_snapshots.get(key).and_then(|snapshot| snapshot.scheduled());
+                let schedule = |name| Key::namespaced(ObjectKind::SnapshotSchedule, key.namespace(), name);
+                let maker = made_by.map(|(name, _)| schedule(name));
+                self.index.set_maker(key, maker)
+            }
             ObjectKind::Backup => {
                 let made_by = self.tables.backups.get(key).and_then(|backup| backup.scheduled());
                 let schedule = |name| Key::namespaced(ObjectKind::SnapshotSchedule, key.namespace(), name);
@@ -357,7 +363,6 @@ impl Cache {
             }
             ObjectKind::IPPool
             | ObjectKind::Image
-            | ObjectKind::DiskSnapshot
             | ObjectKind::BackupRepository
             | ObjectKind::KeyClass
             | ObjectKind::SnapshotSchedule

@@ -3,6 +3,7 @@
 //! ```text
 //!   VM ─▶ Disks of its templates (also when they change later)
 //!   VM, SnapshotSchedule ─▶ VMSnapshot ─▶ DiskSnapshots, Backups (as they are when those are made)
+//!   Disk, SnapshotSchedule ─▶ DiskSnapshot, Backup (by a schedule of Disks, likewise)
 //! ```
 //!
 //! Keys of berth and of Kubernetes have a meaning for one object, and are never passed down. Neither are those by which tools of

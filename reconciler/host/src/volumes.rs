@@ -192,7 +192,8 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     async fn volumes(&self) -> Result<Vec<VolumeFacts>>;
 
     /// Returns the bytes that the files of volumes take, by the identity of the volume, also of those in the trash. Those of images and
-    /// snapshots below them are not part of it, and volumes in pools that are away are left out.
+    /// snapshots below them are not part of it. Volumes in pools that are away are left out; of those in Ceph it is the last measurement,
+    /// if they were measured.
     async fn used_bytes(&self) -> Result<BTreeMap<String, u64>>;
 
     /// Returns the bytes that the files of snapshots take, with the memory that they keep, by the identity of the snapshot; without the files in

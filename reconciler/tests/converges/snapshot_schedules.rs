@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use berth_api::{ConditionType, SnapshotSchedule, VMSnapshot, condition, snapshot_schedule::scheduled_name};
+use berth_api::{
+    ConditionType, DiskSnapshot, SnapshotSchedule, VMSnapshot, condition, snapshot_schedule::scheduled_name,
+};
 use berth_engine::Clock as _;
 use berth_host::BackupFolderFacts;
 use k8s_openapi::jiff::Timestamp;
@@ -26,17 +28,23 @@ fn owned(rig: &Rig) -> usize {
 async fn web_has_a_schedule(rig: &Rig, backup: Value) -> [(String, Timestamp); 2] {
     web_is_declared(rig).await;
     web_runs(rig).await;
+    let mut spec = json!({"vms": ["web"], "keep": {"last": 1}});
+    if backup.is_object() {
+        spec["backup"] = backup;
+    }
+    has_two_moments(rig, spec, "web").await
+}
+
+/// Declares a schedule with two moments, each with the name of the snapshot of this object.
+async fn has_two_moments(rig: &Rig, mut spec: Value, of: &str) -> [(String, Timestamp); 2] {
     // A minute that does not begin in the next seconds.
     let minute = (rig.clock.now().as_second() + 20) / 60 + 1;
     let moments = [minute, minute + 1].map(|minute| Timestamp::from_second(minute * 60).expect("a time"));
     let minutes = moments.map(|moment| moment.strftime("%-M").to_string()).join(",");
     let schedule = format!("{minutes} {} *", moments[0].strftime("%-H %-d %-m"));
-    let mut spec = json!({"schedule": schedule, "vms": ["web"], "keep": {"last": 1}});
-    if backup.is_object() {
-        spec["backup"] = backup;
-    }
+    spec["schedule"] = json!(schedule);
     rig.apply("SnapshotSchedule", "nightly", spec).await;
-    moments.map(|moment| (scheduled_name("nightly", "web", moment), moment))
+    moments.map(|moment| (scheduled_name("nightly", of, moment), moment))
 }
 
 /// Waits until the second before a moment.
@@ -100,5 +108,27 @@ fn a_schedule_backs_up_its_snapshots_and_the_next_backup_reads_only_what_has_cha
         until_the_last_is_left(rig, &moments).await;
         let left = rig.system.repositories().backups();
         assert!(left.len() == 1 && left[0].parent.is_some(), "{left:?}");
+    });
+}
+
+#[test]
+fn a_disk_that_no_vm_has_any_more_has_snapshots_by_a_schedule() {
+    converges(&[Fault::Error, Fault::CrashAfter], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        rig.delete("VM", "web").await;
+        rig.until_gone("VM", "web").await;
+        let spec = json!({"disks": ["web-root"], "keep": {"last": 1}});
+        let [first, last] = has_two_moments(rig, spec, "web-root").await;
+        let is_taken = |snapshot: &DiskSnapshot| {
+            let status = snapshot.status.clone().unwrap_or_default();
+            status.taken_at.is_some() && condition::is_true(&status.conditions, ConditionType::Ready)
+        };
+        rig.until(&first.0, "is taken", is_taken).await;
+        until_almost(rig, last.1).await;
+        rig.strike_from_here();
+        rig.until(&last.0, "is taken", is_taken).await;
+        rig.until_gone("DiskSnapshot", &first.0).await;
+        until_host("one snapshot is left", || owned(rig) == 1).await;
     });
 }

@@ -119,7 +119,10 @@ fn of_both(kind: &'static str) -> Vec<Change> {
 
 fn of_a_class() -> Vec<Change> {
     let options = json!({"qemuOptions": [{"name": "machine.hpet", "value": "off"}]});
-    vec![Change::of("VMClass", &["qemuOptions", "qemuOptions.value"], Seen::Waits, options)]
+    vec![
+        Change::of("VMClass", &["qemuOptions", "qemuOptions.value"], Seen::Waits, options),
+        Change::of("VMClass", &["diskLimits.*"], Seen::Same, json!({"diskLimits": {"iops": 100}})),
+    ]
 }
 
 /// The further hardware of a VM.

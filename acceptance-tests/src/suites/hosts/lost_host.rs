@@ -59,6 +59,10 @@ fn goes_on_elsewhere(fleet: &mut Fleet, common: &Path) -> Result<()> {
     for volume in &volumes {
         ensure!(file(common, HOST, volume).exists(), "{volume} is not in the folder of {HOST}");
     }
+    for disk in [NAME, DATA] {
+        let disk = kubectl.object("disk", disk)?;
+        ensure!(disk["status"]["survivesHostLoss"] == true, "{:#}", disk["status"]);
+    }
 
     let next = fleet.host_of("web-0")?;
     // Placed already, it stays until its host is lost.

@@ -7,6 +7,9 @@ use super::{Bad, everywhere, here, with};
 pub(super) fn schedules() -> Vec<Bad> {
     let schedule = || json!({"name": "s", "schedule": "@daily", "vms": ["web"], "keep": {"last": 1}});
     let scheduled = |pointer: &str, value: Json| with(schedule(), pointer, value);
+    let of_disks = |pointer: &str, value: Json| {
+        with(with(scheduled("/vms", Json::Null), "/disks", json!(["data"])), pointer, value)
+    };
     let selecting = |labels: Json| with(scheduled("/vms", Json::Null), "/vm_selector", labels);
     let backup =
         |repository: &str, keep: Json| scheduled("/backup", json!({"repository": repository, "keep": keep}));
@@ -23,6 +26,15 @@ pub(super) fn schedules() -> Vec<Bad> {
         everywhere(scheduled("/vms", json!([])), "vms", "The list is empty"),
         everywhere(scheduled("/vms", Json::Null), "vms", "set either"),
         everywhere(scheduled("/vm_selector", json!({"a": "b"})), "vms", "set either"),
+        everywhere(scheduled("/disks", json!(["data"])), "vms", "set either"),
+        everywhere(of_disks("/disk_selector", json!({"a": "b"})), "disks", "set either"),
+        everywhere(of_disks("/disks", json!(["a", "a"])), "disks[1]", "named twice"),
+        everywhere(of_disks("/disks", json!(["a/b"])), "disks[0]", "not a DNS label"),
+        everywhere(
+            with(of_disks("/disks", Json::Null), "/disk_selector", json!({})),
+            "disk_selector",
+            "at least one label",
+        ),
         everywhere(selecting(json!({})), "vm_selector", "at least one label"),
         everywhere(selecting(json!({"a": "b c"})), "vm_selector[\"a\"]", "value of a label"),
         everywhere(scheduled("/keep", json!({})), "keep", "at least one snapshot"),

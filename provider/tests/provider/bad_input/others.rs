@@ -8,6 +8,11 @@ pub(super) fn classes() -> Vec<Bad> {
     let class = || json!({"name": "small", "cpus": 1, "memory": "1Gi"});
     let memory = |memory: &str| with(class(), "/memory", json!(memory));
     vec![
+        everywhere(
+            with(class(), "/disk_limits", json!({"iops": 9, "read_iops": 1})),
+            "disk_limits.iops",
+            "set either iops, or read_iops",
+        ),
         everywhere(memory("512MB"), "memory", "\"512MB\" is not a quantity"),
         everywhere(memory("-1"), "memory", "not a positive amount"),
         everywhere(memory("lots"), "memory", "is not a quantity"),

@@ -74,6 +74,16 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let class = json!({"name": "c", "namespace": "default", "cpus": 1, "memory": "1Gi", "firmware": "UEFI",
         "tpm": false, "architecture": "x86_64", "huge_pages": "None", "dedicated_cpu_placement": false, "io_threads_policy": "Shared", "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "pci_devices": [{"name": "nic-vf", "count": 1}], "usb_devices": [{"name": "licence-key", "count": 1}], "vgpus": [{"name": "a40-8q", "count": 1}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
     let mut with_scratch = class.clone();
+    let limited = |limits: Json| {
+        let mut class = class.clone();
+        class["disk_limits"] = limits;
+        class
+    };
+    let with_limits = limited(
+        json!({"iops": 100, "bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}),
+    );
+    let with_each =
+        limited(json!({"read_iops": 1, "write_iops": 2, "read_bandwidth": "1Mi", "write_bandwidth": "2Mi"}));
     with_scratch["scratch_disk"] = json!({"size": "2Gi", "filesystem": {"type": "ext4", "label": "a"}});
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
     let with_prefix = json!({"name": "p", "namespace": "default", "pool": "default", "address": "2001:db8:0:8:1::", "prefix_length": 80});
@@ -124,6 +134,11 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let mut selecting = schedule.clone();
     selecting["vms"] = Json::Null;
     selecting["vm_selector"] = json!({"tier": "web"});
+    let mut of_disks = schedule.clone();
+    of_disks["vms"] = Json::Null;
+    let mut selecting_disks = of_disks.clone();
+    of_disks["disks"] = json!(["data"]);
+    selecting_disks["disk_selector"] = json!({"tier": "web"});
     vec![
         ("berth_image", image.clone(), "/source/url", json!("https://b/x"), Announced::Live),
         ("berth_image", image.clone(), "/source/sha256", json!("1".repeat(64)), Announced::Replace),
@@ -247,6 +262,14 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ),
         ("berth_snapshot_schedule", schedule.clone(), "/suspend", json!(true), Announced::Live),
         ("berth_snapshot_schedule", selecting, "/vm_selector", json!({"tier": "db"}), Announced::Live),
+        ("berth_snapshot_schedule", of_disks, "/disks", json!(["data", "logs"]), Announced::Live),
+        (
+            "berth_snapshot_schedule",
+            selecting_disks,
+            "/disk_selector",
+            json!({"tier": "db"}),
+            Announced::Live,
+        ),
         ("berth_disk", disk.clone(), "/expand_policy", json!("Offline"), Announced::Live),
         ("berth_disk", disk.clone(), "/provisioning", json!("Thick"), Announced::Replace),
         ("berth_disk", disk.clone(), "/clone_mode", json!("Full"), Announced::Replace),
@@ -269,6 +292,22 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_disk", restored, "/restore/token", json!("2"), Announced::Live),
         ("berth_disk", disk, "/deletion_policy", json!("Retain"), Announced::Live),
         ("berth_vm_class", class.clone(), "/cpus", json!(2), Announced::PowerCycle),
+        ("berth_vm_class", with_limits.clone(), "/disk_limits", Json::Null, Announced::Live),
+        ("berth_vm_class", with_limits.clone(), "/disk_limits/iops", json!(150), Announced::Live),
+        ("berth_vm_class", with_limits.clone(), "/disk_limits/bandwidth", json!("2Mi"), Announced::Live),
+        ("berth_vm_class", with_limits.clone(), "/disk_limits/burst_iops", json!(300), Announced::Live),
+        (
+            "berth_vm_class",
+            with_limits.clone(),
+            "/disk_limits/burst_bandwidth",
+            json!("3Mi"),
+            Announced::Live,
+        ),
+        ("berth_vm_class", with_limits, "/disk_limits/burst_seconds", json!(1), Announced::Live),
+        ("berth_vm_class", with_each.clone(), "/disk_limits/read_iops", json!(3), Announced::Live),
+        ("berth_vm_class", with_each.clone(), "/disk_limits/write_iops", json!(3), Announced::Live),
+        ("berth_vm_class", with_each.clone(), "/disk_limits/read_bandwidth", json!("3Mi"), Announced::Live),
+        ("berth_vm_class", with_each, "/disk_limits/write_bandwidth", json!("3Mi"), Announced::Live),
         ("berth_vm_class", with_scratch.clone(), "/scratch_disk", Json::Null, Announced::PowerCycle),
         ("berth_vm_class", with_scratch.clone(), "/scratch_disk/size", json!("1Gi"), Announced::PowerCycle),
         (

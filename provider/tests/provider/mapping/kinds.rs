@@ -9,8 +9,9 @@ fn every_other_kind_becomes_its_custom_resource() {
     let cases = [
         (
             "berth_vm_class",
-            json!({"cpus": 2, "memory": "1Gi", "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "usb_devices": [{"name": "licence-key"}], "vgpus": [{"name": "a40-8q"}]}),
-            json!({"cpus": 2, "memory": "1Gi", "firmware": "UEFI", "qemuOptions": [{"name": "cpu.vmx", "value": "on"}],
+            json!({"cpus": 2, "memory": "1Gi", "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "usb_devices": [{"name": "licence-key"}], "vgpus": [{"name": "a40-8q"}],
+                "disk_limits": {"iops": 500, "burst_iops": 2000}}),
+            json!({"cpus": 2, "diskLimits": {"iops": 500, "burstIops": 2000}, "memory": "1Gi", "firmware": "UEFI", "qemuOptions": [{"name": "cpu.vmx", "value": "on"}],
                 "usbDevices": [{"name": "licence-key", "count": 1}], "vgpus": [{"name": "a40-8q", "count": 1}]}),
         ),
         (
@@ -203,6 +204,12 @@ fn every_other_kind_becomes_its_custom_resource() {
                 "starting_deadline_seconds": 60, "suspend": true}),
             json!({"schedule": "@daily", "timeZone": "Asia/Tokyo", "vmSelector": {"backup": "nightly"}, "startingDeadlineSeconds": 60,
                 "suspend": true, "keep": {"last": 1, "hourly": 0, "daily": 0, "weekly": 0, "monthly": 0, "yearly": 0}}),
+        ),
+        (
+            "berth_snapshot_schedule",
+            json!({"schedule": "@daily", "disks": ["data"], "keep": {"last": 1}}),
+            json!({"schedule": "@daily", "timeZone": "UTC", "disks": ["data"], "startingDeadlineSeconds": 3600, "suspend": false,
+                "keep": {"last": 1, "hourly": 0, "daily": 0, "weekly": 0, "monthly": 0, "yearly": 0}}),
         ),
         (
             "berth_snapshot_schedule",

@@ -72,11 +72,16 @@ impl Indexed for DiskSnapshot {
         });
         keys.extend(images.map(|(name, _)| Key::new::<Image>(name.clone())));
         keys.push(Key::new::<DiskSnapshot>(name.clone()));
+        let disk_name = name.beside(snapshot.spec.disk.as_str());
+        let disk = tables.disks.get(&disk_name);
+        let pool =
+            disk.as_ref().and_then(|disk| tables.pools.get(&ObjectName::new("", disk.pool().as_str())));
+        if snapshot.part_of().is_some() || pool.is_some_and(|pool| pool.spec.pool_type.is_shared()) {
+            // It waits until the parts are taken, and reports whether it outlives this host.
+            keys.push(Key::new::<Disk>(disk_name));
+        }
         if let Some(whole) = snapshot.part_of() {
-            // It waits until the parts are taken.
-            keys.push(Key::new::<Disk>(name.beside(snapshot.spec.disk.as_str())));
             // It lists its snapshots, and waits for the parts of the one that it is restored from.
-            let disk = tables.disks.get(&name.beside(snapshot.spec.disk.as_str()));
             let users = disk.iter().flat_map(|disk| &disk.status).flat_map(|status| &status.used_by);
             keys.extend(users.map(|user| Key::new::<VM>(name.beside(&user.vm))));
             keys.extend(tables.vms_where(|vm_name, vm| {

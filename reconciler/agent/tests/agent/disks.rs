@@ -7,7 +7,7 @@ mod images;
 
 use std::time::Duration;
 
-use berth_api::{Disk, DiskSnapshot, HotswapDiskAttachment, VM, VMState, condition};
+use berth_api::{Disk, DiskSnapshot, HotswapDiskAttachment, VM, VMClass, VMState, condition};
 use berth_qemu::machine::Bus;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
@@ -220,6 +220,25 @@ async fn a_guest_runs_only_with_the_ceilings_of_its_disks() {
     assert_eq!(iops(), 100);
     fixture.change::<Disk>("root", json!({"limits": {"iops": 250}})).await;
     fixture.until::<Disk>("root", |disk| disk_reason(disk) == "Available" && iops() == 250).await;
+    fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_without_ceilings_of_its_own_has_those_of_the_class_of_its_vm_at_once() {
+    let fixture = Fixture::start().await;
+    fixture.furnish().await;
+    fixture.change::<VMClass>("small", json!({"diskLimits": {"iops": 100}})).await;
+    fixture.make_vm(json!({"disks": [{"name": "root", "boot": true}, {"name": "data"}]})).await;
+    fixture.running_vm().await;
+    let iops = |volume: &str| fixture.system.hypervisor().view(INSTANCE).expect("it runs").iops[volume];
+    assert_eq!((iops(ROOT), iops(DATA)), (100, 100));
+    fixture.change::<Disk>("data", json!({"limits": {"iops": 70}})).await;
+    fixture.until::<Disk>("data", |disk| disk_reason(disk) == "Available" && iops(DATA) == 70).await;
+    fixture.change::<VMClass>("small", json!({"diskLimits": {"iops": 250}})).await;
+    fixture.until::<Disk>("root", |disk| disk_reason(disk) == "Available" && iops(ROOT) == 250).await;
+    assert_eq!(iops(DATA), 70, "it has some of its own");
+    fixture.change::<VMClass>("small", json!({"diskLimits": null})).await;
+    fixture.until::<Disk>("root", |disk| disk_reason(disk) == "Available" && iops(ROOT) == 0).await;
     fixture.assert_quiet().await;
 }
 

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{BackupSpec, ResourceName, VMSnapshotSpec};
+use crate::{BackupSpec, DiskSnapshotSpec, ResourceName, VMSnapshotSpec};
 
 fn at(text: &str) -> Timestamp {
     text.parse().unwrap_or_else(|error| panic!("{text:?}: {error}"))
@@ -89,6 +89,23 @@ fn a_snapshot_with_the_label_that_no_schedule_made_belongs_to_none() {
     let mut released = own;
     released.metadata.labels = None;
     assert_eq!(released.scheduled(), None, "without the label it is kept");
+}
+
+#[test]
+fn the_snapshot_of_a_disk_that_a_schedule_made_is_known_by_its_name() {
+    let moment = at("2026-01-02T03:04:00Z");
+    let made = |name: &str, disk: &str| {
+        let spec = DiskSnapshotSpec { disk: disk.into(), ..DiskSnapshotSpec::default() };
+        let mut snapshot = DiskSnapshot::new(name, spec);
+        snapshot.metadata.labels = Some([(SNAPSHOT_SCHEDULE_LABEL.to_owned(), "nightly".to_owned())].into());
+        snapshot.metadata.annotations =
+            Some([(SCHEDULED_AT_ANNOTATION.to_owned(), moment.to_string())].into());
+        snapshot
+    };
+    let name = scheduled_name("nightly", "data", moment);
+    assert_eq!(made(&name, "data").scheduled(), Some(("nightly", moment)));
+    assert_eq!(made(&name, "other").scheduled(), None);
+    assert_eq!(made("before-upgrade", "data").scheduled(), None);
 }
 
 #[test]

@@ -31,8 +31,8 @@ pub struct VMStatus {
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
     /// `Ready`, `Reconciling`, `Stalled`, `Scheduled`, `Running`, `GuestReady`, `ClassSynced`, `InterfacesSynced`, `GuestUsersSynced` (only
-    /// with `guestUsers`), `GuestAgentSynced` (only with `guestAgent`), `PlacementSynced`, `RestoreSynced` and `SecurityGroupsSynced` (only
-    /// while they are `False`), `GuestFrozen` (only while it is `True`), `Movable` (only while it is to move to another host).
+    /// with `guestUsers`), `GuestAgentSynced` (only with `guestAgent`), `PlacementSynced`, `RestoreSynced`, `EncryptionSynced` and
+    /// `SecurityGroupsSynced` (only while they are `False`), `GuestFrozen` (only while it is `True`), `Movable` (only while it is to move to another host).
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,

@@ -85,7 +85,7 @@ pub(crate) struct Index {
     attachments_by_disk: HashMap<Key, KeySet>,
     attachments_by_vm: HashMap<Key, KeySet>,
     attachment_entries: HashMap<Key, (Key, Key)>,
-    /// SnapshotSchedule → the VMSnapshots and Backups that it made; VM → the VMSnapshots that its hook took before stops.
+    /// SnapshotSchedule → the VMSnapshots, DiskSnapshots and Backups that it made; VM → the VMSnapshots that its hook took before stops.
     made: HashMap<Key, KeySet>,
     makers: HashMap<Key, Key>,
     /// VM → the claims that groups have for VMs of that name.
@@ -444,7 +444,7 @@ impl Index {
         former.iter().chain(current).map(|(disk, _)| disk.clone()).collect()
     }
 
-    /// Indexes the schedule, or the VM, that a VMSnapshot or a Backup was made for (`None`: for none, or it is gone); returns it, and the
+    /// Indexes the schedule, or the VM, that a VMSnapshot, a DiskSnapshot or a Backup was made for (`None`: for none, or it is gone); returns it, and the
     /// former one.
     pub(crate) fn set_maker(&mut self, key: &Key, maker: Option<Key>) -> Vec<Key> {
         let former = self.makers.remove(key);
@@ -525,7 +525,7 @@ impl Index {
         keys(&self.attachments_by_vm, vm)
     }
 
-    /// Returns the VMSnapshots and Backups that were made for a schedule, or the VMSnapshots of the stops of a VM.
+    /// Returns the snapshots and Backups that were made for a schedule, or the VMSnapshots of the stops of a VM.
     pub(crate) fn made_for(&self, maker: &Key) -> Vec<Key> {
         keys(&self.made, maker)
     }

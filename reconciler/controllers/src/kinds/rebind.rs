@@ -28,8 +28,8 @@ mod live;
 use std::sync::Arc;
 
 use berth_api::{
-    Binding, ConditionType, ConditionUpdate, Disk, DiskState, DiskStatus, Power, RESTORE_ANNOTATION,
-    Readiness, Reason, SYSTEM_NAMESPACE, StoragePoolType, VM, VMState, VMStatus, condition,
+    Binding, ConditionType, ConditionUpdate, Disk, DiskState, DiskStatus, LeaveFacts, Power, Readiness,
+    Reason, SYSTEM_NAMESPACE, StoragePoolType, VM, VMState, VMStatus, condition,
     console::COPY_ACCOUNT,
     vm::{HostRefusal, VMOperation, VMOperationName},
 };
@@ -324,22 +324,15 @@ fn refusal(cache: &Cache, vm: &VM, disk: &Disk, host: &str) -> Option<&'static s
             "is in no pool of type Shared or RBD, and the host that has its data reports no server that other hosts copy it from",
         ),
         (disk.metadata.deletion_timestamp.is_some(), "is being deleted"),
-        (disk.target_pool() != disk.pool(), "was to be moved to another pool"),
         (!is_whole || status.volume_id.is_none(), "has its file on another host, or in the folder of one"),
-        (status.size.is_none(), "has no file yet"),
-        (disk.spec.encryption.is_some(), "is encrypted"),
-        (disk.is_for_many(), "is one for several VMs (ReadOnlyMany or ReadWriteMany)"),
-        (disk.spec.source.is_some(), "is made from a source"),
-        (has_image_of_one_host(cache, disk), "is made from an image that other hosts cannot copy"),
+    ];
+    let of_others = [
         // Of a lost host it is tried: the content may be the same still.
         (
             !cache.is_fenced(host) && has_image_for_token(cache, disk),
             "is made from an image with a token: other hosts get its present content only",
         ),
-        (disk.annotations().contains_key(RESTORE_ANNOTATION), "was brought back after it was deleted"),
-        (disk.spec.restore.is_some() || status.restored_from.is_some(), "was restored from a snapshot"),
         (status.used_by.iter().any(|user| user.vm_uid != uid), "is used by another VM"),
-        (has_snapshots(cache, disk), "has snapshots"),
         // On a lost host, no copy and no image is being made.
         (
             !cache.is_fenced(host) && is_to_be_copied(cache, disk),
@@ -349,12 +342,11 @@ fn refusal(cache: &Cache, vm: &VM, disk: &Disk, host: &str) -> Option<&'static s
             !cache.is_fenced(host) && is_to_be_image(cache, disk),
             "is the source of an Image that is not made yet",
         ),
-        (
-            status.continues_snapshots == Some(true),
-            "had snapshots, or was copied or backed up, and its file goes on from such a one",
-        ),
     ];
-    refusals.into_iter().find_map(|(refuses, why)| refuses.then_some(why))
+    let first = |refusals: &[(bool, &'static str)]| {
+        refusals.iter().find_map(|(refuses, why)| refuses.then_some(*why))
+    };
+    first(&refusals).or_else(|| disk.stays(&leave_facts(cache, disk))).or_else(|| first(&of_others))
 }
 
 /// Whether other hosts can copy disks from this one.
@@ -374,11 +366,16 @@ pub(super) fn copies_none(cache: &Cache, disks: &[Arc<Disk>], host: &str) -> Opt
     })
 }
 
-fn has_image_of_one_host(cache: &Cache, disk: &Disk) -> bool {
+/// Returns the facts about other objects by which a disk can leave its host, which reports the same in its status.
+fn leave_facts(cache: &Cache, disk: &Disk) -> LeaveFacts {
     let namespace = disk.namespace().unwrap_or_default();
     let name = disk.spec.image.as_ref();
     let image = name.and_then(|name| cache.tables.images.lookup(&namespace, name.as_str()));
-    image.is_some_and(|image| image.is_local() && image.copied_from().is_none())
+    LeaveFacts {
+        is_in_shared_pool: is_shared(cache, disk),
+        has_image_of_one_host: image.is_some_and(|image| image.is_of_one_host()),
+        has_snapshots: cache.tables.disk_snapshots.all().any(|snapshot| snapshot.is_of(disk)),
+    }
 }
 
 /// Whether the content that a disk is based on may be another one than its image has now. Pools in Ceph have it themselves.
@@ -389,16 +386,6 @@ fn has_image_for_token(cache: &Cache, disk: &Disk) -> bool {
     image.is_some_and(|image| {
         let made_for = image.status.as_ref().and_then(|status| status.token.as_ref());
         made_for.is_some() || image.spec.source.token.is_some()
-    })
-}
-
-fn has_snapshots(cache: &Cache, disk: &Disk) -> bool {
-    let volume = disk.status.as_ref().and_then(|status| status.volume_id.as_ref());
-    cache.tables.disk_snapshots.all().any(|snapshot| {
-        let of_volume = snapshot.status.as_ref().and_then(|status| status.volume_id.as_ref());
-        let is_of_name = snapshot.metadata.namespace == disk.metadata.namespace
-            && snapshot.spec.disk.as_str() == disk.name_any();
-        is_of_name || (of_volume.is_some() && of_volume == volume)
     })
 }
 

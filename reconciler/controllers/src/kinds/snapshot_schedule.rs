@@ -1,20 +1,21 @@
-//! The SnapshotSchedule controller: makes a VMSnapshot of each VM when one is due, a Backup of each of its disks, and deletes those that
-//! no rule keeps.
+//! The SnapshotSchedule controller: makes a VMSnapshot of each VM, or a DiskSnapshot of each Disk, when one is due, a Backup of each of these
+//! disks, and deletes those that no rule keeps.
 //!
 //! ```text
-//!   moment ─▶ (not later than the deadline) ─▶ a VMSnapshot each ─▶ status.lastScheduleTime
+//!   moment ─▶ (not later than the deadline) ─▶ a snapshot each ─▶ status.lastScheduleTime
 //!                                                 ├─▶ (taken) ─▶ those before it that no rule keeps are deleted
 //!                                                 └─▶ (taken, the last one) ─▶ a Backup of each disk that has none under way
 //!                                                        └─▶ (complete) ─▶ those before it that no rule keeps are deleted
 //! ```
 //!
-//! The name of a VMSnapshot follows from the schedule, the VM and the moment, so that after a crash, or with two controllers, none is made
+//! The name of a snapshot follows from the schedule, the VM or Disk and the moment, so that after a crash, or with two controllers, none is made
 //! twice. `lastScheduleTime` is written once all of a moment are made. After a time without a controller, the last moment that was missed
 //! counts. While the clock is behind the last snapshot, none is made; nothing is ever deleted because of the current time.
 
 mod backups;
 mod observe;
 mod plan;
+mod snapshots;
 #[cfg(test)]
 mod tests;
 
@@ -40,9 +41,15 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     for snapshot in plan.decision.create {
         batch.write(Write::Create(snapshot.into()));
     }
+    for snapshot in plan.decision.create_of_disks {
+        batch.write(Write::Create(snapshot.into()));
+    }
     // After them: a moment whose snapshots are not all made is due again.
     batch.status(schedule.as_ref(), status);
     for snapshot in plan.decision.delete {
+        batch.write(Write::Delete(snapshot.into()));
+    }
+    for snapshot in plan.decision.delete_of_disks {
         batch.write(Write::Delete(snapshot.into()));
     }
     // A quota may refuse a new backup, but not the deletion of those that are not kept.
@@ -63,6 +70,7 @@ fn status(schedule: &SnapshotSchedule, decision: &plan::Decision, now: Timestamp
     status.next_schedule_time = text(decision.next);
     status.last_successful_time = text(decision.last_successful);
     status.vms = i64::try_from(decision.vms).unwrap_or(i64::MAX);
+    status.disks = i64::try_from(decision.disks).unwrap_or(i64::MAX);
     status.snapshots = i64::try_from(decision.snapshots).unwrap_or(i64::MAX);
     status.backups = i64::try_from(decision.backups.complete).unwrap_or(i64::MAX);
     status.last_backup_time = text(decision.backups.last);

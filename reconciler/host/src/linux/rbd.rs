@@ -30,6 +30,7 @@ mod restored;
 mod restores;
 mod snapshots;
 mod unfinished;
+mod usage;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -94,6 +95,9 @@ pub(super) struct RbdPool {
     seen: Mutex<Option<(Instant, Found)>>,
     /// The space that was reported last, and when.
     space: Mutex<Option<(Instant, Space)>>,
+    /// The space of its images, and the lock that is held while it is measured.
+    usage: Mutex<usage::Usage>,
+    measuring: Arc<tokio::sync::Mutex<()>>,
     /// Held during a look.
     looking: tokio::sync::Mutex<()>,
     /// Whether QEMU's programs have opened an image in it.
@@ -304,6 +308,8 @@ impl RbdPool {
             declared: Mutex::default(),
             seen: Mutex::default(),
             space: Mutex::default(),
+            usage: Mutex::default(),
+            measuring: Arc::default(),
             looking: tokio::sync::Mutex::default(),
             is_opened: AtomicBool::default(),
             own: Mutex::default(),

@@ -2,8 +2,8 @@
 
 use berth_api::vm::disk_obstacle;
 use berth_api::{
-    ConditionType, DEFAULT_NAME, Disk, DiskSnapshot, ObjectUse, Reason, ResourceName, UseKind, VM, condition,
-    former_uid,
+    ConditionType, DEFAULT_NAME, Disk, DiskSnapshot, LeaveFacts, ObjectUse, Reason, ResourceName, UseKind,
+    VM, condition, former_uid,
 };
 use berth_host::{SnapshotFacts, VolumeFacts};
 use berth_qemu::block::IoLimits;
@@ -24,7 +24,7 @@ use crate::kinds::image::local::{self, LocalImage};
 use crate::machine::Holder;
 use crate::mirrors::{self, OpenVolume, SeenMirror};
 use crate::moves::{self, Move};
-use crate::plugging::io_limits;
+use crate::plugging::{class_limits, io_limits};
 use crate::pools::{self, SeenVolume};
 use crate::pulls::Pull;
 use crate::restores::{self, Restore};
@@ -40,6 +40,8 @@ pub(crate) struct Observed {
     pub(crate) open_size: Option<u64>,
     /// Its ceilings in these machines: those in one of them that has others than declared, if there is one.
     pub(crate) open_limits: Option<IoLimits>,
+    /// The ceilings of a disk that has none of its own. As long as its VM or the class is not known, those that it has in a machine.
+    pub(crate) default_limits: IoLimits,
     /// The most files that one of these machines has open below that of the disk. None also while its chain cannot be changed.
     pub(crate) files_below: Option<u64>,
     /// Whether they have it open for reading only.
@@ -70,6 +72,8 @@ pub(crate) struct Observed {
     pub(crate) has_stray_move: bool,
     /// The pool of its file, if that is the default pool of the namespace, and the status of the Disk was lost.
     pub(crate) default_pool: Option<ResourceName>,
+    /// The facts about other objects by which it outlives this host. None: it has no file, or its pool is not known.
+    pub(crate) leave_facts: Option<LeaveFacts>,
     /// Bytes that its file took when that was measured last.
     pub(crate) used: Option<u64>,
     /// The VM whose machine has its file open, or may have. Only observed for a restore or a move.
@@ -99,9 +103,10 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         && restores
         && ctx.system.trash().await?.iter().any(|t| t.volume.id == id && t.volume.pool == *pool);
     let open = opened(ctx, &id).await;
-    let declared = io_limits(disk.spec.limits.as_deref());
     let mut limits = open.iter().map(|open| open.disk.limits);
     let first_limits = limits.clone().next();
+    let default_limits = class_limits(&ctx.index.read(), disk).or(first_limits).unwrap_or_default();
+    let declared = disk.spec.limits.as_deref().map_or(default_limits, |own| io_limits(Some(own)));
     let open_limits = limits.find(|limits| *limits != declared).or(first_limits);
     let files_below = open.iter().filter(|open| open.changes).map(|open| open.disk.files_below).max();
     let open_size = open.first().map(|open| open.disk.size);
@@ -134,12 +139,15 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
     let none_admitted = !users.is_empty() && users.iter().all(|user| !is_admitted(&ctx.index, user));
     let user_waits = volume.is_none() && !restores && none_admitted;
     let default_pool = default_pool(&ctx.index.read(), disk, volume.as_ref());
+    let leave_facts = volume.as_ref().and_then(|volume| leave_facts(&ctx.index.read(), disk, &volume.pool));
     Ok(Observed {
         volume,
         default_pool,
+        leave_facts,
         away,
         open_size,
         open_limits,
+        default_limits,
         files_below,
         is_read_only,
         image,
@@ -172,6 +180,18 @@ fn default_pool(tables: &Tables, disk: &Disk, volume: Option<&VolumeFacts>) -> O
     let declared = tables.pools.get(&ObjectName::new("", pool))?;
     let is_default = declared.spec.is_default_for(&disk.namespace().unwrap_or_default());
     (is_default && pool != DEFAULT_NAME).then(|| pool.into())
+}
+
+/// Returns the facts about other objects by which a disk in this pool can leave its host, as the controllers see them.
+fn leave_facts(tables: &Tables, disk: &Disk, pool: &str) -> Option<LeaveFacts> {
+    let pool = tables.pools.get(&ObjectName::new("", pool))?;
+    let namespace = disk.namespace().unwrap_or_default();
+    let image = disk.spec.image.as_ref().and_then(|name| tables.images.find(&namespace, name.as_str()));
+    Some(LeaveFacts {
+        is_in_shared_pool: pool.spec.pool_type.is_shared(),
+        has_image_of_one_host: image.is_some_and(|image| image.is_of_one_host()),
+        has_snapshots: tables.disk_snapshots.all().any(|(_, snapshot)| snapshot.is_of(disk)),
+    })
 }
 
 async fn declared_move(ctx: &Context, disk: &Disk, volume: Option<&VolumeFacts>) -> Result<Move, Error> {

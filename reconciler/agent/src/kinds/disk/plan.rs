@@ -271,7 +271,8 @@ fn moving(
 /// Returns the plan for the ceilings, the space and the size of a disk.
 fn adjust(disk: &Disk, volume: &str, facts: &VolumeFacts, observed: &Observed, wanted: u64) -> Plan<Step> {
     let mut steps = Vec::new();
-    let limits = io_limits(disk.spec.limits.as_deref());
+    let own = disk.spec.limits.as_deref();
+    let limits = own.map_or(observed.default_limits, |own| io_limits(Some(own)));
     if observed.open_limits.is_some_and(|open| open != limits) {
         steps.push(Step::SetLimits { volume: volume.to_owned(), limits });
     }

@@ -47,6 +47,13 @@ pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, no
     // That of a lost file is kept, as its size is.
     status.encryption = encryption::reported(disk, observed).or(status.encryption);
     status.state = Some(state(disk, observed, readiness));
+    if let Some(facts) = &observed.leave_facts {
+        let (metadata, spec) = (disk.metadata.clone(), disk.spec.clone());
+        let reported = Disk { metadata, spec, status: Some(status.clone()) };
+        let why = reported.lost_because(facts);
+        status.survives_host_loss = Some(why.is_none());
+        status.host_loss_reason = why.map(|why| format!("it {why}"));
+    }
     status
 }
 

@@ -5,7 +5,7 @@ mod creation;
 #[path = "tests/mirrors.rs"]
 mod mirrors;
 
-use berth_api::{ObjectUse, UseKind};
+use berth_api::{LeaveFacts, ObjectUse, UseKind};
 use berth_host::{
     BackupId, DeclaredRestore, Encoding, ImageFacts, ImageSource, RepositoryPlace, SnapshotFacts, Taken,
 };
@@ -110,6 +110,29 @@ fn a_disk_without_a_status_gets_the_default_pool_again_that_has_its_file() {
         Timestamp::UNIX_EPOCH,
     );
     assert_eq!(kept.default_pool, Some("fast".into()));
+}
+
+#[test]
+fn a_disk_reports_whether_it_outlives_its_host_and_keeps_that_while_its_pool_is_away() {
+    let report = |disk: &Disk, observed: &Observed| {
+        let readiness = plan(disk, observed).readiness;
+        let status = status(disk, observed, &readiness, Timestamp::UNIX_EPOCH);
+        (status.survives_host_loss, status.host_loss_reason)
+    };
+    let shared = LeaveFacts { is_in_shared_pool: true, ..LeaveFacts::default() };
+    let with = |facts| Observed { leave_facts: Some(facts), ..volume(GIB) };
+    let new = disk(json!({"size": "1Gi"}), json!({}));
+    assert_eq!(report(&new, &with(shared)), (Some(true), None), "its size is reported with it");
+    let (survives, why) = report(&new, &with(LeaveFacts::default()));
+    assert_eq!(survives, Some(false));
+    assert_eq!(why.as_deref(), Some("it is in no pool of type Shared or RBD"));
+    let encrypted = disk(json!({"size": "1Gi", "encryption": {"keyClass": "k"}}), json!({}));
+    assert_eq!(report(&encrypted, &with(shared)).1.as_deref(), Some("it is encrypted"));
+    let (_, why) = report(&new, &with(LeaveFacts { has_snapshots: true, ..shared }));
+    assert_eq!(why.as_deref(), Some("it has snapshots"));
+    let known = disk(json!({"size": "1Gi"}), json!({"size": "1Gi", "survivesHostLoss": true}));
+    let away = Observed { away: Some("not mounted".into()), ..Observed::default() };
+    assert_eq!(report(&known, &away), (Some(true), None));
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
 use crate::kinds::network;
 use crate::machine::{Machine, MachineError};
-use crate::plugging::{limit, unplug};
+use crate::plugging::{has_limited_disk, limit, unplug};
 use crate::pulls::Wanted;
 
 /// How long a QEMU that was asked to quit may take before it is killed.
@@ -295,7 +295,7 @@ async fn connect(ctx: &Context, uid: Option<&str>, key: Key, instance: &str, pro
 /// Lets the guest run, with the ceilings of its disks in force.
 async fn start(ctx: &Context, vm: &VM, instance: &str) -> Result<(), Error> {
     let machine = open(ctx, vm, instance).await?;
-    let has_limits = ctx.index.read().disks.all().any(|(_, disk)| disk.spec.limits.is_some());
+    let has_limits = has_limited_disk(&ctx.index.read(), vm);
     if has_limits {
         let state = machine.state().await?;
         let volumes: Vec<&str> = state.disks.iter().map(|disk| disk.id.as_str()).collect();

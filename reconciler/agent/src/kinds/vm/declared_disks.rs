@@ -17,6 +17,7 @@ use crate::key::{Key, ObjectName};
 use crate::kinds::disk::{copied_percent, is_in_local_pool};
 use crate::kinds::image::local;
 use crate::moves;
+use crate::plugging::is_limited;
 use crate::pools::{self, SeenVolume};
 use crate::restores;
 
@@ -45,7 +46,7 @@ pub(crate) struct DeclaredDisk {
     pub(crate) moves_first: bool,
     /// The work on it that its VM waits for, if that is an operation.
     pub(crate) work: Option<DiskWork>,
-    /// Whether ceilings of its operations and bandwidth are declared.
+    /// Whether it has ceilings of its operations and bandwidth.
     pub(crate) has_limits: bool,
 }
 
@@ -142,7 +143,7 @@ pub(super) async fn declared_disks(
             restores_first,
             moves_first,
             work,
-            has_limits: disk.as_ref().is_some_and(|disk| disk.spec.limits.is_some()),
+            has_limits: disk.as_ref().is_some_and(|disk| is_limited(&ctx.index.read(), disk)),
             volume,
             reported: status.size.is_some(),
             volume_id: status.volume_id,
@@ -180,7 +181,7 @@ async fn work(ctx: &Context, disk: &Disk, operation: VMOperationName) -> DiskWor
     DiskWork { operation, percent }
 }
 
-/// The name of a disk, its pool, its origin, its size and the space that it takes, as its Disk has them.
+/// The name of a disk, its pool, its origin, its size, the space that it takes and the state of its key, as its Disk has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReportedDisk {
     pub(crate) name: String,
@@ -188,6 +189,8 @@ pub(crate) struct ReportedDisk {
     pub(crate) origin: Option<DataOrigin>,
     pub(crate) size: Option<String>,
     pub(crate) used: Option<String>,
+    /// Why its key is not in sync, with its name. None: it is, or the disk is not encrypted.
+    pub(crate) key_problem: Option<String>,
 }
 
 /// Returns the disks that the VM declares, or attachments plug, as their Disks report them: by volume.
@@ -199,7 +202,11 @@ pub(super) fn reported_disks(tables: &Tables, vm: &VM, name: &ObjectName) -> BTr
         let status = disk.status.as_ref()?;
         let (size, used) = (status.size.clone(), status.used.clone());
         let (name, pool) = (disk.name_any(), disk.pool().to_string());
-        let report = ReportedDisk { name, pool, origin: Some(disk.origin()), size, used };
+        let synced = find(&status.conditions, ConditionType::EncryptionSynced.as_str());
+        let key_problem = synced
+            .filter(|synced| synced.status != "True")
+            .map(|synced| format!("Disk {name}: {}: {}", synced.reason, synced.message));
+        let report = ReportedDisk { name, pool, origin: Some(disk.origin()), size, used, key_problem };
         Some((volume_of(&disk)?.to_owned(), report))
     };
     declared.chain(attached).filter_map(report).collect()

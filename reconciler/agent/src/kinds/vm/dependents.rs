@@ -67,11 +67,12 @@ fn usage(vm: &VM) -> impl PartialEq {
     (declared, vm.status.as_ref().and_then(|s| s.hardware.as_ref()))
 }
 
-/// Returns what its disks read: whether it may have them, which it has, and the snapshot that they are restored from.
+/// Returns what its disks read: whether it may have them, which it has, the snapshot that they are restored from, and the class that gives
+/// them ceilings.
 fn disks(vm: &VM) -> impl PartialEq {
     let status = vm.status.as_ref();
     let holds = status.map(|s| (&s.disks, s.state));
-    let declared = (&vm.spec.disks, &vm.spec.restore);
+    let declared = (&vm.spec.disks, &vm.spec.restore, &vm.spec.class, vm.spec.class_policy);
     (declared, status.is_some_and(VMStatus::is_admitted), holds, has_process(vm))
 }
 
@@ -140,6 +141,9 @@ mod tests {
         let started = with("process", json!({"pid": 1, "startedAt": "2026-01-01T00:00:00Z"}));
         assert!(!concerned(&before, &started)[1], "the networks were made for it before");
         assert!(concerned(&started, &before)[1], "its tap is gone");
+        let mut classed = before.clone();
+        classed.spec.class = Some("other".into());
+        assert!(concerned(&before, &classed)[3], "the ceilings of its disks");
         let mut larger = before.clone();
         larger.spec.cpus = Some(4);
         assert!(concerned(&before, &larger)[2], "what it takes at its next start");

@@ -16,8 +16,8 @@ use berth_qemu::power::RunState;
 use jiff::Timestamp;
 
 use self::conditions::{
-    write_admission, write_class_synced, write_guest_frozen, write_guest_ready, write_placement_synced,
-    write_restore_synced, write_running,
+    write_admission, write_class_synced, write_encryption_synced, write_guest_frozen, write_guest_ready,
+    write_placement_synced, write_restore_synced, write_running,
 };
 use self::disks::{disks, disks_of_another_start, is_booted_later};
 pub(super) use self::events::{frozen, restarted, transition, without_tap};
@@ -48,6 +48,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     write_placement_synced(&mut status, observed, generation, now);
     write_security_groups_synced(&mut status, observed, generation, now);
     write_restore_synced(&mut status, observed, generation, now);
+    write_encryption_synced(&mut status, &observed.reported_disks, generation, now);
     guest_users::write(&mut status, observed, generation, now);
     guest_package::write(&mut status, vm, observed, generation, now);
     write_admission(&mut status, observed, readiness, generation, now);

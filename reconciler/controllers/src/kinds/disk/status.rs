@@ -13,6 +13,8 @@ pub(super) fn status(disk: &Disk, readiness: &Option<Readiness>, now: Timestamp)
             status.volume_id = None;
             status.serial = None;
             status.used_by.clear();
+            status.survives_host_loss = None;
+            status.host_loss_reason = None;
             let is_chosen = disk.spec.has_pool_choice() || status.default_pool.is_some();
             if is_chosen && status.size.is_none() {
                 // The pool is chosen again, together with the next host.

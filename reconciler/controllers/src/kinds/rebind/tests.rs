@@ -101,6 +101,28 @@ fn only_plain_disks_in_shared_pools_go_to_another_host() {
     }
 }
 
+#[test]
+fn a_disk_reports_before_the_loss_of_its_host_as_is_decided_after_it() {
+    for (spec, status) in [
+        (json!({}), json!({})),
+        (json!({"pool": "ceph"}), json!({"pool": "ceph"})),
+        (json!({"pool": "fast"}), json!({"pool": "fast"})),
+        (json!({"pool": "fast"}), json!({})),
+        (json!({}), json!({"size": null})),
+        (json!({}), json!({"continuesSnapshots": true})),
+        (json!({"source": {"disk": "other"}}), json!({})),
+        (json!({"restore": {"snapshot": "s"}}), json!({})),
+        (json!({"encryption": {"keyClass": "k"}}), json!({})),
+        (json!({"access": "ReadOnlyMany"}), json!({})),
+    ] {
+        let disk = disk_with(spec, status);
+        let cache = cache(true, disk.clone());
+        let decided = disks(&cache, &vm_with(json!({})), "h1").err();
+        let reported = disk.lost_because(&leave_facts(&cache, &disk));
+        assert_eq!(decided.is_some(), reported.is_some(), "{decided:?}, {reported:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_disk_of_a_pool_of_single_hosts_leaves_a_host_that_lives_and_serves_copies() {
     let why = |fenced, status: Value| {

@@ -6,7 +6,8 @@ use std::{
 };
 
 use berth_api::{
-    ConditionType, Readiness, Reason, SnapshotSchedule, VMSnapshot, VMSnapshotSpec, condition,
+    ConditionType, DiskSnapshot, DiskSnapshotSpec, Readiness, Reason, SnapshotSchedule, VMSnapshot,
+    VMSnapshotSpec, condition,
     snapshot_schedule::{
         MOST_SCHEDULED_VMS, SCHEDULED_AT_ANNOTATION, SNAPSHOT_SCHEDULE_LABEL, scheduled_name,
     },
@@ -16,7 +17,8 @@ use kube::ResourceExt;
 
 use super::{
     backups::{self, CLOCK_TOLERANCE, NeededSnapshots},
-    observe::{Observed, Progress, ScheduledVm, is_stalled, taken_at},
+    observe::Observed,
+    snapshots::{Progress, Scheduled, Selected, Snapshot, is_stalled, waits_for_quota},
 };
 use crate::{
     key::{Key, ObjectKind},
@@ -33,10 +35,13 @@ const MOST_NEEDED: usize = 4;
 pub(super) struct Decision {
     pub(super) create: Vec<VMSnapshot>,
     pub(super) delete: Vec<Arc<VMSnapshot>>,
+    pub(super) create_of_disks: Vec<DiskSnapshot>,
+    pub(super) delete_of_disks: Vec<Arc<DiskSnapshot>>,
     pub(super) last: Option<Timestamp>,
     pub(super) next: Option<Timestamp>,
     pub(super) last_successful: Option<Timestamp>,
     pub(super) vms: usize,
+    pub(super) disks: usize,
     /// The number of snapshots that are taken and kept.
     pub(super) snapshots: usize,
     pub(super) backups: backups::Decision,
@@ -46,17 +51,20 @@ pub(super) struct Decision {
 pub(super) fn plan(schedule: &SnapshotSchedule, observed: &Observed, now: Timestamp) -> Plan<Decision> {
     let status = schedule.status.clone().unwrap_or_default();
     let recorded = |text: &Option<String>| text.as_ref().and_then(|text| text.parse::<Timestamp>().ok());
-    let all = || observed.own.values().flat_map(BTreeMap::values);
-    let taken = || all().filter(|snapshot| Progress::of(snapshot) == Progress::Taken);
+    let Observed { of_vms, of_disks, .. } = observed;
+    let of_vms_taken = of_vms.taken().filter_map(|snapshot| snapshot.taken_at());
+    let of_disks_taken = of_disks.taken().filter_map(|snapshot| snapshot.taken_at());
     let mut decision = Decision {
         create: Vec::new(),
         delete: Vec::new(),
+        create_of_disks: Vec::new(),
+        delete_of_disks: Vec::new(),
         last: recorded(&status.last_schedule_time),
         next: None,
-        last_successful: recorded(&status.last_successful_time)
-            .max(taken().filter_map(|s| taken_at(s)).max()),
-        vms: observed.vms.values().filter(|vm| **vm != ScheduledVm::Missing).count(),
-        snapshots: taken().count(),
+        last_successful: recorded(&status.last_successful_time).max(of_vms_taken.chain(of_disks_taken).max()),
+        vms: of_vms.existing(),
+        disks: of_disks.existing(),
+        snapshots: of_vms.taken().count() + of_disks.taken().count(),
         backups: backups::as_they_are(schedule, &observed.backups),
         readiness: Readiness::Ready(Reason::Available, String::new()),
     };
@@ -76,11 +84,16 @@ pub(super) fn plan(schedule: &SnapshotSchedule, observed: &Observed, now: Timest
         decision.readiness = Readiness::Ready(Reason::ScheduleSuspended, text);
         return Plan::settled(decision);
     }
-    let newest = observed.own.values().filter_map(|of_vm| of_vm.last_key_value()).map(|(m, _)| *m).max();
+    let newest = of_vms.newest().max(of_disks.newest());
     let since = since(schedule, newest, now);
     let earliest = now.checked_sub(deadline(schedule)).unwrap_or(now);
     if let Some(due) = cron.last_between(since.max(earliest), now, &zone) {
-        decision.create = created(schedule, observed, due);
+        decision.create = created(schedule, of_vms, due, |name, vm| {
+            VMSnapshot::new(name, VMSnapshotSpec { vm: vm.into(), memory: false })
+        });
+        decision.create_of_disks = created(schedule, of_disks, due, |name, disk| {
+            DiskSnapshot::new(name, DiskSnapshotSpec { disk: disk.into(), ..DiskSnapshotSpec::default() })
+        });
         decision.last = Some(due);
     } else if decision.last.is_none_or(|last| last > now) {
         // The clock went back, or the status is lost.
@@ -88,10 +101,9 @@ pub(super) fn plan(schedule: &SnapshotSchedule, observed: &Observed, now: Timest
     }
     decision.next = cron.next_after(since.max(now), &zone);
     let needed = backups::needed_snapshots(schedule, &observed.backups);
-    let surplus = |of_vm| deleted(schedule, of_vm, &zone, &needed);
-    decision.delete = observed.own.values().flat_map(surplus).collect();
-    let leaving = decision.delete.iter().filter(|s| Progress::of(s) == Progress::Taken).count();
-    decision.snapshots -= leaving;
+    decision.delete = surplus(schedule, of_vms, &zone, &needed);
+    decision.delete_of_disks = surplus(schedule, of_disks, &zone, &needed);
+    decision.snapshots -= taken_of(&decision.delete) + taken_of(&decision.delete_of_disks);
     decision.backups = backups::plan(schedule, &observed.backups, &zone);
     decision.readiness = readiness(schedule, observed, newest, now);
     if let Some(of_backups) = backups::readiness(schedule, &observed.backups, now)
@@ -131,44 +143,63 @@ fn since(schedule: &SnapshotSchedule, newest: Option<Timestamp>, now: Timestamp)
     }
 }
 
-/// Returns the snapshots to make for a moment: of each VM that has none of that moment or of a later one.
-fn created(schedule: &SnapshotSchedule, observed: &Observed, due: Timestamp) -> Vec<VMSnapshot> {
-    let new = |(vm, state): (&String, &ScheduledVm)| {
-        let of_vm = observed.own.get(vm).and_then(|of_vm| of_vm.last_key_value());
-        let name = scheduled_name(&schedule.name_any(), vm, due);
-        let is_made = of_vm.is_some_and(|(last, _)| *last >= due) || observed.others.contains(&name);
-        if is_made || *state != ScheduledVm::Exists {
+/// Returns the snapshots to make for a moment: of each VM or Disk that has none of that moment or of a later one.
+fn created<S: Snapshot>(
+    schedule: &SnapshotSchedule,
+    scheduled: &Scheduled<S>,
+    due: Timestamp,
+    new: impl Fn(&str, &str) -> S,
+) -> Vec<S> {
+    let make = |(of, state): (&String, &Selected)| {
+        let last = scheduled.own.get(of).and_then(|own| own.last_key_value());
+        let name = scheduled_name(&schedule.name_any(), of, due);
+        let is_made = last.is_some_and(|(last, _)| *last >= due) || scheduled.others.contains(&name);
+        if is_made || *state != Selected::Exists {
             return None;
         }
-        let mut snapshot = VMSnapshot::new(&name, VMSnapshotSpec { vm: vm.as_str().into(), memory: false });
-        snapshot.metadata.namespace = schedule.namespace();
-        snapshot.metadata.labels = Some([(SNAPSHOT_SCHEDULE_LABEL.to_owned(), schedule.name_any())].into());
-        snapshot.metadata.annotations = Some([(SCHEDULED_AT_ANNOTATION.to_owned(), due.to_string())].into());
-        let of_vm = observed.inherited.get(vm).cloned().unwrap_or_default();
-        of_vm.with(&schedule.metadata).add_to(&mut snapshot.metadata);
+        let mut snapshot = new(&name, of);
+        let meta = snapshot.meta_mut();
+        meta.namespace = schedule.namespace();
+        meta.labels = Some([(SNAPSHOT_SCHEDULE_LABEL.to_owned(), schedule.name_any())].into());
+        meta.annotations = Some([(SCHEDULED_AT_ANNOTATION.to_owned(), due.to_string())].into());
+        let inherited = scheduled.inherited.get(of).cloned().unwrap_or_default();
+        inherited.with(&schedule.metadata).add_to(meta);
         Some(snapshot)
     };
-    observed.vms.iter().filter_map(new).collect()
+    scheduled.selected.iter().filter_map(make).collect()
 }
 
-/// Returns those of a VM's snapshots to delete. Only snapshots that are taken count for the rules, and a new one that waits for room in a
-/// quota; the last one that is taken stays. Those with one of the DiskSnapshots that backups need stay too, up to a limit. Those of backups
-/// under way come first, from the oldest: the first backup of a large disk takes long, and later ones of other disks do not push out its
-/// snapshot.
-fn deleted(
+fn surplus<S: Snapshot>(
     schedule: &SnapshotSchedule,
-    of_vm: &BTreeMap<Timestamp, Arc<VMSnapshot>>,
+    scheduled: &Scheduled<S>,
     zone: &TimeZone,
     needed: &NeededSnapshots<'_>,
-) -> Vec<Arc<VMSnapshot>> {
+) -> Vec<Arc<S>> {
+    scheduled.own.values().flat_map(|own| deleted(schedule, own, zone, needed)).collect()
+}
+
+fn taken_of<S: Snapshot>(snapshots: &[Arc<S>]) -> usize {
+    snapshots.iter().filter(|snapshot| Progress::of(snapshot.as_ref()) == Progress::Taken).count()
+}
+
+/// Returns those of a VM's or a Disk's snapshots to delete. Only snapshots that are taken count for the rules, and a new one that waits for
+/// room in a quota; the last one that is taken stays. Those with one of the DiskSnapshots that backups need stay too, up to a limit. Those of
+/// backups under way come first, from the oldest: the first backup of a large disk takes long, and later ones of other disks do not push out
+/// its snapshot.
+fn deleted<S: Snapshot>(
+    schedule: &SnapshotSchedule,
+    own: &BTreeMap<Timestamp, Arc<S>>,
+    zone: &TimeZone,
+    needed: &NeededSnapshots<'_>,
+) -> Vec<Arc<S>> {
     let progress: BTreeMap<Timestamp, Progress> =
-        of_vm.iter().map(|(moment, snapshot)| (*moment, Progress::of(snapshot))).collect();
+        own.iter().map(|(moment, snapshot)| (*moment, Progress::of(snapshot.as_ref()))).collect();
     let with = |wanted: Progress| progress.iter().filter(move |(_, p)| **p == wanted).map(|(m, _)| *m);
     let taken: BTreeSet<Timestamp> = with(Progress::Taken).collect();
     let mut counted = taken.clone();
     // With a quota of just those that are kept, it is taken only once an older one is gone.
     counted.extend(
-        of_vm.iter().next_back().filter(|(_, last)| waits_for_quota(last)).map(|(moment, _)| *moment),
+        own.iter().next_back().filter(|(_, last)| waits_for_quota(last.as_ref())).map(|(moment, _)| *moment),
     );
     let kept = schedule.spec.keep.kept(&counted, zone);
     let last = with(Progress::Taken).chain(with(Progress::Pending)).max();
@@ -179,35 +210,66 @@ fn deleted(
         Some(Progress::Pending) => last.is_some_and(|last| *moment < last),
         Some(Progress::Deleted) | None => false,
     };
-    let surplus: Vec<_> = of_vm.iter().filter(|(moment, _)| is_surplus(moment)).map(|(_, s)| s).collect();
-    let has_one_of = |snapshot: &VMSnapshot, names: &BTreeSet<&str>| {
-        let mut disks = snapshot.status.iter().flat_map(|status| &status.disks);
-        disks.any(|disk| names.contains(disk.snapshot.as_str()))
-    };
-    let under_way = surplus.iter().filter(|snapshot| has_one_of(snapshot, &needed.under_way));
+    let surplus: Vec<&Arc<S>> =
+        own.iter().filter(|(moment, _)| is_surplus(moment)).map(|(_, snapshot)| snapshot).collect();
+    let under_way = surplus.iter().filter(|snapshot| snapshot.has_one_of(&needed.under_way));
     let bases = surplus
         .iter()
         .rev()
-        .filter(|snapshot| has_one_of(snapshot, &needed.bases) && !has_one_of(snapshot, &needed.under_way));
+        .filter(|snapshot| snapshot.has_one_of(&needed.bases) && !snapshot.has_one_of(&needed.under_way));
     let of_backups = under_way.chain(bases).take(MOST_NEEDED);
     let stays: BTreeSet<String> = of_backups.map(|snapshot| snapshot.name_any()).collect();
     surplus.into_iter().filter(|snapshot| !stays.contains(&snapshot.name_any())).cloned().collect()
 }
 
-/// Whether it is not taken yet because of a quota.
-fn waits_for_quota(snapshot: &VMSnapshot) -> bool {
-    let conditions = snapshot.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let ready = condition::find(conditions, ConditionType::Ready.as_str());
-    Progress::of(snapshot) == Progress::Pending
-        && ready.is_some_and(|ready| ready.reason == Reason::QuotaExceeded.as_str())
+/// Snapshots that are not taken, each with the cause, for people.
+#[derive(Debug, Default)]
+struct Untaken {
+    failed: Vec<String>,
+    late: Vec<String>,
 }
 
-/// Returns the snapshot that is not taken, if the last one of the VM is not.
-fn pending<'a>(observed: &'a Observed, vm: &str) -> Option<(Timestamp, &'a Arc<VMSnapshot>)> {
-    let is_there =
-        |(_, snapshot): &(&Timestamp, &Arc<VMSnapshot>)| Progress::of(snapshot) != Progress::Deleted;
-    let (moment, snapshot) = observed.own.get(vm)?.iter().rev().find(is_there)?;
-    (Progress::of(snapshot) != Progress::Taken).then_some((*moment, snapshot))
+impl Untaken {
+    fn add<S: Snapshot>(&mut self, scheduled: &Scheduled<S>, now: Timestamp) {
+        for (moment, snapshot) in scheduled.pending() {
+            let ready = condition::find(snapshot.conditions(), ConditionType::Ready.as_str());
+            let cause = ready.map_or("not reported yet", |ready| ready.message.as_str());
+            let text = format!("{} {} of {} {}: {cause}", S::KIND, snapshot.name_any(), S::OF, snapshot.of());
+            if is_stalled(snapshot.as_ref()) {
+                self.failed.push(text);
+            } else if now.duration_since(moment) >= TAKING_TIME {
+                self.late.push(text);
+            }
+        }
+    }
+}
+
+/// Returns the kind and the name of a snapshot of this moment.
+fn named_of(observed: &Observed, moment: Timestamp) -> String {
+    fn find<S: Snapshot>(scheduled: &Scheduled<S>, moment: Timestamp) -> Option<String> {
+        let snapshot = scheduled.own.values().find_map(|own| own.get(&moment))?;
+        Some(format!("{} {}", S::KIND, snapshot.name_any()))
+    }
+    find(&observed.of_vms, moment).or_else(|| find(&observed.of_disks, moment)).unwrap_or_default()
+}
+
+fn missing_of<S: Snapshot>(scheduled: &Scheduled<S>) -> Vec<String> {
+    let missing = scheduled.selected.iter().filter(|(_, state)| **state == Selected::Missing);
+    missing.map(|(name, _)| format!("{} {name} does not exist: no snapshot is taken of it", S::OF)).collect()
+}
+
+fn without_file(observed: &Observed) -> Vec<String> {
+    let of_vms = observed.of_vms.selected.iter().filter_map(|(vm, state)| match state {
+        Selected::WithoutFile(disk) => {
+            Some(format!("Disk {disk} of VM {vm} has no file yet: no snapshot is taken of this VM"))
+        }
+        _ => None,
+    });
+    let of_disks = observed.of_disks.selected.iter().filter_map(|(disk, state)| match state {
+        Selected::WithoutFile(_) => Some(format!("Disk {disk} has no file yet: no snapshot is taken of it")),
+        _ => None,
+    });
+    of_vms.chain(of_disks).collect()
 }
 
 fn readiness(
@@ -217,67 +279,45 @@ fn readiness(
     now: Timestamp,
 ) -> Readiness {
     if let Some(newest) = newest.filter(|newest| newest.duration_since(now) > CLOCK_TOLERANCE) {
-        let snapshots = observed.own.values().filter_map(|of_vm| of_vm.get(&newest));
-        let name = snapshots.map(|snapshot| snapshot.name_any()).next().unwrap_or_default();
-        let text = format!("VMSnapshot {name} is of {newest}, and it is {now}: none is taken before then");
+        let snapshot = named_of(observed, newest);
+        let text = format!("{snapshot} is of {newest}, and it is {now}: none is taken before then");
         return Readiness::Stalled(Reason::ClockBehind, text);
     }
+    let is_of_disks = schedule.spec.disk_selector.is_some();
+    let (selector, objects) = if is_of_disks { ("diskSelector", "Disk") } else { ("vmSelector", "VM") };
     if observed.selected > MOST_SCHEDULED_VMS {
         let text = format!(
-            "vmSelector selects {} VMs: snapshots are taken of the first {MOST_SCHEDULED_VMS} by name. Use several schedules with other labels",
+            "{selector} selects {} {objects}s: snapshots are taken of the first {MOST_SCHEDULED_VMS} by name. Use several schedules with other labels",
             observed.selected
         );
         return Readiness::Stalled(Reason::InvalidSpec, text);
     }
-    let mut failed = Vec::new();
-    let mut late = Vec::new();
-    for (moment, snapshot) in observed.vms.keys().filter_map(|vm| pending(observed, vm)) {
-        let conditions = snapshot.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
-        let cause =
-            condition::find(conditions, ConditionType::Ready.as_str()).map(|ready| ready.message.as_str());
-        let (name, vm) = (snapshot.name_any(), &snapshot.spec.vm);
-        let text = format!("VMSnapshot {name} of VM {vm}: {}", cause.unwrap_or("not reported yet"));
-        if is_stalled(snapshot) {
-            failed.push(text);
-        } else if now.duration_since(moment) >= TAKING_TIME {
-            late.push(text);
-        }
-    }
+    let mut untaken = Untaken::default();
+    untaken.add(&observed.of_vms, now);
+    untaken.add(&observed.of_disks, now);
     let others = |texts: &[String]| match texts.len() {
         0 | 1 => String::new(),
         count => format!(" (and {} more)", count - 1),
     };
-    if let Some(first) = failed.first() {
-        return Readiness::Stalled(Reason::SnapshotFailed, format!("{first}{}", others(&failed)));
+    if let Some(first) = untaken.failed.first() {
+        return Readiness::Stalled(Reason::SnapshotFailed, format!("{first}{}", others(&untaken.failed)));
     }
-    let with_state = |wanted: fn(&String, &ScheduledVm) -> Option<String>| -> Vec<String> {
-        observed.vms.iter().filter_map(|(vm, state)| wanted(vm, state)).collect()
-    };
-    let missing = with_state(|vm, state| {
-        (*state == ScheduledVm::Missing)
-            .then(|| format!("VM {vm} does not exist: no snapshot is taken of it"))
-    });
-    let without_file = with_state(|vm, state| match state {
-        ScheduledVm::WithoutFile(disk) => {
-            Some(format!("Disk {disk} of VM {vm} has no file yet: no snapshot is taken of this VM"))
-        }
-        _ => None,
-    });
     for (reason, texts) in [
-        (Reason::SnapshotFailed, late),
-        (Reason::WaitingForVM, missing),
-        (Reason::WaitingForDisk, without_file),
+        (Reason::SnapshotFailed, untaken.late),
+        (Reason::WaitingForVM, missing_of(&observed.of_vms)),
+        (Reason::WaitingForDisk, missing_of(&observed.of_disks)),
+        (Reason::WaitingForDisk, without_file(observed)),
     ] {
         if let Some(first) = texts.first() {
             return Readiness::Reconciling(reason, format!("{first}{}", others(&texts)));
         }
     }
-    let text = if observed.vms.is_empty() && schedule.spec.vm_selector.is_some() {
-        "no VM has the labels of vmSelector"
-    } else {
-        ""
+    let is_selecting = is_of_disks || schedule.spec.vm_selector.is_some();
+    let text = match is_selecting && observed.selected == 0 {
+        true => format!("no {objects} has the labels of {selector}"),
+        false => String::new(),
     };
-    Readiness::Ready(Reason::Available, text.to_owned())
+    Readiness::Ready(Reason::Available, text)
 }
 
 fn dependencies(
@@ -288,15 +328,19 @@ fn dependencies(
 ) -> Vec<Dependency> {
     let namespace = schedule.namespace().unwrap_or_default();
     let mut dependencies: Vec<Dependency> = next.map(Dependency::Time).into_iter().collect();
-    for (vm, state) in &observed.vms {
+    for (vm, state) in &observed.of_vms.selected {
         let object = match state {
-            ScheduledVm::Missing => Key::namespaced(ObjectKind::VM, &namespace, vm),
-            ScheduledVm::WithoutFile(disk) => Key::namespaced(ObjectKind::Disk, &namespace, disk.as_str()),
-            ScheduledVm::Exists => continue,
+            Selected::Missing => Key::namespaced(ObjectKind::VM, &namespace, vm),
+            Selected::WithoutFile(disk) => Key::namespaced(ObjectKind::Disk, &namespace, disk.as_str()),
+            Selected::Exists => continue,
         };
         dependencies.push(Dependency::Object(object));
     }
-    let late = observed.vms.keys().filter_map(|vm| pending(observed, vm)).map(|(moment, _)| moment);
+    let absent = observed.of_disks.selected.iter().filter(|(_, state)| **state != Selected::Exists);
+    let absent = absent.map(|(disk, _)| Key::namespaced(ObjectKind::Disk, &namespace, disk));
+    dependencies.extend(absent.map(Dependency::Object));
+    let of_vms = observed.of_vms.pending().map(|(moment, _)| moment);
+    let late = of_vms.chain(observed.of_disks.pending().map(|(moment, _)| moment));
     let late = late.filter_map(|moment| moment.checked_add(TAKING_TIME).ok()).filter(|moment| *moment > now);
     dependencies.extend(late.map(Dependency::Time).min());
     dependencies

@@ -1,4 +1,5 @@
 mod backups;
+mod disks;
 
 use std::time::Duration;
 
@@ -87,6 +88,12 @@ impl Site {
             self.cache.remove(&Key::of(snapshot));
         }
         for snapshot in &plan.decision.create {
+            put(&mut self.cache, snapshot.clone());
+        }
+        for snapshot in &plan.decision.delete_of_disks {
+            self.cache.remove(&Key::of(snapshot.as_ref()));
+        }
+        for snapshot in &plan.decision.create_of_disks {
             put(&mut self.cache, snapshot.clone());
         }
         for backup in &plan.decision.backups.delete {

@@ -59,6 +59,38 @@ pub(super) fn sizes(reply: &[u8]) -> Result<BTreeMap<String, u64>> {
     Ok(images.map(|of| (of.image, of.size)).collect())
 }
 
+/// The space that an image takes beside the content that it is a clone of, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ImageUsage {
+    /// Of what was written since its last snapshot, or at all.
+    pub(super) used: u64,
+    /// Of what was written before each snapshot, since the one before it; by name.
+    pub(super) snapshots: BTreeMap<String, u64>,
+}
+
+/// Returns the space that an image takes, from `rbd du`, which lists it after its snapshots.
+pub(super) fn usage(reply: &[u8]) -> Result<ImageUsage> {
+    #[derive(Deserialize)]
+    struct Image {
+        used_size: u64,
+        #[serde(default)]
+        snapshot: Option<String>,
+    }
+    #[derive(Deserialize)]
+    struct Report {
+        images: Vec<Image>,
+    }
+    let (mut used, mut snapshots) = (None, BTreeMap::new());
+    for Image { used_size, snapshot } in parse::<Report>(reply)?.images {
+        match snapshot {
+            Some(name) => drop(snapshots.insert(name, used_size)),
+            None => used = Some(used_size),
+        }
+    }
+    let used = used.ok_or("a reply without the image itself")?;
+    Ok(ImageUsage { used, snapshots })
+}
+
 /// A snapshot of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Snapshot {
@@ -198,6 +230,22 @@ mod tests {
         let status = br#"{"watchers":[{"address":"10.0.0.1:0/3114482","client":4123,"cookie":1}]}"#;
         assert_eq!(watchers(status), Ok(vec!["10.0.0.1:0/3114482".to_owned()]));
         assert_eq!(watchers(br#"{"watchers":[]}"#), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn the_space_of_an_image_is_counted_apart_from_that_of_its_snapshots() {
+        let plain = br#"{"images":[{"name":"berth-v-1","id":"106cff5ce97d","provisioned_size":67108864,"used_size":20971520}]}"#;
+        assert_eq!(usage(plain), Ok(ImageUsage { used: 20 << 20, snapshots: BTreeMap::new() }));
+        let with_snapshots = br#"{"images":[
+            {"name":"berth-v-1","id":"1","snapshot":"s-1","snapshot_id":4,"provisioned_size":67108864,"used_size":20971520},
+            {"name":"berth-v-1","id":"1","snapshot":"s-2","snapshot_id":5,"provisioned_size":67108864,"used_size":0},
+            {"name":"berth-v-1","id":"1","provisioned_size":67108864,"used_size":4194304}],
+            "total_provisioned_size":67108864,"total_used_size":25165824}"#;
+        let snapshots = [("s-1".to_owned(), 20 << 20), ("s-2".to_owned(), 0)].into();
+        assert_eq!(usage(with_snapshots), Ok(ImageUsage { used: 4 << 20, snapshots }));
+        for other in ["{", "{}", r#"{"images":[]}"#, r#"{"images":[{"used_size":-1}]}"#] {
+            assert!(usage(other.as_bytes()).is_err(), "{other}");
+        }
     }
 
     #[test]

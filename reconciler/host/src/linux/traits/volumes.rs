@@ -351,11 +351,14 @@ impl Volumes for LinuxSystem {
     }
 
     async fn used_bytes(&self) -> Result<BTreeMap<String, u64>> {
-        self.on_all_pools(LinuxVolumes::used_bytes).await
+        let mut used = self.on_all_pools(LinuxVolumes::used_bytes).await?;
+        used.extend(self.rbd.used_bytes().await);
+        Ok(used)
     }
 
     async fn snapshot_bytes(&self) -> Result<BTreeMap<String, u64>> {
         let mut used = self.on_all_pools(LinuxVolumes::snapshot_bytes).await?;
+        used.extend(self.rbd.snapshot_bytes());
         for (id, memory) in self.machines.kept_state_bytes().await? {
             let of_snapshot = used.entry(id).or_default();
             *of_snapshot = of_snapshot.saturating_add(memory);

@@ -100,8 +100,14 @@ impl LinuxVolumes {
         })?;
         let unfit = |error| match error {
             InspectError::Read(error) => failed("read", path)(error),
-            InspectError::WrongFormat { .. } => {
-                refused(&format!("{error}: only qcow2 files are, qemu-img convert -O qcow2 makes one"))
+            InspectError::WrongFormat { found, .. } => {
+                // The format is not guessed from the bytes, which a guest has written.
+                let read = if found.contains("raw") { "-f raw " } else { "" };
+                let file = path.display();
+                refused(&format!(
+                    "{error}: only qcow2 files are taken over, and qemu-img convert {read}-O qcow2 {file} {file}.qcow2 makes one, while no \
+                     program has it open"
+                ))
             }
             error => refused(&error.to_string()),
         };

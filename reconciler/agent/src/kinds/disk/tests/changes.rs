@@ -194,6 +194,10 @@ fn ceilings_that_the_machine_does_not_have_are_set() {
     assert!(plan(&limited, &volume(GIB)).steps.is_empty(), "no machine has it open");
     let free = disk(json!({"size": "1Gi"}), json!({"size": "1Gi"}));
     assert_eq!(plan(&free, &with(Some(limits))).steps, set(IoLimits::default()));
+    let of_class = |limits| Observed { default_limits: limits, ..with(Some(IoLimits::default())) };
+    assert_eq!(plan(&free, &of_class(limits)).steps, set(limits));
+    let other = IoLimits { iops: 7, ..IoLimits::default() };
+    assert_eq!(plan(&limited, &of_class(other)).steps, set(limits), "its own come first");
 }
 
 #[test]

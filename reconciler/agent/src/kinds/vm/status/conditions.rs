@@ -1,5 +1,7 @@
 //! The conditions of a VM, but those of its interfaces and its users.
 
+use std::collections::BTreeMap;
+
 use berth_api::condition::remove;
 use berth_api::vm::HostRefusal;
 use berth_api::{ConditionType, ConditionUpdate, Quantity, Readiness, Reason, Size, VM, VMStatus, condition};
@@ -7,6 +9,7 @@ use berth_qemu::power::RunState;
 use jiff::Timestamp;
 
 use super::super::Observed;
+use super::super::declared_disks::ReportedDisk;
 use super::super::plan::{io_error, too_large};
 use super::runs;
 use crate::admission::Admission;
@@ -65,6 +68,25 @@ pub(super) fn write_restore_synced(
         }
     };
     let update = ConditionUpdate::from_bool(kind, false, reason, &text);
+    condition::set(&mut status.conditions, update, generation, now);
+}
+
+/// Says which key of an encrypted disk is not in sync, while one is not: as its Disk reports it.
+pub(super) fn write_encryption_synced(
+    status: &mut VMStatus,
+    disks: &BTreeMap<String, ReportedDisk>,
+    generation: i64,
+    now: Timestamp,
+) {
+    let kind = ConditionType::EncryptionSynced;
+    let mut problems: Vec<&str> = disks.values().filter_map(|disk| disk.key_problem.as_deref()).collect();
+    problems.sort_unstable();
+    let text = match problems.as_slice() {
+        [] => return remove(&mut status.conditions, kind),
+        [only] => (*only).to_owned(),
+        [first, others @ ..] => format!("{first} (and {} more)", others.len()),
+    };
+    let update = ConditionUpdate::from_bool(kind, false, Reason::WaitingForKey, &text);
     condition::set(&mut status.conditions, update, generation, now);
 }
 
@@ -218,5 +240,33 @@ pub(super) fn write_placement_synced(
                 now,
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vm_says_which_key_of_its_disks_is_not_in_sync_only_while_one_is_not() {
+        let disk = |problem: Option<&str>| ReportedDisk {
+            key_problem: problem.map(str::to_owned),
+            ..ReportedDisk::default()
+        };
+        let mut status = VMStatus::default();
+        let mut report = |problems: &[Option<&str>]| {
+            let disks = problems.iter().enumerate();
+            let disks = disks.map(|(n, problem)| (format!("v-{n}"), disk(*problem))).collect();
+            write_encryption_synced(&mut status, &disks, 1, Timestamp::UNIX_EPOCH);
+            let found = condition::find(&status.conditions, ConditionType::EncryptionSynced.as_str())?;
+            Some((found.status.clone(), found.reason.clone(), found.message.clone()))
+        };
+        assert_eq!(report(&[None, None]), None);
+        let (held, reason, message) = report(&[Some("Disk data: WrongKey: no"), None]).expect("reported");
+        assert_eq!((held.as_str(), reason.as_str()), ("False", "WaitingForKey"));
+        assert_eq!(message, "Disk data: WrongKey: no");
+        let several = report(&[Some("Disk root: WaitingForSecret: no"), Some("Disk data: WrongKey: no")]);
+        assert_eq!(several.expect("reported").2, "Disk data: WrongKey: no (and 1 more)");
+        assert_eq!(report(&[None]), None, "the key is back");
     }
 }

@@ -102,6 +102,7 @@ fn only_whole_qcow2_files_of_the_given_folders_are_taken_over() {
         path
     };
     let raw = file("raw.img", &[0; 4096]);
+    let vmdk = file("disk.vmdk", &[b"KDMV".as_slice(), &[0; 4092]].concat());
     let short = file("short.qcow2", b"QFI\xfb");
     let overlay = given.join("overlay.qcow2");
     qcow2::create(&given.join("base.qcow2"), MIB).expect("a base");
@@ -120,7 +121,8 @@ fn only_whole_qcow2_files_of_the_given_folders_are_taken_over() {
         (given.join("folder/outside.qcow2"), "--disk-dir"),
         (given.join("pipe"), "no regular file"),
         (given.clone(), "no regular file"),
-        (raw, "qemu-img convert -O qcow2"),
+        (raw, "qemu-img convert -f raw -O qcow2 "),
+        (vmdk, "qemu-img convert -O qcow2 "),
         (short, "cut off"),
         (overlay, "needs a second file"),
         (whole, "hard links"),

@@ -1,0 +1,91 @@
+//! Whether a Disk can leave its host, as far as the Disk itself decides it.
+
+use crate::{Disk, RESTORE_ANNOTATION};
+
+/// Facts about other objects by which a disk can, or cannot, leave its host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaveFacts {
+    /// Whether several hosts have its pool.
+    pub is_in_shared_pool: bool,
+    /// Whether its Image is on one host, and other hosts cannot copy it from there.
+    pub has_image_of_one_host: bool,
+    /// Whether there are DiskSnapshots of it.
+    pub has_snapshots: bool,
+}
+
+impl Disk {
+    /// Returns why the disk goes to no other host, if it does not, as the predicate of a sentence about it. It has to be in a pool that
+    /// hosts share too, or to be copied from a host that lives.
+    pub fn stays(&self, facts: &LeaveFacts) -> Option<&'static str> {
+        let status = self.status.as_ref();
+        let is_brought_back =
+            self.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(RESTORE_ANNOTATION));
+        let is_restored = status.is_some_and(|status| status.restored_from.is_some());
+        let refusals = [
+            (self.target_pool() != self.pool(), "was to be moved to another pool"),
+            (status.is_none_or(|status| status.size.is_none()), "has no file yet"),
+            (self.spec.encryption.is_some(), "is encrypted"),
+            (self.is_for_many(), "is one for several VMs (ReadOnlyMany or ReadWriteMany)"),
+            (self.spec.source.is_some(), "is made from a source"),
+            (facts.has_image_of_one_host, "is made from an image that other hosts cannot copy"),
+            (is_brought_back, "was brought back after it was deleted"),
+            (self.spec.restore.is_some() || is_restored, "was restored from a snapshot"),
+            (facts.has_snapshots, "has snapshots"),
+            (
+                status.is_some_and(|status| status.continues_snapshots == Some(true)),
+                "had snapshots, or was copied or backed up, and its file goes on from such a one",
+            ),
+        ];
+        refusals.into_iter().find_map(|(refuses, why)| refuses.then_some(why))
+    }
+
+    /// Returns why the disk is lost together with its host, if it is.
+    pub fn lost_because(&self, facts: &LeaveFacts) -> Option<&'static str> {
+        match facts.is_in_shared_pool {
+            true => self.stays(facts),
+            false => Some("is in no pool of type Shared or RBD"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_plain_disk_in_a_pool_of_several_hosts_outlives_its_host() {
+        let shared = LeaveFacts { is_in_shared_pool: true, ..LeaveFacts::default() };
+        let why = |changes: Value, facts: LeaveFacts| {
+            let mut disk = json!({
+                "metadata": {"name": "d"},
+                "spec": {"size": "1Gi", "pool": "site"},
+                "status": {"size": "1Gi", "pool": "site"},
+            });
+            for (pointer, value) in changes.as_object().cloned().unwrap_or_default() {
+                let (part, name) = pointer.split_once('.').expect("part.name");
+                disk[part][name] = value;
+            }
+            let disk: Disk = serde_json::from_value(disk).expect("a Disk");
+            disk.lost_because(&facts).unwrap_or_default()
+        };
+        assert_eq!(why(json!({}), shared), "");
+        assert!(why(json!({}), LeaveFacts::default()).contains("no pool of type Shared or RBD"));
+        assert!(why(json!({}), LeaveFacts { has_snapshots: true, ..shared }).contains("has snapshots"));
+        let of_one = LeaveFacts { has_image_of_one_host: true, ..shared };
+        assert!(why(json!({"spec.image": "made"}), of_one).contains("image"));
+        for (changes, text) in [
+            (json!({"spec.encryption": {"keyClass": "k"}}), "encrypted"),
+            (json!({"spec.access": "ReadOnlyMany"}), "several VMs"),
+            (json!({"spec.source": {"backup": "b"}}), "source"),
+            (json!({"spec.pool": "other"}), "another pool"),
+            (json!({"status.size": null}), "no file yet"),
+            (json!({"status.continuesSnapshots": true}), "had snapshots"),
+            (json!({"metadata.annotations": {"berth.dev/restore-volume": "v-1"}}), "brought back"),
+        ] {
+            let found = why(changes, shared);
+            assert!(found.contains(text), "{found:?} does not say {text:?}");
+        }
+    }
+}
