@@ -15,6 +15,7 @@ use crate::{
     field::{Effect, Field, Presence, Shape},
     form::Form,
     kind::{KindInfo, ResourceKind},
+    references::SECURITY_GROUP,
     replacement,
 };
 
@@ -116,6 +117,7 @@ impl ResourceKind for Network {
             Field::spec("dhcp4", Shape::Bool).effect(Effect::Replace),
             Field::spec("dhcp6", Shape::Bool).effect(Effect::Replace),
             Field::spec("isolated", Shape::Bool),
+            Field::spec("security_groups", Shape::TextList(Form::Name)).refers(SECURITY_GROUP),
             Field::spec("encryption", Shape::Text(Form::Any)).effect(Effect::Replace),
             Field::spec("mtu", Shape::Integer).effect(Effect::PowerCycle),
         ]

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use berth_api::host::{HostNetwork, HostVLAN};
 use berth_api::network::link_local_of_mac;
 use berth_api::vm::{InterfaceStatus, NetworkInterface, ObservedAddresses};
-use berth_api::{BridgeSpec, Network, Reason, VM, condition};
+use berth_api::{BridgeSpec, Network, Reason, ResourceName, VM, condition};
 use berth_qemu::single_flight::SingleFlight;
 use ipnet::Ipv6Net;
 use kube::ResourceExt;
@@ -328,13 +328,18 @@ pub(crate) fn guest_name(vm: &VM) -> String {
     domain.map_or_else(|| hostname.clone(), |domain| format!("{hostname}.{domain}"))
 }
 
-/// Returns the names of the security groups of an interface in a VM's status. Those of the spec count as soon as they are declared: a
-/// guest is never started without them. An interface that left the spec keeps those it had.
-pub(crate) fn security_groups_of(vm: &VM, interface: &InterfaceStatus) -> Vec<String> {
+/// Returns the names of the security groups of an interface in a VM's status. Those of the spec, or else of the Network, count as soon as
+/// they are declared: a guest is never started without them. An interface that left the spec keeps those it had, and so does one whose
+/// Network is not known.
+pub(crate) fn security_groups_of(tables: &Tables, vm: &VM, interface: &InterfaceStatus) -> Vec<String> {
+    let names = |groups: &[ResourceName]| groups.iter().map(ToString::to_string).collect::<Vec<_>>();
     let declared = vm.spec.network_interfaces.iter().find(|n| n.name.as_str() == interface.name);
-    match declared {
-        Some(declared) => declared.security_groups.iter().map(ToString::to_string).collect(),
-        None => interface.security_groups.clone(),
+    match (declared, find(tables, &interface.network)) {
+        (Some(declared), Some(network)) => {
+            names(declared.effective_security_groups(&network.spec.security_groups))
+        }
+        (Some(declared), None) if !declared.security_groups.is_empty() => names(&declared.security_groups),
+        _ => interface.security_groups.clone(),
     }
 }
 

@@ -78,7 +78,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
     let with_prefix = json!({"name": "p", "namespace": "default", "pool": "default", "address": "2001:db8:0:8:1::", "prefix_length": 80});
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
-    let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "ipv6_autoconfiguration": false, "dns": ["10.80.0.1"], "mtu": 1400, "isolated": false, "encryption": "None", "dhcp4": true, "dhcp6": true,
+    let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "ipv6_autoconfiguration": false, "dns": ["10.80.0.1"], "mtu": 1400, "isolated": false, "security_groups": ["web"], "encryption": "None", "dhcp4": true, "dhcp6": true,
         "dns_domain": "app.internal", "search_domains": ["example.org"], "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.80.0.9"}]});
     let lan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0", "trunk_vlans": ["10"]}, "cidr": "10.80.0.0/24",
         "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "range": "10.80.0.9-10.80.0.10", "dhcp": false}});
@@ -341,6 +341,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_network", network.clone(), "/routes/0/to", json!("192.168.0.0/24"), Announced::Live),
         ("berth_network", network.clone(), "/routes/0/via", json!("10.80.0.8"), Announced::Live),
         ("berth_network", network.clone(), "/isolated", json!(true), Announced::Live),
+        ("berth_network", network.clone(), "/security_groups", json!(["db"]), Announced::Live),
         ("berth_network", network.clone(), "/encryption", json!("WireGuard"), Announced::Replace),
         ("berth_network", as_by_default(&network), "/encryption", json!("None"), Announced::Live),
         ("berth_network", network.clone(), "/dhcp4", json!(false), Announced::Replace),

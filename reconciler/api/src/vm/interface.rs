@@ -35,8 +35,8 @@ pub struct NetworkInterface {
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "publicIPv6")]
     pub public_ipv6: Option<ResourceName>,
     /// Names of SecurityGroups in the VM's namespace, at most 8: the interface receives and sends only what one of them allows.
-    /// Default: none, and the interface receives everything from its Network and, by its public address, from outside, and sends
-    /// everything. Applied live.
+    /// Default: the `securityGroups` of its Network. With none there either, the interface receives everything from its Network and, by
+    /// its public address, from outside, and sends everything. Applied live.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(validation = Rule::new("self.all(g, self.filter(h, h == g).size() == 1)").message("a security group can be named once"))]
@@ -227,6 +227,11 @@ impl NetworkInterface {
     /// The PublicIPs that it names.
     pub fn public_ips(&self) -> impl Iterator<Item = &ResourceName> {
         self.public_ip.iter().chain(&self.public_ipv6)
+    }
+
+    /// The SecurityGroups that filter it: its own, or else those of its Network.
+    pub fn effective_security_groups<'a>(&'a self, of_network: &'a [ResourceName]) -> &'a [ResourceName] {
+        if self.security_groups.is_empty() { of_network } else { &self.security_groups }
     }
 }
 

@@ -31,8 +31,8 @@ pub struct InterfaceStatus {
     #[serde(default, skip_serializing_if = "String::is_empty", rename = "ipv6Address")]
     #[schemars(length(max = 39))]
     pub ipv6_address: String,
-    /// The SecurityGroups that filter it: those that the spec names, or for an interface that is removed from the spec, those
-    /// that it had.
+    /// The SecurityGroups that filter it: those that the spec names, or else those of its Network. For an interface that is removed from
+    /// the spec, those that it had.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 63)))]
     pub security_groups: Vec<String>,

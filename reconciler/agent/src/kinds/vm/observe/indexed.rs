@@ -149,7 +149,7 @@ pub(super) fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed 
 }
 
 fn missing_groups(tables: &Tables, vm: &VM, name: &ObjectName) -> Vec<String> {
-    let named = vm.status.iter().flat_map(|s| &s.interfaces).flat_map(|i| security_groups_of(vm, i));
+    let named = vm.status.iter().flat_map(|s| &s.interfaces).flat_map(|i| security_groups_of(tables, vm, i));
     let missing = named.filter(|group| tables.security_groups.get(&name.beside(group)).is_none());
     let missing: BTreeSet<String> = missing.collect();
     missing.into_iter().collect()
