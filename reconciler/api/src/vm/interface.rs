@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::DscpClass;
+use crate::network::Route;
 use crate::{Quantity, ResourceName};
 
 /// A network interface of a VM.
@@ -18,6 +19,8 @@ use crate::{Quantity, ResourceName};
     validation = Rule::new("has(self.dhcp4) == has(oldSelf.dhcp4) && (!has(self.dhcp4) || self.dhcp4 == oldSelf.dhcp4)").message("dhcp4 cannot change on an existing interface: its guest is configured by it; give the interface another name"),
     validation = Rule::new("has(self.dhcp6) == has(oldSelf.dhcp6) && (!has(self.dhcp6) || self.dhcp6 == oldSelf.dhcp6)").message("dhcp6 cannot change on an existing interface: its guest is configured by it; give the interface another name"),
     validation = Rule::new("has(self.guestName) == has(oldSelf.guestName) && (!has(self.guestName) || self.guestName == oldSelf.guestName)").message("guestName cannot change on an existing interface: its guest is configured by it; give the interface another name"),
+    validation = Rule::new("!has(self.gateway) || !has(self.routes) || self.routes.all(r, r.to != '0.0.0.0/0')").message("gateway is the default route: leave the route to 0.0.0.0/0 out").field_path(".routes"),
+    validation = Rule::new("!has(self.defaultRoute) || self.defaultRoute || !(has(self.gateway) || has(self.ipv6Gateway) || (has(self.routes) && self.routes.exists(r, r.to == '0.0.0.0/0')))").message("with defaultRoute false there is no default route: leave gateway, ipv6Gateway and the route to 0.0.0.0/0 out").field_path(".defaultRoute"),
     validation = Rule::new("!has(self.macAddress) || self.macAddress != '00:00:00:00:00:00'").message("a macAddress of zeros is the address of no interface").field_path(".macAddress")
 )]
 pub struct NetworkInterface {
@@ -89,6 +92,33 @@ pub struct NetworkInterface {
     /// with that of the first. Default true. A change reaches a running guest of an `Overlay` when it renews its lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_route: Option<bool>,
+    /// The router of the guest's IPv4 default route by this interface, in place of the Network's: an address of the Network's `cidr`.
+    /// Default: that of the Network. A change reaches a running guest of an `Overlay` when it renews its lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$"))]
+    #[x_kube(validation = Rule::new("isIP(self) && ip.isCanonical(self)").message("must be an IPv4 address, such as 10.77.0.9"))]
+    pub gateway: Option<String>,
+    /// The router of the guest's IPv6 default route by this interface, in place of the Network's: an address of the Network's `ipv6CIDR`, or
+    /// a link-local one such as `fe80::9`. On a `Bridge`, and in an `Overlay` with `dhcp6` false: other guests follow the advertisements of
+    /// their gateway. Default: that of the Network. A change reaches guests that are created afterwards.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "ipv6Gateway")]
+    #[schemars(length(max = 39), regex(pattern = r"^[0-9a-f:]*$"))]
+    #[x_kube(validation = Rule::new("isIP(self) && ip(self).family() == 6 && ip.isCanonical(self)").message("must be an IPv6 address in its shortest form, such as fd00:60::9"))]
+    pub ipv6_gateway: Option<String>,
+    /// Routes that the guest gets by this interface, beside those of its Network, at most 16. One to the destination of a route of the
+    /// Network takes its place. Given as the routes of a Network are: those of IPv4 by DHCP in an `Overlay` and by cloud-init on a `Bridge`,
+    /// those of IPv6 by cloud-init. Default: none. A change of IPv4 reaches a running guest of an `Overlay` when it renews its lease, and of
+    /// IPv6 guests that are created afterwards.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.all(r, self.filter(s, s.to == r.to).size() == 1)").message("a destination can have one route only"))]
+    pub routes: Vec<Route>,
+    /// The largest packet that the guest sends and receives by this interface, in bytes, 576 to 9216: at most that of its Network, which
+    /// counts where it is smaller. Default: that of the Network. Takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 576, max = 9216))]
+    pub mtu: Option<i64>,
     /// Whether the DHCP server of an `Overlay` gives the interface its IPv4 address. `false`: the guest gets the same address by its
     /// cloud-init network configuration, and the DHCP server no lease. Default: that of the Network. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -250,6 +280,10 @@ impl Default for NetworkInterface {
             dns: Vec::new(),
             search_domains: Vec::new(),
             default_route: None,
+            gateway: None,
+            ipv6_gateway: None,
+            routes: Vec::new(),
+            mtu: None,
             dhcp4: None,
             dhcp6: None,
             guest_name: None,

@@ -8,8 +8,8 @@ use std::{
 
 use berth_api::{
     Network, VM,
-    network::ipv6_at,
-    vm::{InterfaceStatus, NetworkInterface},
+    network::{Route, ipv6_at},
+    vm::{ConfiguredRoute, InterfaceStatus, NetworkInterface},
 };
 use ipnet::Ipv6Net;
 use kube::ResourceExt;
@@ -171,11 +171,19 @@ fn with_declared(
         dns: interface.dns.clone(),
         search_domains: interface.search_domains.clone(),
         default_route: interface.default_route,
+        gateway: interface.gateway.clone(),
+        ipv6_gateway: interface.ipv6_gateway.clone(),
+        routes: interface.routes.iter().map(configured).collect(),
+        mtu: interface.mtu,
         dhcp4: interface.dhcp4,
         dhcp6: interface.dhcp6,
         guest_name: interface.guest_name.clone(),
         ..given
     }
+}
+
+fn configured(route: &Route) -> ConfiguredRoute {
+    ConfiguredRoute { to: route.to.clone(), via: route.via.clone() }
 }
 
 /// Returns a network's name as statuses contain it.

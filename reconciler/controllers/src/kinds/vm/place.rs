@@ -170,7 +170,10 @@ pub(super) fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Bloc
         if let Some(text) = not_on_a_bridge(interface, network) {
             return Err((VMState::Pending, Readiness::Stalled(Reason::NotSupported, text), Vec::new()));
         }
-        if let Some(text) = without_groups(interface, network) {
+        if let Some(text) = without_groups(interface, network)
+            .or_else(|| interface.misrouted_on(network))
+            .or_else(|| interface.too_large_on(network))
+        {
             let readiness = Readiness::Stalled(Reason::NotSupported, text);
             return Err((VMState::Pending, readiness, shared(ObjectKind::Network, name)));
         }
@@ -327,6 +330,8 @@ fn not_on_a_bridge(interface: &NetworkInterface, network: &Network) -> Option<St
         ("dns", !interface.dns.is_empty()),
         ("searchDomains", !interface.search_domains.is_empty()),
         ("defaultRoute", interface.default_route.is_some()),
+        ("gateway", interface.gateway.is_some()),
+        ("mtu", interface.mtu.is_some()),
     ];
     let declared = declared.into_iter().find_map(|(field, is_declared)| is_declared.then_some(field))?;
     Some(format!(

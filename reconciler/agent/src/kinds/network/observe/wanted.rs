@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use berth_api::vm::InterfaceStatus;
 use berth_api::{IPPoolMode, NetworkHost, VM};
-use berth_host::{Forward, Lease, Nat, NetworkConfig, RoutedPrefix};
+use berth_host::{Forward, Ipv6Route, Lease, Nat, NetworkConfig, RoutedPrefix};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::super::announcing::{announced_on, occupied, unroutable};
@@ -27,7 +27,9 @@ use super::super::trunks::trunks;
 use super::{Actual, Desired, KeptGuest};
 use crate::index::{Tables, instance_of};
 use crate::key::ObjectName;
-use crate::networking::{Probe, find, hostname, named_addresses, security_groups_of};
+use crate::networking::{
+    Probe, find, hostname, named_addresses, own_ipv6_gateway, own_ipv6_routes, own_routes, security_groups_of,
+};
 use crate::public_address::GivenAddress;
 
 /// Network state of a guest.
@@ -114,6 +116,8 @@ fn lease(
     (address, ipv6): (Option<Ipv4Addr>, Option<Ipv6Addr>),
 ) -> Lease {
     let network = find(tables, &interface.network);
+    let ipv6_default = network.as_ref().and_then(|network| own_ipv6_gateway(network, interface));
+    let ipv6_default = ipv6_default.map(Ipv6Route::default_by);
     Lease {
         mac: interface.mac_address.to_ascii_lowercase(),
         address,
@@ -122,6 +126,9 @@ fn lease(
         dns: addresses(&interface.dns),
         search_domains: interface.search_domains.clone(),
         no_default_route: interface.default_route == Some(false),
+        routes: own_routes(interface),
+        ipv6_routes: ipv6_default.into_iter().chain(own_ipv6_routes(interface)).collect(),
+        mtu: interface.mtu.and_then(|mtu| u16::try_from(mtu).ok()),
         no_dhcp4: network.as_ref().is_some_and(|network| network.is_without_dhcp4(interface.dhcp4)),
         no_dhcp6: network.as_ref().is_some_and(|network| network.is_without_dhcp6(interface.dhcp6)),
     }

@@ -4,9 +4,12 @@ use berth_api::VM;
 use berth_api::vm::{Acceleration, InterfaceStatus, LinkState, NetworkInterface, NicModel};
 use berth_qemu::machine;
 
-use super::super::Step;
+use super::super::{Observed, Step};
 use crate::journal::Journal;
-use crate::networking::card_of;
+use crate::networking::{card_of, mtu_for};
+
+/// The part of a record with the largest packet that an interface declares.
+const MTU: &str = "mtu=";
 
 /// Returns the id of the card in this slot.
 pub(super) fn nic_id(slot: u8) -> String {
@@ -24,13 +27,33 @@ pub(super) fn cards_down(vm: &VM, journal: &Journal) -> Vec<String> {
     down.filter_map(|interface| Some(nic_id(*journal.slots.get(interface.name.as_str())?))).collect()
 }
 
-/// Returns what the journal of a run records of an interface: name and MAC address, and its model if it is not the default.
+/// Returns what the journal of a run records of an interface: name and MAC address, its model if it is not the default, and the largest
+/// packet that it declares.
 pub(super) fn recorded_name(wanted: &NetworkInterface, interface: &InterfaceStatus) -> String {
     let mut name = format!("{}/{}", interface.name, interface.mac_address);
     if wanted.model != NicModel::default() {
         name.extend(["/", wanted.model.as_str()]);
     }
+    if let Some(mtu) = wanted.mtu {
+        name.extend(["/", MTU, mtu.to_string().as_str()]);
+    }
     name
+}
+
+/// Returns the largest packet that an interface declared, in its record.
+pub(super) fn recorded_mtu(recorded: &str) -> Option<i64> {
+    recorded.split('/').find_map(|part| part.strip_prefix(MTU))?.parse().ok()
+}
+
+/// Returns the largest packet of the card, where it is not the usual one. The tap keeps that of the network: a bridge has the smallest of
+/// its ports.
+pub(super) fn card_mtu(
+    observed: &Observed,
+    wanted: &NetworkInterface,
+    interface: &InterfaceStatus,
+) -> Option<u16> {
+    let of_network = observed.mtus.get(&interface.network).copied().unwrap_or(1500);
+    Some(mtu_for(of_network, wanted.mtu)).filter(|mtu| *mtu != 1500)
 }
 
 /// Returns the number of queues of the card, 1 to 16.

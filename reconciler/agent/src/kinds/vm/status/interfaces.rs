@@ -30,6 +30,8 @@ pub(super) fn write_interfaces_synced(
             shared.join(", ")
         );
         (Reason::InvalidSpec, text)
+    } else if let Some(text) = &observed.misrouted {
+        (Reason::InvalidSpec, text.clone())
     } else if let Some(name) = changes.without_tap.first().filter(|name| changes.power_cycle.contains(*name))
     {
         (Reason::TapMissing, tap_missing(name))

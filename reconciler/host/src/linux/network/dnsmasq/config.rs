@@ -186,6 +186,9 @@ mod tests {
             dns: Vec::new(),
             search_domains: Vec::new(),
             no_default_route: false,
+            routes: Vec::new(),
+            ipv6_routes: Vec::new(),
+            mtu: None,
             no_dhcp4: false,
             no_dhcp6: false,
         }

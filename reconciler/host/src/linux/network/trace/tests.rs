@@ -135,6 +135,9 @@ fn network(nat: &Nat) -> NetworkConfig {
         dns: Vec::new(),
         search_domains: Vec::new(),
         no_default_route: last == 4,
+        routes: Vec::new(),
+        ipv6_routes: Vec::new(),
+        mtu: None,
         no_dhcp4: false,
         no_dhcp6: false,
     };

@@ -202,6 +202,17 @@ fn a_card_that_cannot_be_plugged_waits_for_the_next_start() {
     let unaccelerated = with_interfaces(json!([{"name": "nic0", "acceleration": "Off"}]));
     assert!(plan(&unaccelerated, &running).steps.is_empty());
     assert_eq!(pending(&unaccelerated, &running), ["networkInterfaces[nic0]"]);
+    let smaller = with_interfaces(json!([{"name": "nic0", "mtu": 1400}]));
+    assert!(plan(&smaller, &running).steps.is_empty());
+    assert_eq!(pending(&smaller, &running), ["networkInterfaces[nic0]"]);
+    let small = started(&smaller);
+    let launched = small.journal.run.as_ref().and_then(|run| run.machine.as_deref()).expect("recorded");
+    assert_eq!(launched.nics[0].mtu, Some(1400));
+    assert!(pending(&smaller, &small).is_empty());
+    assert_eq!(pending(&of_names(&["nic0"]), &small), ["networkInterfaces[nic0]"]);
+    let larger = started(&with_interfaces(json!([{"name": "nic0", "mtu": 9000}])));
+    let launched = larger.journal.run.as_ref().and_then(|run| run.machine.as_deref()).expect("recorded");
+    assert_eq!(launched.nics[0].mtu, None, "that of the Network is smaller");
     let off = started(&unaccelerated);
     assert!(pending(&unaccelerated, &off).is_empty());
     let reported = status(&unaccelerated, &off, &plan(&unaccelerated, &off).readiness, at(NOW));
