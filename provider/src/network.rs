@@ -15,7 +15,6 @@ use crate::{
     field::{Effect, Field, Presence, Shape},
     form::Form,
     kind::{KindInfo, ResourceKind},
-    references::SECURITY_GROUP,
     replacement,
 };
 
@@ -118,7 +117,8 @@ impl ResourceKind for Network {
             Field::spec("dhcp4", Shape::Bool).effect(Effect::Replace),
             Field::spec("dhcp6", Shape::Bool).effect(Effect::Replace),
             Field::spec("isolated", Shape::Bool),
-            Field::spec("security_groups", Shape::TextList(Form::Name)).refers(SECURITY_GROUP),
+            // In the namespace of each VM: on a shared network, not in its own.
+            Field::spec("security_groups", Shape::TextList(Form::Name)),
             Field::spec("encryption", Shape::Text(Form::Any)).effect(Effect::Replace),
             Field::spec("mtu", Shape::Integer).effect(Effect::PowerCycle),
         ]
