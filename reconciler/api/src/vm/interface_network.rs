@@ -6,9 +6,12 @@ use kube::ResourceExt;
 
 use super::NetworkInterface;
 use crate::Network;
+use crate::network::Route;
 
 /// The largest packet of a Network that declares none.
 const USUAL_MTU: i64 = 1500;
+/// The most routes of a guest, as of a Network.
+const MOST_ROUTES: usize = 16;
 
 impl NetworkInterface {
     /// Returns why a router that it declares is none of this Network, for people.
@@ -24,6 +27,14 @@ impl NetworkInterface {
                 "interface {interface}: {field} is no router of Network {name}: {why}; declare an address of the Network, or leave it out"
             ));
         }
+        let (own, of_network) =
+            (self.routes.len(), network.spec.routes.iter().filter(|route| self.keeps(route)).count());
+        if own > 0 && own + of_network > MOST_ROUTES {
+            return Some(format!(
+                "interface {interface}: its {own} routes and {of_network} of Network {name} are more than {MOST_ROUTES}, which fit into a \
+                 packet of DHCP: take some out"
+            ));
+        }
         let follows_advertisements = network.host_bridge().is_none() && !network.is_without_dhcp6(self.dhcp6);
         self.ipv6_gateway.as_ref().filter(|_| follows_advertisements).map(|via| {
             format!(
@@ -31,6 +42,11 @@ impl NetworkInterface {
                  advertisements of its gateway: set dhcp6 to false on the interface, or leave ipv6Gateway out"
             )
         })
+    }
+
+    /// Whether a route of the Network is beside its own ones.
+    fn keeps(&self, of_network: &Route) -> bool {
+        self.routes.iter().all(|own| own.to != of_network.to)
     }
 
     /// Returns why its largest packet is none of this Network, for people.
@@ -100,6 +116,17 @@ mod tests {
             let text = problem(part).unwrap_or_default();
             assert!(text.contains(why), "{text}");
         }
+        let routes: Value = (0..16)
+            .map(|n| json!({"name": format!("r{n}"), "to": format!("172.16.{n}.0/24"), "via": "10.77.0.9"}))
+            .collect();
+        let full = network(json!({"cidr": "10.77.0.0/16", "routes": routes}));
+        assert_eq!(
+            interface(route("172.16.5.0/24", "10.77.0.8")).misrouted_on(&full),
+            None,
+            "in place of that one"
+        );
+        let text = interface(route("172.16.99.0/24", "10.77.0.8")).misrouted_on(&full).unwrap_or_default();
+        assert!(text.contains("its 1 routes and 16 of Network lan"), "{text}");
         let ipv4 = network(json!({"cidr": "10.77.0.0/16"}));
         let text = interface(route("fd09::/48", "fe80::9")).misrouted_on(&ipv4).unwrap_or_default();
         assert!(text.contains("it has no ipv6CIDR"), "{text}");
