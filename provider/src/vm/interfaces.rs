@@ -49,7 +49,7 @@ pub(super) fn network_interfaces() -> Field {
             .key("ipv6Address")
             .presence(Presence::Kept)
             .effect(Effect::Fixed),
-        Field::spec("model", Shape::Text(Form::Any)).default("virtio").effect(Effect::PowerCycle),
+        Field::spec("model", Shape::Text(Form::Any)).implied("virtio").effect(Effect::PowerCycle),
         Field::spec("queues", Shape::Integer).effect(Effect::PowerCycle),
         Field::spec("acceleration", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
         Field::spec("link", Shape::Text(Form::Any)).default("Up"),

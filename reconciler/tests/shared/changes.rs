@@ -119,7 +119,11 @@ fn of_both(kind: &'static str) -> Vec<Change> {
 
 fn of_a_class() -> Vec<Change> {
     let options = json!({"qemuOptions": [{"name": "machine.hpet", "value": "off"}]});
-    vec![Change::of("VMClass", &["qemuOptions", "qemuOptions.value"], Seen::Waits, options)]
+    let model = json!({"networkInterfaceModel": "e1000e"});
+    vec![
+        Change::of("VMClass", &["qemuOptions", "qemuOptions.value"], Seen::Waits, options),
+        Change::of("VMClass", &["networkInterfaceModel"], Seen::Waits, model),
+    ]
 }
 
 /// The further hardware of a VM.

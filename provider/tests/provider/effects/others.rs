@@ -72,7 +72,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let each = json!({"name": "d", "namespace": "default", "size": "2Gi",
         "limits": {"read_iops": 1, "write_iops": 2, "read_bandwidth": "1Mi", "write_bandwidth": "2Mi"}});
     let class = json!({"name": "c", "namespace": "default", "cpus": 1, "memory": "1Gi", "firmware": "UEFI",
-        "tpm": false, "architecture": "x86_64", "huge_pages": "None", "dedicated_cpu_placement": false, "io_threads_policy": "Shared", "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "pci_devices": [{"name": "nic-vf", "count": 1}], "usb_devices": [{"name": "licence-key", "count": 1}], "vgpus": [{"name": "a40-8q", "count": 1}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
+        "tpm": false, "architecture": "x86_64", "huge_pages": "None", "dedicated_cpu_placement": false, "io_threads_policy": "Shared", "network_interface_model": "virtio", "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "pci_devices": [{"name": "nic-vf", "count": 1}], "usb_devices": [{"name": "licence-key", "count": 1}], "vgpus": [{"name": "a40-8q", "count": 1}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
     let mut with_scratch = class.clone();
     with_scratch["scratch_disk"] = json!({"size": "2Gi", "filesystem": {"type": "ext4", "label": "a"}});
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
@@ -291,6 +291,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_vm_class", class.clone(), "/huge_pages", json!("2Mi"), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/dedicated_cpu_placement", json!(true), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/tpm", json!(true), Announced::PowerCycle),
+        ("berth_vm_class", class.clone(), "/network_interface_model", json!("e1000e"), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/io_threads_policy", json!("PerDisk"), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/architecture", json!("aarch64"), Announced::Replace),
         ("berth_vm_class", class.clone(), "/qemu_options", json!([]), Announced::PowerCycle),

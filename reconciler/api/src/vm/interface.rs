@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::DscpClass;
+use crate::hardware::NicModel;
 use crate::network::Route;
 use crate::{Quantity, ResourceName};
 
@@ -151,9 +152,10 @@ pub struct NetworkInterface {
     #[x_kube(validation = Rule::new("isIP(self) && ip(self).family() == 6 && ip.isCanonical(self)").message("must be an IPv6 address in its shortest form, such as fd00:60::10"))]
     pub ipv6_address: Option<String>,
     /// The network card that the guest sees: `virtio`, `e1000`, `e1000e` or `rtl8139`. `virtio` is by far the fastest;
-    /// the others are for guests without a virtio driver. Takes effect at the next power cycle.
-    #[serde(default)]
-    pub model: NicModel,
+    /// the others are for guests without a virtio driver. Default: the `networkInterfaceModel` of the VM's class, or `virtio`. Takes effect
+    /// at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<NicModel>,
     /// Pairs of receive and transmit queues of a `virtio` card, 1 to 16: with several, as many CPUs of the guest send and receive at
     /// the same time. Of use up to the number of its CPUs. Default 1. Takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -221,38 +223,6 @@ pub struct InterfaceLimits {
     pub egress_packets: Option<i64>,
 }
 
-/// The model of a network card.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum NicModel {
-    #[default]
-    Virtio,
-    E1000,
-    E1000e,
-    Rtl8139,
-}
-
-impl NicModel {
-    /// The model with this name, the one that QEMU and libvirt give it too. None if berth does not have it.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        [Self::Virtio, Self::E1000, Self::E1000e, Self::Rtl8139]
-            .into_iter()
-            .find(|model| model.as_str() == name)
-    }
-
-    /// The value of the attribute.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Virtio => "virtio",
-            Self::E1000 => "e1000",
-            Self::E1000e => "e1000e",
-            Self::Rtl8139 => "rtl8139",
-        }
-    }
-}
-
 impl NetworkInterface {
     /// The PublicIPs that it names.
     pub fn public_ips(&self) -> impl Iterator<Item = &ResourceName> {
@@ -290,7 +260,7 @@ impl Default for NetworkInterface {
             mac_address: None,
             address: None,
             ipv6_address: None,
-            model: NicModel::default(),
+            model: None,
             queues: None,
             acceleration: None,
             link: LinkState::default(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use berth_api::condition;
-use berth_api::vm::{Acceleration, InterfaceStatus};
+use berth_api::vm::{Acceleration, InterfaceStatus, NicModel as NetworkCardModel};
 use berth_qemu::machine::{NIC_PORTS, NicModel, NicSpec, USUAL_NIC_PORTS};
 
 use super::*;
@@ -234,6 +234,24 @@ fn a_card_that_cannot_be_plugged_waits_for_the_next_start() {
         assert!(plan(&declared, &older).steps.is_empty());
         assert_eq!(pending(&declared, &older), [format!("networkInterfaces[{waits}]")]);
     }
+}
+
+#[test]
+fn an_interface_without_a_model_has_that_of_the_class_from_the_next_start_on() {
+    let declared =
+        with_interfaces(json!([{"name": "nic0", "queues": 4}, {"name": "nic1", "model": "virtio"}]));
+    let class = |model| Profile { network_interface_model: model, ..Profile::default() };
+    let usual = with_models(&declared, &class(None));
+    assert_eq!(*usual, declared);
+    let running = started(&usual);
+    let emulated = with_models(&declared, &class(Some(NetworkCardModel::E1000e)));
+    assert!(plan(&emulated, &running).steps.is_empty());
+    assert_eq!(pending(&emulated, &running), ["networkInterfaces[nic0]"], "the other one declares its model");
+    let launched = started(&emulated);
+    let machine = launched.journal.run.as_ref().and_then(|run| run.machine.as_deref()).expect("recorded");
+    let cards: Vec<_> = machine.nics.iter().map(|nic| (nic.model, nic.queues)).collect();
+    assert_eq!(cards, [(NicModel::E1000e, 1), (NicModel::Virtio, 1)]);
+    assert!(pending(&emulated, &launched).is_empty());
 }
 
 #[test]
