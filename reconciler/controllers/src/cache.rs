@@ -334,7 +334,9 @@ impl Cache {
             ObjectKind::Network => {
                 let network = self.tables.networks.get(key);
                 self.index.names.set_network(key, network.is_some_and(|n| n.spec.dns_domain.is_some()));
-                let groups = |network: Option<&Arc<Network>>| network.map(|n| n.spec.security_groups.clone());
+                let groups = |network: Option<&Arc<Network>>| {
+                    network.map(|network| network.spec.security_groups.clone()).unwrap_or_default()
+                };
                 match groups(before.network.as_ref()) == groups(network) {
                     true => Vec::new(),
                     // The groups of their interfaces are in their status.

@@ -173,12 +173,8 @@ pub(super) fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Bloc
         if let Some(text) = without_groups(interface, network)
             .or_else(|| interface.misrouted_on(network))
             .or_else(|| interface.too_large_on(network))
-        {
-            let readiness = Readiness::Stalled(Reason::NotSupported, text);
-            return Err((VMState::Pending, readiness, shared(ObjectKind::Network, name)));
-        }
-        if let Some(text) =
-            without_public_ipv4(interface, network).or_else(|| without_public_ipv6(interface, network))
+            .or_else(|| without_public_ipv4(interface, network))
+            .or_else(|| without_public_ipv6(interface, network))
         {
             let readiness = Readiness::Stalled(Reason::NotSupported, text);
             return Err((VMState::Pending, readiness, shared(ObjectKind::Network, name)));
