@@ -10,7 +10,6 @@ mod dscp;
 mod guest_agent;
 mod guest_user;
 mod interface;
-mod interface_network;
 mod migration;
 mod moves;
 mod network_config;

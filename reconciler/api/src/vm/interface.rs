@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::DscpClass;
 use crate::hardware::NicModel;
-use crate::network::Route;
+use crate::route::Route;
 use crate::{Quantity, ResourceName};
 
 /// A network interface of a VM.

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use kube::ResourceExt;
 
-use super::NetworkInterface;
 use crate::Network;
-use crate::network::Route;
+use crate::route::Route;
+use crate::vm::NetworkInterface;
 
 /// The largest packet of a Network that declares none.
 const USUAL_MTU: i64 = 1500;
