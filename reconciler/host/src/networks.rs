@@ -304,7 +304,7 @@ impl Tunnel {
 }
 
 /// An address reserved for a MAC address.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Lease {
     /// Lower case.
     pub mac: String,

@@ -224,16 +224,8 @@ mod tests {
         Lease {
             mac: format!("52:54:00:00:00:{last:02x}"),
             address: Some(Ipv4Addr::new(10, 77, 0, last)),
-            ipv6: None,
             hostname: "web".to_owned(),
-            dns: Vec::new(),
-            search_domains: Vec::new(),
-            no_default_route: false,
-            routes: Vec::new(),
-            ipv6_routes: Vec::new(),
-            mtu: None,
-            no_dhcp4: false,
-            no_dhcp6: false,
+            ..Lease::default()
         }
     }
 
