@@ -38,6 +38,16 @@ resource "berth_vm_class" "size" {
   memory    = each.value.memory
 }
 
+# For systems without virtio drivers: the cards of its VMs that declare no model.
+resource "berth_vm_class" "legacy" {
+  namespace               = "berth-shared"
+  name                    = "legacy"
+  cpus                    = 1
+  memory                  = "1Gi"
+  firmware                = "BIOS"
+  network_interface_model = "e1000"
+}
+
 # Users see the catalogue in this way, without its configuration.
 data "berth_vm_classes" "general" {
   namespace      = "berth-shared"

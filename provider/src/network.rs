@@ -44,7 +44,8 @@ const MOST_OF_DOMAINS: usize = 100;
 /// The last labels of domains for other kinds of names: multicast DNS, the machine itself, and addresses.
 const RESERVED: [&str; 3] = ["local", "localhost", "arpa"];
 
-fn routes() -> Field {
+/// The routes of the guests of a network, or of an interface.
+pub(crate) fn routes() -> Field {
     let fields = vec![
         Field::spec("name", Shape::Text(Form::Name)).presence(Presence::Numbered("route")).text(
             "Name of the route within the list, for people. Default `route0`, `route1`, … by position.",
@@ -116,6 +117,8 @@ impl ResourceKind for Network {
             Field::spec("dhcp4", Shape::Bool).effect(Effect::Replace),
             Field::spec("dhcp6", Shape::Bool).effect(Effect::Replace),
             Field::spec("isolated", Shape::Bool),
+            // In the namespace of each VM: on a shared network, not in its own.
+            Field::spec("security_groups", Shape::TextList(Form::Name)),
             Field::spec("encryption", Shape::Text(Form::Any)).effect(Effect::Replace),
             Field::spec("mtu", Shape::Integer).effect(Effect::PowerCycle),
         ]
@@ -126,6 +129,7 @@ impl ResourceKind for Network {
             check_search_domains(config.get("search_domains"), &AttributePath::root("search_domains"));
         found.extend(check_dns_domain(config));
         found.extend(check_routes(config));
+        found.extend(check_security_groups(config));
         found.extend(check_egress(config));
         found.extend(check_dhcp(config));
         found.extend(check_autoconfiguration(config));
@@ -381,6 +385,30 @@ pub(crate) fn check_search_domains(domains: &Value, at: &AttributePath) -> Vec<D
         }
     }
     found
+}
+
+/// Refuses security groups where others than berth give out addresses, which they do not know.
+fn check_security_groups(config: &Value) -> Vec<Diagnostic> {
+    if config.get("security_groups").elements().is_empty() {
+        return Vec::new();
+    }
+    let is_external = |name: &str| config.get(name).get("allocation").as_str() == Some("External");
+    let is_checked = match config.get("ipv4").get("source_check") {
+        check if check.is_unknown() => true,
+        check => check.as_str() == Some("Lease"),
+    };
+    let remedy = if is_external("ipv6") {
+        "set `ipv6.allocation` to Static"
+    } else if is_external("ipv4") && !is_checked {
+        "set `ipv4.source_check` to Lease"
+    } else {
+        return Vec::new();
+    };
+    let path = AttributePath::root("security_groups");
+    let detail = format!(
+        "{path}: security groups need addresses that are checked: {remedy}, or leave the groups out."
+    );
+    vec![Diagnostic::error("Security groups without checked addresses", detail).at(path)]
 }
 
 /// Refuses routes by an address outside of the network or of another family, two routes to one destination, and two default routes.

@@ -52,6 +52,7 @@ impl ResourceKind for VmClass {
             Field::spec("cpu_model", Shape::Text(Form::CpuModel)).effect(Effect::PowerCycle),
             Field::spec("guest_os", Shape::Text(Form::Any)).key("guestOS").effect(Effect::PowerCycle),
             qemu_options(),
+            Field::spec("network_interface_model", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
             devices::pci_devices(),
             devices::usb_devices(),
             devices::vgpus(),

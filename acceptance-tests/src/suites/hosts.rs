@@ -127,6 +127,14 @@ fn page(fleet: &Fleet, address: &str, path: &str) -> Result<String> {
     http::get_within(fleet.outside(), address, path, ANSWER)
 }
 
+/// Returns the namespace and the name of the network of a VM's interface.
+fn network_of(fleet: &Fleet, vm: &str) -> Result<(String, String)> {
+    let object = fleet.kubectl().object("vm", vm)?;
+    let network = object.pointer("/status/interfaces/0/network").and_then(Value::as_str);
+    let (namespace, name) = network.and_then(|name| name.split_once('/')).context("it has none")?;
+    Ok((namespace.to_owned(), name.to_owned()))
+}
+
 /// Whether one guest, called on its public address, reads the complete page of another on its private one.
 fn reaches(fleet: &Fleet, from: &str, private: &str, name: &str) -> Result<()> {
     let text = http::get(fleet.outside(), from, &format!("/cgi-bin/reach?to={private}"), SOON)?;

@@ -42,6 +42,8 @@ resource "berth_vm" "router" {
       network = berth_network.front.name
       # It sends packets of the guests of the other network.
       allowed_addresses = [berth_network.back.cidr]
+      # For this guest alone.
+      routes = [{ name = "lab", to = "172.16.0.0/12", via = "10.82.0.8" }]
     },
     {
       network           = berth_network.back.name

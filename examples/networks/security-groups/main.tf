@@ -23,6 +23,13 @@ resource "berth_security_group" "db" {
   egress  = [{ name = "replication", protocol = "tcp", ports = ["5432"], security_groups = ["db"] }]
 }
 
+# The interfaces on this network that name no groups have the group db.
+resource "berth_network" "database" {
+  name            = "database"
+  cidr            = "10.97.0.0/24"
+  security_groups = [berth_security_group.db.name]
+}
+
 # An interface of a VM names its groups:
 #   network_interfaces = [{ security_groups = ["db"] }]
 output "groups" {

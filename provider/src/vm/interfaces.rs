@@ -36,6 +36,10 @@ pub(super) fn network_interfaces() -> Field {
         Field::spec("dns", Shape::TextList(Form::Ip)),
         Field::spec("search_domains", Shape::TextList(Form::Domain)),
         Field::spec("default_route", Shape::Bool),
+        Field::spec("gateway", Shape::Text(Form::Ipv4)),
+        Field::spec("ipv6_gateway", Shape::Text(Form::Ipv6)).key("ipv6Gateway"),
+        network::routes(),
+        Field::spec("mtu", Shape::Integer).effect(Effect::PowerCycle),
         Field::spec("dhcp4", Shape::Bool).effect(Effect::Fixed),
         Field::spec("dhcp6", Shape::Bool).effect(Effect::Fixed),
         Field::spec("guest_name", Shape::Text(Form::Any)).effect(Effect::Fixed),
@@ -45,7 +49,7 @@ pub(super) fn network_interfaces() -> Field {
             .key("ipv6Address")
             .presence(Presence::Kept)
             .effect(Effect::Fixed),
-        Field::spec("model", Shape::Text(Form::Any)).default("virtio").effect(Effect::PowerCycle),
+        Field::spec("model", Shape::Text(Form::Any)).implied("virtio").effect(Effect::PowerCycle),
         Field::spec("queues", Shape::Integer).effect(Effect::PowerCycle),
         Field::spec("acceleration", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
         Field::spec("link", Shape::Text(Form::Any)).default("Up"),
@@ -133,6 +137,7 @@ pub(super) fn check_interfaces(config: &Value) -> Vec<Diagnostic> {
         let path = AttributePath::root("network_interfaces").index(i).attribute("limits");
         found.extend(check_limits(interface.get("limits"), &path));
         found.extend(check_guest_name(config, interface, i));
+        found.extend(check_routes(interface, i));
         let path = AttributePath::root("network_interfaces").index(i).attribute("search_domains");
         found.extend(network::check_search_domains(interface.get("search_domains"), &path));
     }
@@ -157,6 +162,50 @@ fn network_name(interface: &Value) -> Option<&str> {
     let network = interface.get("network");
     // The provider block, which says which one that is, is not known during validation.
     if network.is_null() { Some("the default network") } else { network.as_str() }
+}
+
+/// The destination of the default route of IPv4.
+const EVERYWHERE: &str = "0.0.0.0/0";
+
+/// Refuses two default routes, one beside `default_route = false`, routes of two families, and two to one destination.
+fn check_routes(interface: &Value, i: usize) -> Vec<Diagnostic> {
+    let at = |name: &str| AttributePath::root("network_interfaces").index(i).attribute(name);
+    let routes = interface.get("routes").elements();
+    let has = |name: &str| interface.get(name).as_str().is_some();
+    let leads_everywhere = routes.iter().any(|route| route.get("to").as_str() == Some(EVERYWHERE));
+    let mut found = Vec::new();
+    let mut wrong = |path: AttributePath, summary: &str, detail: &str| {
+        found.push(Diagnostic::error(summary, format!("{path}: {detail}")).at(path));
+    };
+    if has("gateway") && leads_everywhere {
+        let detail = "gateway is the default route: leave the route to 0.0.0.0/0 out.";
+        wrong(at("routes"), "Two default routes", detail);
+    }
+    let is_declared = has("gateway") || has("ipv6_gateway") || leads_everywhere;
+    if is_declared && interface.get("default_route").as_bool() == Some(false) {
+        let detail =
+            "there is no default route then: leave gateway, ipv6_gateway and the route to 0.0.0.0/0 out.";
+        wrong(at("default_route"), "No default route", detail);
+    }
+    for (n, route) in routes.iter().enumerate() {
+        let path = |name: &str| at("routes").index(n).attribute(name);
+        let Some(to) = route.get("to").as_str() else { continue };
+        if routes[..n].iter().any(|earlier| earlier.get("to").as_str() == Some(to)) {
+            wrong(
+                path("to"),
+                "Two routes to one destination",
+                "another route of the interface leads there too.",
+            );
+        }
+        if route.get("via").as_str().is_some_and(|via| via.contains(':') != to.contains(':')) {
+            wrong(
+                path("via"),
+                "A route of two families",
+                "it is not of the family of `to`: a route has both of one.",
+            );
+        }
+    }
+    found
 }
 
 /// The longest name of an interface in Linux.

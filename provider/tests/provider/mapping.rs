@@ -147,7 +147,6 @@ fn a_vm_becomes_the_custom_resource() {
       "networkInterfaces": [
         {
           "link": "Up",
-          "model": "virtio",
           "name": "nic0",
           "network": "default",
           "publicIP": "web"
@@ -244,7 +243,7 @@ fn a_vm_becomes_the_custom_resource() {
     "#);
     let smallest = json!({"name": "web", "class": "small", "disks": [{"name": "root", "boot": true}]});
     let interfaces = spec_of("berth_vm", &smallest)["networkInterfaces"].clone();
-    assert_eq!(interfaces, json!([{"name": "nic0", "network": "default", "model": "virtio", "link": "Up"}]));
+    assert_eq!(interfaces, json!([{"name": "nic0", "network": "default", "link": "Up"}]));
 }
 
 #[test]

@@ -12,13 +12,13 @@ mod senders;
 mod servers;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_api::host::{HostNetwork, HostVLAN};
 use berth_api::network::link_local_of_mac;
-use berth_api::vm::{InterfaceStatus, NetworkInterface, ObservedAddresses};
-use berth_api::{BridgeSpec, Network, Reason, VM, condition};
+use berth_api::vm::{ConfiguredRoute, InterfaceStatus, NetworkInterface, ObservedAddresses};
+use berth_api::{BridgeSpec, Network, Reason, ResourceName, VM, condition};
 use berth_qemu::single_flight::SingleFlight;
 use ipnet::Ipv6Net;
 use kube::ResourceExt;
@@ -327,6 +327,39 @@ pub(crate) fn host_networks(links: &HostLinks) -> Vec<HostNetwork> {
     bridges.chain(links.interfaces.iter().map(interface).take(MAX_NETWORKS)).collect()
 }
 
+/// Returns the routes of the guest of an interface, its own and those of its network. A default route of its own is among them.
+pub(crate) fn routes_for(of_network: &[Route], interface: &InterfaceStatus) -> Vec<Route> {
+    Route::with_network(&own_routes(interface), of_network)
+}
+
+/// Returns the IPv4 routes that an interface declares.
+pub(crate) fn own_routes(interface: &InterfaceStatus) -> Vec<Route> {
+    let default = interface.gateway.as_ref().and_then(|via| via.parse().ok()).map(Route::default_by);
+    let parse =
+        |route: &ConfiguredRoute| Some(Route { to: route.to.parse().ok()?, via: route.via.parse().ok()? });
+    default.into_iter().chain(interface.routes.iter().filter_map(parse)).collect()
+}
+
+/// Returns the IPv6 routes that an interface declares, except for its default route.
+pub(crate) fn own_ipv6_routes(interface: &InterfaceStatus) -> Vec<Ipv6Route> {
+    let parse = |route: &ConfiguredRoute| {
+        Some(Ipv6Route { to: route.to.parse().ok()?, via: route.via.parse().ok()? })
+    };
+    interface.routes.iter().filter_map(parse).filter(|route| !route.is_default()).collect()
+}
+
+/// Returns the router of the IPv6 default route that an interface declares. In an overlay its guest follows the advertisements of the
+/// gateway, unless it has no DHCPv6.
+pub(crate) fn own_ipv6_gateway(network: &Network, interface: &InterfaceStatus) -> Option<Ipv6Addr> {
+    let is_heeded = network.host_bridge().is_some() || network.is_without_dhcp6(interface.dhcp6);
+    interface.ipv6_gateway.as_ref().filter(|_| is_heeded)?.parse().ok()
+}
+
+/// Returns the largest packet of an interface: its own, unless that of its network is smaller.
+pub(crate) fn mtu_for(of_network: u16, own: Option<i64>) -> u16 {
+    own.and_then(|own| u16::try_from(own).ok()).map_or(of_network, |own| own.min(of_network))
+}
+
 /// Returns the declared routes of a network's guests.
 pub(crate) fn routes_of(network: &Network) -> Vec<Route> {
     let parse = |route: &berth_api::network::Route| {
@@ -340,13 +373,15 @@ pub(crate) fn ipv6_routes_of(network: &Network) -> Vec<Ipv6Route> {
     let parse = |route: &berth_api::network::Route| {
         Some(Ipv6Route { to: route.to.parse().ok()?, via: route.via.parse().ok()? })
     };
-    network.spec.routes.iter().filter_map(parse).filter(|route| route.to.prefix_len() > 0).collect()
+    network.spec.routes.iter().filter_map(parse).filter(|route| !route.is_default()).collect()
 }
 
-/// Returns those of these routes that the guest of an interface gets: none by itself.
-pub(crate) fn ipv6_routes_for(routes: &[Ipv6Route], interface: &InterfaceStatus) -> Vec<Ipv6Route> {
+/// Returns the IPv6 routes that the guest of an interface gets, its own and those of its network: none by itself.
+pub(crate) fn ipv6_routes_for(of_network: &[Ipv6Route], interface: &InterfaceStatus) -> Vec<Ipv6Route> {
     let own = [interface.ipv6_address.parse().ok(), link_local_of_mac(&interface.mac_address)];
-    routes.iter().filter(|route| !own.contains(&Some(route.via))).copied().collect()
+    let mut routes = Ipv6Route::with_network(&own_ipv6_routes(interface), of_network);
+    routes.retain(|route| !own.contains(&Some(route.via)));
+    routes
 }
 
 /// Returns the common prefix of the names of all taps of an instance.
@@ -378,13 +413,18 @@ pub(crate) fn guest_name(vm: &VM) -> String {
     domain.map_or_else(|| hostname.clone(), |domain| format!("{hostname}.{domain}"))
 }
 
-/// Returns the names of the security groups of an interface in a VM's status. Those of the spec count as soon as they are declared: a
-/// guest is never started without them. An interface that left the spec keeps those it had.
-pub(crate) fn security_groups_of(vm: &VM, interface: &InterfaceStatus) -> Vec<String> {
+/// Returns the names of the security groups of an interface in a VM's status. Those of the spec, or else of the Network, count as soon as
+/// they are declared: a guest is never started without them. An interface that left the spec keeps those it had, and so does one whose
+/// Network is not known.
+pub(crate) fn security_groups_of(tables: &Tables, vm: &VM, interface: &InterfaceStatus) -> Vec<String> {
+    let names = |groups: &[ResourceName]| groups.iter().map(ToString::to_string).collect::<Vec<_>>();
     let declared = vm.spec.network_interfaces.iter().find(|n| n.name.as_str() == interface.name);
-    match declared {
-        Some(declared) => declared.security_groups.iter().map(ToString::to_string).collect(),
-        None => interface.security_groups.clone(),
+    match (declared, find(tables, &interface.network)) {
+        (Some(declared), Some(network)) => {
+            names(declared.effective_security_groups(&network.spec.security_groups))
+        }
+        (Some(declared), None) if !declared.security_groups.is_empty() => names(&declared.security_groups),
+        _ => interface.security_groups.clone(),
     }
 }
 

@@ -1,11 +1,13 @@
 //! Types of the hardware that VMs and VMClasses declare.
 
+mod network_card;
 mod screen;
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use network_card::NicModel;
 pub use screen::{KeyboardLayout, Resolution, UnknownValue};
 pub(crate) use screen::{keyboard_layout_schema, resolution_schema};
 

@@ -184,6 +184,12 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 18)))]
     pub ranges: Vec<String>,
+    /// IPv4 ranges of the network segments that the host's own interfaces are on: their first and last addresses, which are the network's and
+    /// the broadcast address, are given to no PublicIP of an IPPool with the mode `l2`. At most 64 are listed. Empty in the report of an
+    /// older agent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 18)))]
+    pub segments: Vec<String>,
     /// The IPv6 addresses of the host's own interfaces, except for link-local ones: no PublicIP is given one of them. At most 64 are
     /// listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "ipv6Addresses")]

@@ -64,11 +64,13 @@ pub struct IPPoolSpec {
     /// `local` (default): the address is assigned to the VM's host; it is reachable there and wherever it is routed to that host.
     /// `l2`: the VM's host also announces it on the network segment of its public interface and answers for it there, so
     /// that the whole segment reaches it, whichever host the VM is on. The ranges must belong to that segment and be used by
-    /// no other machine. The VM's outgoing connections have this address. Cannot change.
+    /// no other machine. Its network and broadcast addresses, as the hosts' interfaces on it have them, are never allocated. The VM's
+    /// outgoing connections have this address. Cannot change.
     #[serde(default)]
     pub mode: IPPoolMode,
     /// Whether the first and the last address of each CIDR are allocated too: they are a segment's network and broadcast address, and
-    /// the first one of IPv6 that of its routers, only where the CIDR is the whole segment. Default false.
+    /// the first one of IPv6 that of its routers, only where the CIDR is the whole segment. With `mode` `l2`, those of the segments that
+    /// hosts are on stay out. Default false.
     #[serde(default)]
     pub use_all_addresses: bool,
     /// The least `prefixLength` of a PublicIP, 64 to 128: with 80, none takes more than a /80 of `cidrs`, so that no single one takes the

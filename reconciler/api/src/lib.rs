@@ -12,9 +12,9 @@
 //!                          network  security_group  public_ip  ip_pool  placement_group  quota  host
 //!                                     │
 //!                                     ▼
-//!   shared types:          condition ─▶ reason    quantity   cpu_amount   name   binding   object_user   hardware
+//!   shared types:          condition ─▶ reason    quantity   cpu_amount   name   binding   object_user   hardware   route
 //!   of several kinds:      size, cpu_controls, profile (of a VM and its class)   power (of a VM, and its refused changes)
-//!                          guest (of a VM's status)   probe (of a VM)
+//!                          guest (of a VM's status)   probe (of a VM)   interface_network (an interface of a VM on its Network)
 //!
 //!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   join (of a host)   user_data (cloud-init syntax)
 //!                          password, sysprep (of a guest)   wireguard (of a host and a Network)
@@ -56,6 +56,7 @@ pub mod image;
 pub mod image_copy;
 pub mod image_download;
 pub mod image_upload;
+mod interface_network;
 pub mod ip_pool;
 pub mod join;
 mod json_kind;
@@ -81,6 +82,7 @@ pub mod quota;
 pub mod reason;
 pub mod restart_token;
 pub mod restrictions;
+mod route;
 pub mod scratch_disk;
 pub mod security_group;
 pub mod shares;

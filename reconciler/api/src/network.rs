@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{BridgeSpec, Conditions, ObjectUser, ResourceName, WireguardPeer};
 
+pub use crate::route::Route;
 pub use ipv6::{Ipv6Spec, ipv6_at, ipv6_of_mac, link_local_of_mac};
 
 /// A network, of IPv4, of IPv6 or of both. The VMs of an `Overlay` reach each other and, as `egress` declares, the outside; those of a
@@ -87,6 +88,8 @@ pub use ipv6::{Ipv6Spec, ipv6_at, ipv6_of_mac, link_local_of_mac};
     validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.dhcp) || !self.ipv4.dhcp || (has(self.cidr) && !(has(self.ipv4.allocation) && self.ipv4.allocation == 'External'))").message("ipv4.dhcp gives out the addresses that berth allocates: it needs cidr and ipv4.allocation Static; with External, the network has a DHCP server of its own").field_path(".ipv4"),
     validation = Rule::new("!has(self.routes) || !has(self.ipv4) || !has(self.ipv4.gateway) || self.routes.all(r, r.to != '0.0.0.0/0')").message("ipv4.gateway is the default route: leave the route to 0.0.0.0/0 out").field_path(".routes"),
     validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.gateway) || !has(self.cidr) || !isCIDR(self.cidr) || (isIP(self.ipv4.gateway) && cidr(self.cidr).containsIP(self.ipv4.gateway))").message("ipv4.gateway must be an address of cidr").field_path(".ipv4"),
+    validation = Rule::new("!has(self.securityGroups) || self.securityGroups.size() == 0 || !(has(self.ipv6) && has(self.ipv6.allocation) && self.ipv6.allocation == 'External')").message("securityGroups need the addresses that berth gives out: leave them out, or set ipv6.allocation to Static").field_path(".securityGroups"),
+    validation = Rule::new("!has(self.securityGroups) || self.securityGroups.size() == 0 || !(has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || (has(self.ipv4.sourceCheck) && self.ipv4.sourceCheck == 'Lease')").message("securityGroups need addresses that are checked: leave them out, or set ipv4.sourceCheck to Lease").field_path(".securityGroups"),
     validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.range) || !has(self.cidr) || !isCIDR(self.cidr) || self.ipv4.range.split('-').all(a, isIP(a) && cidr(self.cidr).containsIP(a))").message("ipv4.range must be two addresses of cidr, such as 192.0.2.50-192.0.2.99").field_path(".ipv4")
 )]
 pub struct NetworkSpec {
@@ -197,6 +200,13 @@ pub struct NetworkSpec {
     /// connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolated: Option<bool>,
+    /// Names of SecurityGroups, in the namespace of each VM, that the interfaces with no `securityGroups` of their own have, at most 8.
+    /// An interface that names groups has those and none of these. One with `allowedAddresses` cannot be on such a Network. Default: none.
+    /// Applied live.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    #[x_kube(validation = Rule::new("self.all(g, self.filter(h, h == g).size() == 1)").message("a security group can be named once"))]
+    pub security_groups: Vec<ResourceName>,
     /// Whether the packets of an `Overlay` are encrypted between hosts: `None` (default), or `WireGuard`. With `WireGuard`, VMs are placed
     /// only on hosts that can encrypt (`status.wireguard` of the Host), and no packet of the Network leaves a host unencrypted for another
     /// one, nor is one accepted. Packets to the outside are not encrypted. Cannot change.
@@ -208,26 +218,6 @@ pub struct NetworkSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 576, max = 9216))]
     pub mtu: Option<i64>,
-}
-
-/// A route of the guests of a Network.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.to.contains(':') == self.via.contains(':')").message("to and via must be of the same family, IPv4 or IPv6").field_path(".via"))]
-pub struct Route {
-    /// Name of the route, the key of the list, for example `office`.
-    pub name: ResourceName,
-    /// The destination, for example `192.168.0.0/16` or `fd00:9::/48`. `0.0.0.0/0` is the default route of IPv4, in place of the one by
-    /// the gateway. That of IPv6 is by the gateway only.
-    #[schemars(length(max = 43))]
-    #[x_kube(validation = Rule::new("isCIDR(self) && cidr(self).masked() == cidr(self)").message("must be a range such as 192.168.0.0/16 or fd00:9::/48, with no host bits set"))]
-    #[x_kube(validation = Rule::new("self != '::/0'").message("guests have their default route of IPv6 by ipv6.gateway of a Bridge, or by ipv6Egress of an Overlay: leave this route out"))]
-    pub to: String,
-    /// The address of the router, of the same family and within the Network; one of IPv6 can also be link-local, such as `fe80::9`. A VM
-    /// with this address gets no such route itself.
-    #[schemars(length(max = 39), regex(pattern = r"^[0-9a-f.:]+$"))]
-    #[x_kube(validation = Rule::new("isIP(self) && ip.isCanonical(self)").message("must be an address, such as 10.77.0.9 or in its shortest form fd00:60::9"))]
-    pub via: String,
 }
 
 /// The type of a Network.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     Architecture, DeviceCounts, GuestOS, IoThreadsPolicy, Quantity, ScratchDisk, VM, VMClassSpec, VMSpec,
-    qemu_options::by_name,
+    hardware::NicModel, qemu_options::by_name,
 };
 
 /// The greatest size of a scratch disk, in bytes.
@@ -25,6 +25,8 @@ pub struct Profile {
     pub qemu_options: BTreeMap<String, String>,
     /// The devices of the host that it has, by name.
     pub devices: DeviceCounts,
+    /// The model of the network interfaces that declare none; none: the usual one.
+    pub network_interface_model: Option<NicModel>,
     /// Its temporary disk.
     pub scratch_disk: Option<ScratchDisk>,
 }
@@ -53,6 +55,7 @@ impl VMSpec {
             io_threads_policy: io_threads.unwrap_or_default(),
             qemu_options,
             devices: self.devices(class),
+            network_interface_model: class.and_then(|class| class.network_interface_model),
             scratch_disk: self.scratch_disk(class).cloned(),
         }
     }
@@ -103,6 +106,11 @@ mod tests {
         let threads_of = |own| spec(own).profile(Some(&threads)).io_threads_policy;
         assert_eq!(threads_of(json!({})), IoThreadsPolicy::PerDisk);
         assert_eq!(threads_of(json!({"ioThreadsPolicy": "Shared"})), IoThreadsPolicy::Shared);
+        let card: VMClassSpec =
+            serde_json::from_value(json!({"cpus": 1, "networkInterfaceModel": "e1000e"})).expect("a class");
+        let model_of = |own| spec(own).profile(Some(&card)).network_interface_model;
+        assert_eq!(model_of(json!({})), Some(NicModel::E1000e));
+        assert_eq!(model_of(json!({"class": null})), None, "it names no class");
         assert_eq!((own.cpu_model.as_deref(), own.guest_os), (Some("EPYC"), GuestOS::Linux));
         assert_eq!(profile(json!({"class": null})), Profile::default(), "it names no class");
         assert_eq!(spec(json!({})).profile(None), Profile::default());

@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::console::ConsoleAddress;
 pub use crate::guest::{GuestEnd, GuestFilesystem, GuestInterface, GuestStatus};
+pub use crate::hardware::NicModel;
 pub use affinity::VMAffinity;
 pub use bootstrap::{Bootstrap, GuestAgentPolicy};
 pub use class_policy::{ClassPolicy, PinnedClass};
@@ -37,7 +38,7 @@ pub use disks::{Cdrom, DiskBus, VMDisk};
 pub use dscp::DscpClass;
 pub use guest_agent::{GuestAgent, GuestAgentStatus, PackagePolicy};
 pub use guest_user::{GuestUser, GuestUserStatus};
-pub use interface::{Acceleration, InterfaceLimits, LinkState, NetworkInterface, NicModel};
+pub use interface::{Acceleration, InterfaceLimits, LinkState, NetworkInterface};
 pub use migration::{MigrationPhase, VMMigration};
 pub use moves::{MOVE_ANNOTATION, MovePolicy, RequestedMove};
 pub use network_config::{ConfiguredRoute, InterfaceConfig};

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Architecture, Conditions, CpuAmount, CpuTopology, DiskLimits, Firmware, GuestOS, HugePages,
     IoThreadsPolicy, ObjectUser, PciDevices, QemuOption, Quantity, ScratchDisk, UsbDevices, Vgpus,
+    hardware::NicModel,
 };
 
 /// A size and hardware profile that many VMs share.
@@ -171,6 +172,10 @@ pub struct VMClassSpec {
     /// (`access`) have those of their own only. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_limits: Option<Box<DiskLimits>>,
+    /// The model of the network interfaces that declare no `model` themselves: `virtio`, `e1000`, `e1000e` or `rtl8139`. Default: `virtio`. A
+    /// change reaches a VM at its next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_interface_model: Option<NicModel>,
     /// PCI devices of the host for each VM that declares no `pciDevices` itself, keyed by `name`, at most 8 in total. Default: none. A
     /// change reaches a VM at its next power cycle.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

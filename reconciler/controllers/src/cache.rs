@@ -34,7 +34,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::{HOST_FINALIZER, Host, KeyClass, StoragePool, VMClass};
+use berth_api::{HOST_FINALIZER, Host, KeyClass, Network, StoragePool, VMClass};
 use kube::ResourceExt;
 use tokio::time::Instant;
 
@@ -118,6 +118,7 @@ struct Before {
     host: Option<Arc<Host>>,
     class: Option<Arc<VMClass>>,
     pool: Option<Arc<StoragePool>>,
+    network: Option<Arc<Network>>,
     key_class: Option<Arc<KeyClass>>,
 }
 
@@ -281,6 +282,7 @@ impl Cache {
             host: self.tables.hosts.get(key).cloned(),
             class: self.tables.vm_classes.get(key).cloned(),
             pool: self.tables.storage_pools.get(key).cloned(),
+            network: self.tables.networks.get(key).cloned(),
             key_class: self.tables.key_classes.get(key).cloned(),
         }
     }
@@ -332,7 +334,16 @@ impl Cache {
             ObjectKind::Network => {
                 let network = self.tables.networks.get(key);
                 self.index.names.set_network(key, network.is_some_and(|n| n.spec.dns_domain.is_some()));
-                Vec::new()
+                let groups = |network: Option<&Arc<Network>>| {
+                    network.map(|network| network.spec.security_groups.clone()).unwrap_or_default()
+                };
+                match groups(before.network.as_ref()) == groups(network) {
+                    true => Vec::new(),
+                    // The groups of their interfaces are in their status.
+                    false => {
+                        self.users_of(key).into_iter().filter(|key| key.kind == ObjectKind::VM).collect()
+                    }
+                }
             }
             ObjectKind::VMSnapshot => {
                 let maker = self.tables.vm_snapshots.get(key).and_then(|snapshot| index::maker_of(snapshot));

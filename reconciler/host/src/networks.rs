@@ -304,7 +304,7 @@ impl Tunnel {
 }
 
 /// An address reserved for a MAC address.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Lease {
     /// Lower case.
     pub mac: String,
@@ -322,6 +322,15 @@ pub struct Lease {
     /// Whether the guest gets no default route.
     #[serde(default)]
     pub no_default_route: bool,
+    /// IPv4 routes of the guest beside those of the network, also its default route if that is not by the gateway.
+    #[serde(default)]
+    pub routes: Vec<Route>,
+    /// The same of IPv6, which the guest has by its network configuration.
+    #[serde(default)]
+    pub ipv6_routes: Vec<Ipv6Route>,
+    /// The largest packet, in place of the network's.
+    #[serde(default)]
+    pub mtu: Option<u16>,
     /// Whether the guest has its IPv4 address without DHCP, and no lease of it.
     #[serde(default)]
     pub no_dhcp4: bool,

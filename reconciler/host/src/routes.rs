@@ -3,12 +3,13 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{Ipv4Net, Ipv6Net};
+use serde::{Deserialize, Serialize};
 
 /// The destination of a default route.
 const EVERYWHERE: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0);
 
 /// A route of guests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Route {
     pub to: Ipv4Net,
     /// The address of the router.
@@ -16,17 +17,51 @@ pub struct Route {
 }
 
 impl Route {
+    /// The default route by this router.
+    #[must_use]
+    pub fn default_by(via: Ipv4Addr) -> Self {
+        Self { to: EVERYWHERE, via }
+    }
+
     pub fn is_default(&self) -> bool {
         self.to == EVERYWHERE
     }
+
+    /// Returns the routes of a guest and those of its network, without the network's to destinations for which the guest has its own.
+    #[must_use]
+    pub fn with_network(own: &[Self], network: &[Self]) -> Vec<Self> {
+        let is_other = |route: &&Self| !own.iter().any(|of_guest| of_guest.to == route.to);
+        own.iter().chain(network.iter().filter(is_other)).copied().collect()
+    }
 }
 
-/// An IPv6 route of guests, which is no default route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// An IPv6 route of guests. Those of a network are no default routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Ipv6Route {
     pub to: Ipv6Net,
     /// The address of the router, possibly a link-local one.
     pub via: Ipv6Addr,
+}
+
+impl Ipv6Route {
+    /// The default route by this router.
+    #[must_use]
+    pub fn default_by(via: Ipv6Addr) -> Self {
+        Self { to: Ipv6Net::default(), via }
+    }
+
+    /// Whether it leads to all destinations.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.to.prefix_len() == 0
+    }
+
+    /// Returns the routes of a guest and those of its network, as [`Route::with_network`] does.
+    #[must_use]
+    pub fn with_network(own: &[Self], network: &[Self]) -> Vec<Self> {
+        let is_other = |route: &&Self| !own.iter().any(|of_guest| of_guest.to == route.to);
+        own.iter().chain(network.iter().filter(is_other)).copied().collect()
+    }
 }
 
 /// The routes of a guest.
@@ -57,7 +92,7 @@ impl GuestRoutes {
 
     /// Returns all of them, the default route first.
     pub fn all(&self) -> Vec<Route> {
-        let default = self.default.map(|via| Route { to: EVERYWHERE, via });
+        let default = self.default.map(Route::default_by);
         default.into_iter().chain(self.others.iter().copied()).collect()
     }
 }
@@ -87,5 +122,22 @@ mod tests {
         assert_eq!(of(8, true).others, [others[0]]);
         assert_eq!(of(5, true).all()[0], route("0.0.0.0/0", 9));
         assert_eq!(GuestRoutes::of(&[], None, None, true).all(), []);
+    }
+
+    #[test]
+    fn a_route_of_a_guest_takes_the_place_of_the_networks_to_the_same_destination() {
+        let network = [route("192.168.0.0/16", 9), route("0.0.0.0/0", 9)];
+        let own = [Route::default_by(address(7)), route("172.16.0.0/12", 8)];
+        let all = Route::with_network(&own, &network);
+        assert_eq!(all, [own[0], own[1], network[0]]);
+        let routes = GuestRoutes::of(&all, Some(address(1)), Some(address(5)), true);
+        assert_eq!(routes, GuestRoutes { default: Some(address(7)), others: vec![own[1], network[0]] });
+        let ipv6 = |to: &str, via: &str| Ipv6Route {
+            to: to.parse().expect("a prefix"),
+            via: via.parse().expect("an address"),
+        };
+        let of_network = [ipv6("fd09::/48", "fd00:60::9"), ipv6("fd0a::/48", "fd00:60::9")];
+        let of_guest = [ipv6("fd09::/48", "fd00:60::7")];
+        assert_eq!(Ipv6Route::with_network(&of_guest, &of_network), [of_guest[0], of_network[1]]);
     }
 }

@@ -60,6 +60,78 @@ fn routes_and_domains_of_a_network_and_of_an_interface_reach_the_dhcp_of_its_hos
 }
 
 #[test]
+fn an_interface_has_routes_a_gateway_and_a_largest_packet_of_its_own_and_a_wrong_router_is_named() {
+    in_simulated_time(async {
+        let mut site = Site::new().await;
+        site.join("h1", "192.0.2.1", 1500).await;
+        site.apply("Network", "lan", json!({"cidr": "10.9.4.0/24"})).await;
+        site.vm("one", "h1", "lan").await;
+        site.runs("one").await;
+        let host = &site.hosts["h1"];
+        let lease = || host.networks_now().pop().expect("a network").leases[0].clone();
+        let vms: Api<VM> = Api::default_namespaced(site.client.clone());
+        let change = async |gateway: &str| {
+            let routes = json!([{"name": "office", "to": "192.168.0.0/16", "via": "10.9.4.8"}]);
+            let own = json!({"spec": {"networkInterfaces": [{"name": "nic0", "network": "lan", "gateway": gateway, "routes": routes,
+                "mtu": 1400}]}});
+            vms.patch("one", &PatchParams::default(), &Patch::Merge(&own)).await.expect("accepted");
+        };
+        change("10.9.4.7").await;
+        site.until("the options of the interface", async || {
+            let routes: Vec<String> =
+                lease().routes.iter().map(|route| format!("{} {}", route.to, route.via)).collect();
+            routes == ["0.0.0.0/0 10.9.4.7", "192.168.0.0/16 10.9.4.8"] && lease().mtu == Some(1400)
+        })
+        .await;
+        site.until("the card waits for the next start", async || {
+            let status = vms.get("one").await.expect("it answers").status.expect("it has one");
+            status.pending_power_cycle == ["networkInterfaces[nic0]"]
+        })
+        .await;
+        change("10.9.5.7").await;
+        site.until("the condition names the router", async || {
+            let status = vms.get("one").await.expect("it answers").status.expect("it has one");
+            let synced = condition::find(&status.conditions, "InterfacesSynced");
+            synced.is_some_and(|synced| synced.message.contains("gateway is no router of Network lan"))
+        })
+        .await;
+        site.stop.cancel();
+    });
+}
+
+#[test]
+fn the_security_groups_of_a_network_filter_running_guests_that_name_none() {
+    in_simulated_time(async {
+        let mut site = Site::new().await;
+        site.join("h1", "192.0.2.1", 1500).await;
+        site.apply("SecurityGroup", "base", json!({"ingress": [], "egress": []})).await;
+        let network = |groups: Value| json!({"cidr": "10.9.4.0/24", "securityGroups": groups});
+        site.apply("Network", "lan", network(json!([]))).await;
+        site.vm("one", "h1", "lan").await;
+        site.runs("one").await;
+        let filtered = || {
+            let filters = site.hosts["h1"].firewall_now().filters;
+            filters.ports.iter().flat_map(|port| port.groups.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(filtered(), [""; 0]);
+        site.apply("Network", "lan", network(json!(["base"]))).await;
+        let vms: Api<VM> = Api::default_namespaced(site.client.clone());
+        let of_status = async || {
+            let status = vms.get("one").await.expect("it answers").status.expect("it has one");
+            status.interfaces[0].security_groups.clone()
+        };
+        site.until("the guest is filtered", async || {
+            filtered() == ["default/base"] && of_status().await == ["base"]
+        })
+        .await;
+        site.apply("Network", "lan", network(json!([]))).await;
+        site.until("the guest is open again", async || filtered().is_empty() && of_status().await.is_empty())
+            .await;
+        site.stop.cancel();
+    });
+}
+
+#[test]
 fn without_dhcp_an_interface_has_no_lease_on_its_host_and_one_that_declares_otherwise_has() {
     in_simulated_time(async {
         let mut site = Site::new().await;

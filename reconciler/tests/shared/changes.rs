@@ -119,9 +119,11 @@ fn of_both(kind: &'static str) -> Vec<Change> {
 
 fn of_a_class() -> Vec<Change> {
     let options = json!({"qemuOptions": [{"name": "machine.hpet", "value": "off"}]});
+    let model = json!({"networkInterfaceModel": "e1000e"});
     vec![
         Change::of("VMClass", &["qemuOptions", "qemuOptions.value"], Seen::Waits, options),
         Change::of("VMClass", &["diskLimits.*"], Seen::Same, json!({"diskLimits": {"iops": 100}})),
+        Change::of("VMClass", &["networkInterfaceModel"], Seen::Waits, model),
     ]
 }
 
@@ -222,6 +224,18 @@ fn of_disks_and_cards() -> Vec<Change> {
         card(&["networkInterfaces.dns"], Seen::Same, json!({"dns": ["10.77.0.53"]})),
         card(&["networkInterfaces.searchDomains"], Seen::Same, json!({"searchDomains": ["example.org"]})),
         card(&["networkInterfaces.defaultRoute"], Seen::Same, json!({"defaultRoute": false})),
+        card(&["networkInterfaces.gateway"], Seen::Same, json!({"gateway": "10.77.0.8"})),
+        card(
+            &["networkInterfaces.routes", "networkInterfaces.routes.to", "networkInterfaces.routes.via"],
+            Seen::Same,
+            json!({"routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.77.0.8"}]}),
+        ),
+        Change::elsewhere(
+            &["networkInterfaces.ipv6Gateway"],
+            Seen::Same,
+            "reconciler/agent/src/kinds/vm/guest_network.rs",
+        ),
+        card(&["networkInterfaces.mtu"], Seen::Waits, json!({"mtu": 1400})),
         card(&["networkInterfaces.link"], Seen::Same, json!({"link": "Down"})),
         card(&["networkInterfaces.model"], Seen::Waits, json!({"model": "e1000e"})),
         card(&["networkInterfaces.queues"], Seen::Waits, json!({"queues": 2})),

@@ -3,8 +3,8 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::SOON;
 use super::security_groups::Addresses;
+use super::{SOON, network_of};
 use crate::fleet::Fleet;
 use crate::http::{self, field};
 use crate::report::Report;
@@ -61,14 +61,6 @@ pub fn run(report: &mut Report, fleet: &Fleet, addresses: &Addresses) {
 fn complete_name((namespace, _): &(String, String), vm: &str) -> String {
     let of_vm = if namespace == "berth-shared" { ".default" } else { "" };
     format!("{vm}{of_vm}.app.internal")
-}
-
-/// Returns the namespace and the name of the network of a VM's interface.
-fn network_of(fleet: &Fleet, vm: &str) -> Result<(String, String)> {
-    let object = fleet.kubectl().object("vm", vm)?;
-    let network = object.pointer("/status/interfaces/0/network").and_then(Value::as_str);
-    let (namespace, name) = network.and_then(|name| name.split_once('/')).context("it has none")?;
-    Ok((namespace.to_owned(), name.to_owned()))
 }
 
 fn set_domain(fleet: &Fleet, (namespace, name): &(String, String), domain: &Value) -> Result<()> {

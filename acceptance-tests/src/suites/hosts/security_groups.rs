@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
 
-use super::{SOON, page, reaches};
+use super::{SOON, network_of, page, reaches};
 use crate::fleet::Fleet;
 use crate::http::{self, field};
 use crate::report::Report;
@@ -85,6 +86,17 @@ pub fn run(report: &mut Report, fleet: &Fleet, project: &Project, addresses: &Ad
         wait::until("web-2 to reach web-1", SOON, || reaches(fleet, &public["web-2"], db, "web-1"))?;
         closed_to(fleet, &public["web-0"], db)
     });
+    report.case("the groups of a Network close a running guest that names none, and no other", || {
+        let network = network_of(fleet, "web-0")?;
+        set_groups(fleet, &network, &json!(["db"]))?;
+        wait::until("web-0 to be closed", SOON, || closed(fleet, &public["web-0"]))?;
+        let vm = fleet.kubectl().object("vm", "web-0")?;
+        ensure!(vm["status"]["interfaces"][0]["securityGroups"] == json!(["db"]), "{:#}", vm["status"]);
+        let text = page(fleet, &public["web-2"], "/")?;
+        ensure!(field(&text, "hostname")? == "web-2", "it has its own group: {text}");
+        set_groups(fleet, &network, &Value::Null)?;
+        wait::until("web-0 to answer", SOON, || page(fleet, &public["web-0"], "/").map(drop))
+    });
     report.case("a group that is deleted while guests use it stays in force and names them", || {
         let kubectl = fleet.kubectl();
         kubectl.ok(&["delete", "securitygroup/db", "--wait=false"])?;
@@ -114,6 +126,13 @@ fn assign(project: &Project, groups: &str) -> Result<()> {
     );
     project.write(OVERRIDE, &text)?;
     project.apply().map(drop)
+}
+
+/// Sets the groups of the interfaces of a Network that name none.
+fn set_groups(fleet: &Fleet, (namespace, name): &(String, String), groups: &Value) -> Result<()> {
+    let patch = json!({"spec": {"securityGroups": groups}}).to_string();
+    let kubectl = fleet.kubectl().within(namespace);
+    kubectl.ok(&["patch", "network", name, "--type=merge", "-p", &patch]).map(drop)
 }
 
 fn closed(fleet: &Fleet, address: &str) -> Result<()> {

@@ -173,6 +173,16 @@ pub(super) fn networks() -> Vec<Bad> {
             "leave it out",
         ),
         everywhere(with(network(), "/mtu", json!(100)), "mtu", "100 is not between"),
+        everywhere(external("security_groups", json!(["web"])), "security_groups", "ipv4.source_check"),
+        everywhere(
+            with(
+                with(bridged(), "/ipv6", json!({"allocation": "External"})),
+                "/security_groups",
+                json!(["web"]),
+            ),
+            "security_groups",
+            "ipv6.allocation",
+        ),
         everywhere(json!({"name": "n"}), "cidr", "it is needed"),
         everywhere(with(network(), "/type", json!("Bridge")), "bridge", "needs the name of a bridge"),
         everywhere(with(network(), "/bridge", json!({"name": "vmbr0"})), "bridge", "only a network of type"),

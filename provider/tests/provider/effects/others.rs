@@ -72,7 +72,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let each = json!({"name": "d", "namespace": "default", "size": "2Gi",
         "limits": {"read_iops": 1, "write_iops": 2, "read_bandwidth": "1Mi", "write_bandwidth": "2Mi"}});
     let class = json!({"name": "c", "namespace": "default", "cpus": 1, "memory": "1Gi", "firmware": "UEFI",
-        "tpm": false, "architecture": "x86_64", "huge_pages": "None", "dedicated_cpu_placement": false, "io_threads_policy": "Shared", "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "pci_devices": [{"name": "nic-vf", "count": 1}], "usb_devices": [{"name": "licence-key", "count": 1}], "vgpus": [{"name": "a40-8q", "count": 1}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
+        "tpm": false, "architecture": "x86_64", "huge_pages": "None", "dedicated_cpu_placement": false, "io_threads_policy": "Shared", "network_interface_model": "virtio", "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "pci_devices": [{"name": "nic-vf", "count": 1}], "usb_devices": [{"name": "licence-key", "count": 1}], "vgpus": [{"name": "a40-8q", "count": 1}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
     let mut with_scratch = class.clone();
     let limited = |limits: Json| {
         let mut class = class.clone();
@@ -88,7 +88,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
     let with_prefix = json!({"name": "p", "namespace": "default", "pool": "default", "address": "2001:db8:0:8:1::", "prefix_length": 80});
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
-    let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "ipv6_autoconfiguration": false, "dns": ["10.80.0.1"], "mtu": 1400, "isolated": false, "encryption": "None", "dhcp4": true, "dhcp6": true,
+    let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "ipv6_autoconfiguration": false, "dns": ["10.80.0.1"], "mtu": 1400, "isolated": false, "security_groups": ["web"], "encryption": "None", "dhcp4": true, "dhcp6": true,
         "dns_domain": "app.internal", "search_domains": ["example.org"], "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.80.0.9"}]});
     let lan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0", "trunk_vlans": ["10"]}, "cidr": "10.80.0.0/24",
         "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "range": "10.80.0.9-10.80.0.10", "dhcp": false}});
@@ -331,6 +331,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_vm_class", class.clone(), "/huge_pages", json!("2Mi"), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/dedicated_cpu_placement", json!(true), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/tpm", json!(true), Announced::PowerCycle),
+        ("berth_vm_class", class.clone(), "/network_interface_model", json!("e1000e"), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/io_threads_policy", json!("PerDisk"), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/architecture", json!("aarch64"), Announced::Replace),
         ("berth_vm_class", class.clone(), "/qemu_options", json!([]), Announced::PowerCycle),
@@ -381,6 +382,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_network", network.clone(), "/routes/0/to", json!("192.168.0.0/24"), Announced::Live),
         ("berth_network", network.clone(), "/routes/0/via", json!("10.80.0.8"), Announced::Live),
         ("berth_network", network.clone(), "/isolated", json!(true), Announced::Live),
+        ("berth_network", network.clone(), "/security_groups", json!(["db"]), Announced::Live),
         ("berth_network", network.clone(), "/encryption", json!("WireGuard"), Announced::Replace),
         ("berth_network", as_by_default(&network), "/encryption", json!("None"), Announced::Live),
         ("berth_network", network.clone(), "/dhcp4", json!(false), Announced::Replace),

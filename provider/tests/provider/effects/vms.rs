@@ -52,7 +52,8 @@ pub(super) fn vm() -> Json {
 fn interface() -> Json {
     json!({"name": "nic0", "network": "default", "public_ip": "a", "public_ipv6": "b", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9", "ipv6_address": "fd00:60::9",
             "model": "virtio", "queues": 2, "acceleration": "Auto", "link": "Up", "security_groups": ["a"], "allowed_addresses": ["10.77.0.100/32"], "allowed_mac_addresses": ["00:00:5e:00:01:0a"],
-            "dns": ["10.77.0.53"], "search_domains": ["example.org"], "default_route": true, "dhcp4": true, "dhcp6": true, "guest_name": "lan0", "dscp": "EF",
+            "dns": ["10.77.0.53"], "search_domains": ["example.org"], "default_route": true, "gateway": "10.77.0.8", "ipv6_gateway": "fd00:60::8", "mtu": 1400,
+            "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.77.0.8"}], "dhcp4": true, "dhcp6": true, "guest_name": "lan0", "dscp": "EF",
             "limits": {"ingress_bandwidth": "1M", "egress_bandwidth": "1M", "ingress_burst": "1Mi", "egress_burst": "1Mi",
                 "ingress_packets": 100, "egress_packets": 100}})
 }
@@ -231,7 +232,13 @@ pub(super) fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/network_interfaces/0/dscp", json!("CS1"), Announced::Live),
         ("/network_interfaces/0/dns", json!(["9.9.9.9"]), Announced::Live),
         ("/network_interfaces/0/search_domains", json!(["example.net"]), Announced::Live),
-        ("/network_interfaces/0/default_route", json!(false), Announced::Live),
+        ("/network_interfaces/0/default_route", Json::Null, Announced::Live),
+        ("/network_interfaces/0/gateway", json!("10.77.0.7"), Announced::Live),
+        ("/network_interfaces/0/ipv6_gateway", json!("fe80::7"), Announced::Live),
+        ("/network_interfaces/0/routes", json!([]), Announced::Live),
+        ("/network_interfaces/0/routes/0/to", json!("192.168.0.0/24"), Announced::Live),
+        ("/network_interfaces/0/routes/0/via", json!("10.77.0.7"), Announced::Live),
+        ("/network_interfaces/0/mtu", json!(1300), Announced::PowerCycle),
         ("/network_interfaces/0/limits/ingress_bandwidth", json!("2M"), Announced::Live),
         ("/network_interfaces/0/limits/egress_bandwidth", json!("2M"), Announced::Live),
         ("/network_interfaces/0/limits/ingress_burst", json!("2Mi"), Announced::Live),

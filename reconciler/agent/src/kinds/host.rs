@@ -15,6 +15,7 @@ mod memory;
 mod observe;
 mod plan;
 mod pools;
+mod ranges;
 mod status;
 
 use std::collections::BTreeSet;

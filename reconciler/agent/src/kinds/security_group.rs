@@ -16,7 +16,7 @@ impl Indexed for SecurityGroup {
 
     fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
         let mut keys = tables.vms_where(|vm_name, vm| {
-            vm_name.namespace == name.namespace && groups_of(vm).any(|group| group == name.name)
+            vm_name.namespace == name.namespace && groups_of(tables, vm).any(|group| group == name.name)
         });
         keys.push(Key::networks());
         keys
@@ -36,9 +36,9 @@ impl Indexed for SecurityGroup {
 }
 
 /// The groups of a VM's interfaces, by their names in its namespace.
-fn groups_of(vm: &VM) -> impl Iterator<Item = String> {
+fn groups_of(tables: &Tables, vm: &VM) -> impl Iterator<Item = String> {
     let interfaces = vm.status.iter().flat_map(|status| &status.interfaces);
-    interfaces.flat_map(move |interface| security_groups_of(vm, interface))
+    interfaces.flat_map(move |interface| security_groups_of(tables, vm, interface))
 }
 
 /// The addresses of a group's members.
@@ -63,7 +63,7 @@ fn filters_with(name: &ObjectName, tables: &Tables) -> bool {
         group.is_some_and(|group| group.spec.named_groups().contains(&name.name.as_str()))
     };
     let mut vms = tables.vms.in_namespace(&name.namespace);
-    vms.any(|(_, vm)| groups_of(vm).any(|group| group == name.name || is_named(&group)))
+    vms.any(|(_, vm)| groups_of(tables, vm).any(|group| group == name.name || is_named(&group)))
 }
 
 #[cfg(test)]

@@ -280,6 +280,7 @@ impl Reconciler for VmReconciler {
 
     fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
         let vm = group_turn::declared(vm, &observed.turn);
+        let vm = plan::with_models(&vm, &observed.profile);
         plan::plan(&shutdown::declared(&vm, observed.at_shutdown), observed)
     }
 
@@ -289,6 +290,7 @@ impl Reconciler for VmReconciler {
 
     fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: Timestamp) -> VMStatus {
         let vm = group_turn::declared(vm, &observed.turn);
+        let vm = plan::with_models(&vm, &observed.profile);
         status::status(&shutdown::declared(&vm, observed.at_shutdown), observed, readiness, now)
     }
 

@@ -5,6 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::DscpClass;
+use crate::hardware::NicModel;
+use crate::route::Route;
 use crate::{Quantity, ResourceName};
 
 /// A network interface of a VM.
@@ -18,6 +20,8 @@ use crate::{Quantity, ResourceName};
     validation = Rule::new("has(self.dhcp4) == has(oldSelf.dhcp4) && (!has(self.dhcp4) || self.dhcp4 == oldSelf.dhcp4)").message("dhcp4 cannot change on an existing interface: its guest is configured by it; give the interface another name"),
     validation = Rule::new("has(self.dhcp6) == has(oldSelf.dhcp6) && (!has(self.dhcp6) || self.dhcp6 == oldSelf.dhcp6)").message("dhcp6 cannot change on an existing interface: its guest is configured by it; give the interface another name"),
     validation = Rule::new("has(self.guestName) == has(oldSelf.guestName) && (!has(self.guestName) || self.guestName == oldSelf.guestName)").message("guestName cannot change on an existing interface: its guest is configured by it; give the interface another name"),
+    validation = Rule::new("!has(self.gateway) || !has(self.routes) || self.routes.all(r, r.to != '0.0.0.0/0')").message("gateway is the default route: leave the route to 0.0.0.0/0 out").field_path(".routes"),
+    validation = Rule::new("!has(self.defaultRoute) || self.defaultRoute || !(has(self.gateway) || has(self.ipv6Gateway) || (has(self.routes) && self.routes.exists(r, r.to == '0.0.0.0/0')))").message("with defaultRoute false there is no default route: leave gateway, ipv6Gateway and the route to 0.0.0.0/0 out").field_path(".defaultRoute"),
     validation = Rule::new("!has(self.macAddress) || self.macAddress != '00:00:00:00:00:00'").message("a macAddress of zeros is the address of no interface").field_path(".macAddress")
 )]
 pub struct NetworkInterface {
@@ -35,8 +39,8 @@ pub struct NetworkInterface {
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "publicIPv6")]
     pub public_ipv6: Option<ResourceName>,
     /// Names of SecurityGroups in the VM's namespace, at most 8: the interface receives and sends only what one of them allows.
-    /// Default: none, and the interface receives everything from its Network and, by its public address, from outside, and sends
-    /// everything. Applied live.
+    /// Default: the `securityGroups` of its Network. With none there either, the interface receives everything from its Network and, by
+    /// its public address, from outside, and sends everything. Applied live.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(validation = Rule::new("self.all(g, self.filter(h, h == g).size() == 1)").message("a security group can be named once"))]
@@ -89,6 +93,33 @@ pub struct NetworkInterface {
     /// with that of the first. Default true. A change reaches a running guest of an `Overlay` when it renews its lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_route: Option<bool>,
+    /// The router of the guest's IPv4 default route by this interface, in place of the Network's: an address of the Network's `cidr`.
+    /// Default: that of the Network. A change reaches a running guest of an `Overlay` when it renews its lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$"))]
+    #[x_kube(validation = Rule::new("isIP(self) && ip.isCanonical(self)").message("must be an IPv4 address, such as 10.77.0.9"))]
+    pub gateway: Option<String>,
+    /// The router of the guest's IPv6 default route by this interface, in place of the Network's: an address of the Network's `ipv6CIDR`, or
+    /// a link-local one such as `fe80::9`. On a `Bridge`, and in an `Overlay` with `dhcp6` false: other guests follow the advertisements of
+    /// their gateway. Default: that of the Network. A change reaches guests that are created afterwards.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "ipv6Gateway")]
+    #[schemars(length(max = 39), regex(pattern = r"^[0-9a-f:]*$"))]
+    #[x_kube(validation = Rule::new("isIP(self) && ip(self).family() == 6 && ip.isCanonical(self)").message("must be an IPv6 address in its shortest form, such as fd00:60::9"))]
+    pub ipv6_gateway: Option<String>,
+    /// Routes that the guest gets by this interface, beside those of its Network, at most 16 together. One to the destination of a route of the
+    /// Network takes its place. Given as the routes of a Network are: those of IPv4 by DHCP in an `Overlay` and by cloud-init on a `Bridge`,
+    /// those of IPv6 by cloud-init. Default: none. A change of IPv4 reaches a running guest of an `Overlay` when it renews its lease, and of
+    /// IPv6 guests that are created afterwards.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.all(r, self.filter(s, s.to == r.to).size() == 1)").message("a destination can have one route only"))]
+    pub routes: Vec<Route>,
+    /// The largest packet that the guest sends and receives by this interface, in bytes, 576 to 9216: at most that of its Network, which
+    /// counts where it is smaller. Default: that of the Network. Takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 576, max = 9216))]
+    pub mtu: Option<i64>,
     /// Whether the DHCP server of an `Overlay` gives the interface its IPv4 address. `false`: the guest gets the same address by its
     /// cloud-init network configuration, and the DHCP server no lease. Default: that of the Network. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,9 +152,10 @@ pub struct NetworkInterface {
     #[x_kube(validation = Rule::new("isIP(self) && ip(self).family() == 6 && ip.isCanonical(self)").message("must be an IPv6 address in its shortest form, such as fd00:60::10"))]
     pub ipv6_address: Option<String>,
     /// The network card that the guest sees: `virtio`, `e1000`, `e1000e` or `rtl8139`. `virtio` is by far the fastest;
-    /// the others are for guests without a virtio driver. Takes effect at the next power cycle.
-    #[serde(default)]
-    pub model: NicModel,
+    /// the others are for guests without a virtio driver. Default: the `networkInterfaceModel` of the VM's class, or `virtio`. Takes effect
+    /// at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<NicModel>,
     /// Pairs of receive and transmit queues of a `virtio` card, 1 to 16: with several, as many CPUs of the guest send and receive at
     /// the same time. Of use up to the number of its CPUs. Default 1. Takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -191,42 +223,15 @@ pub struct InterfaceLimits {
     pub egress_packets: Option<i64>,
 }
 
-/// The model of a network card.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum NicModel {
-    #[default]
-    Virtio,
-    E1000,
-    E1000e,
-    Rtl8139,
-}
-
-impl NicModel {
-    /// The model with this name, the one that QEMU and libvirt give it too. None if berth does not have it.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        [Self::Virtio, Self::E1000, Self::E1000e, Self::Rtl8139]
-            .into_iter()
-            .find(|model| model.as_str() == name)
-    }
-
-    /// The value of the attribute.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Virtio => "virtio",
-            Self::E1000 => "e1000",
-            Self::E1000e => "e1000e",
-            Self::Rtl8139 => "rtl8139",
-        }
-    }
-}
-
 impl NetworkInterface {
     /// The PublicIPs that it names.
     pub fn public_ips(&self) -> impl Iterator<Item = &ResourceName> {
         self.public_ip.iter().chain(&self.public_ipv6)
+    }
+
+    /// The SecurityGroups that filter it: its own, or else those of its Network.
+    pub fn effective_security_groups<'a>(&'a self, of_network: &'a [ResourceName]) -> &'a [ResourceName] {
+        if self.security_groups.is_empty() { of_network } else { &self.security_groups }
     }
 }
 
@@ -245,13 +250,17 @@ impl Default for NetworkInterface {
             dns: Vec::new(),
             search_domains: Vec::new(),
             default_route: None,
+            gateway: None,
+            ipv6_gateway: None,
+            routes: Vec::new(),
+            mtu: None,
             dhcp4: None,
             dhcp6: None,
             guest_name: None,
             mac_address: None,
             address: None,
             ipv6_address: None,
-            model: NicModel::default(),
+            model: None,
             queues: None,
             acceleration: None,
             link: LinkState::default(),

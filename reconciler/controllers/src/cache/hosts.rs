@@ -86,7 +86,7 @@ impl Cache {
             let encrypted = self.tables.networks.all().filter(|network| network.is_encrypted());
             keys.extend(encrypted.map(|network| Key::of(network.as_ref())));
         }
-        if changed.address || changed.ipv6 {
+        if changed.address || changed.ipv6 || changed.segments {
             keys.extend(self.tables.ip_pools.all().map(|pool| Key::of(pool.as_ref())));
         }
         if changed.address || changed.ipv6 {

@@ -179,6 +179,29 @@ mod tests {
     }
 
     #[test]
+    fn a_change_of_the_groups_of_a_network_concerns_the_vms_on_it() {
+        let now = tokio::time::Instant::now();
+        let mut cache = crate::cache::Cache::new(std::time::Duration::from_secs(40));
+        let network = |version: &str, groups: &[&str]| -> berth_api::Network {
+            let network = json!({
+                "metadata": {"name": "lan", "namespace": "ns", "uid": "n", "resourceVersion": version},
+                "spec": {"cidr": "10.77.0.0/24", "securityGroups": groups},
+            });
+            serde_json::from_value(network).expect("a Network")
+        };
+        let vm = json!({
+            "metadata": {"name": "a", "namespace": "ns", "uid": "a", "resourceVersion": "1"},
+            "spec": {"class": "s", "disks": [], "networkInterfaces": [{"name": "nic0", "network": "lan"}]},
+        });
+        cache.put(network("1", &[]), now);
+        cache.put(serde_json::from_value::<VM>(vm).expect("a VM"), now);
+        let vm = Key::namespaced(ObjectKind::VM, "ns", "a");
+        assert!(cache.put(network("2", &["web"]), now).contains(&vm));
+        assert!(!cache.put(network("3", &["web"]), now).contains(&vm), "the groups are the same");
+        assert!(cache.put(network("4", &[]), now).contains(&vm));
+    }
+
+    #[test]
     fn an_interface_that_left_the_spec_is_a_member_while_it_has_its_address() {
         let vm = json!({
             "metadata": {"name": "a", "namespace": "ns"},

@@ -17,6 +17,9 @@ pub(crate) struct Underlay {
     mtus: BTreeMap<i64, usize>,
     /// The ranges that each host reports as used.
     ranges: HashMap<String, Vec<Ipv4Net>>,
+    /// The segments that each host reports, and by the network's and the broadcast address of each, the hosts that report it.
+    segments: HashMap<String, Vec<Ipv4Net>>,
+    segment_ends: BTreeMap<Ipv4Addr, BTreeSet<(String, Ipv4Net)>>,
     /// The hosts that report an IPv6 address, and the addresses of each.
     by_ipv6: BTreeMap<Ipv6Addr, BTreeSet<String>>,
     ipv6: HashMap<String, BTreeSet<Ipv6Addr>>,
@@ -55,6 +58,8 @@ pub(crate) struct Changed {
     pub(crate) fits: bool,
     /// The ranges the host uses.
     pub(crate) ranges: bool,
+    /// The segments that the host is on.
+    pub(crate) segments: bool,
     /// The host's IPv6 addresses.
     pub(crate) ipv6: bool,
     /// The host's key for WireGuard.
@@ -94,9 +99,36 @@ impl Underlay {
             true => self.ranges.remove(name).unwrap_or_default(),
             false => self.ranges.insert(name.to_owned(), ranges.clone()).unwrap_or_default(),
         };
+        let segments = self.set_segments(name, host);
         let ipv6 = self.set_ipv6(name, host);
         let wireguard = self.set_wireguard(name, host);
-        Changed { address, fits: self.fits() != fitted, ranges: before != ranges, ipv6, wireguard }
+        Changed { address, fits: self.fits() != fitted, ranges: before != ranges, segments, ipv6, wireguard }
+    }
+
+    /// Records the segments of a host; returns whether they have changed.
+    fn set_segments(&mut self, name: &str, host: Option<&Host>) -> bool {
+        let new = host.map(segments).unwrap_or_default();
+        let old = self.segments.remove(name).unwrap_or_default();
+        let has_changed = new != old;
+        for segment in old {
+            for end in [segment.network(), segment.broadcast()] {
+                if let Some(hosts) = self.segment_ends.get_mut(&end) {
+                    hosts.remove(&(name.to_owned(), segment));
+                    if hosts.is_empty() {
+                        self.segment_ends.remove(&end);
+                    }
+                }
+            }
+        }
+        for segment in &new {
+            for end in [segment.network(), segment.broadcast()] {
+                self.segment_ends.entry(end).or_default().insert((name.to_owned(), *segment));
+            }
+        }
+        if !new.is_empty() {
+            self.segments.insert(name.to_owned(), new);
+        }
+        has_changed
     }
 
     /// Records the key of a host; returns whether it has changed.
@@ -186,6 +218,17 @@ impl Underlay {
         }
     }
 
+    /// Returns a host and the segment that it is on, of which this is the network's or the broadcast address.
+    pub(crate) fn segment_with_end(&self, address: Ipv4Addr) -> Option<(&str, Ipv4Net)> {
+        let (host, segment) = self.segment_ends.get(&address)?.first()?;
+        Some((host.as_str(), *segment))
+    }
+
+    /// Returns the network's and the broadcast addresses of the segments that hosts are on, in order.
+    pub(crate) fn segment_ends(&self) -> impl Iterator<Item = Ipv4Addr> {
+        self.segment_ends.keys().copied()
+    }
+
     /// Returns the highest IPv6 address of a host within a prefix.
     pub(crate) fn last_ipv6_within(&self, prefix: Ipv6Net) -> Option<Ipv6Addr> {
         let within = self.by_ipv6.range(prefix.network()..=prefix.broadcast());
@@ -221,6 +264,13 @@ fn ranges(host: &Host) -> Vec<Ipv4Net> {
     let listed = host.status.iter().flat_map(|s| &s.ranges).take(MAX_RANGES);
     let ranges = listed.filter_map(|range| range.parse::<Ipv4Net>().ok());
     ranges.filter(|range| range.prefix_len() >= SHORTEST_PREFIX).collect()
+}
+
+/// Returns the segments that a host reports, as far as they have a network's and a broadcast address.
+fn segments(host: &Host) -> Vec<Ipv4Net> {
+    let listed = host.status.iter().flat_map(|s| &s.segments).take(MAX_RANGES);
+    let segments = listed.filter_map(|range| range.parse::<Ipv4Net>().ok());
+    segments.filter(|range| (SHORTEST_PREFIX..=30).contains(&range.prefix_len())).collect()
 }
 
 /// Returns the IPv6 addresses that a host reports, as far as they are of a single machine.
@@ -289,6 +339,24 @@ mod tests {
         assert!(!uses("10.77.0.0/16") && !uses("203.0.113.0/24"), "no host has the whole world");
         assert!(underlay.set("a", None).ranges);
         assert!(!underlay.uses("10.9.4.0/24".parse().expect("a range")));
+    }
+
+    #[test]
+    fn the_ends_of_a_segment_are_known_while_a_host_reports_it() {
+        let mut underlay = Underlay::default();
+        let mut one = host("192.0.2.1", 1500);
+        let listed =
+            ["192.0.2.0/24", "192.0.3.0/24", "198.51.100.4/31", "198.51.100.9/32", "0.0.0.0/0", "nonsense"];
+        one.status.as_mut().expect("set").segments = listed.map(str::to_owned).to_vec();
+        assert!(underlay.set("a", Some(&one)).segments);
+        assert!(!underlay.set("a", Some(&one)).segments, "the same again");
+        let ends: Vec<String> = underlay.segment_ends().map(|end| end.to_string()).collect();
+        assert_eq!(ends, ["192.0.2.0", "192.0.2.255", "192.0.3.0", "192.0.3.255"]);
+        assert!(underlay.set("b", Some(&one)).segments && underlay.set("a", None).segments);
+        let found = underlay.segment_with_end(Ipv4Addr::new(192, 0, 2, 255));
+        assert_eq!(found, Some(("b", "192.0.2.0/24".parse().expect("a range"))));
+        assert!(underlay.set("b", None).segments);
+        assert!(underlay.segment_ends.is_empty() && underlay.segments.is_empty());
     }
 
     #[test]

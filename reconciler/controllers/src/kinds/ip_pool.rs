@@ -6,7 +6,8 @@ pub(crate) mod overlap;
 use std::{collections::BTreeSet, net::IpAddr};
 
 use berth_api::{
-    AddressRange, ConditionType, ConditionUpdate, IPPool, IPPoolStatus, Readiness, Reason, condition,
+    AddressRange, ConditionType, ConditionUpdate, IPPool, IPPoolMode, IPPoolStatus, Readiness, Reason,
+    condition,
 };
 use k8s_openapi::jiff::Timestamp;
 
@@ -24,8 +25,8 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     let Some(pool) = cache.tables.ip_pools.get(key).cloned() else { return Outcome::Settled };
     let allocated = cache.index.allocated_in(key);
     let overlap = overlap::find(cache, &pool);
-    let hosts = host_addresses(cache, &pool);
-    let mut status = status(&pool, allocated, &hosts, overlap.as_ref(), config.clock.now());
+    let (ends, hosts) = (segment_ends(cache, &pool), host_addresses(cache, &pool));
+    let mut status = status(&pool, allocated, ends, &hosts, overlap.as_ref(), config.clock.now());
     let users = cache.listed_users(key, &status.used_by);
     status.used_by.clone_from(&users);
     batch.used(pool.as_ref(), status, &users, config.clock.now());
@@ -51,9 +52,25 @@ fn host_addresses(cache: &Cache, pool: &IPPool) -> Vec<(IpAddr, String)> {
     held.map(|(address, host)| (address, host.to_owned())).collect()
 }
 
+/// Returns the number of the pool's addresses that are not given out because they are the network's or the broadcast address of a segment
+/// that a host is on.
+fn segment_ends(cache: &Cache, pool: &IPPool) -> usize {
+    if pool.spec.mode != IPPoolMode::L2 {
+        return 0;
+    }
+    let (ranges, with_ends): (Vec<AddressRange>, bool) =
+        (pool.spec.ranges().collect(), pool.spec.use_all_addresses);
+    let ends = cache.underlay.segment_ends().map(IpAddr::V4);
+    let usable = ends.filter(|end| ranges.iter().any(|range| range.is_usable(*end, with_ends)));
+    // An address that was allocated before a host reported the segment is counted already.
+    usable.filter(|end| cache.index.public_ip_with(*end).is_none()).count()
+}
+
+/// `ends`: the number of free addresses that are not given out.
 fn status(
     pool: &IPPool,
     allocated: u128,
+    ends: usize,
     hosts: &[(IpAddr, String)],
     overlap: Option<&Overlap>,
     now: Timestamp,
@@ -62,7 +79,7 @@ fn status(
     let generation = pool.metadata.generation.unwrap_or_default();
     // At most 32 ranges of a /64: the sum fits.
     let size: u128 = pool.spec.ranges().map(|range| range.size(pool.spec.use_all_addresses)).sum();
-    let gone = allocated.saturating_add(u128::try_from(hosts.len()).unwrap_or(u128::MAX));
+    let gone = allocated.saturating_add(u128::try_from(hosts.len() + ends).unwrap_or(u128::MAX));
     status.allocated = i64::try_from(allocated).unwrap_or(i64::MAX);
     let free = if overlap.is_some() { 0 } else { size.saturating_sub(gone) };
     status.free = i64::try_from(free).unwrap_or(i64::MAX);
@@ -105,12 +122,13 @@ mod tests {
         let spec = IPPoolSpec { cidrs: vec!["192.0.2.0/29".into()], ..IPPoolSpec::default() };
         let mut pool = IPPool::new("p", spec);
         let hosts = [(IpAddr::from([192, 0, 2, 1]), "h1".to_owned())];
-        let found = status(&pool, 2, &hosts, None, Timestamp::UNIX_EPOCH);
+        let found = status(&pool, 2, 0, &hosts, None, Timestamp::UNIX_EPOCH);
         assert_eq!(found.free, 3);
         let said = condition::find(&found.conditions, "HostAddresses").expect("said");
         assert!(said.status == "True" && said.message.contains("192.0.2.1 of host h1"), "{said:?}");
         pool.status = Some(found);
-        let found = status(&pool, 2, &[], None, Timestamp::UNIX_EPOCH);
+        assert_eq!(status(&pool, 2, 1, &hosts, None, Timestamp::UNIX_EPOCH).free, 2, "the end of a segment");
+        let found = status(&pool, 2, 0, &[], None, Timestamp::UNIX_EPOCH);
         assert_eq!((found.free, condition::find(&found.conditions, "HostAddresses")), (4, None));
     }
 
@@ -119,7 +137,7 @@ mod tests {
         let free = |cidrs: &[&str]| {
             let cidrs = cidrs.iter().map(|c| (*c).to_owned()).collect();
             let pool = IPPool::new("p", IPPoolSpec { cidrs, ..IPPoolSpec::default() });
-            status(&pool, 2, &[], None, Timestamp::UNIX_EPOCH).free
+            status(&pool, 2, 0, &[], None, Timestamp::UNIX_EPOCH).free
         };
         assert_eq!(free(&["2001:db8::/120", "2001:db8::1:5-2001:db8::1:6"]), 255);
         assert_eq!(free(&["2001:db8::/64"]), i64::MAX);
@@ -130,7 +148,7 @@ mod tests {
     fn a_range_that_is_none_is_named() {
         let cidrs = vec!["192.0.2.0/29".into(), "192.0.2.9-192.0.2.8".into()];
         let pool = IPPool::new("p", IPPoolSpec { cidrs, ..IPPoolSpec::default() });
-        let found = status(&pool, 0, &[], None, Timestamp::UNIX_EPOCH);
+        let found = status(&pool, 0, 0, &[], None, Timestamp::UNIX_EPOCH);
         let ready = condition::find(&found.conditions, "Ready").expect("said");
         assert!(ready.status == "False" && ready.message.contains("192.0.2.9-192.0.2.8"), "{ready:?}");
         assert_eq!(found.free, 6, "the other ranges are of use");

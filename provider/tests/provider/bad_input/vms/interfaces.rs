@@ -97,6 +97,39 @@ pub(super) fn interfaces() -> Vec<Bad> {
             "network_interfaces[0].acceleration",
             "Auto",
         ),
+        everywhere(
+            nics(
+                json!([{"name": "nic0", "gateway": "10.77.0.9", "routes": [{"to": "0.0.0.0/0", "via": "10.77.0.9"}]}]),
+            ),
+            "network_interfaces[0].routes",
+            "gateway is the default route",
+        ),
+        everywhere(
+            nics(json!([{"name": "nic0", "gateway": "10.77.0.9", "default_route": false}])),
+            "network_interfaces[0].default_route",
+            "leave gateway",
+        ),
+        everywhere(
+            nics(json!([{"name": "nic0", "gateway": "fd00:60::9"}])),
+            "network_interfaces[0].gateway",
+            "not an IPv4 address",
+        ),
+        everywhere(
+            nics(json!([{"name": "nic0", "routes": [
+                {"to": "192.168.0.0/16", "via": "10.77.0.9"}, {"to": "192.168.0.0/16", "via": "10.77.0.8"}]}])),
+            "network_interfaces[0].routes[1].to",
+            "another route",
+        ),
+        everywhere(
+            nics(json!([{"name": "nic0", "routes": [{"to": "192.168.0.0/16", "via": "fd00:60::9"}]}])),
+            "network_interfaces[0].routes[0].via",
+            "family",
+        ),
+        everywhere(
+            nics(json!([{"name": "nic0", "mtu": 100}])),
+            "network_interfaces[0].mtu",
+            "100 is not between",
+        ),
         everywhere(guest_name("0lan"), "network_interfaces[0].guest_name", "a letter"),
         everywhere(guest_name("a-name-too-long-"), "network_interfaces[0].guest_name", "at most 15"),
         everywhere(guest_name("lo"), "network_interfaces[0].guest_name", "not the name"),

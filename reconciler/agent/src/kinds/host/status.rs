@@ -21,11 +21,10 @@ use berth_host::{
     ShareFacts, VolumeFacts, WireguardFacts, cpu_list,
 };
 use berth_qemu::machine::{Accelerator, Architecture};
-use ipnet::{IpNet, Ipv4Net};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::{devices, observe::Observed, pools};
+use super::{devices, observe::Observed, pools, ranges};
 use crate::config::AgentConfig;
 use crate::definitions::{self, VersionSkew};
 use crate::disk_use;
@@ -36,8 +35,6 @@ const MAX_LISTED: usize = 1000;
 /// Maximum number of results of health checks, and length of a failure, in the API.
 const MAX_TARGETS: usize = 2048;
 const MAX_FAILURE: usize = 256;
-/// Maximum number of address ranges in the API.
-const MAX_RANGES: usize = 64;
 /// Maximum number and length of CPU models in the API.
 const MAX_MODELS: usize = 200;
 const MAX_MODEL: usize = 64;
@@ -138,9 +135,10 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.mtu = facts.mtu.and_then(believable_mtu);
     let own = config.console.as_ref().filter(|own| own.is_for_hosts);
     status.server = own.map(|own| own.published());
-    status.ranges = ranges(observed, config);
+    status.ranges = ranges::used(observed, config);
+    status.segments = ranges::segments(observed);
     let ipv6 = facts.ipv6_addresses.iter().map(ToString::to_string);
-    status.ipv6_addresses = ipv6.take(MAX_RANGES).collect();
+    status.ipv6_addresses = ipv6.take(ranges::MAX_RANGES).collect();
     status.networks = host_networks(&facts.links);
     status.vlans = Some(facts.links.vlans);
     status.wireguard = Some(wireguard(&facts.wireguard));
@@ -342,17 +340,6 @@ fn wireguard(facts: &Result<WireguardFacts, String>) -> HostWireguard {
 fn believable_mtu(mtu: u16) -> Option<i64> {
     let mtu = i64::from(mtu).min(*MTU.end());
     MTU.contains(&mtu).then_some(mtu)
-}
-
-fn ranges(observed: &Observed, config: &AgentConfig) -> Vec<String> {
-    let own = observed.facts.ranges.iter().map(|of| of.range);
-    // Drops ranges that are contained in another.
-    let control_plane = config.control_plane.iter().filter_map(|range| match range {
-        IpNet::V4(range) => Some(*range),
-        IpNet::V6(_) => None,
-    });
-    let all = Ipv4Net::aggregate(&own.chain(control_plane).collect());
-    all.iter().filter(|range| range.prefix_len() > 0).take(MAX_RANGES).map(ToString::to_string).collect()
 }
 
 /// Sets the `Orphans` condition while there are orphans on this host.

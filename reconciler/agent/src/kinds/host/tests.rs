@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use berth_api::Host;
 use berth_host::{
-    DeclaredSource, EmulatedFacts, ForeignKind, ForeignObject, Forwarding, HostFacts, KvmFacts,
+    DeclaredSource, EmulatedFacts, ForeignKind, ForeignObject, Forwarding, HostFacts, HostRange, KvmFacts,
     PoolFolderFacts, QemuFacts, TrashedVolume, VolumeFacts, VolumeOwner,
 };
 use berth_qemu::machine::{Accelerator, Architecture, Format};
@@ -132,6 +132,22 @@ fn lost(instance: &str, deleting: bool) -> OrphanInstance {
         deleting,
         restarts_offline: false,
     }
+}
+
+#[test]
+fn the_host_reports_the_segments_of_its_interfaces_apart_and_the_ranges_that_it_uses_together() {
+    let mut observed = observed();
+    let range = |text: &str, is_route| HostRange { range: text.parse().expect("a range"), is_route };
+    observed.facts.ranges = vec![
+        range("10.0.0.0/8", true),
+        range("192.0.2.0/24", false),
+        range("192.0.3.0/24", false),
+        range("198.51.100.4/31", false),
+        range("198.51.100.9/32", false),
+    ];
+    let reported = status(&Host::new("h", Default::default()), &observed, &AgentConfig::new("h"), at(0));
+    assert_eq!(reported.segments, ["192.0.2.0/24", "192.0.3.0/24"]);
+    assert_eq!(reported.ranges, ["10.0.0.0/8", "192.0.2.0/23", "198.51.100.4/31", "198.51.100.9/32"]);
 }
 
 #[test]

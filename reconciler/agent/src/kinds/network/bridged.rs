@@ -10,8 +10,8 @@ use berth_host::{BridgeChoice, BridgedNetwork, GuestRoutes, Port, ServedGuest};
 use super::config::addresses;
 use super::filters::{self, GroupsOf};
 use super::leases::macs;
-use crate::index::Tables;
-use crate::networking::{GuestPort, RefusedAddress, bridge_choice, find, routes_of};
+use crate::index::{Tables, mtu_of};
+use crate::networking::{GuestPort, RefusedAddress, bridge_choice, find, mtu_for, routes_for, routes_of};
 
 /// Returns the parts of bridged networks here. `interfaces`: those of all guests.
 pub(super) fn bridged(
@@ -57,14 +57,22 @@ pub(super) fn served(
         address,
         prefix_len: network.range()?.prefix_len(),
         hostname: hostname.to_owned(),
-        mtu: network.spec.mtu.and_then(|mtu| u16::try_from(mtu).ok()),
+        mtu: match interface.mtu {
+            Some(_) => Some(mtu_for(mtu_of(&network), interface.mtu)),
+            None => network.spec.mtu.and_then(|mtu| u16::try_from(mtu).ok()),
+        },
         dns: if own_dns.is_empty() { addresses(&network.spec.dns) } else { own_dns },
         search_domains: if own_domains.is_empty() {
             network.spec.search_domains.clone()
         } else {
             own_domains
         },
-        routes: GuestRoutes::of(&routes_of(&network), network.gateway(), Some(address), has_default),
+        routes: GuestRoutes::of(
+            &routes_for(&routes_of(&network), interface),
+            network.gateway(),
+            Some(address),
+            has_default,
+        ),
     };
     Some((bridge.clone(), guest))
 }

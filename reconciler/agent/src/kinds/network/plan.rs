@@ -109,9 +109,7 @@ mod tests {
         let mut applied = Applied::default();
         for step in plan(observed) {
             match step {
-                Step::EnsureNetwork(n) => {
-                    applied.networks.insert(n.bridge.clone(), n);
-                }
+                Step::EnsureNetwork(n) => drop(applied.networks.insert(n.bridge.clone(), n)),
                 Step::ApplyFirewall(f) => applied.firewall = Some(f),
                 _ => {}
             }
@@ -159,6 +157,9 @@ mod tests {
                             dns: [],
                             search_domains: [],
                             no_default_route: false,
+                            routes: [],
+                            ipv6_routes: [],
+                            mtu: None,
                             no_dhcp4: false,
                             no_dhcp6: false,
                         },
@@ -584,10 +585,9 @@ mod tests {
         let listed = berth_api::host_addresses::to_data(addresses.into_iter());
         let map = k8s_openapi::api::core::v1::ConfigMap { data: Some(listed), ..Default::default() };
         index.read().host_addresses.apply(Event::Apply(map));
-        let control_plane = ["203.0.113.5/32", "2001:db8:1::5/128"]
-            .map(|range| range.parse::<ipnet::IpNet>().expect("a range"));
-        let allowed =
-            ["192.0.2.7/32", "2001:db8::7/128"].map(|range| range.parse::<ipnet::IpNet>().expect("a range"));
+        let range = |text: &str| text.parse::<ipnet::IpNet>().expect("a range");
+        let control_plane = ["203.0.113.5/32", "2001:db8:1::5/128"].map(range);
+        let allowed = ["192.0.2.7/32", "2001:db8::7/128"].map(range);
         let here = Actual { host: "h1", closed: &control_plane, allowed: &allowed, ..Actual::default() };
         let firewall = wanted(&index.read(), &here).firewall;
         let closed: Vec<String> = firewall.closed.iter().map(ToString::to_string).collect();

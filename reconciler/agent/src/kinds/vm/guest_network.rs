@@ -5,7 +5,9 @@ use berth_api::{Egress, Network, SHARED_NAMESPACE, VM};
 use berth_host::{GuestRoutes, Ipv6Route, Route};
 
 use crate::index::{Tables, mtu_of};
-use crate::networking::{find, ipv6_routes_for, ipv6_routes_of, routes_of};
+use crate::networking::{
+    find, ipv6_routes_for, ipv6_routes_of, mtu_for, own_ipv6_gateway, routes_for, routes_of,
+};
 
 /// Returns the configuration of each interface whose Network is known.
 pub(super) fn configs(tables: &Tables, vm: &VM) -> Vec<InterfaceConfig> {
@@ -23,7 +25,8 @@ fn config(network: &Network, interface: &InterfaceStatus) -> InterfaceConfig {
     let routes = match ipv4 {
         Some(_) => {
             let own = interface.address.parse().ok();
-            GuestRoutes::of(&routes_of(network), network.gateway(), own, has_default)
+            let declared = routes_for(&routes_of(network), interface);
+            GuestRoutes::of(&declared, network.gateway(), own, has_default)
         }
         None => GuestRoutes::default(),
     };
@@ -33,7 +36,9 @@ fn config(network: &Network, interface: &InterfaceStatus) -> InterfaceConfig {
         true => network.spec.ipv6_egress != Egress::None && (has_dhcp6 || has_default),
         false => has_default,
     };
-    let ipv6_gateway = ipv6.and_then(|_| network.ipv6_gateway()).filter(|_| is_ipv6_open);
+    let own_gateway = own_ipv6_gateway(network, interface).filter(|_| has_default);
+    let ipv6_gateway = own_gateway.or_else(|| network.ipv6_gateway().filter(|_| is_ipv6_open));
+    let ipv6_gateway = ipv6_gateway.filter(|_| ipv6.is_some());
     let route = |route: &Route| ConfiguredRoute { to: route.to.to_string(), via: route.via.to_string() };
     let ipv6_routes = match ipv6 {
         Some(_) => ipv6_routes_for(&ipv6_routes_of(network), interface),
@@ -57,7 +62,7 @@ fn config(network: &Network, interface: &InterfaceStatus) -> InterfaceConfig {
         dhcp4: (ipv4.is_some() && network.is_without_dhcp4(interface.dhcp4)).then_some(false),
         dhcp6: (ipv6.is_some() && !has_dhcp6).then_some(false),
         ipv6_autoconfiguration: (ipv6.is_some() && has_dhcp6 && network.is_autoconfigured()).then_some(true),
-        mtu: mtu_of(network).into(),
+        mtu: mtu_for(mtu_of(network), interface.mtu).into(),
     }
 }
 
@@ -138,6 +143,26 @@ mod tests {
             configured(spec, own),
             json!({"name": "nic0", "addresses": ["10.77.0.9/16"], "dns": ["9.9.9.9"], "searchDomains": ["a.b"], "mtu": 1400})
         );
+    }
+
+    #[test]
+    fn an_interface_has_routes_routers_and_a_largest_packet_of_its_own() {
+        let spec = json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64", "mtu": 1400,
+            "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.77.0.9"}]});
+        let own = json!({"address": "10.77.0.2", "ipv6Address": "fd00:60::2", "gateway": "10.77.0.8", "ipv6Gateway": "fd00:60::8",
+            "mtu": 1300, "dhcp6": false,
+            "routes": [{"to": "192.168.0.0/16", "via": "10.77.0.7"}, {"to": "fd09::/48", "via": "fd00:60::7"}]});
+        let found = configured(spec.clone(), own);
+        assert_eq!(found["gateways"], json!(["10.77.0.8", "fd00:60::8"]), "also where the Network has none");
+        assert_eq!(
+            found["routes"],
+            json!([{"to": "192.168.0.0/16", "via": "10.77.0.7"}, {"to": "fd09::/48", "via": "fd00:60::7"}])
+        );
+        assert_eq!(found["mtu"], 1300);
+        let served = json!({"address": "10.77.0.2", "ipv6Address": "fd00:60::2", "ipv6Gateway": "fd00:60::8", "mtu": 9000});
+        let found = configured(spec, served);
+        assert_eq!(found["gateways"], json!(["10.77.0.1"]), "its guest follows the advertisements");
+        assert_eq!(found["mtu"], 1400, "the smaller one counts");
     }
 
     #[test]

@@ -113,6 +113,8 @@ pub(crate) struct Observed {
     pub(crate) refused_network: Option<String>,
     /// The security groups of its interfaces that do not exist.
     pub(crate) missing_groups: Vec<String>,
+    /// Why a router that an interface declares is none of its Network.
+    pub(crate) misrouted: Option<String>,
     /// The bridged networks of its interfaces.
     pub(crate) lans: BTreeMap<String, Lan>,
     /// Interfaces of the host by which the networks of its interfaces are reached, by network.

@@ -36,6 +36,7 @@ use crate::machine::{MachineState, has_ended};
 use crate::probes::Outcome;
 use crate::public_address::GivenAddress;
 
+pub(super) use cards::with_models;
 pub(super) use interfaces::{changes as interface_changes, tap_missing};
 pub(super) use live::{is_withdrawn as is_live_move_withdrawn, refusal as live_refusal};
 pub(super) use running::io_error;

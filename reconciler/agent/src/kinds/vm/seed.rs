@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::bootstrap::{Bootstrap, BootstrapData, MetaData, mapping};
 use crate::index::mtu_of;
-use crate::networking::{guest_name, ipv6_routes_for, ipv6_routes_of, routes_of};
+use crate::networking::{guest_name, ipv6_routes_for, ipv6_routes_of, mtu_for, routes_for, routes_of};
 use berth_host::{GuestRoutes, Ipv6Route, Route, Seed};
 use berth_yaml::Ordered;
 
@@ -229,7 +229,8 @@ impl Lan {
             addresses.push(format!("{}/{prefix}", interface.address));
             let (address, has_default) =
                 (interface.address.parse().ok(), interface.default_route != Some(false));
-            let all = GuestRoutes::of(&self.routes, gateway, address, has_default).all();
+            let declared = routes_for(&self.routes, interface);
+            let all = GuestRoutes::of(&declared, gateway, address, has_default).all();
             routes.extend(all.iter().map(|route| json!({"to": route.to, "via": route.via})));
         }
         match self.ipv6 {
@@ -239,7 +240,8 @@ impl Lan {
                 ethernet["dhcp6"] = json!(false);
                 ethernet["accept-ra"] = json!(false);
                 addresses.push(format!("{}/{prefix}", interface.ipv6_address));
-                let gateway = gateway.filter(|_| interface.default_route != Some(false));
+                let own = interface.ipv6_gateway.as_ref().and_then(|text| text.parse().ok());
+                let gateway = own.or(gateway).filter(|_| interface.default_route != Some(false));
                 routes.extend(gateway.map(|via| json!({"to": "::/0", "via": via})));
                 let own = ipv6_routes_for(&self.ipv6_routes, interface);
                 routes.extend(own.iter().map(|route| json!({"to": route.to, "via": route.via})));
@@ -253,8 +255,9 @@ impl Lan {
             ethernet["routes"] = json!(routes);
         }
         self.configure_names(interface, ethernet);
-        if self.ipv4 != LanFamily::External && self.mtu != 1500 {
-            ethernet["mtu"] = json!(self.mtu);
+        let mtu = mtu_for(self.mtu, interface.mtu);
+        if interface.mtu.is_some() || (self.ipv4 != LanFamily::External && mtu != 1500) {
+            ethernet["mtu"] = json!(mtu);
         }
     }
 

@@ -7,7 +7,7 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::super::{DscpClass, InterfaceLimits};
+use super::super::{ConfiguredRoute, DscpClass, InterfaceLimits};
 
 /// An interface as it was decided at bind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
@@ -31,8 +31,8 @@ pub struct InterfaceStatus {
     #[serde(default, skip_serializing_if = "String::is_empty", rename = "ipv6Address")]
     #[schemars(length(max = 39))]
     pub ipv6_address: String,
-    /// The SecurityGroups that filter it: those that the spec names, or for an interface that is removed from the spec, those
-    /// that it had.
+    /// The SecurityGroups that filter it: those that the spec names, or else those of its Network. For an interface that is removed from
+    /// the spec, those that it had.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 63)))]
     pub security_groups: Vec<String>,
@@ -63,6 +63,22 @@ pub struct InterfaceStatus {
     /// Whether the guest gets a default route by it, if that is declared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_route: Option<bool>,
+    /// The router of its IPv4 default route, if that is declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 15))]
+    pub gateway: Option<String>,
+    /// The router of its IPv6 default route, if that is declared.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "ipv6Gateway")]
+    #[schemars(length(max = 39))]
+    pub ipv6_gateway: Option<String>,
+    /// Its routes beside those of the Network.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub routes: Vec<ConfiguredRoute>,
+    /// Its largest packet, in bytes, if that is declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 576, max = 9216))]
+    pub mtu: Option<i64>,
     /// Whether the DHCP server of its Network gives it its IPv4 address, if that is declared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhcp4: Option<bool>,

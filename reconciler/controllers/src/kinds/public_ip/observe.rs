@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use berth_api::{IPPool, IPPoolMode, ObjectUse, PublicIP, Reason, UseKind};
+use ipnet::Ipv4Net;
 use kube::ResourceExt;
 
 use super::balancing::{self, Balancing};
@@ -50,7 +51,9 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
     // An address that leads to a guest is reserved, even while the guest's VM is not bound there.
     let held = if mine.is_none() { cache.claims.public_addresses() } else { BTreeSet::new() };
     let is_free = |address: IpAddr| {
-        is_free(cache, ip, address.into()) && !held.iter().any(|range| range.contains(&address))
+        is_free(cache, ip, address.into())
+            && !held.iter().any(|range| range.contains(&address))
+            && pool.is_none_or(|pool| segment_with_end(cache, pool, address).is_none())
     };
     let address = match (mine, pool) {
         (Some(mine), _) => Ok(mine),
@@ -70,7 +73,8 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
         (None, Some(pool)) if pool.spec.is_ipv6() && ip.spec.address.is_none() => {
             prefix::lowest_address(cache, pool, &held).ok_or_else(|| no_free_address(pool))
         }
-        (None, Some(pool)) => pick(pool, ip.spec.address.as_deref(), is_free),
+        (None, Some(pool)) => pick(pool, ip.spec.address.as_deref(), is_free)
+            .map_err(|why| end_of_segment(cache, pool, ip).unwrap_or(why)),
         (None, None) => Err((Reason::WaitingForPool, format!("IPPool {} does not exist", ip.spec.pool))),
     };
     let over_quota = if mine.is_none() { quota::excess(cache, &Key::of(ip)) } else { None };
@@ -105,6 +109,27 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
         conflict,
         unknown,
     }
+}
+
+/// Returns a host, and the segment that it is on, of which this address of an `l2` pool is the network's or the broadcast address.
+fn segment_with_end<'a>(cache: &'a Cache, pool: &IPPool, address: IpAddr) -> Option<(&'a str, Ipv4Net)> {
+    match address {
+        IpAddr::V4(address) if pool.spec.mode == IPPoolMode::L2 => cache.underlay.segment_with_end(address),
+        _ => None,
+    }
+}
+
+/// Returns the refusal of a declared address that is the network's or the broadcast address of a segment.
+fn end_of_segment(cache: &Cache, pool: &IPPool, ip: &PublicIP) -> Option<(Reason, String)> {
+    let address: IpAddr = ip.spec.address.as_ref()?.parse().ok()?;
+    let (host, segment) = segment_with_end(cache, pool, address).filter(|_| pool.spec.is_usable(address))?;
+    let name = if segment.broadcast() == address { "broadcast" } else { "network" };
+    let text = format!(
+        "address {address} of IPPool {} is the {name} address of {segment}, the segment that host {host} is on, and is not given out: \
+         choose another",
+        pool.name_any()
+    );
+    Some((Reason::AddressUnavailable, text))
 }
 
 pub(super) fn pick(

@@ -18,7 +18,7 @@ use super::{
     status::status,
 };
 
-use berth_api::IPPoolSpec;
+use berth_api::{IPPoolMode, IPPoolSpec};
 
 fn pool(cidrs: &[&str]) -> IPPool {
     let cidrs = cidrs.iter().map(|c| (*c).to_owned()).collect();
@@ -130,6 +130,42 @@ fn an_address_of_an_ipv6_pool_is_given_out_with_ports_and_without() {
     first.metadata.resource_version = Some("2".into());
     cache.put(first, tokio::time::Instant::now());
     assert_eq!(address(&cache, &ip), "2001:db8::2", "a host has the first one");
+}
+
+#[test]
+fn the_network_and_the_broadcast_address_of_a_hosts_segment_are_not_given_out_of_an_l2_pool() {
+    let mut cache = cache("", &json!([]), &[]);
+    let mut first = host("h1", false, &json!([]));
+    first.status.get_or_insert_default().segments = vec!["192.0.2.0/24".into()];
+    first.metadata.resource_version = Some("2".into());
+    cache.put(first, tokio::time::Instant::now());
+    let mut segment = pool(&["192.0.2.255-192.0.3.1"]);
+    segment.metadata.name = Some("default".into());
+    segment.spec.mode = IPPoolMode::L2;
+    let mut ip = balancer("", false);
+    ip.status = None;
+    ip.spec.ports.clear();
+    let mut version = 1;
+    let mut address = |segment: &IPPool, ip: &PublicIP| {
+        let mut segment = segment.clone();
+        segment.metadata.resource_version = Some(version.to_string());
+        version += 1;
+        cache.put(segment, tokio::time::Instant::now());
+        observe(&cache, ip).address.map(|address| address.to_string())
+    };
+    assert_eq!(address(&segment, &ip).as_deref(), Ok("192.0.3.0"));
+    ip.spec.address = Some("192.0.2.255".into());
+    let (reason, text) = address(&segment, &ip).unwrap_err();
+    assert_eq!(reason, Reason::AddressUnavailable);
+    assert!(text.contains("the broadcast address of 192.0.2.0/24") && text.contains("host h1"), "{text}");
+    segment.spec.cidrs = vec!["192.0.2.0/25".into()];
+    segment.spec.use_all_addresses = true;
+    ip.spec.address = None;
+    assert_eq!(address(&segment, &ip).as_deref(), Ok("192.0.2.1"), "the pool is narrower");
+    segment.spec.mode = IPPoolMode::Local;
+    assert_eq!(address(&segment, &ip).as_deref(), Ok("192.0.2.0"), "routed addresses are all alike");
+    ip.status = Some(PublicIPStatus { address: Some("192.0.2.255".into()), ..PublicIPStatus::default() });
+    assert_eq!(address(&segment, &ip).as_deref(), Ok("192.0.2.255"), "it keeps its address");
 }
 
 /// A VM on a host.

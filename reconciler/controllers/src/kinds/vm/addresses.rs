@@ -8,8 +8,8 @@ use std::{
 
 use berth_api::{
     Network, VM,
-    network::ipv6_at,
-    vm::{InterfaceStatus, NetworkInterface},
+    network::{Route, ipv6_at},
+    vm::{ConfiguredRoute, InterfaceStatus, NetworkInterface},
 };
 use ipnet::Ipv6Net;
 use kube::ResourceExt;
@@ -124,7 +124,7 @@ pub(crate) fn decide(vm: &VM, networks: &[Option<Arc<Network>>], fresh: &[Fresh]
     let mut decided = Vec::new();
     for (interface, (network, fresh)) in vm.spec.network_interfaces.iter().zip(networks.iter().zip(fresh)) {
         if let Some(given) = given.iter().find(|g| g.name == interface.name.as_str()) {
-            decided.push(with_declared(vm, interface, given.clone()));
+            decided.push(with_declared(vm, interface, network.as_deref(), given.clone()));
         } else if let (Some(network), Ok(fresh)) = (network, fresh)
             && is_accepted(network)
         {
@@ -136,7 +136,7 @@ pub(crate) fn decide(vm: &VM, networks: &[Option<Arc<Network>>], fresh: &[Fresh]
                 ipv6_address: fresh.ipv6.clone(),
                 ..InterfaceStatus::default()
             };
-            decided.push(with_declared(vm, interface, given));
+            decided.push(with_declared(vm, interface, Some(network), given));
         }
     }
     decided
@@ -144,11 +144,26 @@ pub(crate) fn decide(vm: &VM, networks: &[Option<Arc<Network>>], fresh: &[Fresh]
 
 /// Returns the interface with what its host enforces of the spec. On a Network that namespaces share, no VM may send from
 /// addresses of others.
-fn with_declared(vm: &VM, interface: &NetworkInterface, given: InterfaceStatus) -> InterfaceStatus {
+fn with_declared(
+    vm: &VM,
+    interface: &NetworkInterface,
+    network: Option<&Network>,
+    given: InterfaceStatus,
+) -> InterfaceStatus {
     let is_own = given.network.split_once('/').map(|(namespace, _)| namespace) == vm.namespace().as_deref();
     let own = |values: &[String]| if is_own { values.to_vec() } else { Vec::new() };
+    // Where the name of its Network leads to another one today, it keeps the groups that it had of its own.
+    let network = network.filter(|network| network_name(network) == given.network);
+    let security_groups = match network {
+        None if interface.security_groups.is_empty() => given.security_groups.clone(),
+        _ => {
+            let of_network = network.map(|network| network.spec.security_groups.as_slice());
+            let names = interface.effective_security_groups(of_network.unwrap_or_default());
+            names.iter().map(ToString::to_string).collect()
+        }
+    };
     InterfaceStatus {
-        security_groups: interface.security_groups.iter().map(ToString::to_string).collect(),
+        security_groups,
         allowed_addresses: own(&interface.allowed_addresses),
         allowed_mac_addresses: own(&interface.allowed_mac_addresses),
         limits: interface.limits.clone(),
@@ -156,11 +171,19 @@ fn with_declared(vm: &VM, interface: &NetworkInterface, given: InterfaceStatus) 
         dns: interface.dns.clone(),
         search_domains: interface.search_domains.clone(),
         default_route: interface.default_route,
+        gateway: interface.gateway.clone(),
+        ipv6_gateway: interface.ipv6_gateway.clone(),
+        routes: interface.routes.iter().map(configured).collect(),
+        mtu: interface.mtu,
         dhcp4: interface.dhcp4,
         dhcp6: interface.dhcp6,
         guest_name: interface.guest_name.clone(),
         ..given
     }
+}
+
+fn configured(route: &Route) -> ConfiguredRoute {
+    ConfiguredRoute { to: route.to.clone(), via: route.via.clone() }
 }
 
 /// Returns a network's name as statuses contain it.

@@ -219,7 +219,8 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
     let refusal = vm.status.as_ref().and_then(|s| s.refusal.as_ref());
     let just_now = |time: &Timestamp| config.clock.now().duration_since(*time) < REFUSAL_COUNTS;
     let refusal = refusal.filter(|r| r.time.as_ref().is_some_and(just_now));
-    let deleting = cache.first_deleted(users::of_vm(vm).into_iter().chain(of_disks));
+    let groups = groups_of_networks(vm, &networks);
+    let deleting = cache.first_deleted(users::of_vm(vm).into_iter().chain(groups).chain(of_disks));
     Observed {
         deleting,
         architecture: cache.architecture(vm),
@@ -236,9 +237,9 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         disks,
         group,
         beside,
+        no_security_group: no_security_group(cache, vm, &networks),
         networks,
         unshared_medium: unshared_medium(cache, vm),
-        no_security_group: no_security_group(cache, vm),
         misnamed_address: misnamed_address(cache, vm),
         policy,
         host_silent: claim.is_some_and(|claim| !cache.is_alive(&claim.host)),
@@ -348,9 +349,19 @@ fn is_ipv6(cache: &Cache, ip: &PublicIP) -> Option<bool> {
     }
 }
 
-fn no_security_group(cache: &Cache, vm: &VM) -> Option<Key> {
-    let used = users::of_vm(vm).into_iter().filter(|key| key.kind == ObjectKind::SecurityGroup);
-    used.into_iter().find(|key| cache.tables.security_groups.get(key).is_none())
+fn no_security_group(cache: &Cache, vm: &VM, networks: &[Option<Arc<Network>>]) -> Option<Key> {
+    let used = users::of_vm(vm).into_iter().chain(groups_of_networks(vm, networks));
+    let mut used = used.filter(|key| key.kind == ObjectKind::SecurityGroup);
+    used.find(|key| cache.tables.security_groups.get(key).is_none())
+}
+
+/// Returns the security groups that interfaces have of their Networks.
+fn groups_of_networks(vm: &VM, networks: &[Option<Arc<Network>>]) -> BTreeSet<Key> {
+    let namespace = vm.namespace().unwrap_or_default();
+    let without =
+        vm.spec.network_interfaces.iter().zip(networks).filter(|(i, _)| i.security_groups.is_empty());
+    let groups = without.flat_map(|(_, network)| network.iter().flat_map(|n| &n.spec.security_groups));
+    groups.map(|group| Key::namespaced(ObjectKind::SecurityGroup, &namespace, group.as_str())).collect()
 }
 
 /// Returns why a VM that may have been bound once, without a record of that in its status, is not placed again: a host

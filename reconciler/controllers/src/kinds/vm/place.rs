@@ -170,8 +170,11 @@ pub(super) fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Bloc
         if let Some(text) = not_on_a_bridge(interface, network) {
             return Err((VMState::Pending, Readiness::Stalled(Reason::NotSupported, text), Vec::new()));
         }
-        if let Some(text) =
-            without_public_ipv4(interface, network).or_else(|| without_public_ipv6(interface, network))
+        if let Some(text) = without_groups(interface, network)
+            .or_else(|| interface.misrouted_on(network))
+            .or_else(|| interface.too_large_on(network))
+            .or_else(|| without_public_ipv4(interface, network))
+            .or_else(|| without_public_ipv6(interface, network))
         {
             let readiness = Readiness::Stalled(Reason::NotSupported, text);
             return Err((VMState::Pending, readiness, shared(ObjectKind::Network, name)));
@@ -303,7 +306,8 @@ fn not_on_a_bridge(interface: &NetworkInterface, network: &Network) -> Option<St
              type Overlay"
         ));
     }
-    if network.is_ipv6_external() && !interface.security_groups.is_empty() {
+    let is_filtered = !interface.effective_security_groups(&network.spec.security_groups).is_empty();
+    if network.is_ipv6_external() && is_filtered {
         return Some(format!(
             "interface {name}: security groups need the addresses that berth gives out, and Network {network_name} has \
              ipv6.allocation External: take securityGroups out, or use a Network with Static"
@@ -312,7 +316,7 @@ fn not_on_a_bridge(interface: &NetworkInterface, network: &Network) -> Option<St
     if !network.is_external() {
         return None;
     }
-    if !network.checks_leases() && !interface.security_groups.is_empty() {
+    if !network.checks_leases() && is_filtered {
         return Some(format!(
             "interface {name}: security groups need addresses that are checked, and Network {network_name} has ipv4.allocation \
              External without ipv4.sourceCheck Lease: take securityGroups out, set that, or use a Network with Static"
@@ -322,11 +326,29 @@ fn not_on_a_bridge(interface: &NetworkInterface, network: &Network) -> Option<St
         ("dns", !interface.dns.is_empty()),
         ("searchDomains", !interface.search_domains.is_empty()),
         ("defaultRoute", interface.default_route.is_some()),
+        ("gateway", interface.gateway.is_some()),
+        ("mtu", interface.mtu.is_some()),
     ];
     let declared = declared.into_iter().find_map(|(field, is_declared)| is_declared.then_some(field))?;
     Some(format!(
         "interface {name}: the DHCP server of Network {network_name}, which is not berth's (ipv4.allocation External), configures it: \
          take {declared} out, or use a Network with Static"
+    ))
+}
+
+/// Returns why an interface cannot have the security groups of its Network.
+fn without_groups(interface: &NetworkInterface, network: &Network) -> Option<String> {
+    let groups = interface.effective_security_groups(&network.spec.security_groups);
+    if groups.is_empty() || interface.allowed_addresses.is_empty() {
+        return None;
+    }
+    let groups: Vec<&str> = groups.iter().map(|group| group.as_str()).collect();
+    Some(format!(
+        "interface {}: it has the security groups of Network {} ({}), which match only the allocated addresses of an interface: take \
+         allowedAddresses out, or use a Network without securityGroups",
+        interface.name,
+        network.name_any(),
+        groups.join(", ")
     ))
 }
 

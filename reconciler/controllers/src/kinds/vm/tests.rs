@@ -244,6 +244,52 @@ fn a_vm_waits_for_a_security_group_and_a_bound_one_follows_its_spec_in_the_statu
     assert_eq!(interfaces[0].address, "10.0.0.2", "and nothing else changes");
 }
 
+/// The inputs of a VM on a Network with these security groups.
+fn observed_with_groups(groups: &[&str]) -> Observed {
+    let mut seen = observed(Some(disk(ready_disk())));
+    let mut network = Network::clone(&network());
+    network.spec.security_groups = groups.iter().map(|group| (*group).into()).collect();
+    seen.networks = vec![Some(Arc::new(network))];
+    seen
+}
+
+#[test]
+fn an_interface_has_the_security_groups_of_its_network_unless_it_names_its_own() {
+    let given = json!({"name": "nic0", "network": "berth-shared/default", "macAddress": "52:54:00:00:00:01", "address": "10.0.0.2"});
+    let mut bound = vm(json!({"binding": {"host": "h1", "epoch": 1}, "interfaces": [given]}));
+    let groups = |bound: &VM, seen: &Observed| match plan(bound, seen, &capacity()).decision {
+        Decision::Interfaces(interfaces) => interfaces[0].security_groups.clone(),
+        _ => bound.status.as_ref().expect("bound").interfaces[0].security_groups.clone(),
+    };
+    assert_eq!(groups(&bound, &observed_with_groups(&["base"])), ["base"]);
+    bound.spec.network_interfaces[0].security_groups = vec!["front".into()];
+    assert_eq!(groups(&bound, &observed_with_groups(&["base"])), ["front"], "its own take their place");
+    bound.spec.network_interfaces[0].security_groups.clear();
+    bound.status.as_mut().expect("bound").interfaces[0].security_groups = vec!["base".into()];
+    assert_eq!(groups(&bound, &observed_with_groups(&[])), [""; 0], "those of the Network are gone");
+    let mut seen = observed_with_groups(&["other"]);
+    let mut namesake = Network::clone(seen.networks[0].as_ref().expect("a Network"));
+    namesake.metadata.namespace = Some("default".into());
+    seen.networks = vec![Some(Arc::new(namesake))];
+    assert_eq!(
+        groups(&bound, &seen),
+        ["base"],
+        "its addresses are of another Network than the name is today"
+    );
+}
+
+#[test]
+fn further_addresses_on_a_network_with_security_groups_are_refused() {
+    let mut unbound = vm(json!(null));
+    unbound.spec.network_interfaces[0].allowed_addresses = vec!["10.0.0.4/32".into()];
+    let refused = plan(&unbound, &observed_with_groups(&["base"]), &capacity());
+    let Decision::Wait(_, readiness) = refused.decision else { panic!("it is placed") };
+    assert_eq!(readiness.reason(), Reason::NotSupported);
+    assert!(readiness.message().contains("Network default (base)"), "{}", readiness.message());
+    let placed = plan(&unbound, &observed_with_groups(&[]), &capacity());
+    assert!(matches!(placed.decision, Decision::Bind { .. }), "{:?}", placed.decision);
+}
+
 #[test]
 fn what_is_being_deleted_is_waited_for_under_its_name_in_the_vms_namespace_and_in_the_shared_one() {
     let dependencies = |vm: &VM, kind: ObjectKind, namespace: &str| {

@@ -172,11 +172,7 @@ fn lease(last: u8) -> Lease {
         address: Some(Ipv4Addr::new(10, 77, 0, last)),
         ipv6: Some(Ipv6Addr::new(0xfd00, 0x60, 0, 0, 0, 0, 0, last.into())),
         hostname: format!("guest-{last}"),
-        dns: Vec::new(),
-        search_domains: Vec::new(),
-        no_default_route: false,
-        no_dhcp4: false,
-        no_dhcp6: false,
+        ..Lease::default()
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use berth_api::vm::InterfaceStatus;
 use berth_api::{IPPoolMode, NetworkHost, VM};
-use berth_host::{Forward, Lease, Nat, NetworkConfig, RoutedPrefix};
+use berth_host::{Forward, Ipv6Route, Lease, Nat, NetworkConfig, RoutedPrefix};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::super::announcing::{announced_on, occupied, unroutable};
@@ -27,7 +27,9 @@ use super::super::trunks::trunks;
 use super::{Actual, Desired, KeptGuest};
 use crate::index::{Tables, instance_of};
 use crate::key::ObjectName;
-use crate::networking::{Probe, find, hostname, named_addresses, security_groups_of};
+use crate::networking::{
+    Probe, find, hostname, named_addresses, own_ipv6_gateway, own_ipv6_routes, own_routes, security_groups_of,
+};
 use crate::public_address::GivenAddress;
 
 /// Network state of a guest.
@@ -62,7 +64,8 @@ fn guests(tables: &Tables, kept: &[KeptGuest]) -> Vec<Guest> {
         let mut interfaces: Vec<InterfaceStatus> =
             vm.status.iter().flat_map(|s| s.interfaces.clone()).collect();
         for interface in &mut interfaces {
-            interface.security_groups = security_groups_of(vm, interface);
+            interface.security_groups = security_groups_of(tables, vm, interface);
+            held_to_groups(interface);
         }
         let public = named_addresses(tables, name, vm)
             .into_iter()
@@ -76,14 +79,33 @@ fn guests(tables: &Tables, kept: &[KeptGuest]) -> Vec<Guest> {
     };
     let is_owned =
         |kept: &KeptGuest| tables.vms.all().any(|(_, vm)| instance_of(vm) == Some(kept.instance.as_str()));
-    let of_kept = |kept: &KeptGuest| Guest {
-        namespace: kept.name.namespace.clone(),
-        interfaces: kept.interfaces.clone(),
-        hostname: kept.name.name.clone(),
-        public: kept.public.iter().map(|public| (public.interface.clone(), public.given())).collect(),
+    let of_kept = |kept: &KeptGuest| {
+        let mut interfaces = kept.interfaces.clone();
+        for interface in &mut interfaces {
+            // It has no VM that could name others.
+            if interface.security_groups.is_empty() {
+                let network = find(tables, &interface.network);
+                let groups = network.iter().flat_map(|network| &network.spec.security_groups);
+                interface.security_groups = groups.map(ToString::to_string).collect();
+            }
+            held_to_groups(interface);
+        }
+        Guest {
+            namespace: kept.name.namespace.clone(),
+            interfaces,
+            hostname: kept.name.name.clone(),
+            public: kept.public.iter().map(|public| (public.interface.clone(), public.given())).collect(),
+        }
     };
     let kept = kept.iter().filter(|kept| !is_owned(kept)).map(of_kept);
     tables.vms.all().map(of_vm).chain(kept).collect()
+}
+
+/// Takes its further addresses from an interface with security groups, which match only the allocated ones.
+fn held_to_groups(interface: &mut InterfaceStatus) {
+    if !interface.security_groups.is_empty() {
+        interface.allowed_addresses.clear();
+    }
 }
 
 /// Returns the lease of an interface with these addresses.
@@ -94,6 +116,8 @@ fn lease(
     (address, ipv6): (Option<Ipv4Addr>, Option<Ipv6Addr>),
 ) -> Lease {
     let network = find(tables, &interface.network);
+    let ipv6_default = network.as_ref().and_then(|network| own_ipv6_gateway(network, interface));
+    let ipv6_default = ipv6_default.map(Ipv6Route::default_by);
     Lease {
         mac: interface.mac_address.to_ascii_lowercase(),
         address,
@@ -102,6 +126,9 @@ fn lease(
         dns: addresses(&interface.dns),
         search_domains: interface.search_domains.clone(),
         no_default_route: interface.default_route == Some(false),
+        routes: own_routes(interface),
+        ipv6_routes: ipv6_default.into_iter().chain(own_ipv6_routes(interface)).collect(),
+        mtu: interface.mtu.and_then(|mtu| u16::try_from(mtu).ok()),
         no_dhcp4: network.as_ref().is_some_and(|network| network.is_without_dhcp4(interface.dhcp4)),
         no_dhcp6: network.as_ref().is_some_and(|network| network.is_without_dhcp6(interface.dhcp6)),
     }
@@ -475,6 +502,36 @@ mod tests {
         let [filtered] = &found.firewall.filters.ports[..] else { panic!("{found:?}") };
         assert_eq!(filtered.prefixes, [PREFIX.parse::<Ipv6Net>().expect("a prefix")]);
         assert_eq!(found.firewall.exceptions.len(), 1, "it sends from it");
+    }
+
+    #[test]
+    fn the_security_groups_of_a_network_filter_interfaces_that_name_none_as_soon_as_they_are_declared() {
+        let index = world("Routed", "local");
+        let groups = |index: &Index, kept: &[KeptGuest]| {
+            let found = seen(index, &[], kept);
+            let groups = found.firewall.filters.ports.iter().flat_map(|port| port.groups.clone());
+            groups.collect::<Vec<String>>()
+        };
+        assert_eq!(groups(&index, &[]), [""; 0]);
+        let name = ObjectName::new("berth-shared", "default");
+        let mut network = index.read().networks.get(&name).map(|found| berth_api::Network::clone(&found));
+        let network = network.as_mut().expect("a Network");
+        network.metadata.resource_version = Some("2".into());
+        network.spec.security_groups = vec!["base".into()];
+        index.apply::<berth_api::Network>(Event::Apply(network.clone()));
+        assert_eq!(groups(&index, &[]), ["ns/base"], "the VM's status does not have them yet");
+        let name = ObjectName::new("ns", "web");
+        let mut vm = index.read().vms.get(&name).map(|vm| VM::clone(&vm)).expect("a VM");
+        let interfaces = vm.status.clone().expect("a status").interfaces;
+        vm.metadata.resource_version = Some("2".into());
+        vm.spec.network_interfaces[0].security_groups = vec!["own".into()];
+        vm.spec.network_interfaces[0].allowed_addresses = vec!["::/0".into()];
+        index.apply::<VM>(Event::Apply(vm.clone()));
+        assert_eq!(groups(&index, &[]), ["ns/own"], "its own take their place");
+        index.apply::<VM>(Event::Delete(vm));
+        let (instance, ports) = ("i-0123456789ab".to_owned(), vec![port()]);
+        let kept = KeptGuest { instance, name, uid: "u1".into(), interfaces, public: Vec::new(), ports };
+        assert_eq!(groups(&index, &[kept]), ["ns/base"], "a guest whose VM is not known is not open");
     }
 
     #[test]

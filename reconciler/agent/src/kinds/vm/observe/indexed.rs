@@ -25,7 +25,7 @@ use crate::key::ObjectName;
 use crate::kinds::network;
 use crate::live_moves::DepartureState;
 use crate::machine::GuestFacts;
-use crate::networking::{NamedAddress, Networks, named_addresses, security_groups_of};
+use crate::networking::{NamedAddress, Networks, find, named_addresses, security_groups_of};
 use crate::probes::ProbeResults;
 use crate::restores::{self, VmRestore};
 
@@ -107,6 +107,7 @@ pub(super) fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed 
         missing_networks,
         refused_network: network::why_not(ctx, &tables, vm),
         missing_groups: missing_groups(&tables, vm, name),
+        misrouted: misrouted(&tables, vm),
         lans,
         conflicts,
         network_config: guest_network::configs(&tables, vm),
@@ -149,10 +150,19 @@ pub(super) fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed 
 }
 
 fn missing_groups(tables: &Tables, vm: &VM, name: &ObjectName) -> Vec<String> {
-    let named = vm.status.iter().flat_map(|s| &s.interfaces).flat_map(|i| security_groups_of(vm, i));
+    let named = vm.status.iter().flat_map(|s| &s.interfaces).flat_map(|i| security_groups_of(tables, vm, i));
     let missing = named.filter(|group| tables.security_groups.get(&name.beside(group)).is_none());
     let missing: BTreeSet<String> = missing.collect();
     missing.into_iter().collect()
+}
+
+fn misrouted(tables: &Tables, vm: &VM) -> Option<String> {
+    let mut given = vm.status.iter().flat_map(|status| &status.interfaces);
+    given.find_map(|given| {
+        let declared = vm.spec.network_interfaces.iter().find(|i| i.name.as_str() == given.name)?;
+        let network = find(tables, &given.network)?;
+        declared.misrouted_on(&network)
+    })
 }
 
 fn attachments(tables: &Tables, name: &ObjectName) -> BTreeMap<String, (String, String)> {

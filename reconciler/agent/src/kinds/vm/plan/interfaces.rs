@@ -18,7 +18,7 @@ use berth_qemu::machine::{NicSpec, Tap};
 use berth_qemu::nics::ObservedNic;
 
 use super::super::{Observed, Step};
-use super::cards::{is_unaccelerated, model_of, nic_id, queues_of, recorded_name};
+use super::cards::{card_mtu, is_unaccelerated, model_of, nic_id, queues_of, recorded_mtu, recorded_name};
 use super::lan_addresses;
 use super::start::unsynced_interfaces;
 use super::write_journal;
@@ -99,7 +99,9 @@ pub(in crate::kinds::vm) fn changes(vm: &VM, observed: &Observed) -> Changes {
         }
         match (present, declared(vm, name)) {
             (Some(nic), Some((wanted, given))) if nic.mac == given.mac_address.to_ascii_lowercase() => {
-                if nic.model != model_of(wanted) || !is_launched_so(run, &nic.id, wanted) {
+                let has_mtu = recorded.iter().find(|recorded| is_of(recorded, name));
+                let has_mtu = has_mtu.is_none_or(|recorded| recorded_mtu(recorded) == wanted.mtu);
+                if nic.model != model_of(wanted) || !is_launched_so(run, &nic.id, wanted) || !has_mtu {
                     changes.power_cycle.insert(name.clone());
                 } else if !recorded.contains(&recorded_name(wanted, given))
                     && let Some(card) = card(observed, wanted, given, *slot, nic.port)
@@ -172,7 +174,7 @@ fn card(
             id: nic_id(slot),
             tap: Tap::Name(tap.clone()),
             mac: given.mac_address.to_ascii_lowercase(),
-            mtu: mtu.filter(|mtu| *mtu != 1500),
+            mtu: card_mtu(observed, wanted, given),
             slot,
             model: model_of(wanted),
             port,

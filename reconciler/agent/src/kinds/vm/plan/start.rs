@@ -24,7 +24,7 @@ use super::super::media;
 use super::super::pending_leases;
 use super::super::vsock;
 use super::architecture;
-use super::cards::{is_unaccelerated, links_down, model_of, nic_id, queues_of, recorded_name};
+use super::cards::{card_mtu, is_unaccelerated, links_down, model_of, nic_id, queues_of, recorded_name};
 use super::devices::{self, HeldDevices};
 use super::due::ended;
 use super::enrolling;
@@ -482,7 +482,7 @@ pub(super) fn nics(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<NicSp
             id: nic_id(slot),
             tap: Tap::Name(tap_of(&observed.instance, slot)),
             mac: interface.mac_address.to_ascii_lowercase(),
-            mtu: observed.mtus.get(&interface.network).copied().filter(|mtu| *mtu != 1500),
+            mtu: card_mtu(observed, wanted, interface),
             slot,
             model: model_of(wanted),
             port: journal.port_of(&interface.name).filter(|_| model_of(wanted).is_hot_pluggable()),

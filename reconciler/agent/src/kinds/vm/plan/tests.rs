@@ -209,6 +209,7 @@ fn ready_to_start() -> Observed {
         loose_taps: Default::default(),
         missing_networks: Vec::new(),
         missing_groups: Vec::new(),
+        misrouted: None,
         lans: Default::default(),
         conflicts: Default::default(),
         network_config: Vec::new(),

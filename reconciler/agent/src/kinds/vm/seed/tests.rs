@@ -79,6 +79,29 @@ fn on_a_bridge_the_guest_gets_its_address_without_dhcp_unless_another_server_giv
 }
 
 #[test]
+fn on_a_bridge_an_interface_has_routes_routers_and_a_largest_packet_of_its_own() {
+    let network = json!({"metadata": {"name": "b", "namespace": "a"}, "spec": {"type": "Bridge", "bridge": {"name": "vmbr0"},
+        "cidr": "10.0.0.0/24", "ipv4": {"gateway": "10.0.0.1"}, "ipv6CIDR": "2001:db8:7::/64", "ipv6": {"gateway": "fe80::1"},
+        "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.0.0.9"}]}});
+    let network: Network = serde_json::from_value(network).expect("a Network");
+    let lans = BTreeMap::from([("a/b".to_owned(), Lan::of(&network).expect("a bridge"))]);
+    let mut vm = vm();
+    let own = json!({"name": "nic0", "network": "a/b", "macAddress": "52:54:00:aa:00:01", "address": "10.0.0.2",
+        "ipv6Address": "2001:db8:7::2", "gateway": "10.0.0.8", "ipv6Gateway": "fe80::8", "mtu": 1400,
+        "routes": [{"to": "192.168.0.0/16", "via": "10.0.0.7"}, {"to": "fd09::/48", "via": "2001:db8:7::7"}]});
+    vm.status.as_mut().expect("it has one").interfaces[0] =
+        serde_json::from_value(own).expect("an interface");
+    let text = seed(&vm, "i-1", &inline(&vm), &lans, &[]).network_config;
+    let config = serde_json::from_str::<Value>(&text).expect("JSON")["ethernets"]["nic0"].clone();
+    assert_eq!(
+        config["routes"],
+        json!([{"to": "0.0.0.0/0", "via": "10.0.0.8"}, {"to": "192.168.0.0/16", "via": "10.0.0.7"},
+            {"to": "::/0", "via": "fe80::8"}, {"to": "fd09::/48", "via": "2001:db8:7::7"}])
+    );
+    assert_eq!(config["mtu"], 1400);
+}
+
+#[test]
 fn without_dhcp_the_guest_of_an_overlay_gets_all_of_a_lease_by_its_configuration_and_the_name_of_its_card() {
     let mut vm = vm();
     let interface = &mut vm.status.as_mut().expect("it has one").interfaces[0];

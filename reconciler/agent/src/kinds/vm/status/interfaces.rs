@@ -1,6 +1,7 @@
 //! Conditions of a VM about its network interfaces. Pure.
 
 use berth_api::condition::{self, remove};
+use berth_api::vm::InterfaceStatus;
 use berth_api::{ConditionType, ConditionUpdate, Reason, VM, VMStatus};
 use jiff::Timestamp;
 
@@ -29,6 +30,8 @@ pub(super) fn write_interfaces_synced(
             shared.join(", ")
         );
         (Reason::InvalidSpec, text)
+    } else if let Some(text) = &observed.misrouted {
+        (Reason::InvalidSpec, text.clone())
     } else if let Some(name) = changes.without_tap.first().filter(|name| changes.power_cycle.contains(*name))
     {
         (Reason::TapMissing, tap_missing(name))
@@ -85,6 +88,16 @@ fn groups_problem(status: &VMStatus, observed: &Observed) -> Option<(Reason, Str
             observed.missing_groups.join(", ")
         );
         return Some((Reason::WaitingForSecurityGroup, text));
+    }
+    let has_both = |i: &&InterfaceStatus| !i.security_groups.is_empty() && !i.allowed_addresses.is_empty();
+    let both: Vec<&str> = status.interfaces.iter().filter(has_both).map(|i| i.name.as_str()).collect();
+    if !both.is_empty() {
+        let text = format!(
+            "interface {} declares allowedAddresses and has the security groups of its Network, which match only allocated addresses: it \
+             sends from no further ones; take allowedAddresses out, or use a Network without securityGroups",
+            both.join(", ")
+        );
+        return Some((Reason::NotSupported, text));
     }
     (!without_trunk.is_empty()).then(|| {
         let text = format!(

@@ -181,13 +181,8 @@ mod tests {
         Lease {
             mac: mac.to_owned(),
             address: Some(address.parse().expect("address")),
-            ipv6: None,
             hostname: hostname.to_owned(),
-            dns: Vec::new(),
-            search_domains: Vec::new(),
-            no_default_route: false,
-            no_dhcp4: false,
-            no_dhcp6: false,
+            ..Lease::default()
         }
     }
 

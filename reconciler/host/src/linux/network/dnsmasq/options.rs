@@ -10,7 +10,7 @@
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::{GuestRoutes, Ipv4Network, Ipv6Network, Lease, Names, NetworkConfig};
+use crate::{GuestRoutes, Ipv4Network, Ipv6Network, Lease, Names, NetworkConfig, Route};
 
 /// The tag of guests that do not get the routes of the network.
 const OWN_ROUTES: &str = "own-routes";
@@ -25,6 +25,7 @@ struct Options {
     search_domains: Vec<String>,
     /// Of IPv4.
     routes: GuestRoutes,
+    mtu: u16,
 }
 
 /// Returns the values of `dhcp-option` for DHCP of IPv4.
@@ -57,6 +58,9 @@ pub(super) fn options(network: &NetworkConfig, ipv4: Ipv4Network) -> Vec<String>
         }
         if own.search_domains != common.search_domains {
             add(format!("tag:{tag},option:domain-search{}", list(&own.search_domains)));
+        }
+        if own.mtu != common.mtu {
+            add(format!("tag:{tag},option:mtu,{}", own.mtu));
         }
         if own.routes != common.routes && !own.routes.others.is_empty() {
             add(format!("tag:{tag},option:classless-static-route{}", routes(&own.routes)));
@@ -142,6 +146,7 @@ impl Options {
             dns: network.dns.clone(),
             search_domains: search_domains(network),
             routes: GuestRoutes::of(&network.routes, gateway, None, true),
+            mtu: network.mtu,
         }
     }
 
@@ -152,11 +157,12 @@ impl Options {
             dns: if lease.dns.is_empty() { common.dns } else { lease.dns.clone() },
             search_domains: if own.is_empty() { common.search_domains } else { own },
             routes: GuestRoutes::of(
-                &network.routes,
+                &Route::with_network(&lease.routes, &network.routes),
                 network.ipv4.map(|ipv4| ipv4.gateway),
                 lease.address,
                 !lease.no_default_route,
             ),
+            mtu: lease.mtu.unwrap_or(network.mtu).min(network.mtu),
         }
     }
 }
@@ -213,19 +219,13 @@ fn routes(routes: &GuestRoutes) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Route;
 
     fn lease(last: u8) -> Lease {
         Lease {
             mac: format!("52:54:00:00:00:{last:02x}"),
             address: Some(Ipv4Addr::new(10, 77, 0, last)),
-            ipv6: None,
             hostname: "web".to_owned(),
-            dns: Vec::new(),
-            search_domains: Vec::new(),
-            no_default_route: false,
-            no_dhcp4: false,
-            no_dhcp6: false,
+            ..Lease::default()
         }
     }
 
@@ -289,6 +289,24 @@ mod tests {
         assert_eq!(tags(&network, &without), ["guest-525400000002", OWN_ROUTES]);
         assert_eq!(tags(&network, &lease(9)), ["guest-525400000009", OWN_ROUTES]);
         assert_eq!(tags(&network, &lease(3)), [""; 0]);
+    }
+
+    #[test]
+    fn a_guest_has_routes_and_a_largest_packet_of_its_own() {
+        let routes = vec![Route::default_by(Ipv4Addr::new(10, 77, 0, 9)), route("192.168.0.0/16", 8)];
+        let own = Lease { routes, mtu: Some(1400), ..lease(2) };
+        let larger = Lease { mtu: Some(9000), ..lease(3) };
+        let plain = network(vec![route("192.168.0.0/16", 7)], vec![own.clone(), larger.clone()]);
+        insta::assert_snapshot!(options(&plain).join("\n"), @r"
+        option:router,10.77.0.1
+        option:dns-server,10.77.0.1
+        tag:!own-routes,option:classless-static-route,0.0.0.0/0,10.77.0.1,192.168.0.0/16,10.77.0.7
+        tag:guest-525400000002,option:router,10.77.0.9
+        tag:guest-525400000002,option:mtu,1400
+        tag:guest-525400000002,option:classless-static-route,0.0.0.0/0,10.77.0.9,192.168.0.0/16,10.77.0.8
+        ");
+        assert_eq!(tags(&plain, &own), ["guest-525400000002", OWN_ROUTES]);
+        assert_eq!(tags(&plain, &larger), [""; 0], "the network's counts where it is smaller");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::super::ruleset::link_local;
-use crate::{GuestRoutes, Ipv6Route, NetworkConfig, Port};
+use crate::{GuestRoutes, Ipv6Route, NetworkConfig, Port, Route};
 
 /// The router to which a guest sends a packet, as DHCP, router advertisements and its network configuration give it routes.
 pub(super) fn router(network: &NetworkConfig, port: &Port, to: IpAddr) -> Option<IpAddr> {
@@ -15,11 +15,15 @@ pub(super) fn router(network: &NetworkConfig, port: &Port, to: IpAddr) -> Option
             // A guest with DHCPv6 follows the router's advertisements, whatever its interface declares.
             let has_router = has_default || !lease.is_some_and(|lease| lease.no_dhcp6);
             let by_gateway = network.ipv6.filter(|_| has_router).map(|ipv6| ipv6.gateway);
-            return ipv6_router(&network.ipv6_routes, port, to).or(by_gateway).map(IpAddr::V6);
+            let own = lease.map(|lease| lease.ipv6_routes.as_slice()).unwrap_or_default();
+            let routes = Ipv6Route::with_network(own, &network.ipv6_routes);
+            return ipv6_router(&routes, port, to).or(by_gateway).map(IpAddr::V6);
         }
     };
     let gateway = network.ipv4?.gateway;
-    let routes = GuestRoutes::of(&network.routes, Some(gateway), port.address, has_default).all();
+    let own = lease.map(|lease| lease.routes.as_slice()).unwrap_or_default();
+    let declared = Route::with_network(own, &network.routes);
+    let routes = GuestRoutes::of(&declared, Some(gateway), port.address, has_default).all();
     let found = routes.iter().filter(|route| route.to.contains(&to));
     found.max_by_key(|route| route.to.prefix_len()).map(|route| route.via.into())
 }

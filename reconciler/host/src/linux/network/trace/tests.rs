@@ -130,13 +130,9 @@ fn network(nat: &Nat) -> NetworkConfig {
     let lease = |last: u8| Lease {
         mac: format!("52:54:00:00:00:{last:02x}"),
         address: Some(std::net::Ipv4Addr::new(10, 77, 0, last)),
-        ipv6: None,
         hostname: "guest".into(),
-        dns: Vec::new(),
-        search_domains: Vec::new(),
         no_default_route: last == 4,
-        no_dhcp4: false,
-        no_dhcp6: false,
+        ..Lease::default()
     };
     let via = Route {
         to: "172.16.0.0/12".parse().expect("a range"),

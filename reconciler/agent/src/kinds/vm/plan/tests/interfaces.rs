@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use berth_api::condition;
-use berth_api::vm::{Acceleration, InterfaceStatus};
+use berth_api::vm::{Acceleration, InterfaceStatus, NicModel as NetworkCardModel};
 use berth_qemu::machine::{NIC_PORTS, NicModel, NicSpec, USUAL_NIC_PORTS};
 
 use super::*;
@@ -202,6 +202,17 @@ fn a_card_that_cannot_be_plugged_waits_for_the_next_start() {
     let unaccelerated = with_interfaces(json!([{"name": "nic0", "acceleration": "Off"}]));
     assert!(plan(&unaccelerated, &running).steps.is_empty());
     assert_eq!(pending(&unaccelerated, &running), ["networkInterfaces[nic0]"]);
+    let smaller = with_interfaces(json!([{"name": "nic0", "mtu": 1400}]));
+    assert!(plan(&smaller, &running).steps.is_empty());
+    assert_eq!(pending(&smaller, &running), ["networkInterfaces[nic0]"]);
+    let small = started(&smaller);
+    let launched = small.journal.run.as_ref().and_then(|run| run.machine.as_deref()).expect("recorded");
+    assert_eq!(launched.nics[0].mtu, Some(1400));
+    assert!(pending(&smaller, &small).is_empty());
+    assert_eq!(pending(&of_names(&["nic0"]), &small), ["networkInterfaces[nic0]"]);
+    let larger = started(&with_interfaces(json!([{"name": "nic0", "mtu": 9000}])));
+    let launched = larger.journal.run.as_ref().and_then(|run| run.machine.as_deref()).expect("recorded");
+    assert_eq!(launched.nics[0].mtu, None, "that of the Network is smaller");
     let off = started(&unaccelerated);
     assert!(pending(&unaccelerated, &off).is_empty());
     let reported = status(&unaccelerated, &off, &plan(&unaccelerated, &off).readiness, at(NOW));
@@ -223,6 +234,24 @@ fn a_card_that_cannot_be_plugged_waits_for_the_next_start() {
         assert!(plan(&declared, &older).steps.is_empty());
         assert_eq!(pending(&declared, &older), [format!("networkInterfaces[{waits}]")]);
     }
+}
+
+#[test]
+fn an_interface_without_a_model_has_that_of_the_class_from_the_next_start_on() {
+    let declared =
+        with_interfaces(json!([{"name": "nic0", "queues": 4}, {"name": "nic1", "model": "virtio"}]));
+    let class = |model| Profile { network_interface_model: model, ..Profile::default() };
+    let usual = with_models(&declared, &class(None));
+    assert_eq!(*usual, declared);
+    let running = started(&usual);
+    let emulated = with_models(&declared, &class(Some(NetworkCardModel::E1000e)));
+    assert!(plan(&emulated, &running).steps.is_empty());
+    assert_eq!(pending(&emulated, &running), ["networkInterfaces[nic0]"], "the other one declares its model");
+    let launched = started(&emulated);
+    let machine = launched.journal.run.as_ref().and_then(|run| run.machine.as_deref()).expect("recorded");
+    let cards: Vec<_> = machine.nics.iter().map(|nic| (nic.model, nic.queues)).collect();
+    assert_eq!(cards, [(NicModel::E1000e, 1), (NicModel::Virtio, 1)]);
+    assert!(pending(&emulated, &launched).is_empty());
 }
 
 #[test]
