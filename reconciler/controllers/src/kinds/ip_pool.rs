@@ -160,7 +160,7 @@ mod tests {
         let pool = IPPool::new("p", spec);
         let with = Key::of(&IPPool::new("other", IPPoolSpec::default()));
         let overlap = Overlap { with, text: "its range lies over that of IPPool other".to_owned() };
-        let found = status(&pool, 2, &[], Some(&overlap), Timestamp::UNIX_EPOCH);
+        let found = status(&pool, 2, 0, &[], Some(&overlap), Timestamp::UNIX_EPOCH);
         let ready = condition::find(&found.conditions, "Ready").expect("said");
         assert_eq!((ready.status.as_str(), ready.message.as_str()), ("False", overlap.text.as_str()));
         assert_eq!((found.allocated, found.free), (2, 0), "those that are given out stay");
