@@ -414,8 +414,8 @@ pub(crate) fn guest_name(vm: &VM) -> String {
 }
 
 /// Returns the names of the security groups of an interface in a VM's status. Those of the spec, or else of the Network, count as soon as
-/// they are declared: a guest is never started without them. An interface that left the spec keeps those it had, and so does one whose
-/// Network is not known.
+/// they are declared: a guest is never started without them. An interface that left the spec keeps those it had, and has those of its
+/// Network if it had none; one whose Network is not known keeps those it had too.
 pub(crate) fn security_groups_of(tables: &Tables, vm: &VM, interface: &InterfaceStatus) -> Vec<String> {
     let names = |groups: &[ResourceName]| groups.iter().map(ToString::to_string).collect::<Vec<_>>();
     let declared = vm.spec.network_interfaces.iter().find(|n| n.name.as_str() == interface.name);
@@ -424,6 +424,7 @@ pub(crate) fn security_groups_of(tables: &Tables, vm: &VM, interface: &Interface
             names(declared.effective_security_groups(&network.spec.security_groups))
         }
         (Some(declared), None) if !declared.security_groups.is_empty() => names(&declared.security_groups),
+        (None, Some(network)) if interface.security_groups.is_empty() => names(&network.spec.security_groups),
         _ => interface.security_groups.clone(),
     }
 }

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 /// The destination of a default route.
 const EVERYWHERE: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0);
+/// The most declared routes of a guest: 16, and its default route. An option of DHCP has at most 255 bytes, and a DHCP server that is
+/// configured with a longer one does not start, so that no guest of the network would have an address.
+const MOST_DECLARED: usize = 17;
 
 /// A route of guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -27,11 +30,12 @@ impl Route {
         self.to == EVERYWHERE
     }
 
-    /// Returns the routes of a guest and those of its network, without the network's to destinations for which the guest has its own.
+    /// Returns the routes of a guest and those of its network, without the network's to destinations for which the guest has its own. Of
+    /// more than an option of DHCP can have, the last ones are left out.
     #[must_use]
     pub fn with_network(own: &[Self], network: &[Self]) -> Vec<Self> {
         let is_other = |route: &&Self| !own.iter().any(|of_guest| of_guest.to == route.to);
-        own.iter().chain(network.iter().filter(is_other)).copied().collect()
+        own.iter().chain(network.iter().filter(is_other)).take(MOST_DECLARED).copied().collect()
     }
 }
 
@@ -132,6 +136,12 @@ mod tests {
         assert_eq!(all, [own[0], own[1], network[0]]);
         let routes = GuestRoutes::of(&all, Some(address(1)), Some(address(5)), true);
         assert_eq!(routes, GuestRoutes { default: Some(address(7)), others: vec![own[1], network[0]] });
+        let many = |second: u8| -> Vec<Route> {
+            (0..16).map(|third| route(&format!("10.{second}.{third}.0/24"), 9)).collect()
+        };
+        let (of_guest, of_network) = (many(1), many(2));
+        let all = Route::with_network(&of_guest, &of_network);
+        assert_eq!((&all[..16], &all[16..]), (&of_guest[..], &of_network[..1]), "no more fit into an option");
         let ipv6 = |to: &str, via: &str| Ipv6Route {
             to: to.parse().expect("a prefix"),
             via: via.parse().expect("an address"),

@@ -106,8 +106,8 @@ pub struct NetworkInterface {
     #[schemars(length(max = 39), regex(pattern = r"^[0-9a-f:]*$"))]
     #[x_kube(validation = Rule::new("isIP(self) && ip(self).family() == 6 && ip.isCanonical(self)").message("must be an IPv6 address in its shortest form, such as fd00:60::9"))]
     pub ipv6_gateway: Option<String>,
-    /// Routes that the guest gets by this interface, beside those of its Network, at most 16 together. One to the destination of a route of the
-    /// Network takes its place. Given as the routes of a Network are: those of IPv4 by DHCP in an `Overlay` and by cloud-init on a `Bridge`,
+    /// Routes that the guest gets by this interface, beside those of its Network, at most 16 together: where the Network gets more later, its
+    /// last ones are left out. One to the destination of a route of the Network takes its place. Given as the routes of a Network are: those of IPv4 by DHCP in an `Overlay` and by cloud-init on a `Bridge`,
     /// those of IPv6 by cloud-init. Default: none. A change of IPv4 reaches a running guest of an `Overlay` when it renews its lease, and of
     /// IPv6 guests that are created afterwards.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -9,6 +9,9 @@ use crate::networking::{
     find, ipv6_routes_for, ipv6_routes_of, mtu_for, own_ipv6_gateway, routes_for, routes_of,
 };
 
+/// The most routes of an interface in the API. A Network that gets further ones can have more together with those of an interface.
+const MOST_ROUTES: usize = 16;
+
 /// Returns the configuration of each interface whose Network is known.
 pub(super) fn configs(tables: &Tables, vm: &VM) -> Vec<InterfaceConfig> {
     let interfaces = vm.status.iter().flat_map(|status| &status.interfaces);
@@ -58,7 +61,13 @@ fn config(network: &Network, interface: &InterfaceStatus) -> InterfaceConfig {
         gateways: gateway.into_iter().chain(ipv6_gateway.map(|gateway| gateway.to_string())).collect(),
         dns: name_servers(network, interface, ipv4.is_some(), ipv6.is_some()),
         search_domains: search_domains(network, interface),
-        routes: routes.others.iter().map(route).chain(ipv6_routes.into_iter().map(ipv6_route)).collect(),
+        routes: routes
+            .others
+            .iter()
+            .map(route)
+            .chain(ipv6_routes.into_iter().map(ipv6_route))
+            .take(MOST_ROUTES)
+            .collect(),
         dhcp4: (ipv4.is_some() && network.is_without_dhcp4(interface.dhcp4)).then_some(false),
         dhcp6: (ipv6.is_some() && !has_dhcp6).then_some(false),
         ipv6_autoconfiguration: (ipv6.is_some() && has_dhcp6 && network.is_autoconfigured()).then_some(true),
@@ -159,6 +168,13 @@ mod tests {
             json!([{"to": "192.168.0.0/16", "via": "10.77.0.7"}, {"to": "fd09::/48", "via": "fd00:60::7"}])
         );
         assert_eq!(found["mtu"], 1300);
+        let many = |second: u8| -> Value {
+            let to = |third: u8| json!({"name": format!("r{third}"), "to": format!("10.{second}.{third}.0/24"), "via": "10.77.0.7"});
+            (0..12).map(to).collect()
+        };
+        let full = json!({"cidr": "10.77.0.0/16", "routes": many(1)});
+        let found = configured(full, json!({"address": "10.77.0.2", "routes": many(2)}));
+        assert_eq!(found["routes"].as_array().map(Vec::len), Some(16), "the API takes no more");
         let served = json!({"address": "10.77.0.2", "ipv6Address": "fd00:60::2", "ipv6Gateway": "fd00:60::8", "mtu": 9000});
         let found = configured(spec, served);
         assert_eq!(found["gateways"], json!(["10.77.0.1"]), "its guest follows the advertisements");

@@ -113,8 +113,13 @@ pub(super) fn observe(cache: &Cache, schedule: &SnapshotSchedule) -> Observed {
         };
         observed.of_disks.select(name, state, disk.map(|disk| Inherited::of(&disk.metadata)));
     }
-    observed.of_vms.others = others(tables.vm_snapshots.all(), &namespace, schedule);
-    observed.of_disks.others = others(tables.disk_snapshots.all(), &namespace, schedule);
+    // A large site has many snapshots: only those of the kind that it makes are looked at.
+    if !observed.of_vms.selected.is_empty() {
+        observed.of_vms.others = others(tables.vm_snapshots.all(), &namespace, schedule);
+    }
+    if !observed.of_disks.selected.is_empty() {
+        observed.of_disks.others = others(tables.disk_snapshots.all(), &namespace, schedule);
+    }
     if let Some(declared) = &schedule.spec.backup {
         let repository = cache.tables.backup_repositories.named(&namespace, declared.repository.as_str());
         observed.backups.has_repository =

@@ -339,7 +339,7 @@ impl RbdPool {
 
     /// Whether this host has a volume still. Another one has taken it if this one was declared gone for good, or has given its VM up: then its
     /// note here is removed. Asked once for each volume, for lists of them; before one is used, it is asked anew.
-    async fn owns(&self, note: &Note) -> Result<bool> {
+    pub(super) async fn owns(&self, note: &Note) -> Result<bool> {
         if locked(&self.own).contains(&note.volume_id) {
             return Ok(true);
         }

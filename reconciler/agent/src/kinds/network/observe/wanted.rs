@@ -528,6 +528,10 @@ mod tests {
         vm.spec.network_interfaces[0].allowed_addresses = vec!["::/0".into()];
         index.apply::<VM>(Event::Apply(vm.clone()));
         assert_eq!(groups(&index, &[]), ["ns/own"], "its own take their place");
+        vm.metadata.resource_version = Some("3".into());
+        vm.spec.network_interfaces.clear();
+        index.apply::<VM>(Event::Apply(vm.clone()));
+        assert_eq!(groups(&index, &[]), ["ns/base"], "its guest has the card still");
         index.apply::<VM>(Event::Delete(vm));
         let (instance, ports) = ("i-0123456789ab".to_owned(), vec![port()]);
         let kept = KeptGuest { instance, name, uid: "u1".into(), interfaces, public: Vec::new(), ports };
