@@ -1,5 +1,7 @@
 //! The IPv4 ranges that the host reports: those that it uses, and those of its network segments. Pure.
 
+use std::collections::BTreeSet;
+
 use ipnet::{IpNet, Ipv4Net};
 
 use super::observe::Observed;
@@ -22,9 +24,11 @@ pub(super) fn used(observed: &Observed, config: &AgentConfig) -> Vec<String> {
     all.iter().filter(|range| range.prefix_len() > 0).take(MAX_RANGES).map(ToString::to_string).collect()
 }
 
-/// Returns the ranges of the segments that the host's interfaces are on. Adjacent ones stay apart: each has a broadcast address.
+/// Returns the ranges of the segments that the host's interfaces are on, in order, so that the report does not follow the order in which the
+/// kernel lists addresses. Adjacent ones stay apart: each has a broadcast address.
 pub(super) fn segments(observed: &Observed) -> Vec<String> {
-    let own = observed.facts.ranges.iter().filter(|of| !of.is_route).map(|of| of.range);
-    let segments = own.filter(|range| SEGMENT_PREFIXES.contains(&range.prefix_len()));
-    segments.take(MAX_RANGES).map(|range| range.to_string()).collect()
+    let own = observed.facts.ranges.iter().filter(|of| !of.is_route).map(|of| of.range.trunc());
+    let segments: BTreeSet<Ipv4Net> =
+        own.filter(|range| SEGMENT_PREFIXES.contains(&range.prefix_len())).collect();
+    segments.iter().take(MAX_RANGES).map(ToString::to_string).collect()
 }

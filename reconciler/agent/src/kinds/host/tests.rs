@@ -140,6 +140,7 @@ fn the_host_reports_the_segments_of_its_interfaces_apart_and_the_ranges_that_it_
     let range = |text: &str, is_route| HostRange { range: text.parse().expect("a range"), is_route };
     observed.facts.ranges = vec![
         range("10.0.0.0/8", true),
+        range("192.0.3.0/24", false),
         range("192.0.2.0/24", false),
         range("192.0.3.0/24", false),
         range("198.51.100.4/31", false),
