@@ -74,16 +74,17 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let class = json!({"name": "c", "namespace": "default", "cpus": 1, "memory": "1Gi", "firmware": "UEFI",
         "tpm": false, "architecture": "x86_64", "huge_pages": "None", "dedicated_cpu_placement": false, "io_threads_policy": "Shared", "network_interface_model": "virtio", "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "pci_devices": [{"name": "nic-vf", "count": 1}], "usb_devices": [{"name": "licence-key", "count": 1}], "vgpus": [{"name": "a40-8q", "count": 1}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
     let mut with_scratch = class.clone();
-    let limited = |limits: Json| {
+    let class_with = |limits: Json| {
         let mut class = class.clone();
         class["disk_limits"] = limits;
         class
     };
-    let with_limits = limited(
+    let with_limits = class_with(
         json!({"iops": 100, "bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}),
     );
-    let with_each =
-        limited(json!({"read_iops": 1, "write_iops": 2, "read_bandwidth": "1Mi", "write_bandwidth": "2Mi"}));
+    let with_each = class_with(
+        json!({"read_iops": 1, "write_iops": 2, "read_bandwidth": "1Mi", "write_bandwidth": "2Mi"}),
+    );
     with_scratch["scratch_disk"] = json!({"size": "2Gi", "filesystem": {"type": "ext4", "label": "a"}});
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
     let with_prefix = json!({"name": "p", "namespace": "default", "pool": "default", "address": "2001:db8:0:8:1::", "prefix_length": 80});
