@@ -75,7 +75,8 @@ fn write_fields(
             Presence::Kept => !config.is_null() || pinned.contains(&path),
             _ => true,
         };
-        let planned = field.meant(planned);
+        // A single value is left out: the control plane knows what that stands for.
+        let planned = if matches!(field.shape, Shape::Object(_)) { field.meant(planned) } else { planned };
         if declared && let Some(json) = write(&field.shape, planned, config, pinned, &path) {
             object.insert(key.clone().into_owned(), json);
         }

@@ -1,6 +1,6 @@
-//! A pool in a Ceph cluster with the small guest: its disks, their growth, a VM that moves, a monitor that is away, an OSD that stands still,
-//! a host that is lost while its QEMU runs on and still reaches Ceph, a full clone and the trash, snapshots, also with the guest's memory
-//! and with a disk in a file, copies, backups and images of a disk.
+//! A pool in a Ceph cluster with the small guest: its disks, their growth, a VM that moves, a monitor that is away, a host that is lost while
+//! its QEMU runs on and still reaches Ceph, snapshots, backups and images of a disk. In a suite of its own: an OSD that stands still, a full
+//! clone and the trash, snapshots with the guest's memory and with a disk in a file, and copies in other pools.
 
 mod backups;
 mod copies;
@@ -54,9 +54,20 @@ const OTHER: &str = "beside-ceph";
 const STAYS: &str = "h1";
 const LOST: &str = "h2";
 
+type Cases = fn(&mut Report, &mut Fleet, &mut Ceph, &GuestImage) -> Result<()>;
+
 /// On `berth up`.
 pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
-    let parts = report.step("the programs are built", || kit.parts("rbd"))?;
+    on_ceph(kit, report, "rbd", cases)
+}
+
+/// The longer cases, on `berth up`.
+pub fn snapshots_and_copies(kit: &Kit, report: &mut Report) -> Result<()> {
+    on_ceph(kit, report, "rbd-snapshots", longer_cases)
+}
+
+fn on_ceph(kit: &Kit, report: &mut Report, name: &str, cases: Cases) -> Result<()> {
+    let parts = report.step("the programs are built", || kit.parts(name))?;
     let servers = report.step("Ceph's programs are there", || kit.ceph())?;
     let guest = report.step("the small guest is built", || kit.small_guest())?;
     let mut fleet =
@@ -116,10 +127,6 @@ fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestI
         moves_and_returns(fleet, &guest)
     });
     report.case("its disk grows while it runs", || grows(fleet, ceph, &mut guest));
-    report.case(
-        "while the only OSD stands still the pool is away and a write of the guest waits, and is done afterwards",
-        || faults::osd_stands_still(fleet, ceph, &guest),
-    );
     report.case("without Ceph's monitor the pool is away, the guest goes on, and others start", || {
         let written = write(fleet, &guest, 5)?;
         ceph.freeze_monitor(true);
@@ -138,13 +145,31 @@ fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestI
         },
     );
     report.case("its QEMU is killed: it boots again, and writes to its disks", || killed(fleet, &guest));
-    report.case("a full clone has no parent in Ceph, and comes back out of the trash with its data", || {
-        faults::copied_whole(fleet, ceph, &guest)
-    });
     report.case(
         "a snapshot of its disks while it runs: a disk from it and a restore have its data, and it is deleted",
         || snapshots::case(fleet, ceph, &guest),
     );
+    report.case(
+        "backups of its disk read what has changed, a disk from one and an image have the data, and no snapshot is left",
+        || backups::case(fleet, ceph, &guest),
+    );
+    report.case("its deletion leaves neither of its disks in Ceph", || deleted(ceph, &guest));
+    Ok(())
+}
+
+fn longer_cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestImage) -> Result<()> {
+    let guest = report
+        .step("a guest runs with a disk from an image and a blank one: both are images in Ceph", || {
+            boots(fleet, ceph, image)
+        })?;
+    report.case(
+        "while the only OSD stands still the pool is away and a write of the guest waits, and is done afterwards",
+        || faults::osd_stands_still(fleet, ceph, &guest),
+    );
+    report.step("it moves to the other host", || move_to(fleet, STAYS))?;
+    report.case("a full clone has no parent in Ceph, and comes back out of the trash with its data", || {
+        faults::copied_whole(fleet, ceph, &guest)
+    });
     report.case(
         "a snapshot of its disks in Ceph and of one in a file of its host is of one moment, and all are restored",
         || mixed::case(fleet, ceph, &guest),
@@ -156,10 +181,6 @@ fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestI
     report.case(
         "copies of its disk in a file of its host, and of that in Ceph, have its data and depend on nothing",
         || copies::case(fleet, ceph, &guest),
-    );
-    report.case(
-        "backups of its disk read what has changed, a disk from one and an image have the data, and no snapshot is left",
-        || backups::case(fleet, ceph, &guest),
     );
     report.case("its deletion leaves neither of its disks in Ceph", || deleted(ceph, &guest));
     Ok(())
@@ -236,20 +257,25 @@ fn power(fleet: &Fleet, power: &str) -> Result<()> {
     Ok(())
 }
 
+/// The VM runs on this host next.
+fn move_to(fleet: &Fleet, host: &str) -> Result<()> {
+    let administrator = fleet.administrator();
+    power(fleet, "Stopped")?;
+    administrator.run(&["move", VM, "--to", host])?.success()?;
+    power(fleet, "Running")?;
+    let vm = fleet.kubectl().object("vm", VM)?;
+    ensure!(host_in(&vm).as_deref() == Some(host), "{:#}", vm["status"]["binding"]);
+    administrator.run(&["move", VM, "--cancel"])?.success().map(drop)
+}
+
 /// Its first host has to take its disks again, from the other one.
 fn moves_and_returns(fleet: &Fleet, guest: &Guest) -> Result<()> {
-    let (kubectl, administrator) = (fleet.kubectl(), fleet.administrator());
     let written = write(fleet, guest, 4)?;
     for host in [STAYS, LOST] {
-        power(fleet, "Stopped")?;
-        administrator.run(&["move", VM, "--to", host])?.success()?;
-        power(fleet, "Running")?;
-        let vm = kubectl.object("vm", VM)?;
-        ensure!(host_in(&vm).as_deref() == Some(host), "{:#}", vm["status"]["binding"]);
+        move_to(fleet, host)?;
         ensure!(sum(fleet, host, guest)? == written, "it reads other data than was written");
     }
-    administrator.run(&["move", VM, "--cancel"])?.success()?;
-    let stays = kubectl.object("host", STAYS)?;
+    let stays = fleet.kubectl().object("host", STAYS)?;
     ensure!(
         stays["status"]["orphans"].as_array().is_none_or(Vec::is_empty),
         "{:#}",

@@ -32,11 +32,11 @@ async fn web_has_a_schedule(rig: &Rig, backup: Value) -> [(String, Timestamp); 2
     if backup.is_object() {
         spec["backup"] = backup;
     }
-    has_two_moments(rig, spec, "web").await
+    until_two_moments(rig, spec, "web").await
 }
 
 /// Declares a schedule with two moments, each with the name of the snapshot of this object.
-async fn has_two_moments(rig: &Rig, mut spec: Value, of: &str) -> [(String, Timestamp); 2] {
+async fn until_two_moments(rig: &Rig, mut spec: Value, of: &str) -> [(String, Timestamp); 2] {
     // A minute that does not begin in the next seconds.
     let minute = (rig.clock.now().as_second() + 20) / 60 + 1;
     let moments = [minute, minute + 1].map(|minute| Timestamp::from_second(minute * 60).expect("a time"));
@@ -119,7 +119,7 @@ fn a_disk_that_no_vm_has_any_more_has_snapshots_by_a_schedule() {
         rig.delete("VM", "web").await;
         rig.until_gone("VM", "web").await;
         let spec = json!({"disks": ["web-root"], "keep": {"last": 1}});
-        let [first, last] = has_two_moments(rig, spec, "web-root").await;
+        let [first, last] = until_two_moments(rig, spec, "web-root").await;
         let is_taken = |snapshot: &DiskSnapshot| {
             let status = snapshot.status.clone().unwrap_or_default();
             status.taken_at.is_some() && condition::is_true(&status.conditions, ConditionType::Ready)

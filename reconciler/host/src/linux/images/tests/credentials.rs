@@ -94,7 +94,7 @@ async fn the_certificate_of_a_source_is_checked_against_the_authorities_of_its_s
         let error = cache.images.pull(&source, &untrusted, &quiet()).await.expect_err("not trusted").chain();
         assert!(error.contains("certificate"), "{error}");
         // A machine without authorities of its own has no client that could find an unknown one.
-        assert!(error.contains("ca.crt of the Secret") || error.contains("ca-certificates"), "{error}");
+        assert!(error.contains("ca.crt to the Secret") || error.contains("ca-certificates"), "{error}");
         assert!(server.requests().is_empty(), "{:?}", server.requests());
     }
     let trusted = Credentials { ca: Some(made.cert.pem()), ..Credentials::default() };

@@ -54,10 +54,10 @@ async fn ask(machine: Guest) -> (Guest, Option<dhcp::Offer>) {
 
 /// Whether a machine has received a request of DHCP.
 fn is_asked(frames: &Receiver<Vec<u8>>) -> bool {
-    frames.try_iter().any(|frame| has_ports(&frame, REQUEST))
+    frames.try_iter().any(|frame| goes_between(&frame, REQUEST))
 }
 
-fn has_ports(frame: &[u8], ports: [u8; 4]) -> bool {
+fn goes_between(frame: &[u8], ports: [u8; 4]) -> bool {
     frame.get(34..38) == Some(&ports[..])
 }
 
@@ -158,7 +158,7 @@ fn of_two_hosts_on_one_network_each_answers_its_own_guests_and_no_request_reache
             let offer = ask_beside([&a, &b], guest).expect("an address");
             assert_eq!(offer.address, address, "its own");
             for frames in &heard {
-                let of_dhcp = |frame: &Vec<u8>| has_ports(frame, REQUEST) || has_ports(frame, ANSWER);
+                let of_dhcp = |frame: &Vec<u8>| goes_between(frame, REQUEST) || goes_between(frame, ANSWER);
                 assert_eq!(
                     frames.try_iter().find(of_dhcp),
                     None,

@@ -60,9 +60,12 @@ fn exchange(socket: &UdpSocket, message: &[u8], kind: u8) -> Option<Offer> {
     while Instant::now() < deadline {
         socket.send_to(message, "255.255.255.255:67").expect("sent");
         let mut answer = [0; 1500];
-        let Ok((len, _)) = socket.recv_from(&mut answer) else { continue };
-        if let Some(offer) = parse(&answer[..len]).filter(|o| o.kind == kind) {
-            return Some(offer);
+        while let Ok((len, _)) = socket.recv_from(&mut answer) {
+            // Answers to others are broadcasts, too.
+            let is_own = answer[28..34] == message[28..34];
+            if let Some(offer) = parse(&answer[..len]).filter(|offer| is_own && offer.kind == kind) {
+                return Some(offer);
+            }
         }
     }
     None
