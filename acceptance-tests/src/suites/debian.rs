@@ -33,9 +33,39 @@ const DUAL_STACK: &str = r#"resource "berth_network" "dual" {
 
 /// Runs the suite.
 pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
-    let parts = report.step("the programs are built", || kit.parts("debian"))?;
-    let guest = report.step("the Debian guest is built", || kit.debian_guests())?.without_agent;
     let next = report.step("berth is built of the next version too", || kit.next_version())?;
+    on_debian(kit, report, "debian", |report, platform, project, public| {
+        guest_cases(report, platform, project, public)?;
+        upgraded::cases(report, platform, project, public, &next);
+        Ok(())
+    })
+}
+
+/// The power of the guest, in a suite of its own.
+pub fn powers(kit: &Kit, report: &mut Report) -> Result<()> {
+    on_debian(kit, report, "debian-power", |report, platform, project, public| {
+        report.step("ssh with the declared key gets in", || {
+            wait::until("ssh", BOOT, || {
+                ssh(platform, project, public, "cloud-init status --wait")?.success().map(drop)
+            })
+        })?;
+        report.step("the running guest gets memory", || power::memory_is_added(platform, project, public))?;
+        report.case("plugged memory is given back by the running guest, and plugged in again", || {
+            power::memory_is_given_back(platform, project, public)
+        });
+        power::cases(report, platform, project, public);
+        Ok(())
+    })
+}
+
+fn on_debian(
+    kit: &Kit,
+    report: &mut Report,
+    name: &str,
+    cases: impl FnOnce(&mut Report, &mut Platform, &Project, &str) -> Result<()>,
+) -> Result<()> {
+    let parts = report.step("the programs are built", || kit.parts(name))?;
+    let guest = report.step("the Debian guest is built", || kit.debian_guests())?.without_agent;
     let mut platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
     let packages = report.step("a source of packages has the guest agent", || {
         PackageSource::start(AGENT, platform.neighbour(), NEIGHBOUR)
@@ -69,11 +99,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
             ensure!(packages.downloads() == 1, "{} downloads of the package", packages.downloads());
             project.output("public_address")
         });
-    let outcome = public.and_then(|public| {
-        guest_cases(report, &platform, &project, &public)?;
-        upgraded::cases(report, &mut platform, &project, &public, &next);
-        Ok(())
-    });
+    let outcome = public.and_then(|public| cases(report, &mut platform, &project, &public));
     if report.count().failed > 0 {
         note(&platform.keep_evidence());
     }
@@ -172,9 +198,6 @@ fn guest_cases(report: &mut Report, platform: &Platform, project: &Project, publ
             project.plan_is_empty()
         },
     );
-    report.case("plugged memory is given back by the running guest, and plugged in again", || {
-        power::memory_is_given_back(platform, project, public)
-    });
     guest_users::cases(report, platform, project, public);
     report.case("a readiness probe runs a program by the guest agent", || {
         guest_users::exec_probe(platform, project, public)
@@ -208,7 +231,6 @@ fn guest_cases(report: &mut Report, platform: &Platform, project: &Project, publ
         ensure!(!log.contains("hello from berth"), "user data in the log");
         Ok(())
     });
-    power::cases(report, platform, project, public);
     report.case("guest_customization sets host name, time zone and a static address, also twice", || {
         customization(platform, project, public)
     });

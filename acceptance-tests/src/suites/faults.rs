@@ -1,5 +1,5 @@
 //! Faults of a machine that no user causes: a full disk, a clock that jumps, a QEMU that dies or stands still, a firewall of another
-//! program, a DHCP server that dies. Beside them, the ways in which a guest ends by itself.
+//! program, a DHCP server that dies. In a suite of their own, the ways in which a guest ends by itself.
 
 pub mod clocks;
 pub mod endings;
@@ -21,7 +21,13 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let within = |folder: &str| Parts { logs: parts.logs.join(folder), ..parts.clone() };
     full_disk::run(report, &within("full-disk"), &guest)?;
     qemu::run(report, &within("qemu"), &guest)?;
-    endings::run(report, &within("endings"), &guest)?;
     networks::run(report, &within("networks"), &guest)?;
     clocks::run(report, &within("clocks"), &guest, &library)
+}
+
+/// The ways in which a guest ends by itself, and state directories that are copied or moved below a guest.
+pub fn endings(kit: &Kit, report: &mut Report) -> Result<()> {
+    let parts = report.step("the programs are built", || kit.parts("endings"))?;
+    let guest = report.step("the small guest is built", || kit.small_guest())?;
+    endings::run(report, &parts, &guest)
 }

@@ -53,23 +53,34 @@ struct Seen {
     hostname: String,
 }
 
+/// The class has more memory, and the running guest gets it.
+pub fn memory_is_added(platform: &Platform, project: &Project, address: &str) -> Result<()> {
+    let guest = Guest { platform, project, address };
+    let before = guest.memory()?;
+    project.edit("main.tf", r#"memory = "512Mi""#, r#"memory = "768Mi""#)?;
+    project.apply()?;
+    wait::until("256 MiB more", SOON, || {
+        let now = guest.memory()?;
+        ensure!(now == before + (256 << 10), "{now} KiB, {before} KiB before");
+        Ok(())
+    })
+}
+
 /// The class has less memory, and the running guest gives back what was plugged in; then it gets the memory again.
 pub fn memory_is_given_back(platform: &Platform, project: &Project, address: &str) -> Result<()> {
     let guest = Guest { platform, project, address };
-    let memory =
-        || -> Result<u64> { Ok(guest.run("awk '/^MemTotal/ { print $2 }' /proc/meminfo")?.trim().parse()?) };
-    let (before, boot) = (memory()?, guest.run(BOOT_ID)?);
+    let (before, boot) = (guest.memory()?, guest.run(BOOT_ID)?);
     project.edit("main.tf", r#"memory = "768Mi""#, r#"memory = "512Mi""#)?;
     project.apply()?;
     wait::until("the guest to give memory back", SOON, || {
-        let now = memory()?;
+        let now = guest.memory()?;
         ensure!(now + GIVEN_BACK <= before, "{now} KiB, {before} KiB before");
         Ok(())
     })?;
     project.edit("main.tf", r#"memory = "512Mi""#, r#"memory = "768Mi""#)?;
     project.apply()?;
     wait::until("the guest to have its memory again", SOON, || {
-        let now = memory()?;
+        let now = guest.memory()?;
         ensure!(now == before, "{now} KiB, {before} KiB before");
         Ok(())
     })?;
@@ -102,6 +113,11 @@ pub fn cases(report: &mut Report, platform: &Platform, project: &Project, addres
 impl Guest<'_> {
     fn run(&self, script: &str) -> Result<String> {
         ssh(self.platform, self.project, self.address, script)?.success()
+    }
+
+    /// The memory that its kernel has, in KiB.
+    fn memory(&self) -> Result<u64> {
+        Ok(self.run("awk '/^MemTotal/ { print $2 }' /proc/meminfo")?.trim().parse()?)
     }
 
     fn declare_power(&self, from: &str, to: &str) -> Result<()> {
