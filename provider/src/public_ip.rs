@@ -69,7 +69,10 @@ impl ResourceKind for PublicIp {
         let Some(pool) = change.planned.get("pool").as_str().map(str::to_owned) else { return };
         let has_prefix = !change.planned.get("prefix_length").is_null();
         // The pool may have been created by the same apply.
-        let is_looked_at = change.is_create() && (has_prefix || !change.is_applied);
+        let is_looked_at = match has_prefix {
+            true => change.is_create() || !change.replace.is_empty(),
+            false => change.is_create() && !change.is_applied,
+        };
         let Some(name) = change.planned.get("name").as_str().filter(|_| is_looked_at) else { return };
         let place = Address::cluster("ippools", &pool);
         let retry_limit = RetryLimit::seconds(READ_SECONDS, &CancellationToken::new());
