@@ -22,7 +22,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::time::{Instant, sleep};
 
 use super::paused::let_go_on;
-use super::{Part, Writer, files_of, images_of, mixed, moment, take, take_closed, writer};
+use super::{Part, Writer, files_of, mixed, moment, take, take_closed, writer};
 use crate::context::Context;
 use crate::error::Error;
 use crate::journal::{Journal, PostStart};
@@ -149,9 +149,13 @@ async fn take_paused(
     if parts.iter().any(|(_, volume)| RbdImage::is_rbd(&volume.path)) {
         mixed::ensure_unwritten(ctx, &closed).await?;
     }
-    take_closed(ctx, &closed).await?;
+    // QEMU, which has let go of its disks with the memory, takes none in Ceph: nothing is written to them. They come first, so that a
+    // machine that was switched has all of them.
+    take_closed(ctx, &parts.iter().collect::<Vec<_>>()).await?;
     let overlays = writer.overlays(ctx, &files_of(&open)).await?;
-    writer.machine.snapshot_disks(overlays, images_of(&open)).await?;
+    if !overlays.is_empty() {
+        writer.machine.snapshot_disks(overlays, Vec::new()).await?;
+    }
     // Another program may have let the guest go on before: then it has written to its disks since its memory was saved.
     if writer.machine.state().await?.run_state != RunState::PostMigrate {
         ctx.system.remove_kept_state(&first.id).await?;
