@@ -66,15 +66,25 @@ impl SavedMachine {
 
     /// Returns the machine with the present files of its disks. The error is the serial number of a disk without one.
     pub(crate) fn on_files_of(&self, volumes: &[&VolumeFacts]) -> Result<MachineSpec, String> {
-        let disk = |disk: &DiskSpec| {
-            let volume = volumes.iter().find(|volume| volume.id == disk.id);
-            let volume = volume.ok_or_else(|| disk.serial.clone())?;
-            let now = disk_spec(volume, &disk.serial, disk.boot, disk.target);
-            Ok(DiskSpec { wwn: disk.wwn, read_only: disk.read_only, bus: disk.bus, ..now })
-        };
-        let disks: Result<Vec<DiskSpec>, String> = self.machine.disks.iter().map(disk).collect();
-        Ok(MachineSpec { disks: disks?, ..self.machine.clone() })
+        let is_known = |disk: &&DiskSpec| volumes.iter().any(|volume| volume.id == disk.id);
+        match self.machine.disks.iter().find(|disk| !is_known(disk)) {
+            Some(disk) => Err(disk.serial.clone()),
+            None => Ok(on_present_files(&self.machine, volumes)),
+        }
     }
+}
+
+/// Returns the machine with the present files of these volumes: snapshots, moves to other pools and merges have others than the one with
+/// which it was started.
+pub(crate) fn on_present_files(machine: &MachineSpec, volumes: &[&VolumeFacts]) -> MachineSpec {
+    let disk = |disk: &DiskSpec| match volumes.iter().find(|volume| volume.id == disk.id) {
+        Some(volume) => {
+            let now = disk_spec(volume, &disk.serial, disk.boot, disk.target);
+            DiskSpec { wwn: disk.wwn, read_only: disk.read_only, bus: disk.bus, ..now }
+        }
+        None => disk.clone(),
+    };
+    MachineSpec { disks: machine.disks.iter().map(disk).collect(), ..machine.clone() }
 }
 
 /// Returns the bytes that the state of a machine takes at most.

@@ -44,7 +44,7 @@ use crate::public_address::GivenAddress;
 use crate::restores::{self, DueMemory, VmRestore};
 use crate::start_order::Held;
 use indexed::from_index;
-use running::observe_running;
+use running::{attached, observe_running};
 
 /// Everything a plan for a VM is made from.
 #[derive(Clone, Debug)]
@@ -153,7 +153,7 @@ pub(crate) struct Observed {
     pub(crate) state_kept: bool,
     /// The disks of a suspended machine, if they do not count as open yet.
     pub(crate) disks_to_hold: Vec<String>,
-    /// The volumes of the disks that attachments plug; only observed when the VM is to be suspended.
+    /// The volumes of the disks that attachments plug; only observed when the VM is to be suspended, and while it is.
     pub(crate) attached: Vec<VolumeFacts>,
     /// The last output of a QEMU that did not resume its guest.
     pub(crate) last_words: Option<String>,
@@ -308,6 +308,7 @@ async fn observe_absent(
             let uid = vm.metadata.uid.as_deref().unwrap_or_default();
             let unheld = ids.filter(|id| !ctx.machines.holds(uid, id));
             observed.disks_to_hold = unheld.cloned().collect();
+            observed.attached = attached(ctx, name).await?;
             if suspension.attempts > 0 {
                 observed.last_words = Some(ctx.system.stderr_tail(&observed.instance).await?);
             }

@@ -117,7 +117,7 @@ async fn observe_cpu_time(ctx: &Context, observed: &mut Observed) -> Result<(), 
 }
 
 /// Returns the volumes of the disks that attachments plug into the VM.
-async fn attached(ctx: &Context, name: &ObjectName) -> Result<Vec<VolumeFacts>, Error> {
+pub(super) async fn attached(ctx: &Context, name: &ObjectName) -> Result<Vec<VolumeFacts>, Error> {
     let disks: Vec<_> = {
         let tables = ctx.index.read();
         let attachments: Vec<_> = tables.attachments_of(name).collect();

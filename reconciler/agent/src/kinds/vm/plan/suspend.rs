@@ -27,7 +27,7 @@ use crate::hardware::memory_reservation;
 use crate::journal::{Journal, Run, Suspension, SuspensionPhase, epoch_of};
 use crate::networking::tap_of;
 use crate::restores::{DueParts, VmRestore};
-use crate::saved_machine::{as_it_is, size_at_most};
+use crate::saved_machine::{as_it_is, on_present_files, size_at_most};
 
 /// How often the progress of a save or a load is read if QEMU reports nothing.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -100,9 +100,7 @@ fn begin(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
             return Some(Plan::steps(steps, readiness).requeue_after(left));
         }
     }
-    let declared = observed.disks.iter().filter_map(|disk| disk.volume.as_ref());
-    let volumes: Vec<&VolumeFacts> = declared.chain(&observed.attached).collect();
-    match as_it_is(&observed.journal, machine, &volumes) {
+    match as_it_is(&observed.journal, machine, &volumes(observed)) {
         Ok(saved) => {
             let suspension = Suspension {
                 phase: SuspensionPhase::Saving,
@@ -365,6 +363,7 @@ fn launch(vm: &VM, observed: &Observed, suspension: &Suspension) -> Plan<Step> {
     let Some(machine) = with_free_cid(observed, suspension) else {
         return waits(Reason::NotSupported, vsock::NO_DEVICE.to_owned());
     };
+    let machine = on_present_files(&machine, &volumes(observed));
     let updated = resuming_with(journal, suspension, &machine);
     let most = suspension.machine.max_memory_bytes.unwrap_or(suspension.machine.memory_bytes);
     let request = LaunchRequest {
@@ -383,6 +382,12 @@ fn launch(vm: &VM, observed: &Observed, suspension: &Suspension) -> Plan<Step> {
     steps.extend(taps.into_iter().map(Step::MakeTap));
     steps.push(Step::Launch(Box::new(request)));
     Plan::steps(steps, resuming()).requeue_after(LOOK_AGAIN)
+}
+
+/// Returns the volumes of the disks that the VM lists, and of those that attachments plug.
+fn volumes(observed: &Observed) -> Vec<&VolumeFacts> {
+    let declared = observed.disks.iter().filter_map(|disk| disk.volume.as_ref());
+    declared.chain(&observed.attached).collect()
 }
 
 /// Returns the saved machine with the context id that it can have now: its guest hears of another one by an event of the vsock device.

@@ -63,6 +63,23 @@ fn a_guest_is_resumed_only_where_its_architecture_may_run() {
     assert!(refused.steps.is_empty() && refused.readiness.message().contains("--emulate aarch64"));
 }
 
+#[test]
+fn a_resumed_guest_has_the_files_that_a_snapshot_of_its_disks_has_left() {
+    let mut observed = off(SuspensionPhase::Saved);
+    let volume = observed.disks[0].volume.as_mut().expect("it has a file");
+    volume.path = "/pool/v-1.1.qcow2".into();
+    let (id, now) = (volume.id.clone(), volume.path.clone());
+    let launch = plan(&vm(json!({})), &observed).steps.into_iter().find_map(|step| match step {
+        Step::Launch(request) => Some(request.machine),
+        _ => None,
+    });
+    let machine = launch.expect("it is resumed");
+    let disk = machine.disks.iter().find(|disk| disk.id == id).expect("it has the disk");
+    assert_eq!(disk.file, now);
+    let saved = &observed.journal.suspension.as_ref().expect("it is suspended").machine;
+    assert_ne!(saved.disks[0].file, now, "the file of its start");
+}
+
 fn transfers(mut observed: Observed, transfer: Transfer) -> Observed {
     let machine = observed.machine.as_mut().expect("present");
     if let Transfer::Failed(why) = &transfer {
