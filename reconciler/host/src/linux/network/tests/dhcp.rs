@@ -1,5 +1,6 @@
 //! A minimal DHCP client.
 
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
@@ -48,7 +49,16 @@ pub(super) fn request_as(interface: &str, mac: [u8; 6], offer: &Offer, identifie
 fn client(interface: &str) -> UdpSocket {
     // Without an address there is no route for broadcasts either.
     ip(&format!("route replace 255.255.255.255 dev {interface}"));
-    let socket = UdpSocket::bind("0.0.0.0:68").expect("a namespace of our own");
+    let deadline = Instant::now() + PATIENCE;
+    // A program that another test starts at that moment has the former socket, until it is executed.
+    let socket = loop {
+        match UdpSocket::bind("0.0.0.0:68") {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            bound => break bound.expect("a namespace of our own"),
+        }
+    };
     socket.set_broadcast(true).expect("set");
     setsockopt(&socket, sockopt::BindToDevice, &interface.into()).expect("as root");
     socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout above zero");
