@@ -47,7 +47,8 @@ fn vm(power: Power) -> Value {
     json!({
         "class": "small", "power": power.as_str(),
         "disks": [{"name": "web-root", "boot": true}, {"name": "web-data"}],
-        "cdroms": [{"name": "a", "image": "iso-c"}],
+        // A VM with a medium in a drive is not suspended.
+        "cdroms": [{"name": "a", "image": "iso-c", "connected": power != Power::Suspended}],
         "networkInterfaces": [{"name": "nic0", "publicIP": "web"}],
         "stop": {"mode": "Graceful", "gracePeriodSeconds": 5},
     })
