@@ -89,7 +89,8 @@ pub enum Presence {
     Filled,
     /// May be configured; otherwise this value.
     Default(Value),
-    /// May be configured; otherwise null, which stands for this value: an object that a state need not have.
+    /// May be configured; otherwise null, which stands for this value: a state need not have it. An object is written with it, a single
+    /// value is left to the control plane.
     Implied(Value),
     /// May be configured; otherwise this prefix and the index in the list.
     Numbered(&'static str),

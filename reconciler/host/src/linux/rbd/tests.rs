@@ -94,15 +94,11 @@ async fn a_machine_starts_on_no_image_that_is_not_this_hosts() {
     assert!(pools.ensure_own(&[disk("/pool/v-1.raw".into())]).await.is_ok());
 }
 
-#[tokio::test]
-async fn a_machine_starts_on_no_image_whose_restore_has_not_ended() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (mappings, access) = ([mapping("fast", "vms")], CephAccess::default());
-    let pools = RbdPools::open(&Layout::new(folder.path()), &mappings, &[], &access, None).expect("opened");
-    let pool = pools.get("fast").expect("there");
+/// The note of a volume whose image is complete.
+fn whole() -> note::Note {
     let owner =
         VolumeOwner { namespace: "n".to_owned(), name: "d".to_owned(), uid: None, image: None, source: None };
-    let note = note::Note {
+    note::Note {
         volume_id: "v-1".to_owned(),
         host: "a".to_owned(),
         owner,
@@ -113,9 +109,19 @@ async fn a_machine_starts_on_no_image_whose_restore_has_not_ended() {
         deleted_after: None,
         removing: false,
         restores: Vec::new(),
-        restoring: Some(note::Restoring { snapshot: "s-1".to_owned(), size: 1 << 20 }),
+        restoring: None,
         unwritten_since: None,
-    };
+    }
+}
+
+#[tokio::test]
+async fn a_machine_starts_on_no_image_whose_restore_has_not_ended() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mappings, access) = ([mapping("fast", "vms")], CephAccess::default());
+    let pools = RbdPools::open(&Layout::new(folder.path()), &mappings, &[], &access, None).expect("opened");
+    let pool = pools.get("fast").expect("there");
+    let restoring = Some(note::Restoring { snapshot: "s-1".to_owned(), size: 1 << 20 });
+    let note = note::Note { restoring, ..whole() };
     pool.write_note(&note).await.expect("written");
     let started = pools.ensure_own(&[disk(pool.image("berth-v-1").file())]).await;
     assert!(matches!(started, Err(SystemError::VolumeBusy { .. })), "{started:?}");
@@ -132,22 +138,7 @@ async fn a_restored_image_has_the_data_of_its_snapshot_until_a_machine_may_write
     let (mappings, access) = ([mapping("fast", "vms")], CephAccess::default());
     let pools = RbdPools::open(&Layout::new(folder.path()), &mappings, &[], &access, None).expect("opened");
     let pool = pools.get("fast").expect("there");
-    let owner =
-        VolumeOwner { namespace: "n".to_owned(), name: "d".to_owned(), uid: None, image: None, source: None };
-    let note = note::Note {
-        volume_id: "v-1".to_owned(),
-        host: "a".to_owned(),
-        owner,
-        base: None,
-        complete: true,
-        retained: false,
-        deleted_at: None,
-        deleted_after: None,
-        removing: false,
-        restores: Vec::new(),
-        restoring: None,
-        unwritten_since: Some("s-1".to_owned()),
-    };
+    let note = note::Note { unwritten_since: Some("s-1".to_owned()), ..whole() };
     pool.write_note(&note).await.expect("written");
     assert!(pool.is_as_in_snapshot("v-1", "s-1").await.expect("read"));
     assert!(!pool.is_as_in_snapshot("v-1", "s-2").await.expect("read"), "it was restored from another one");
