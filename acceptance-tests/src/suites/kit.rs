@@ -175,6 +175,11 @@ impl Kit {
         tools::faketime(&self.cache)
     }
 
+    /// A server with a Vault's API, and its client.
+    pub fn openbao(&self) -> Result<PathBuf> {
+        tools::openbao(&self.cache)
+    }
+
     /// An S3 server.
     pub fn s3_server(&self) -> Result<PathBuf> {
         tools::s3_server(&self.cache)

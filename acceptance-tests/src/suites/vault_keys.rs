@@ -1,5 +1,6 @@
-//! `examples/vault-keys` with the small guest and a server that speaks as much of a Vault's API as berth uses. A real Vault is not run.
+//! `examples/vault-keys` with the small guest and an OpenBao server.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -11,22 +12,22 @@ use crate::kubectl::condition_of;
 use crate::platform::{NEIGHBOUR, Platform};
 use crate::report::Report;
 use crate::terraform::Project;
-use crate::vault::{ROLE_ID, SECRET_ID, Vault};
+use crate::vault::Vault;
 use crate::{wait, workspace};
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// The host asks the Vault for a key again after a minute.
 const ASKED_AGAIN: Duration = Duration::from_secs(150);
 
-pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
+pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage, openbao: &Path) {
     report.case(
         "examples/vault-keys: a Vault protects the key of a disk, a Secret and the Vault again while the guest runs, and none is started without",
         || {
-            let vault = Vault::start(platform.neighbour(), NEIGHBOUR)?;
+            let vault = Vault::start(openbao, platform.neighbour(), NEIGHBOUR, &platform.folder().join("vault"))?;
             let project = platform.project()?;
             project.copy_from(&workspace::root().join("examples/vault-keys"))?;
             for (name, entry) in [
-                ("vault-keys-login", format!("secretID={SECRET_ID}")),
+                ("vault-keys-login", format!("secretID={}", vault.secret_id)),
                 ("vault-keys-ca", format!("ca.crt={}", vault.authority())),
                 ("vault-keys-secret", format!("key={}A=", "C".repeat(42))),
             ] {
@@ -34,12 +35,12 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
                 platform.kubectl().ok(&["create", "secret", "generic", name, &entry])?;
             }
             let url = platform.images().put("vault-keys.qcow2", Content::File(guest.path.clone()));
-            let variables = json!({"image_url": url, "image_sha256": guest.sha256, "vault_address": vault.url(), "vault_role_id": ROLE_ID});
+            let variables = json!({"image_url": url, "image_sha256": guest.sha256, "vault_address": vault.url(), "vault_role_id": vault.role_id});
             project.write("terraform.tfvars.json", &variables.to_string())?;
             project.init()?;
             project.apply()?;
             let held = protected(platform, &project, &vault, &variables);
-            vault.refuse(false);
+            vault.refuse(false)?;
             project.destroy()?;
             held
         },
@@ -63,9 +64,9 @@ fn protected(platform: &Platform, project: &Project, vault: &Vault, variables: &
         ensure!(now["diskKeyID"] == first["diskKeyID"], "the key of the disk is the same: {now}");
     }
     ensure!(pid()? == process, "it is the same QEMU");
-    ensure!(vault.decrypted() > 0, "the key was decrypted there");
+    ensure!(vault.decrypted()? > 0, "the key was decrypted there");
     let objects = kubectl.ok(&["get", "disks,keyclasses,vms", "-o", "json"])?;
-    ensure!(!objects.contains(SECRET_ID) && !objects.contains("vault:v1:"), "{objects}");
+    ensure!(!objects.contains(&vault.secret_id) && !objects.contains("vault:v1:"), "{objects}");
     refused(platform, vault)
 }
 
@@ -84,7 +85,7 @@ fn by(platform: &Platform, class: &str, provider: &str, generation: u64) -> Resu
 /// A guest runs on while the Vault refuses, one that is stopped waits, and is started once the Vault decrypts again.
 fn refused(platform: &Platform, vault: &Vault) -> Result<()> {
     let kubectl = platform.kubectl();
-    vault.refuse(true);
+    vault.refuse(true)?;
     let mut looks = 0;
     wait::until("the host to miss the key", ASKED_AGAIN, || {
         // A change has the host look at the disk at once.
@@ -93,7 +94,7 @@ fn refused(platform: &Platform, vault: &Vault) -> Result<()> {
         let disk = kubectl.object("disk", "vault-keys")?;
         let found = condition_of(&disk, "EncryptionSynced").cloned().unwrap_or_default();
         ensure!(found["status"] == "False" && found["reason"] == "VaultAccessDenied", "{found}");
-        ensure!(!found.to_string().contains("canary"), "{found}");
+        ensure!(!found.to_string().contains(&vault.secret_id), "{found}");
         Ok(())
     })?;
     let vm = kubectl.object("vm", "vault-keys")?;
@@ -106,6 +107,6 @@ fn refused(platform: &Platform, vault: &Vault) -> Result<()> {
     kubectl.until("vm/vault-keys", "to be stopped", LIMIT, |vm| vm["status"]["state"] == "Stopped")?;
     power("Running")?;
     kubectl.condition("vm/vault-keys", "Ready=False", Some("WaitingForDisk"), LIMIT)?;
-    vault.refuse(false);
+    vault.refuse(false)?;
     kubectl.until("vm/vault-keys", "to run again", LIMIT, |vm| vm["status"]["state"] == "Running").map(drop)
 }

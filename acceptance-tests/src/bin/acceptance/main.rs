@@ -177,6 +177,7 @@ fn prepare(kit: &Kit, extended: bool) -> Result<Count> {
         note(&format!("OpenTofu: {}", kit.opentofu()?.program.display()));
         note(&format!("Terraform: {}", kit.newer_terraform()?.program.display()));
     }
+    note(&format!("OpenBao: {}", kit.openbao()?.display()));
     note(&format!("Ceph: {}", kit.ceph()?.display()));
     note(&format!("settable clock: {}", kit.settable_clock()?.display()));
     note(&format!("berth's next version: {}", kit.next_version()?.berth.display()));
