@@ -2,7 +2,7 @@
 //! the next start, and what the next start brings. The changes and their consequences are the table of the reconciler's own tests.
 //!
 //! One VM is changed throughout, by server-side apply: each change replaces the one before it. A change that reaches the guest at once is
-//! looked for in it or on its host ([`live`]); one that waits is looked for on the command line of the QEMU of a start ([`shown`]).
+//! looked for in it or on its host (`live`); one that waits is looked for on the command line of the QEMU of a start (`shown`).
 
 mod bench;
 mod live;
@@ -79,7 +79,7 @@ fn cases(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Result
             || each_change(&mut bench, power),
         );
     }
-    report.case("what a change has wait for the next start is on the command line of that QEMU", || {
+    report.case("each change that waits for the next start is on the command line of its QEMU", || {
         each_start(&mut bench)
     });
     report.case("that VM can be deleted, and leaves no QEMU", || {
