@@ -54,7 +54,6 @@ pub(super) struct Bench<'a> {
     address: String,
     serial_log: PathBuf,
     root_serial: String,
-    pub(super) data_serial: String,
     /// Whether the VM is stopped without a request to the guest.
     pub(super) cut_the_power: bool,
 }
@@ -70,7 +69,6 @@ impl<'a> Bench<'a> {
             address: String::new(),
             serial_log: PathBuf::new(),
             root_serial: String::new(),
-            data_serial: String::new(),
             cut_the_power: false,
         };
         bench.declare(Power::Running)?;
@@ -79,9 +77,7 @@ impl<'a> Bench<'a> {
         bench.address = text(&status["interfaces"][0]["address"])?;
         let instance = text(&status["instanceID"])?;
         bench.serial_log = platform.host().state().join("instances").join(instance).join("serial.log");
-        for (disk, serial) in [("web-root", &mut bench.root_serial), ("web-data", &mut bench.data_serial)] {
-            *serial = text(&platform.kubectl().object("disk", disk)?["status"]["serial"])?;
-        }
+        bench.root_serial = text(&platform.kubectl().object("disk", "web-root")?["status"]["serial"])?;
         bench.guest()?;
         Ok(bench)
     }
