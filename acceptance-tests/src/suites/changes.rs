@@ -6,6 +6,7 @@
 
 mod bench;
 mod live;
+mod planned;
 mod shown;
 #[path = "../../../reconciler/tests/shared/changes.rs"]
 mod table;
@@ -73,6 +74,10 @@ fn cases(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Result
     });
     let mut bench = report
         .step("a guest with everything that the changes name runs", || Bench::start(platform, guest))?;
+    report.case(
+        "Terraform's plan replaces the VM for a change that is refused, or its apply is refused",
+        || planned::refusals(&bench),
+    );
     for power in Power::ALL {
         report.case(
             &format!("each change of a VM and its class has its effect while the VM is {}", power.name()),

@@ -126,14 +126,11 @@ impl<'a> Bench<'a> {
 
     /// Declares the object with the change, and everything else as it was. Returns the answer if it is refused.
     pub(super) fn make(&mut self, change: &Change, power: Power) -> Result<Option<String>> {
-        let (name, mut spec) = match change.kind {
+        let (name, spec) = match change.kind {
             "VM" => ("web", self.spec(power)),
             _ => ("small", class()),
         };
-        for (key, value) in change.spec.as_object().into_iter().flatten() {
-            spec[key] = value.clone();
-        }
-        self.try_apply(change.kind, name, &spec)
+        self.try_apply(change.kind, name, &changed(spec, change))
     }
 
     fn apply(&mut self, kind: &str, name: &str, spec: Value) -> Result<()> {
@@ -158,7 +155,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    fn spec(&self, power: Power) -> Value {
+    /// The spec of the VM without a change.
+    pub(super) fn spec(&self, power: Power) -> Value {
         let stop = match self.cut_the_power {
             true => json!({"mode": "Hard"}),
             false => json!({"mode": "Graceful", "gracePeriodSeconds": 5}),
@@ -223,6 +221,14 @@ impl<'a> Bench<'a> {
         let line = fs::read_to_string(format!("/proc/{}/cmdline", self.platform.qemu()?))?;
         Ok(shown::options(&line))
     }
+}
+
+/// A spec with the change.
+pub(super) fn changed(mut spec: Value, change: &Change) -> Value {
+    for (key, value) in change.spec.as_object().into_iter().flatten() {
+        spec[key] = value.clone();
+    }
+    spec
 }
 
 /// Whether the status is that of the newest spec.
