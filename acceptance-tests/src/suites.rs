@@ -4,6 +4,7 @@ pub mod architecture;
 pub mod attack;
 pub mod backups;
 pub mod cargo_tests;
+pub mod changes;
 pub mod console;
 pub mod crash;
 pub mod debian;
@@ -342,6 +343,15 @@ pub const ALL: &[Suite] = &[
         alone: false,
         extended: true,
         run: faults::endings,
+    },
+    Suite {
+        name: "changes",
+        about: "each change of a VM and its class while that runs, is paused, suspended and off: what goes on, what waits, what a start brings",
+        limit: minutes(30),
+        obstacle: needs_root,
+        alone: false,
+        extended: true,
+        run: changes::run,
     },
     Suite {
         name: "debian-power",

@@ -45,7 +45,7 @@ mod vm_snapshots;
 
 use std::time::Duration;
 
-use berth_api::{Disk, VMState};
+use berth_api::{Disk, Power, VMState};
 use faults::Fault;
 use rig::{Rig, converges};
 use serde_json::json;

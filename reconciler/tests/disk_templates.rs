@@ -10,14 +10,10 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-#[path = "shared/image.rs"]
-mod image;
-#[path = "shared/installed.rs"]
-mod installed;
+use crate::image;
+
 #[path = "shared/one_host.rs"]
 mod one_host;
-#[path = "shared/setup.rs"]
-mod setup;
 use one_host::Site;
 
 impl Site {

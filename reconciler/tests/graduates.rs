@@ -1,9 +1,6 @@
 //! A site moves to another control plane, and back, while its guests run, with `berth graduate` interrupted at any
 //! point.
 
-#[path = "shared/image.rs"]
-mod image;
-#[path = "graduates/site.rs"]
 mod site;
 
 use std::{collections::BTreeMap, time::Duration};

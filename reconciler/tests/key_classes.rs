@@ -1,9 +1,10 @@
 //! Admission of KeyClasses on the embedded control plane.
 
 use berth::install;
-use berth_apiserver::{Server, ServerConfig};
 use kube::Client;
 use serde_json::{Value, json};
+
+use crate::installed;
 
 /// Applies the KeyClass `k`. Returns why it is refused; empty: it is not.
 async fn apply(client: &Client, spec: Value) -> String {
@@ -26,9 +27,7 @@ fn vault(name: &str, value: Value) -> Value {
 
 #[tokio::test]
 async fn a_class_has_one_key_which_stays_and_one_way_to_it_which_may_change() {
-    let server = Server::open(ServerConfig::in_memory()).await.expect("an in-memory server opens");
-    let client = Client::new(server.service(), "default");
-    install::manifests(&client).await.expect("the manifests apply");
+    let installed::Copy { server: _server, admin: client, folder: _folder, .. } = installed::copy().await;
     let mut both = vault("key", json!("berth"));
     both["secret"] = json!({"name": "s"});
     let role = json!({"roleID": "r", "secret": {"name": "t"}});

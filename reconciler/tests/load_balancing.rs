@@ -16,12 +16,8 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-#[path = "shared/image.rs"]
-mod image;
-#[path = "shared/installed.rs"]
-mod installed;
-#[path = "shared/setup.rs"]
-mod setup;
+use crate::image;
+
 #[path = "shared/site.rs"]
 mod site;
 use site::Site;

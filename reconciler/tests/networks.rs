@@ -1,32 +1,16 @@
 //! A network that is on several hosts: the controllers list its hosts, and each host's agent creates its tunnels to
 //! the others. Complete agents on hosts in memory, on the embedded control plane, in one runtime with paused time.
 
-#[path = "networks/addresses.rs"]
 mod addresses;
-#[path = "networks/behind.rs"]
 mod behind;
-#[path = "networks/bridges.rs"]
 mod bridges;
-#[path = "networks/encryption.rs"]
 mod encryption;
-#[path = "shared/image.rs"]
-mod image;
-#[path = "shared/installed.rs"]
-mod installed;
-#[path = "networks/ipv6.rs"]
 mod ipv6;
-#[path = "networks/leases.rs"]
 mod leases;
-#[path = "networks/names.rs"]
 mod names;
-#[path = "networks/observed.rs"]
 mod observed;
-#[path = "networks/prefixes.rs"]
 mod prefixes;
-#[path = "networks/servers.rs"]
 mod servers;
-#[path = "shared/setup.rs"]
-mod setup;
 #[path = "shared/site.rs"]
 mod site;
 
@@ -45,6 +29,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::image;
 use site::Site;
 
 const LIMIT: Duration = Duration::from_secs(300);

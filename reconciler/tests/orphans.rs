@@ -17,13 +17,10 @@ use tempfile::TempDir;
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-#[path = "shared/image.rs"]
-mod image;
-#[path = "shared/installed.rs"]
-mod installed;
-#[path = "shared/setup.rs"]
-mod setup;
-use installed::Copy;
+use crate::{
+    image,
+    installed::{self, Copy},
+};
 
 const LIMIT: Duration = Duration::from_secs(600);
 

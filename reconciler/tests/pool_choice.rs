@@ -6,14 +6,8 @@ use berth_api::{Disk, DiskStatus, ResourceName, condition};
 use kube::Api;
 use serde_json::{Value, json};
 
-#[path = "shared/image.rs"]
-mod image;
-#[path = "shared/installed.rs"]
-mod installed;
 #[path = "shared/one_host.rs"]
 mod one_host;
-#[path = "shared/setup.rs"]
-mod setup;
 use one_host::Site;
 
 impl Site {

@@ -2,12 +2,15 @@
 
 use berth::install;
 use berth_api::QuotaUsage;
-use berth_apiserver::{Server, ServerConfig};
+use berth_apiserver::Server;
 use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use kube::Client;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tower::ServiceExt;
+
+use crate::installed;
 
 const OBJECTS: &str = "/apis/berth.dev/v1alpha1/namespaces/default";
 const MERGE: &str = "application/merge-patch+json";
@@ -17,14 +20,14 @@ struct Plane {
     server: Server,
     /// The user with the rights of an editor; none: an administrator.
     editor: Option<&'static str>,
+    /// The control plane's database.
+    _folder: TempDir,
 }
 
 impl Plane {
     async fn new() -> Self {
-        let server = Server::open(ServerConfig::in_memory()).await.expect("an in-memory server opens");
-        let client = Client::new(server.service(), "default");
-        install::manifests(&client).await.expect("the manifests apply");
-        Self { server, editor: None }
+        let installed::Copy { server, folder, .. } = installed::copy().await;
+        Self { server, editor: None, _folder: folder }
     }
 
     async fn send(&self, method: Method, path: &str, kind: &str, body: &Value) -> (u16, String) {

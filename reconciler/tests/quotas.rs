@@ -10,14 +10,8 @@ use kube::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-#[path = "shared/image.rs"]
-mod image;
-#[path = "shared/installed.rs"]
-mod installed;
 #[path = "shared/one_host.rs"]
 mod one_host;
-#[path = "shared/setup.rs"]
-mod setup;
 use one_host::Site;
 
 impl Site {

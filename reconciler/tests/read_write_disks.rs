@@ -9,14 +9,8 @@ use serde_json::{Value, json};
 
 #[path = "shared/disk_of_several.rs"]
 mod disk_of_several;
-#[path = "shared/image.rs"]
-mod image;
-#[path = "shared/installed.rs"]
-mod installed;
 #[path = "shared/one_host.rs"]
 mod one_host;
-#[path = "shared/setup.rs"]
-mod setup;
 use one_host::Site;
 
 impl Site {

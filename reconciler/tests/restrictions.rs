@@ -2,12 +2,14 @@
 //! that are reserved for privileged users.
 
 use berth::install;
-use berth_apiserver::{Server, ServerConfig};
+use berth_apiserver::Server;
 use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
-use kube::Client;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tower::ServiceExt;
+
+use crate::installed;
 
 const MERGE: &str = "application/merge-patch+json";
 const PRIVILEGED: &str = "berth.dev:privileged-users";
@@ -23,13 +25,13 @@ enum Sender {
 /// A control plane with the namespace `team`, of which `bob` is an editor.
 struct Plane {
     server: Server,
+    /// The control plane's database.
+    _folder: TempDir,
 }
 
 impl Plane {
     async fn new(namespace: Value) -> Self {
-        let server = Server::open(ServerConfig::in_memory()).await.expect("an in-memory server opens");
-        let client = Client::new(server.service(), "default");
-        install::manifests(&client).await.expect("the manifests apply");
+        let installed::Copy { server, admin: client, folder, .. } = installed::copy().await;
         let rbac = "rbac.authorization.k8s.io";
         let binding = json!({"apiVersion": format!("{rbac}/v1"), "kind": "RoleBinding",
             "metadata": {"name": "bob", "namespace": "team"},
@@ -39,7 +41,7 @@ impl Plane {
         metadata["name"] = json!("team");
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
         install::apply(&client, &[namespace, binding]).await.expect("the namespace applies");
-        Self { server }
+        Self { server, _folder: folder }
     }
 
     async fn send(

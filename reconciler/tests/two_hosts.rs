@@ -22,25 +22,17 @@ use tempfile::TempDir;
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-#[path = "two_hosts/architecture.rs"]
+use crate::{
+    image,
+    installed::{self, Copy},
+};
+
 mod architecture;
-#[path = "two_hosts/cpu_levels.rs"]
 mod cpu_levels;
-#[path = "shared/image.rs"]
-mod image;
-#[path = "two_hosts/image_copies.rs"]
 mod image_copies;
-#[path = "shared/installed.rs"]
-mod installed;
-#[path = "two_hosts/live_moves.rs"]
 mod live_moves;
-#[path = "two_hosts/namespaces.rs"]
 mod namespaces;
-#[path = "shared/setup.rs"]
-mod setup;
-#[path = "two_hosts/volume_copies.rs"]
 mod volume_copies;
-use installed::Copy;
 
 const LIMIT: Duration = Duration::from_secs(600);
 

@@ -38,11 +38,7 @@ use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, Service};
 
-#[path = "shared/installed.rs"]
-mod installed;
-#[path = "shared/setup.rs"]
-mod setup;
-use installed::Copy;
+use crate::installed::{self, Copy};
 
 const LIMIT: Duration = Duration::from_secs(900);
 const HOSTS: [(&str, &str); 4] = [("h1", "a"), ("h2", "a"), ("h3", "b"), ("h4", "b")];

@@ -23,7 +23,7 @@ const LONG: Duration = Duration::from_secs(20);
 /// The number of test programs that run at a time: many tests wait for a timer, a process or the disk.
 const CONCURRENT: usize = 3;
 /// The test programs that take the longest. They run first, so that none runs alone at the end.
-const LONGEST: [&str; 3] = ["provider", "agent", "berth_host"];
+const LONGEST: [&str; 4] = ["provider", "sites", "agent", "berth_host"];
 /// With more failed tests than these, none is repeated.
 const MOST_REPEATED: usize = 3;
 /// The maximum number of characters shown of a failed test's output.
@@ -31,7 +31,7 @@ const MOST_WORDS: usize = 4_000;
 
 /// Unit and property tests, and the integration tests that need nothing but cargo.
 pub fn unit(_: &Kit, report: &mut Report) -> Result<()> {
-    let targets = report.step("the workspace's test targets are listed", integration_tests)?;
+    let targets = report.step("the workspace's test targets are listed", test_targets)?;
     report.step("the example provider is built, which tests start", || {
         // Not by those tests: a build that goes on beside them would hold them up.
         workspace::run_build(workspace::cargo().args([
@@ -42,9 +42,9 @@ pub fn unit(_: &Kit, report: &mut Report) -> Result<()> {
             "--message-format=json",
         ]))
     })?;
-    let mut selected = vec!["--lib", "--bins"];
-    for target in targets.iter().filter(|target| *target != CONVERGES) {
-        selected.extend(["--test", target]);
+    let mut selected = vec!["--lib"];
+    for (kind, name) in targets.iter().filter(|(_, name)| *name != CONVERGES) {
+        selected.extend([*kind, name]);
     }
     run(report, &selected, &[])
 }
@@ -59,22 +59,27 @@ pub fn converge_every_call(_: &Kit, report: &mut Report) -> Result<()> {
     run(report, &["--test", CONVERGES], &[(EVERY_CALL, "1")])
 }
 
-fn integration_tests() -> Result<Vec<String>> {
+/// The integration tests and the programs with tests of their own, each with the flag that selects it. `--bins` would also select the
+/// programs whose manifest says that they have none.
+fn test_targets() -> Result<Vec<(&'static str, String)>> {
     let mut metadata = workspace::cargo();
     metadata.args(["metadata", "--no-deps", "--format-version=1"]);
     let text = process::run(&mut metadata, Duration::from_secs(120))?.success()?;
     let metadata: Value = serde_json::from_str(&text).context("cargo metadata printed no JSON")?;
-    let mut names = Vec::new();
+    let mut found = Vec::new();
     for package in metadata["packages"].as_array().context("no packages")? {
         for target in package["targets"].as_array().context("no targets")? {
-            if target["kind"][0] == "test"
-                && let Some(name) = target["name"].as_str()
-            {
-                names.push(name.to_owned());
+            let flag = match target["kind"][0].as_str() {
+                Some("test") => "--test",
+                Some("bin") if target["test"] == true => "--bin",
+                _ => continue,
+            };
+            if let Some(name) = target["name"].as_str() {
+                found.push((flag, name.to_owned()));
             }
         }
     }
-    Ok(names)
+    Ok(found)
 }
 
 /// Builds the selected test programs and runs all of their tests with these variables in their environment.

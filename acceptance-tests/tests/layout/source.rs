@@ -53,7 +53,7 @@ fn scope(tokens: &[Token]) -> Scope {
     while let Some(token) = tokens.get(at) {
         let rest = &tokens[at..];
         at += if let Some(length) = attribute(rest)
-            && is_for_tests(&rest[..length])
+            && is_left_out(&rest[..length])
         {
             length + item(&rest[length..])
         } else if token.is("mod")
@@ -155,14 +155,15 @@ fn attribute(tokens: &[Token]) -> Option<usize> {
     (hash.is("#") && bracket.is("[")).then(|| 1 + group(&tokens[1..]))
 }
 
-/// `#[test]`, `#[cfg(test)]`, `#[cfg(all(test, …))]`
-fn is_for_tests(attribute: &[Token]) -> bool {
+/// `#[test]`, `#[cfg(test)]`, `#[cfg(all(test, …))]`, and `#[path = …]`: a file that is shared with the tests of other crates.
+fn is_left_out(attribute: &[Token]) -> bool {
     let starts = |words: &[&str]| {
         attribute.len() >= words.len() && attribute.iter().zip(words).all(|(token, word)| token.is(word))
     };
     starts(&["#", "[", "test", "]"])
         || starts(&["#", "[", "cfg", "(", "test", ")"])
         || starts(&["#", "[", "cfg", "(", "all", "(", "test"])
+        || starts(&["#", "[", "path", "="])
 }
 
 /// The length of the item, field or arm at the start of the tokens, including further attributes.
@@ -256,9 +257,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_compiled_for_tests_only_is_left_out() {
+    fn what_is_compiled_for_tests_only_and_files_of_other_crates_are_left_out() {
         let source =
-            "#[cfg(test)] mod tests; #[cfg(test)] #[path = \"x.rs\"] pub(crate) mod other { use crate::a; }
+            "#[path = \"../../../y.rs\"] mod shared; #[cfg(test)] mod tests; #[cfg(test)] #[path = \"x.rs\"] pub(crate) mod other { use crate::a; }
                       #[cfg(all(test, unix))] use crate::{b, c}; #[test] fn d() -> crate::E { crate::f() }
                       struct G { #[cfg(test)] h: crate::I, j: crate::K } #[cfg(unix)] mod l;";
         let scope = parse(source);

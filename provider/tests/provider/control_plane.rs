@@ -131,7 +131,7 @@ impl ControlPlane {
 
     /// Starts the task that acts as the controllers and agents.
     fn played(self) -> Self {
-        let player = Player { client: self.client.clone(), hold_users: self.hold_users.clone() };
+        let mut player = Player::new(self.client.clone(), self.hold_users.clone());
         let stopped = self.stop.clone();
         tokio::spawn(async move {
             while !stopped.is_cancelled() {

@@ -1,12 +1,12 @@
 //! Backups of snapshots, and disks that are made from them.
 
-use berth_api::{Backup, BackupRepository, ConditionType, VMState, backup::VERIFY_ANNOTATION, condition};
+use berth_api::{Backup, BackupRepository, ConditionType, VM, VMState, backup::VERIFY_ANNOTATION, condition};
 use berth_host::{BackupFolderFacts, BackupId};
 use serde_json::{Value, json};
 
 use crate::faults::Fault;
 use crate::rig::{self, Rig, converges};
-use crate::{all_is_deleted, has_file, web_is_declared, web_runs};
+use crate::{all_is_deleted, has_file, web, web_is_declared, web_runs};
 
 /// The VM runs, its host offers a folder for backups, and two snapshots of its disk are taken.
 async fn two_snapshots_are_taken(rig: &Rig) {
@@ -19,6 +19,13 @@ async fn two_snapshots_are_taken(rig: &Rig) {
         rig.until(name, "is taken", rig::is_taken).await;
     }
     rig.set_secret_value("backups", "password", "canary").await;
+}
+
+/// The VM is off: its QEMU has no part in scenarios of backups that are complete.
+async fn web_is_stopped(rig: &Rig) {
+    rig.apply("VM", "web", web("Stopped")).await;
+    let is_stopped = |vm: &VM| rig::is_ready(vm) && rig::state(vm) == Some(VMState::Stopped);
+    rig.until_vm("web", "is stopped and ready", is_stopped).await;
 }
 
 async fn snapshots_are_backed_up(rig: &Rig) {
@@ -40,6 +47,7 @@ async fn disk_is_restored(rig: &Rig) {
     let vm = json!({"class": "small", "disks": [{"name": "copy", "boot": true}], "networkInterfaces": []});
     rig.apply("VM", "copy", vm).await;
     rig.until("copy", "has a file", has_file).await;
+    rig.strike_until_here();
     rig.until_vm("copy", "runs", |vm| rig::state(vm) == Some(VMState::Running)).await;
 }
 
@@ -65,6 +73,7 @@ fn snapshots_are_backed_up_and_a_disk_is_made_from_a_backup() {
 fn the_data_of_deleted_backups_goes_and_that_of_retained_ones_is_found_again() {
     converges(&[Fault::Error, Fault::CrashAfter], async |rig| {
         two_snapshots_are_taken(rig).await;
+        web_is_stopped(rig).await;
         snapshots_are_backed_up(rig).await;
         rig.must_settle().await;
         rig.strike_from_here();
@@ -86,6 +95,7 @@ fn the_data_of_deleted_backups_goes_and_that_of_retained_ones_is_found_again() {
         rig.until_gone("Backup", "second").await;
         rig.until_gone("BackupRepository", "nas").await;
         assert!(left().is_empty(), "{:?}", left());
+        rig.strike_until_here();
         for name in ["first", "second"] {
             rig.delete("DiskSnapshot", name).await;
         }
@@ -116,6 +126,7 @@ fn verified_as(status: &'static str) -> impl Fn(&Backup) -> bool {
 fn backups_are_verified_and_damage_is_reported_and_deletes_nothing() {
     converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
         two_snapshots_are_taken(rig).await;
+        web_is_stopped(rig).await;
         snapshots_are_backed_up(rig).await;
         rig.must_settle().await;
         let repositories = rig.system.repositories();

@@ -186,6 +186,11 @@ impl Rig {
         self.injector.count_from_here();
     }
 
+    /// Faults strike no more: other scenarios show what comes now with them.
+    pub(crate) fn strike_until_here(&self) {
+        self.injector.set_counting(false);
+    }
+
     /// Ends controllers and agent as `kill -9` would, and starts them again.
     pub(crate) async fn restart(&self) {
         self.restart.notify_one();

@@ -1,8 +1,11 @@
-//! A change of each attribute of a VM and of its class, and what it does to the machine: the tests of the reconciler make each of them, and
-//! those of the provider compare them with the pages.
+//! A change of each attribute of a VM and of its class, and what it does to the machine: the tests of the reconciler make each of them on a
+//! fake QEMU, the suite `changes` on a real one, and the tests of the provider compare them with the pages.
+//!
+//! The module that includes this file has the type `Power`: the suite depends on no crate of berth.
 
-use berth_api::Power;
 use serde_json::{Value, json};
+
+use super::Power;
 
 /// Attributes, below `spec`.
 type Names = &'static [&'static str];

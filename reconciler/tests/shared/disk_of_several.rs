@@ -3,7 +3,7 @@
 use berth_api::{Disk, VM, condition};
 use kube::Api;
 
-use crate::one_host::Site;
+use super::one_host::Site;
 
 impl Site {
     pub(crate) fn vms(&self) -> Api<VM> {
