@@ -46,7 +46,17 @@ pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
     }
     found.extend(check_boot_order(config));
     found.extend(check_secure_boot_keys(config));
+    found.extend(check_suspend_mode(config));
     found
+}
+
+/// Refuses the suspension to memory with firmware that has none.
+fn check_suspend_mode(config: &Value) -> Option<Diagnostic> {
+    let is_secure_boot = config.get("firmware").as_str() == Some(Firmware::UEFISecureBoot.as_str());
+    let is_refused = is_secure_boot && config.get("suspend_mode").as_str() == Some("Memory");
+    let detail = "The firmware of UEFISecureBoot has no suspension to memory: set suspend_mode to \"Disk\", or leave it out.";
+    is_refused
+        .then(|| Diagnostic::error("No suspension to memory", detail).at(AttributePath::root("suspend_mode")))
 }
 
 /// Refuses keys of Secure Boot for firmware without it.

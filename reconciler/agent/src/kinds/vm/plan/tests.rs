@@ -46,6 +46,7 @@ mod scratch;
 mod screen;
 mod seeding;
 mod shares;
+mod sleep;
 mod start;
 mod stop;
 mod suspend;
@@ -330,6 +331,7 @@ fn present(state: RunState) -> Observed {
         saved_percent: None,
         save_failure: None,
         save_began: None,
+        sleep: Default::default(),
         mirrors: Default::default(),
     };
     Observed {
@@ -364,6 +366,8 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::Launch(_) => "Launch",
         Step::Start => "Start",
         Step::Pause => "Pause",
+        Step::SuspendGuest => "SuspendGuest",
+        Step::WakeUp => "WakeUp",
         Step::Save { .. } => "Save",
         Step::CancelSave => "CancelSave",
         Step::SealState => "SealState",
