@@ -24,6 +24,8 @@ pub(crate) struct Sleep {
     pub(crate) asked_at: Option<Timestamp>,
     /// Why it did not then, if its agent has said so.
     pub(crate) refusal: Option<String>,
+    /// It did not after the request before, and had not refused it: a guest that ignores requests is reported so all along.
+    pub(crate) was_ignored: bool,
     /// When it last woke up by itself.
     pub(crate) woke_at: Option<Timestamp>,
     /// How often it has suspended itself.
@@ -58,6 +60,9 @@ impl Driver {
             SleepCommand::Asked(refusal, reply) => {
                 let now = self.notifier.clock.now();
                 self.published.send_modify(|state| {
+                    let before = &state.sleep;
+                    let was_asked = before.asked_at.is_some() && before.refusal.is_none();
+                    state.sleep.was_ignored = was_asked && before.woke_at < before.asked_at;
                     state.sleep.asked_at = Some(now);
                     state.sleep.refusal = refusal;
                     // The wake-up after it does not wait.

@@ -47,25 +47,33 @@ fn ask(vm: &VM, observed: &Observed, sleep: &Sleep) -> Plan<Step> {
     }
     let last = sleep.asked_at.max(sleep.woke_at);
     let wait = last.map_or(Duration::ZERO, |last| left_of(ASK_AGAIN, last, observed.now));
+    let readiness = standing(sleep, observed.now);
     if wait.is_zero() {
-        return Plan::steps(vec![Step::SuspendGuest], suspending("the guest is asked to suspend itself"));
+        return Plan::steps(vec![Step::SuspendGuest], readiness);
     }
-    let readiness = match (sleep.asked_at, &sleep.refusal) {
-        (asked, _) if sleep.woke_at.is_some() && sleep.woke_at >= asked => {
-            suspending("the guest has woken up by itself, and is suspended again a minute after that")
-        }
-        (_, Some(why)) => refused(why),
-        (Some(asked), None) if !left_of(SLEEPS_WITHIN, asked, observed.now).is_zero() => {
-            let plan = running::plan(vm, observed).requeue_after(left_of(SLEEPS_WITHIN, asked, observed.now));
-            let readiness = suspending("the guest was asked to suspend itself to its memory");
-            return Plan { readiness, ..plan };
-        }
-        _ => refused(&format!(
-            "its agent took the request, and the guest has not suspended itself within {} seconds; its kernel's log has the cause",
-            SLEEPS_WITHIN.as_secs()
-        )),
+    let falls_asleep = sleep.asked_at.map_or(Duration::ZERO, |at| left_of(SLEEPS_WITHIN, at, observed.now));
+    let look = if falls_asleep.is_zero() { wait } else { falls_asleep };
+    Plan { readiness, ..running::plan(vm, observed) }.requeue_after(look)
+}
+
+/// Returns the readiness of a VM whose guest runs and is to sleep. It stays the same while the guest is asked again.
+fn standing(sleep: &Sleep, now: Timestamp) -> Readiness {
+    let Some(asked) = sleep.asked_at.max(sleep.woke_at) else {
+        return suspending("the guest is asked to suspend itself to its memory");
     };
-    Plan { readiness, ..running::plan(vm, observed) }.requeue_after(wait)
+    if sleep.woke_at == Some(asked) {
+        return suspending("the guest has woken up by itself, and is suspended again a minute after that");
+    }
+    if let Some(why) = &sleep.refusal {
+        return refused(why);
+    }
+    if !sleep.was_ignored && !left_of(SLEEPS_WITHIN, asked, now).is_zero() {
+        return suspending("the guest was asked to suspend itself to its memory");
+    }
+    refused(&format!(
+        "its agent took the request, and the guest has not suspended itself within {} seconds; its kernel's log has the cause",
+        SLEEPS_WITHIN.as_secs()
+    ))
 }
 
 fn refused(why: &str) -> Readiness {
