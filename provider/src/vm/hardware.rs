@@ -50,10 +50,19 @@ pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
     found
 }
 
-/// Refuses the suspension to memory with firmware that has none.
+/// Refuses the suspension to memory with firmware that has none, and with a watchdog.
 fn check_suspend_mode(config: &Value) -> Option<Diagnostic> {
-    let is_secure_boot = config.get("firmware").as_str() == Some(Firmware::UEFISecureBoot.as_str());
-    let is_refused = is_secure_boot && config.get("suspend_mode").as_str() == Some("Memory");
+    if config.get("suspend_mode").as_str() != Some("Memory") {
+        return None;
+    }
+    if config.get("watchdog").as_str().is_some() {
+        let detail = "suspend_mode = \"Memory\" and watchdog exclude each other: the timer of the watchdog runs on while the guest sleeps.";
+        return Some(
+            Diagnostic::error("A watchdog with suspension to memory", detail)
+                .at(AttributePath::root("suspend_mode")),
+        );
+    }
+    let is_refused = config.get("firmware").as_str() == Some(Firmware::UEFISecureBoot.as_str());
     let detail = "The firmware of UEFISecureBoot has no suspension to memory: set suspend_mode to \"Disk\", or leave it out.";
     is_refused
         .then(|| Diagnostic::error("No suspension to memory", detail).at(AttributePath::root("suspend_mode")))

@@ -138,6 +138,7 @@ use crate::{
     validation = Rule::new("!has(self.shares) || self.shares.all(s, self.shares.filter(o, (has(o.tag) ? o.tag : o.name) == (has(s.tag) ? s.tag : s.name)).size() == 1)").message("two shares have the same tag: the guest could mount only one of them").field_path(".shares"),
     validation = Rule::new("!has(self.shares) || self.shares.size() == 0 || !has(self.power) || self.power != 'Suspended'").message("a VM with shares cannot be suspended: their state cannot be saved. Set power to Stopped").field_path(".power"),
     validation = Rule::new("!has(self.suspendMode) || self.suspendMode != 'Memory' || !has(self.architecture) || self.architecture != 'aarch64'").message("machines of architecture aarch64 have no suspension to memory: set suspendMode to Disk").field_path(".suspendMode"),
+    validation = Rule::new("!has(self.suspendMode) || self.suspendMode != 'Memory' || !has(self.watchdog)").message("suspendMode Memory and watchdog exclude each other: the timer of the watchdog runs on while the guest sleeps").field_path(".suspendMode"),
     validation = Rule::new("!has(self.suspendMode) || self.suspendMode != 'Memory' || !has(self.firmware) || self.firmware != 'UEFISecureBoot'").message("the firmware of UEFISecureBoot has no suspension to memory: set suspendMode to Disk").field_path(".suspendMode"),
     validation = Rule::new("has(self.architecture) == has(oldSelf.architecture) && (!has(self.architecture) || self.architecture == oldSelf.architecture)").message("architecture cannot change: create another VM").field_path(".architecture"),
     validation = Rule::new("!has(self.architecture) || self.architecture != 'aarch64' || !has(self.firmware) || self.firmware == 'UEFI'").message("machines of architecture aarch64 have firmware UEFI only").field_path(".firmware"),
@@ -413,7 +414,7 @@ pub struct VMSpec {
     pub power: Power,
     /// Where the guest's memory is while `power` is `Suspended`. `Disk`: in a file of its host, and there is no QEMU. `Memory`: in the memory
     /// of its host (ACPI S3), which the guest agent requests of the guest; the guest goes on within a second, and its memory is lost if the
-    /// host reboots. `Memory` is for `x86_64` without Secure Boot. Default `Disk`. Applied live.
+    /// host reboots. `Memory` is for `x86_64` without Secure Boot and `watchdog`. Default `Disk`. Applied live.
     #[serde(default)]
     pub suspend_mode: SuspendMode,
     /// The action when the guest ends by itself. Default `OnFailure`. Applied live.

@@ -156,6 +156,11 @@ fn own_attributes() -> Vec<Bad> {
             "UEFISecureBoot has no suspension to memory",
         ),
         everywhere(
+            with(own("suspend_mode", json!("Memory")), "/watchdog", json!("Reset")),
+            "suspend_mode",
+            "the timer of the watchdog runs on",
+        ),
+        everywhere(
             with(own("architecture", json!("aarch64")), "/machine_type", json!("pc-q35-7.2")),
             "machine_type",
             "it is of another architecture",

@@ -96,6 +96,11 @@ fn obstacle(observed: &Observed) -> Option<&'static str> {
     if architecture == Some(Architecture::Aarch64) {
         return Some("machines of aarch64 have no suspension to memory. Set suspendMode to Disk");
     }
+    if run.profile.watchdog.is_some() {
+        return Some(
+            "it has a watchdog until the next power cycle, whose timer runs on while the guest sleeps. Set suspendMode to Disk",
+        );
+    }
     if observed.journal.has_devices() {
         return Some("it has devices of its host until the next power cycle. Set power to Stopped");
     }

@@ -119,6 +119,7 @@ fn machines_without_a_suspension_to_memory_say_so_and_run_on() {
         plan.readiness.message().to_owned()
     };
     assert!(refused(&|run| run.firmware = "UEFISecureBoot".into()).contains("UEFISecureBoot"));
+    assert!(refused(&|run| run.profile.watchdog = Some(berth_api::Watchdog::Reset)).contains("watchdog"));
     let aarch64 = |run: &mut Run| run.machine = Some(Box::new(virt()));
     assert!(refused(&aarch64).contains("aarch64"));
 }
