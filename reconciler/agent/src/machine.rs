@@ -21,6 +21,7 @@ mod mirrors;
 mod requests;
 mod saves;
 mod sleep;
+mod sleep_command;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};

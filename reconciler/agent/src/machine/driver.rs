@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::legal::{Action, IllegalAction, check_legal};
 use super::live_command::LiveCommand;
-use super::sleep::SleepCommand;
+use super::sleep_command::SleepCommand;
 use super::{DriverState, Ending, MachineError, MachineState, Notifier};
 use berth_host::{ProcessFacts, StateAccess};
 

@@ -10,9 +10,10 @@ use berth_qemu::qmp::EventKind;
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 
-use super::driver::{Command, Driver, Reply};
+use super::driver::{Command, Driver};
 use super::guest::GuestRequest;
 use super::legal::Action;
+use super::sleep_command::SleepCommand;
 use super::{Machine, MachineError};
 
 const NO_AGENT: &str = "no guest agent listens in the guest: run qemu-guest-agent there";
@@ -32,14 +33,6 @@ pub(crate) struct Sleep {
     count: u64,
     /// It is being woken up.
     expects_wakeup: bool,
-}
-
-/// A request about the suspension of a guest.
-#[derive(Debug)]
-pub(super) enum SleepCommand {
-    /// The guest was asked, and has refused for this reason.
-    Asked(Option<String>, Reply),
-    WakeUp(Reply),
 }
 
 impl Driver {
