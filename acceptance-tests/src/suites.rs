@@ -355,7 +355,7 @@ pub const ALL: &[Suite] = &[
     },
     Suite {
         name: "debian-power",
-        about: "a real Debian 12 paused, suspended, restarted with other user data, off and on; memory that it gives back; frozen snapshots",
+        about: "a real Debian 12 paused, suspended to a file and to its memory, restarted with other user data, off and on; memory that it gives back; frozen snapshots",
         limit: minutes(25),
         obstacle: needs_root,
         alone: false,

@@ -63,6 +63,9 @@ resource "berth_vm" "web" {
   start_order = 2
   power       = var.web_power
 
+  # Memory: while its power is Suspended, the guest sleeps in the memory of its host. It needs a guest agent.
+  suspend_mode = var.web_suspend_mode
+
   # It is asked to shut down and never powered off, except for a deletion or a drained host. A restart does not ask it.
   stop         = { mode = "Soft" }
   restart_mode = "Hard"

@@ -9,9 +9,15 @@ variable "image_sha256" {
 }
 
 variable "web_power" {
-  description = "Running, Stopped, Paused, or Suspended: its memory in a file of its host."
+  description = "Running, Stopped, Paused, or Suspended: as web_suspend_mode says."
   type        = string
   default     = "Running"
+}
+
+variable "web_suspend_mode" {
+  description = "Where its memory is while it is suspended: Disk, a file of its host, or Memory, that of its host."
+  type        = string
+  default     = "Disk"
 }
 
 variable "restart_token" {

@@ -217,6 +217,7 @@ impl ResourceKind for Vm {
             guest::users(),
             guest::agent(),
             Field::spec("power", Shape::Text(Form::Any)).default("Running"),
+            Field::spec("suspend_mode", Shape::Text(Form::Any)).default("Disk"),
             Field::spec("restart_policy", Shape::Text(Form::Any)).default("OnFailure"),
             probes::probe("readiness_probe"),
             probes::probe("liveness_probe"),

@@ -87,7 +87,7 @@ pub enum Command {
     Restart(PowerOptions),
     /// Stops the CPUs of VMs: `power` becomes `Paused`. `berth start` lets them go on.
     Pause(PowerOptions),
-    /// Saves the memory of VMs to a file of their host: `power` becomes `Suspended`. `berth start` lets them go on.
+    /// Suspends VMs, to a file of their host or to its memory (`suspendMode`): `power` becomes `Suspended`. `berth start` lets them go on.
     Suspend(PowerOptions),
     /// Has VMs moved to another host at their next stop, with their disks. Their UEFI variables stay behind.
     Move(MoveOptions),

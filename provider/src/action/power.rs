@@ -72,7 +72,7 @@ impl Action for VmPower {
 
     fn schema(&self) -> Schema {
         let own = vec![
-            Attribute::string("power").required().description("`Running` starts or resumes the VM, `Stopped` stops it as its `stop` says, `Paused` stops its CPUs, `Suspended` saves its memory to a file of its host."),
+            Attribute::string("power").required().description("`Running` starts or resumes the VM, `Stopped` stops it as its `stop` says, `Paused` stops its CPUs, `Suspended` suspends it as its `suspend_mode` says."),
             Attribute::bool("force_conflicts").optional().description(
                 "Whether to change a power that a configuration declares. Default false: that is an error, because the next plan \
                  there would undo the action.",

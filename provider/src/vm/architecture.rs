@@ -41,6 +41,10 @@ pub(crate) fn check(config: &Value) -> Vec<Diagnostic> {
     if config.get("serial_ports").as_i64().is_some_and(|ports| ports > 1) {
         exclude(AttributePath::root("serial_ports"), "machines of aarch64 have one serial port.");
     }
+    if config.get("suspend_mode").as_str() == Some("Memory") {
+        let why = "machines of aarch64 have no suspension to memory: set Disk, or leave suspend_mode out.";
+        exclude(AttributePath::root("suspend_mode"), why);
+    }
     for (i, disk) in config.get("disks").elements().iter().enumerate() {
         if disk.get("bus").as_str() == Some("sata") {
             let why = "machines of aarch64 have no SATA controller: use virtio-scsi.";

@@ -46,7 +46,26 @@ pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
     }
     found.extend(check_boot_order(config));
     found.extend(check_secure_boot_keys(config));
+    found.extend(check_suspend_mode(config));
     found
+}
+
+/// Refuses the suspension to memory with firmware that has none, and with a watchdog.
+fn check_suspend_mode(config: &Value) -> Option<Diagnostic> {
+    if config.get("suspend_mode").as_str() != Some("Memory") {
+        return None;
+    }
+    if config.get("watchdog").as_str().is_some() {
+        let detail = "suspend_mode = \"Memory\" and watchdog exclude each other: the timer of the watchdog runs on while the guest sleeps.";
+        return Some(
+            Diagnostic::error("A watchdog with suspension to memory", detail)
+                .at(AttributePath::root("suspend_mode")),
+        );
+    }
+    let is_refused = config.get("firmware").as_str() == Some(Firmware::UEFISecureBoot.as_str());
+    let detail = "The firmware of UEFISecureBoot has no suspension to memory: set suspend_mode to \"Disk\", or leave it out.";
+    is_refused
+        .then(|| Diagnostic::error("No suspension to memory", detail).at(AttributePath::root("suspend_mode")))
 }
 
 /// Refuses keys of Secure Boot for firmware without it.

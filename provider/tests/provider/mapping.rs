@@ -223,6 +223,7 @@ fn a_vm_becomes_the_custom_resource() {
         "gracePeriodSeconds": 5,
         "mode": "Graceful"
       },
+      "suspendMode": "Disk",
       "tpm": true,
       "usbDevices": [
         {

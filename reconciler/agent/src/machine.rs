@@ -20,6 +20,8 @@ mod memory;
 mod mirrors;
 mod requests;
 mod saves;
+mod sleep;
+mod sleep_command;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,6 +50,7 @@ use guest::{GuestRequest, GuestTask};
 pub(crate) use guest_facts::{GuestFacts, with_stored_use};
 pub(crate) use legal::has_ended;
 use saves::Saves;
+pub(crate) use sleep::Sleep;
 
 /// Length of a machine's request queue; further callers wait for room.
 const QUEUE_LENGTH: usize = 16;
@@ -89,6 +92,8 @@ pub(crate) struct MachineState {
     pub(crate) save_failure: Option<(Timestamp, String)>,
     /// When the last save was begun, since the driver was connected.
     pub(crate) save_began: Option<Timestamp>,
+    /// The suspensions of its guest to its memory.
+    pub(crate) sleep: Sleep,
     /// The mirrors of its disks, by the volume.
     pub(crate) mirrors: BTreeMap<String, Mirror>,
 }
@@ -113,6 +118,7 @@ struct DriverState {
     /// When the last save was begun, and why it failed.
     save_began: Option<Timestamp>,
     save_failure: Option<(Timestamp, String)>,
+    sleep: Sleep,
     /// The volumes QEMU had at the last observation.
     volumes: Option<BTreeSet<String>>,
     /// The number of mirrors of disks at that time.

@@ -52,6 +52,8 @@ mod secure_boot_keys;
 mod setup;
 #[path = "agent/silence.rs"]
 mod silence;
+#[path = "agent/sleep.rs"]
+mod sleep;
 #[path = "agent/start_order.rs"]
 mod start_order;
 #[path = "agent/suspend.rs"]

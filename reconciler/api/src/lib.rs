@@ -146,7 +146,7 @@ pub use network::{
 pub use object_user::{LISTED_USERS, ObjectUser, in_use, listed_users};
 pub use passthrough::{DeviceBus, DeviceCounts, DeviceName, OfferedDevices, PciDevices, UsbDevices};
 pub use placement_group::{Enforcement, PlacementGroup, PlacementGroupSpec, PlacementGroupStatus, Strategy};
-pub use power::{Power, VMState};
+pub use power::{Power, SuspendMode, VMState};
 pub use probe::{Hook, HookFailurePolicy, Hooks, PreStopHook, Probe, SnapshotHook};
 pub use profile::Profile;
 pub use public_ip::{PortProtocol, PublicIP, PublicIPPort, PublicIPSpec, PublicIPState, PublicIPStatus};

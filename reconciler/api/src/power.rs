@@ -33,6 +33,14 @@ impl Power {
     }
 }
 
+/// Where the memory of a suspended guest is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SuspendMode {
+    #[default]
+    Disk,
+    Memory,
+}
+
 /// The state of a VM, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum VMState {
@@ -46,7 +54,7 @@ pub enum VMState {
     Paused,
     /// The guest's memory is being saved to a file of its host.
     Suspending,
-    /// The guest's memory is in a file of its host: there is no QEMU.
+    /// The guest is suspended: its memory is in a file of its host and there is no QEMU, or the guest has suspended itself to its memory.
     Suspended,
     Stopping,
     Stopped,
@@ -88,7 +96,9 @@ impl VMState {
             Self::Running => "The guest runs.",
             Self::Paused => "QEMU runs and the guest's CPUs are stopped: as declared, or after an I/O error.",
             Self::Suspending => "The guest's memory is being saved to a file of its host.",
-            Self::Suspended => "The guest's memory is in a file of its host: there is no QEMU.",
+            Self::Suspended => {
+                "The guest is suspended: its memory is in a file of its host and there is no QEMU, or, with `suspendMode` `Memory`, in the memory of its host."
+            }
             Self::Stopping => "The guest was asked to shut down, or is being powered off.",
             Self::Stopped => {
                 "There is no QEMU: as declared, or because the guest ended, its host is drained, or a gate holds it back."

@@ -41,7 +41,7 @@ reasons! {
     Stopped,
     /// The guest's CPUs are stopped.
     Paused,
-    /// The guest's memory is in a file of its host, and it takes no CPU and no memory.
+    /// The guest is suspended: its memory is in a file of its host, or, with `suspendMode` `Memory`, in the memory of its host.
     Suspended,
     /// The disk has no file yet: its first VM decides the host.
     WaitingForFirstUse,
@@ -281,8 +281,8 @@ reasons! {
     ShutdownIgnored => "Shut the guest down from inside, or set `stop.mode` to `Graceful` or `Hard`.",
     /// A hook with the policy `Fail` has failed: the guest runs on. The message has the cause.
     HookFailed => "Correct what the hook calls, and stop or restart the VM again; or set `failurePolicy` to `Ignore`.",
-    /// The guest's memory could not be saved: the guest runs on.
-    SuspendFailed => "It is tried every minute. The message is QEMU's; set `power` to `Running` to leave it.",
+    /// The guest could not be suspended, to a file or to its memory: the guest runs on.
+    SuspendFailed => "It is tried every minute. The message has the cause, as QEMU or the guest reports it; set `power` to `Running` to leave it.",
     /// The guest's saved memory could not be loaded: the VM stays suspended.
     ResumeFailed => "Set `power` to `Suspended` and back to try again, or change `restartToken`, which boots the guest without its memory.",
     /// The host does not support what is declared.

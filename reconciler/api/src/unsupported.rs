@@ -2,7 +2,7 @@
 
 use crate::hardware::CPU_LEVELS;
 use crate::vm::DiskBus;
-use crate::{Architecture, Firmware, GuestOS, Profile, Size, VMSpec};
+use crate::{Architecture, Firmware, GuestOS, Profile, Size, SuspendMode, VMSpec};
 
 impl VMSpec {
     /// Returns the part of the VM, with the values of its class, that machines of its architecture do not have, and a remedy.
@@ -32,6 +32,8 @@ impl VMSpec {
             "maxCpus: machines of aarch64 have no places for more CPUs; set cpus alone".to_owned()
         } else if self.serial_ports.is_some_and(|ports| ports > 1) {
             "serialPorts: machines of aarch64 have one serial port".to_owned()
+        } else if self.suspend_mode == SuspendMode::Memory {
+            "suspendMode Memory: machines of aarch64 have no suspension to memory; set Disk".to_owned()
         } else {
             let disk = &sata?.name;
             format!("disk {disk} has bus sata, which machines of aarch64 do not have: use virtio-scsi")
@@ -64,6 +66,7 @@ mod tests {
             (json!({"maxCpus": 4}), "maxCpus"),
             (json!({"cpuModel": "x86-64-v3"}), "cpuModel x86-64-v3"),
             (json!({"serialPorts": 2}), "serialPorts"),
+            (json!({"suspendMode": "Memory"}), "suspendMode Memory"),
             (json!({"disks": [{"name": "d", "bus": "sata"}]}), "disk d has bus sata"),
             (json!({"machineType": "pc-q35-7.2"}), "machineType pc-q35-7.2"),
         ] {
@@ -78,7 +81,10 @@ mod tests {
             more["architecture"] = json!("x86_64");
             unsupported(more)
         };
-        assert_eq!(x86(json!({"firmware": "BIOS", "maxCpus": 4, "serialPorts": 2})), None);
+        assert_eq!(
+            x86(json!({"firmware": "BIOS", "maxCpus": 4, "serialPorts": 2, "suspendMode": "Memory"})),
+            None
+        );
         assert!(
             x86(json!({"machineType": "virt-7.2"})).is_some_and(|text| text.contains("another architecture"))
         );

@@ -57,8 +57,8 @@ pub use templates::{is_disk_of, template_obstacle};
 
 use crate::{
     Architecture, BootSource, CpuAmount, CpuTopology, Firmware, Graphics, GuestOS, Hooks, HugePages,
-    IoThreadsPolicy, PciDevices, Power, Probe, Quantity, ResourceName, ScratchDisk, Share, UsbDevices, Vgpus,
-    Watchdog,
+    IoThreadsPolicy, PciDevices, Power, Probe, Quantity, ResourceName, ScratchDisk, Share, SuspendMode,
+    UsbDevices, Vgpus, Watchdog,
     hardware::{KeyboardLayout, Resolution},
 };
 
@@ -137,6 +137,9 @@ use crate::{
     validation = Rule::new("!has(self.vgpus) || self.vgpus.size() == 0 || !has(self.power) || self.power != 'Suspended'").message("a VM with vGPUs of its host cannot be suspended: their state cannot be saved. Set power to Stopped").field_path(".power"),
     validation = Rule::new("!has(self.shares) || self.shares.all(s, self.shares.filter(o, (has(o.tag) ? o.tag : o.name) == (has(s.tag) ? s.tag : s.name)).size() == 1)").message("two shares have the same tag: the guest could mount only one of them").field_path(".shares"),
     validation = Rule::new("!has(self.shares) || self.shares.size() == 0 || !has(self.power) || self.power != 'Suspended'").message("a VM with shares cannot be suspended: their state cannot be saved. Set power to Stopped").field_path(".power"),
+    validation = Rule::new("!has(self.suspendMode) || self.suspendMode != 'Memory' || !has(self.architecture) || self.architecture != 'aarch64'").message("machines of architecture aarch64 have no suspension to memory: set suspendMode to Disk").field_path(".suspendMode"),
+    validation = Rule::new("!has(self.suspendMode) || self.suspendMode != 'Memory' || !has(self.watchdog)").message("suspendMode Memory and watchdog exclude each other: the timer of the watchdog runs on while the guest sleeps").field_path(".suspendMode"),
+    validation = Rule::new("!has(self.suspendMode) || self.suspendMode != 'Memory' || !has(self.firmware) || self.firmware != 'UEFISecureBoot'").message("the firmware of UEFISecureBoot has no suspension to memory: set suspendMode to Disk").field_path(".suspendMode"),
     validation = Rule::new("has(self.architecture) == has(oldSelf.architecture) && (!has(self.architecture) || self.architecture == oldSelf.architecture)").message("architecture cannot change: create another VM").field_path(".architecture"),
     validation = Rule::new("!has(self.architecture) || self.architecture != 'aarch64' || !has(self.firmware) || self.firmware == 'UEFI'").message("machines of architecture aarch64 have firmware UEFI only").field_path(".firmware"),
     validation = Rule::new("!has(self.architecture) || self.architecture != 'aarch64' || !has(self.guestOS) || self.guestOS != 'Windows'").message("Windows guests have architecture x86_64 only").field_path(".guestOS"),
@@ -405,10 +408,15 @@ pub struct VMSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest_agent: Option<Box<GuestAgent>>,
     /// `Running`, `Stopped`, `Paused`: a running guest's CPUs are stopped and its memory is kept; a VM that starts as `Paused`
-    /// is created with its CPUs stopped, or `Suspended`: the guest's memory is saved to a file of its host, and the guest goes on
-    /// where it was once `power` is `Running` again. Default `Running`. Applied live.
+    /// is created with its CPUs stopped, or `Suspended`: the guest is suspended as `suspendMode` declares, and goes on where it was once
+    /// `power` is `Running` again. Default `Running`. Applied live.
     #[serde(default)]
     pub power: Power,
+    /// Where the guest's memory is while `power` is `Suspended`. `Disk`: in a file of its host, and there is no QEMU. `Memory`: in the memory
+    /// of its host (ACPI S3), which the guest agent requests of the guest; the guest goes on within a second, and its memory is lost if the
+    /// host reboots. `Memory` is for `x86_64` without Secure Boot and `watchdog`. Default `Disk`. Applied live.
+    #[serde(default)]
+    pub suspend_mode: SuspendMode,
     /// The action when the guest ends by itself. Default `OnFailure`. Applied live.
     #[serde(default)]
     pub restart_policy: RestartPolicy,

@@ -83,6 +83,8 @@ pub struct HostFacts {
     pub kvm: KvmFacts,
     /// The accelerator for machines started from now on.
     pub accelerator: Accelerator,
+    /// Whether its kernel can move the packets of network cards (vhost-net).
+    pub vhost_net: bool,
     /// The address at which other machines reach the host: as configured, or else the source address of its default
     /// route.
     pub address: Option<Ipv4Addr>,

@@ -34,6 +34,9 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The time limit to freeze the file systems of a guest, which writes what it has in memory first, or to thaw them.
 const FREEZE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The time for the guest agent to refuse a suspension: it runs programs of the guest, which refuse it themselves.
+const SUSPEND_TIMEOUT: Duration = Duration::from_secs(15);
+
 /// The channel to one guest's agent. One request at a time.
 #[derive(Debug)]
 pub struct GuestAgent {
@@ -193,6 +196,18 @@ impl GuestAgent {
             ShutdownMode::Reboot => "reboot",
         };
         match self.execute("guest-shutdown", json!({"mode": mode})).await {
+            Ok(_) | Err(GuestAgentError::Silent { .. } | GuestAgentError::Broken { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Requests that the guest suspends itself to its memory. The agent does not reply on success, so a missing reply counts as success.
+    ///
+    /// *Errors*: also if the guest cannot do so.
+    pub async fn suspend_to_memory(&mut self) -> Result<(), GuestAgentError> {
+        self.ping().await?;
+        let limits = Limits { time: SUSPEND_TIMEOUT, reply: MAX_MESSAGE };
+        match self.execute_within(limits, "guest-suspend-ram", Value::Null).await {
             Ok(_) | Err(GuestAgentError::Silent { .. } | GuestAgentError::Broken { .. }) => Ok(()),
             Err(error) => Err(error),
         }

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  launch ─▶ Prelaunch ─start─▶ Running ◀─start/stop─▶ Paused
-//!                                 │ ▲
+//!                                 │ ▲ ◀─wake_up── Suspended (by the guest itself)
 //!            guest off, powerdown ▼ │ reset + start
 //!                              Shutdown ──quit──▶ (process ended)
 //! ```
@@ -39,6 +39,8 @@ pub enum RunState {
     InMigrate,
     /// Its state was saved. It can still run on.
     PostMigrate,
+    /// The guest has suspended itself to its memory (ACPI S3), until it is woken up.
+    Suspended,
     /// Any other, in QEMU's terms.
     Other(String),
 }
@@ -56,6 +58,7 @@ impl RunState {
             "internal-error" => Self::InternalError,
             "inmigrate" => Self::InMigrate,
             "postmigrate" => Self::PostMigrate,
+            "suspended" => Self::Suspended,
             other => Self::Other(other.to_owned()),
         }
     }
@@ -74,6 +77,13 @@ pub async fn run_state(qmp: &Qmp) -> Result<RunState, QmpError> {
 pub async fn is_answering(qmp: &Qmp, within: Duration) -> bool {
     let answer = qmp.execute_within("query-status", Value::Null, within).await;
     !matches!(answer, Err(QmpError::Timeout { .. }))
+}
+
+/// Wakes up a guest that has suspended itself to its memory.
+///
+/// *Errors*: QEMU's, also for a guest in any other state.
+pub async fn wake_up(qmp: &Qmp) -> Result<(), QmpError> {
+    plain(qmp, "system_wakeup").await
 }
 
 /// Starts the guest's CPUs: after launch, after [`stop`], after [`reset`]. Succeeds if they are already running.

@@ -156,6 +156,8 @@ async fn a_launched_machine_waits_for_its_start_then_runs_pauses_and_ends() {
         assert_eq!(first.kind(), EventKind::Resume);
         assert_eq!(power::run_state(&qmp).await.expect("state"), RunState::Running);
         power::start(&qmp).await.expect("starting twice is fine");
+        let awake = power::wake_up(&qmp).await.expect_err("it does not sleep");
+        assert!(awake.to_string().contains("Unable to wake up"), "{awake}");
         power::stop(&qmp).await.expect("stopped");
         assert_eq!(power::run_state(&qmp).await.expect("state"), RunState::Paused);
         let process = bench.host.find(&bench.spec.machine.instance).await.expect("listed").expect("runs");

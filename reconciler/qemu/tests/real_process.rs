@@ -5,7 +5,7 @@ mod companions;
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use berth_qemu::hypervisor::{CpuTime, Hypervisor, LaunchError, Limits, ProcessIdentity};
@@ -76,7 +76,7 @@ impl Bench {
         }
     }
 
-    fn file(&self, name: &str) -> std::path::PathBuf {
+    fn file(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 }
@@ -333,26 +333,74 @@ async fn a_guest_that_reads_nothing_to_boot_shows_its_firmware_on_the_serial_lin
 /// Powers the machine off by the chipset's power register, as ACPI would.
 const POWER_OFF: [u8; 9] = [0xba, 0x04, 0x06, 0xb8, 0x00, 0x20, 0xef, 0xeb, 0xfe];
 
-async fn shut_down(events: &mut Events) -> EventKind {
+/// Suspends the machine to its memory by the same register.
+const SUSPEND: [u8; 9] = [0xba, 0x04, 0x06, 0xb8, 0x00, 0x24, 0xef, 0xeb, 0xfe];
+
+async fn until(events: &mut Events, wanted: impl Fn(&EventKind) -> bool) -> EventKind {
     let search = async {
         loop {
             if let Notice::Event(event) = events.next().await.expect("connected")
-                && let EventKind::Shutdown { .. } = event.kind()
+                && wanted(&event.kind())
             {
                 return event.kind();
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), search).await.expect("the guest has switched itself off")
+    tokio::time::timeout(Duration::from_secs(60), search).await.expect("the guest has done so")
+}
+
+async fn shut_down(events: &mut Events) -> EventKind {
+    until(events, |kind| matches!(kind, EventKind::Shutdown { .. })).await
+}
+
+/// The beginning of a disk that runs this code when a BIOS boots it.
+fn boot_sector(code: &[u8]) -> Vec<u8> {
+    let mut sector = vec![0; 1 << 20];
+    sector[..code.len()].copy_from_slice(code);
+    sector[510..512].copy_from_slice(&[0x55, 0xaa]);
+    sector
+}
+
+fn raw_disk(id: &str, file: PathBuf, boot: bool) -> DiskSpec {
+    DiskSpec {
+        id: id.to_owned(),
+        file,
+        format: Format::Raw,
+        backing: None,
+        serial: id.to_owned(),
+        wwn: None,
+        boot,
+        read_only: false,
+        target: None,
+        cache: Cache::Writeback,
+        bus: Bus::VirtioScsi,
+        keeps_space: false,
+        shared: false,
+    }
+}
+
+#[tokio::test]
+async fn a_guest_that_suspended_itself_to_its_memory_sleeps_until_it_is_woken_up() {
+    let Some(bench) = Bench::new().await else { return };
+    std::fs::write(bench.file("sleep.raw"), boot_sector(&SUSPEND)).expect("written");
+    let mut spec = bench.spec("sleep");
+    spec.machine.disks.push(raw_disk("root", bench.file("sleep.raw"), true));
+    let process = bench.host.launch(&spec, Limits::default()).await.expect("launched");
+    let (qmp, mut events) = bench.host.connect(&spec.files.paths).await.expect("connected");
+    power::start(&qmp).await.expect("started");
+    until(&mut events, |kind| *kind == EventKind::Suspend).await;
+    power::start(&qmp).await.expect("QEMU ignores it");
+    assert_eq!(power::run_state(&qmp).await.expect("asked"), RunState::Suspended);
+    power::wake_up(&qmp).await.expect("woken up");
+    until(&mut events, |kind| *kind == EventKind::Wakeup).await;
+    power::quit(&qmp).await.expect("ended");
+    bench.host.exited(&process).await.expect("gone");
 }
 
 #[tokio::test]
 async fn a_guest_that_switched_itself_off_stays_to_be_asked_and_can_be_started_again() {
     let Some(bench) = Bench::new().await else { return };
-    let mut sector = vec![0; 1 << 20];
-    sector[..POWER_OFF.len()].copy_from_slice(&POWER_OFF);
-    sector[510..512].copy_from_slice(&[0x55, 0xaa]);
-    std::fs::write(bench.file("boot.raw"), sector).expect("written");
+    std::fs::write(bench.file("boot.raw"), boot_sector(&POWER_OFF)).expect("written");
     let mut spec = bench.spec("off");
     // Selected as the boot disk by its flag, not by its position.
     for (id, boot) in [("first", false), ("second", true)] {
@@ -360,21 +408,7 @@ async fn a_guest_that_switched_itself_off_stays_to_be_asked_and_can_be_started_a
         if !boot {
             std::fs::write(&file, vec![0; 1 << 20]).expect("written");
         }
-        spec.machine.disks.push(DiskSpec {
-            id: id.to_owned(),
-            file,
-            format: Format::Raw,
-            backing: None,
-            serial: id.to_owned(),
-            wwn: None,
-            boot,
-            read_only: false,
-            target: None,
-            cache: Cache::Writeback,
-            bus: Bus::VirtioScsi,
-            keeps_space: false,
-            shared: false,
-        });
+        spec.machine.disks.push(raw_disk(id, file, boot));
     }
     let process = bench.host.launch(&spec, Limits::default()).await.expect("launched");
     let (qmp, mut events) = bench.host.connect(&spec.files.paths).await.expect("connected");

@@ -71,6 +71,34 @@ fn a_vm_is_suspended_and_goes_on_in_another_process() {
     });
 }
 
+#[test]
+fn a_guest_is_suspended_to_its_memory_and_woken_up_in_one_process() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        let in_memory = |power: &str| {
+            let mut vm = web(power);
+            vm["suspendMode"] = json!("Memory");
+            vm
+        };
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        let instance = rig.system.hypervisor().instances().remove(0);
+        let boot = || rig.system.hypervisor().view(&instance).and_then(|view| view.boot);
+        rig.until_vm("web", "has booted", |_| boot().is_some()).await;
+        let before = boot();
+        rig.strike_from_here();
+        rig.apply("VM", "web", in_memory("Suspended")).await;
+        rig.until_vm("web", "is suspended and ready", |vm| {
+            rig::is_ready(vm) && rig::state(vm) == Some(VMState::Suspended)
+        })
+        .await;
+        assert!(rig.system.saved_states_now().is_empty(), "its memory is in no file");
+        rig.apply("VM", "web", in_memory("Running")).await;
+        web_runs(rig).await;
+        assert_eq!(boot(), before, "the guest did not boot again");
+        rig.must_settle().await;
+    });
+}
+
 /// The fake host reports a machine that goes on with its memory and without its scratch disk.
 #[test]
 fn a_scratch_disk_is_kept_while_its_vm_is_suspended_and_no_longer() {

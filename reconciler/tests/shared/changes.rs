@@ -299,6 +299,7 @@ fn of_the_rest() -> Vec<Change> {
         ),
         same(&["guestAgent.policy"], json!({"guestAgent": {"policy": "Upgrade"}})),
         same(&["restartPolicy"], json!({"restartPolicy": "Never"})),
+        same(&["suspendMode"], json!({"suspendMode": "Memory"})),
         same(
             &["stop.mode", "stop.gracePeriodSeconds"],
             json!({"stop": {"mode": "Hard", "gracePeriodSeconds": 1}}),

@@ -5,12 +5,14 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail, ensure};
+use serde_json::Value;
 
 use super::{BOOT, SOON, ssh};
 use crate::http;
+use crate::kubectl::condition_of;
 use crate::manifests;
 use crate::platform::Platform;
-use crate::report::Report;
+use crate::report::{Report, note};
 use crate::suites::kubectl::contains_all;
 use crate::terraform::{Project, unwrapped};
 use crate::wait;
@@ -108,6 +110,11 @@ pub fn cases(report: &mut Report, platform: &Platform, project: &Project, addres
     report.case("power = Stopped calls the hook first, and power = Running boots the same instance", || {
         guest.off_and_on()
     });
+    // Debian's cloud kernel has no power management, and this guest runs on; one with another kernel sleeps and wakes up.
+    report.case(
+        "suspendMode = Memory: the guest sleeps in its QEMU and wakes up in the same boot, or runs on and says why",
+        || guest.sleeps(),
+    );
 }
 
 impl Guest<'_> {
@@ -195,6 +202,34 @@ impl Guest<'_> {
         self.declare_power("Suspended", "Running")?;
         self.goes_on_after(&before)?;
         wait::until("the guest agent to set the clock", SOON, || self.check_clock())?;
+        self.project.plan_is_empty()
+    }
+
+    fn sleeps(&self) -> Result<()> {
+        let (before, pid, kubectl) = (self.uptime()?, self.platform.qemu()?, self.platform.kubectl());
+        let declare = |power: &str, mode: &str| {
+            let patch = format!(r#"{{"spec": {{"power": "{power}", "suspendMode": "{mode}"}}}}"#);
+            kubectl.ok(&["patch", VM, "--type=merge", "-p", &patch]).map(drop)
+        };
+        let ready = |vm: &Value| condition_of(vm, "Ready").cloned().unwrap_or_default();
+        declare("Suspended", "Memory")?;
+        let has_ended = |vm: &Value| {
+            let reason = ready(vm)["reason"].clone();
+            reason == "SuspendFailed" || (reason == "Suspended" && vm["status"]["state"] == "Suspended")
+        };
+        let vm = kubectl.until(VM, "to sleep, or to say why it does not", SOON, has_ended)?;
+        let found = ready(&vm);
+        if found["reason"] == "SuspendFailed" {
+            let message = found["message"].as_str().unwrap_or_default();
+            contains_all(message, &["the guest runs on: "])?;
+            ensure!(vm["status"]["state"] == "Running", "{:#}", vm["status"]);
+            note(&format!("the guest does not suspend itself: {message}"));
+        }
+        ensure!(self.platform.qemu()? == pid, "another process");
+        declare("Running", "Disk")?;
+        kubectl.condition(VM, "Ready=True", Some("Running"), SOON)?;
+        self.goes_on_after(&before)?;
+        ensure!(self.platform.qemu()? == pid, "another process");
         self.project.plan_is_empty()
     }
 

@@ -145,6 +145,22 @@ fn own_attributes() -> Vec<Bad> {
             "machines of aarch64 have one serial port",
         ),
         everywhere(
+            with(own("architecture", json!("aarch64")), "/suspend_mode", json!("Memory")),
+            "suspend_mode",
+            "machines of aarch64 have no suspension to memory",
+        ),
+        everywhere(own("suspend_mode", json!("Ram")), "suspend_mode", "is not one of"),
+        everywhere(
+            with(own("suspend_mode", json!("Memory")), "/firmware", json!("UEFISecureBoot")),
+            "suspend_mode",
+            "UEFISecureBoot has no suspension to memory",
+        ),
+        everywhere(
+            with(own("suspend_mode", json!("Memory")), "/watchdog", json!("Reset")),
+            "suspend_mode",
+            "the timer of the watchdog runs on",
+        ),
+        everywhere(
             with(own("architecture", json!("aarch64")), "/machine_type", json!("pc-q35-7.2")),
             "machine_type",
             "it is of another architecture",

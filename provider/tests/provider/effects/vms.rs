@@ -24,6 +24,7 @@ pub(super) fn vm() -> Json {
     });
     // One macro has no room for all of it.
     vm["numa_nodes"] = json!(1);
+    vm["suspend_mode"] = json!("Disk");
     vm["guest_agent"] = json!({"policy": "Keep"});
     vm["machine_type"] = json!("pc-q35-7.2");
     vm["architecture"] = json!("x86_64");
@@ -299,6 +300,7 @@ pub(super) fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/guest_agent", Json::Null, Announced::Live),
         ("/guest_users", json!([{"name": "root", "ssh_authorized_keys": ["ssh-rsa A"]}]), Announced::Live),
         ("/power", json!("Stopped"), Announced::Live),
+        ("/suspend_mode", json!("Memory"), Announced::Live),
         ("/restart_policy", json!("Never"), Announced::Live),
         ("/stop/grace_period_seconds", json!(5), Announced::Live),
         ("/restart_mode", json!("Hard"), Announced::Live),

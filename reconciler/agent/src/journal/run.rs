@@ -55,6 +55,9 @@ pub(crate) struct Run {
     /// The CPUs up to which it can grow; machines of older agents cannot.
     #[serde(default)]
     pub(crate) max_cpus: Option<i64>,
+    /// The queues of its virtio network cards that declare none; None: one, as in machines of older agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) default_queues: Option<u8>,
     /// The bytes of memory of the start, and those up to which it can grow; of older agents it cannot.
     #[serde(default)]
     pub(crate) growth: Option<MemoryGrowth>,

@@ -22,6 +22,7 @@ fn journal() -> Journal {
         uuid: None,
         profile: RunProfile::default(),
         machine: None,
+        default_queues: None,
         enrolls: false,
         boot_volume: "v-1".into(),
         interfaces: None,

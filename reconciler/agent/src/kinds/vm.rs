@@ -122,6 +122,10 @@ pub(crate) enum Step {
     Start,
     /// Stops the guest's CPUs.
     Pause,
+    /// Asks the guest to suspend itself to its memory.
+    SuspendGuest,
+    /// Wakes up a guest that has suspended itself to its memory.
+    WakeUp,
     /// Begins to save the machine's state, of at most this many bytes.
     Save {
         at_most: u64,

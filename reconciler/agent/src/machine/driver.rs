@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::legal::{Action, IllegalAction, check_legal};
 use super::live_command::LiveCommand;
+use super::sleep_command::SleepCommand;
 use super::{DriverState, Ending, MachineError, MachineState, Notifier};
 use berth_host::{ProcessFacts, StateAccess};
 
@@ -86,6 +87,7 @@ pub(super) enum Command {
     /// Whether a process in the guest has the guest agent's port open.
     GuestListens(oneshot::Sender<Result<bool, MachineError>>),
     Live(LiveCommand),
+    Sleep(SleepCommand),
 }
 
 /// A request about the mirror of a disk, which is named by its id.
@@ -187,6 +189,7 @@ impl Driver {
             }
             EventKind::Resume if std::mem::take(&mut self.expects_resume) => return,
             EventKind::Stop if std::mem::take(&mut self.expects_stop) => return,
+            EventKind::Suspend | EventKind::Wakeup => self.note_sleep(&kind),
             EventKind::GuestPanicked
             | EventKind::Watchdog
             | EventKind::BlockIoError { .. }
@@ -330,6 +333,7 @@ impl Driver {
                 }
             }
             Command::Live(command) => self.execute_live(command).await,
+            Command::Sleep(command) => self.execute_sleep(command).await,
             Command::GuestListens(reply) => {
                 let _ = reply.send(guest_agent::has_listener(&self.qmp).await.map_err(MachineError::from));
             }
@@ -407,6 +411,7 @@ impl Driver {
             saved_percent,
             save_failure: published.save_failure.clone(),
             save_began: published.save_began,
+            sleep: published.sleep.clone(),
             mirrors,
         })
     }

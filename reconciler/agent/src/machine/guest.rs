@@ -64,6 +64,8 @@ pub(super) enum GuestRequest {
         reply: oneshot::Sender<Option<Vec<String>>>,
     },
     Shutdown(oneshot::Sender<bool>),
+    /// Suspends the guest to its memory; replies why it refuses that. Ends when nothing waits for the reply any more.
+    Suspend(oneshot::Sender<Option<String>>),
     Exchange(Exchange),
     /// Sets the CPUs and the memory online that the kernel knows and does not use.
     SetOnline,
@@ -178,6 +180,16 @@ impl GuestTask {
                 if let Err(error) = agent.set_time(self.clock.now().as_nanosecond()).await {
                     tracing::debug!(%error, "the guest's agent did not set its clock");
                 }
+            }
+            GuestRequest::Suspend(mut reply) => {
+                let refusal = match connected {
+                    Some(agent) => tokio::select! {
+                        asked = agent.suspend_to_memory() => asked.err().map(|error| error.to_string()),
+                        () = reply.closed() => return,
+                    },
+                    None => Some("the guest agent's channel cannot be opened".to_owned()),
+                };
+                let _ = reply.send(refusal);
             }
             GuestRequest::Shutdown(reply) => {
                 let heard = match connected {

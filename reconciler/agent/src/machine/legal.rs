@@ -9,6 +9,8 @@ pub(crate) enum Action {
     ReadState,
     /// Lets the guest run.
     Start,
+    /// Wakes up a guest that has suspended itself to its memory.
+    WakeUp,
     /// Stops the guest's CPUs.
     Pause,
     PressPowerButton,
@@ -31,9 +33,10 @@ pub(crate) enum Action {
 
 impl Action {
     #[cfg(test)]
-    pub(super) const ALL: [Self; 12] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::ReadState,
         Self::Start,
+        Self::WakeUp,
         Self::Pause,
         Self::PressPowerButton,
         Self::Quit,
@@ -70,7 +73,9 @@ pub(crate) fn check_legal(state: &RunState, action: Action) -> Result<(), Illega
     let allowed = match action {
         Action::ReadState | Action::Quit => true,
         // QEMU would let the guest run as soon as its state is loaded, before the caller has recorded it.
-        Action::Start => !ended && *state != RunState::InMigrate,
+        // QEMU ignores it for a guest that has suspended itself.
+        Action::Start => !ended && !matches!(state, RunState::InMigrate | RunState::Suspended),
+        Action::WakeUp => *state == RunState::Suspended,
         Action::Load => *state == RunState::InMigrate,
         Action::Save => matches!(state, RunState::Running | RunState::Paused),
         // Any other state is kept: its name is the reason why the guest does not run.
@@ -81,7 +86,9 @@ pub(crate) fn check_legal(state: &RunState, action: Action) -> Result<(), Illega
             *state == RunState::Running
         }
         Action::ChangeDevices => {
-            !ended && !matches!(state, RunState::Other(_) | RunState::InMigrate | RunState::PostMigrate)
+            // A guest that has suspended itself releases nothing, and finds what was plugged in only by luck.
+            let is_elsewhere = matches!(state, RunState::InMigrate | RunState::PostMigrate);
+            !ended && !is_elsewhere && !matches!(state, RunState::Other(_) | RunState::Suspended)
         }
         // QEMU allows it between the end of a save and the guest that goes on.
         Action::ContinueInOverlays => !ended && !matches!(state, RunState::Other(_) | RunState::InMigrate),
@@ -106,6 +113,7 @@ mod tests {
             Just(RunState::InternalError),
             Just(RunState::InMigrate),
             Just(RunState::PostMigrate),
+            Just(RunState::Suspended),
             "[a-z-]{0,12}".prop_map(RunState::Other),
         ]
     }
@@ -120,7 +128,7 @@ mod tests {
             | Action::PressPowerButton
             | Action::Reset
             | Action::InjectNmi => Some(state),
-            Action::Start => Some(RunState::Running),
+            Action::Start | Action::WakeUp => Some(RunState::Running),
             Action::Save => Some(RunState::PostMigrate),
             Action::Load => Some(RunState::Paused),
             Action::Pause => Some(RunState::Paused),
@@ -132,7 +140,7 @@ mod tests {
         #[test]
         fn a_guest_that_ended_never_runs_again_in_the_same_qemu(
             start in any_state(),
-            requests in prop::collection::vec((0usize..12, any::<bool>()), 0..40),
+            requests in prop::collection::vec((0usize..13, any::<bool>()), 0..40),
         ) {
             let mut state = start;
             let mut ended = has_ended(&state);
@@ -167,7 +175,7 @@ mod tests {
         }
 
         #[test]
-        fn a_machine_that_waits_for_its_state_is_only_loaded_or_ended(action in 0usize..12) {
+        fn a_machine_that_waits_for_its_state_is_only_loaded_or_ended(action in 0usize..13) {
             let action = Action::ALL[action];
             let is_legal = check_legal(&RunState::InMigrate, action).is_ok();
             prop_assert_eq!(is_legal, matches!(action, Action::ReadState | Action::Load | Action::Quit));

@@ -157,7 +157,8 @@ pub struct NetworkInterface {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<NicModel>,
     /// Pairs of receive and transmit queues of a `virtio` card, 1 to 16: with several, as many CPUs of the guest send and receive at
-    /// the same time. Of use up to the number of its CPUs. Default 1. Takes effect at the next power cycle.
+    /// the same time. Of use up to the number of its CPUs. Default: one for each CPU of the VM's start, at most 8, where the host's kernel
+    /// moves the packets (see `acceleration`), and otherwise 1. Takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16))]
     pub queues: Option<u8>,

@@ -233,6 +233,7 @@ fn facts() -> HostFacts {
         }),
         kvm: KvmFacts { usable: false, reason: "/dev/kvm does not exist".to_owned(), mips: None },
         accelerator: Accelerator::Tcg { tb_size_mib: 32 },
+        vhost_net: false,
         address: None,
         mtu: None,
         ranges: Vec::new(),

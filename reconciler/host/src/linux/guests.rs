@@ -110,6 +110,7 @@ async fn bring_on(qmp: &Qmp, state: &RunState, saved: &Path) -> Result<(), QmpEr
             Transfer::Idle | Transfer::Completed | Transfer::Failed(_) => power::quit(qmp).await,
         },
         RunState::Paused | RunState::IoError => power::start(qmp).await,
+        RunState::Suspended => power::wake_up(qmp).await,
         RunState::Running | RunState::Other(_) => Ok(()),
     }
 }

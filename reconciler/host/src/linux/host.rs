@@ -13,6 +13,7 @@ use tokio::sync::{Mutex, OnceCell};
 
 use super::files::{self, blocking, failed};
 use super::huge_pages;
+use super::process_details::VHOST_NET;
 use super::program::Program;
 use crate::{DedicatedFacts, EmulatedFacts, HostFacts, HostLinks, KvmFacts, QemuFacts, SystemError};
 
@@ -116,6 +117,7 @@ impl LinuxInfo {
             qemu: qemu.map_err(|e| SystemError::from(e).chain()).and_then(|i| qemu_facts(&i, accelerator)),
             kvm: KvmFacts { usable: kvm.usable, reason: kvm.reason, mips: kvm.mips },
             accelerator,
+            vhost_net: Path::new(VHOST_NET).exists(),
             address: self.address.or_else(address),
             // Filled in by the network code, which knows the interfaces.
             mtu: None,

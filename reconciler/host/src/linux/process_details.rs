@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::ProcessDetails;
 
 /// The device by which the host's kernel moves the packets of a network card.
-const VHOST_NET: &str = "/dev/vhost-net";
+pub(super) const VHOST_NET: &str = "/dev/vhost-net";
 /// More open files than any QEMU has.
 const MOST_FILES: usize = 8192;
 

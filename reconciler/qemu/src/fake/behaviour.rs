@@ -30,6 +30,10 @@ pub struct Behaviour {
     pub lost_shares: Vec<String>,
     /// The guest ignores the power button.
     pub ignores_powerdown: bool,
+    /// The guest's kernel cannot suspend itself: its agent refuses the request with this text.
+    pub suspend_refused: Option<String>,
+    /// The guest's agent takes the request to suspend the guest, and its kernel does not suspend itself.
+    pub ignores_suspend: bool,
     /// From the power button until the guest is off.
     pub shutdown_time: Duration,
     /// Disks and network cards (device ids) that the guest never releases: `device_del` is accepted without effect.
@@ -73,6 +77,8 @@ impl Default for Behaviour {
             tpm_ended: false,
             lost_shares: Vec::new(),
             ignores_powerdown: false,
+            suspend_refused: None,
+            ignores_suspend: false,
             shutdown_time: Duration::from_millis(100),
             keeps: Vec::new(),
             unplug_time: Duration::from_millis(5),

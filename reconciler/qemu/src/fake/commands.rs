@@ -9,7 +9,7 @@ use super::{balloon, blocks, cdroms, mirrors};
 use crate::machine::{MEMORY_BLOCK, MEMORY_DEVICE};
 
 /// All commands and their arguments; `!` marks required ones, `*` a command that accepts any argument.
-const COMMANDS: [(&str, &[&str]); 57] = [
+const COMMANDS: [(&str, &[&str]); 58] = [
     ("qmp_capabilities", &["enable"]),
     ("query-status", &[]),
     ("query-version", &[]),
@@ -65,6 +65,7 @@ const COMMANDS: [(&str, &[&str]); 57] = [
     ("stop", &[]),
     ("system_powerdown", &[]),
     ("system_reset", &[]),
+    ("system_wakeup", &[]),
     ("inject-nmi", &[]),
     ("getfd", &["!fdname"]),
     ("closefd", &["!fdname"]),
@@ -173,6 +174,7 @@ pub(super) fn execute(
         "cont" => return Ok((json!({}), machine.cont().map_err(CommandError::generic)?)),
         "system_powerdown" => return Ok((json!({}), machine.powerdown())),
         "system_reset" => return Ok((json!({}), machine.reset(false))),
+        "system_wakeup" => machine.wake_up().map(|()| json!({})).map_err(CommandError::generic)?,
         // A guest that is not set up for it goes on.
         "inject-nmi" => json!({}),
         "stop" => {

@@ -76,6 +76,14 @@ pub(super) fn answer(machine: &mut Machine, message: &Value) -> (Option<Value>, 
                 vec![Later { after: machine.behaviour.shutdown_time, life: Some(machine.life), what }],
             );
         }
+        "guest-suspend-ram" => {
+            if let Some(desc) = &machine.behaviour.suspend_refused {
+                let error = json!({"class": "GenericError", "desc": desc});
+                return (Some(json!({ "error": error })), Vec::new());
+            }
+            let (after, life) = (machine.behaviour.shutdown_time, Some(machine.life));
+            return (None, vec![Later { after, life, what: Happening::GuestSuspends }]);
+        }
         other => {
             let desc = format!("The command {other} has not been found");
             return (Some(json!({"error": {"class": "CommandNotFound", "desc": desc}})), Vec::new());

@@ -196,6 +196,19 @@ impl FakeHypervisor {
         self.with(instance, Machine::guest_panics);
     }
 
+    /// The guest suspends itself to its memory.
+    pub fn guest_sleeps(&self, instance: &str) {
+        self.with(instance, Machine::suspend_itself);
+    }
+
+    /// The guest wakes up by itself: by its clock, or a key.
+    pub fn guest_wakes(&self, instance: &str) {
+        self.with(instance, |machine| {
+            // One that runs has nothing to wake up from.
+            let _ = machine.wake_up();
+        });
+    }
+
     /// The guest reboots itself.
     pub fn guest_reboots(&self, instance: &str) {
         for pid in self.pids_of(instance) {

@@ -210,6 +210,7 @@ pub(super) enum Happening {
     Booted,
     GuestOff,
     GuestReboots,
+    GuestSuspends,
     DeviceGone(String),
     Saved,
     Loaded,
@@ -285,7 +286,8 @@ impl Machine {
 
     pub(super) fn cont(&mut self) -> Result<Vec<Later>, String> {
         match self.status {
-            "running" => return Ok(Vec::new()),
+            // QEMU ignores it for a guest that has suspended itself.
+            "running" | "suspended" => return Ok(Vec::new()),
             // QEMU would let the guest run as soon as its state is loaded, perhaps twice.
             "inmigrate" => return Err("a machine that waits for its state is never started".to_owned()),
             "finish-migrate" => {
@@ -307,6 +309,23 @@ impl Machine {
             self.status = "paused";
             self.emit("STOP", Value::Null);
         }
+    }
+
+    /// The guest suspends itself to its memory.
+    pub(super) fn suspend_itself(&mut self) {
+        if self.status == "running" && self.booted {
+            self.status = "suspended";
+            self.emit("SUSPEND", Value::Null);
+        }
+    }
+
+    pub(super) fn wake_up(&mut self) -> Result<(), String> {
+        if self.status != "suspended" {
+            return Err("Unable to wake up: guest is not in suspended state".to_owned());
+        }
+        self.status = "running";
+        self.emit("WAKEUP", Value::Null);
+        Ok(())
     }
 
     pub(super) fn powerdown(&mut self) -> Vec<Later> {
@@ -402,6 +421,8 @@ impl Machine {
             }
             Happening::GuestOff => self.guest_off(),
             Happening::GuestReboots => return self.reset(true),
+            Happening::GuestSuspends if self.behaviour.ignores_suspend => {}
+            Happening::GuestSuspends => self.suspend_itself(),
             Happening::DeviceGone(id) => self.release(id),
             Happening::Saved => self.saved(),
             Happening::Loaded => match self.awaits_state() {

@@ -96,6 +96,24 @@ fn opened(kind: &EventKind) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_guest_suspends_itself_on_request_of_its_agent_until_it_is_woken_up() {
+    let (host, spec) = (host(), spec("a"));
+    let (qmp, mut events) = running(&host, &spec).await;
+    until(&mut events, opened).await;
+    let mut agent = host.guest_agent(&spec.files.paths).await.expect("the channel is there");
+    let early = power::wake_up(&qmp).await.expect_err("it runs");
+    assert!(early.to_string().contains("guest is not in suspended state"), "{early}");
+    agent.suspend_to_memory().await.expect("asked");
+    until(&mut events, |kind| *kind == EventKind::Suspend).await;
+    power::start(&qmp).await.expect("QEMU ignores it");
+    assert_eq!(power::run_state(&qmp).await.expect("asked"), RunState::Suspended);
+    power::wake_up(&qmp).await.expect("woken up");
+    until(&mut events, |kind| *kind == EventKind::Wakeup).await;
+    assert_eq!(power::run_state(&qmp).await.expect("asked"), RunState::Running);
+    agent.ping().await.expect("it goes on");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_guest_boots_tells_of_itself_and_shuts_down_when_asked() {
     let (host, spec) = (host(), spec("a"));
     host.set_behaviour("a", |b| {

@@ -142,6 +142,21 @@ async fn shutting_down_needs_an_agent_and_no_answer() {
     assert!(matches!(nobody, Err(GuestAgentError::Silent { .. })), "{nobody:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_suspension_needs_an_agent_and_no_answer_and_may_be_refused() {
+    let is_ping = |message: &Value| message["execute"] == "guest-ping";
+    let mut agent = guest(move |message| is_ping(message).then(|| r#"{"return": {}}"#.to_owned()));
+    agent.suspend_to_memory().await.expect("a guest that sleeps does not answer");
+    let refusal = r#"{"error": {"class": "GenericError", "desc": "the requested suspend mode is not supported by the guest"}}"#;
+    let mut unable =
+        guest(move |message| Some(if is_ping(message) { r#"{"return": {}}"# } else { refusal }.to_owned()));
+    let refused = unable.suspend_to_memory().await.expect_err("it cannot").to_string();
+    assert!(refused.contains("guest-suspend-ram: the requested suspend mode"), "{refused}");
+    let (near, _far) = tokio::io::duplex(1 << 16);
+    let without = GuestAgent::over(near).suspend_to_memory().await;
+    assert!(matches!(without, Err(GuestAgentError::Silent { .. })), "{without:?}");
+}
+
 /// As qemu-guest-agent 7.2 of Debian 12 reports it.
 #[tokio::test(start_paused = true)]
 async fn mounts_are_found_by_serial_number_or_address() {

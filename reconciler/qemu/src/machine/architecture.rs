@@ -84,6 +84,19 @@ impl Architecture {
         Self::ALL.into_iter().find(is_of).unwrap_or_else(Self::of_host)
     }
 
+    /// Returns the option that lets a guest suspend itself to its memory (ACPI S3), which is QEMU's default and not that of the machine
+    /// types of some distributions. Firmware with system management mode requires that it cannot: its variables would be unprotected.
+    /// Other architectures have no such state.
+    pub(super) fn suspension(self, smm: bool) -> Vec<String> {
+        match self {
+            Self::X86_64 => {
+                let option = format!("driver=ICH9-LPC,property=disable_s3,value={}", u8::from(smm));
+                vec!["-global".to_owned(), option]
+            }
+            Self::Aarch64 => Vec::new(),
+        }
+    }
+
     /// How to install that program.
     #[must_use]
     pub const fn qemu_packages(self) -> &'static str {

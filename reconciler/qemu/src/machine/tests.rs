@@ -123,6 +123,7 @@ fn a_small_machine_is_this_command_line() {
     -sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny
     -action shutdown=pause,reboot=reset,panic=pause
     -machine pc-q35-7.2,usb=off,memory-backend=ram,graphics=off
+    -global driver=ICH9-LPC,property=disable_s3,value=0
     -accel tcg,thread=multi,tb-size=32
     -cpu qemu64
     -smp cpus=2,sockets=1,cores=2,threads=1,maxcpus=2
@@ -176,8 +177,8 @@ fn secure_boot_protects_the_variables_by_system_management_mode() {
     let secure = with_uefi(Firmware::UefiSecureBoot, true);
     insta::assert_snapshot!(added(&with_uefi(Firmware::Uefi, false), &secure), @r##"
     -machine pc-q35-7.2,usb=off,memory-backend=ram,graphics=off,pflash0=firmware-code,pflash1=firmware-vars,smm=on
-    -global driver=cfi.pflash01,property=secure,value=on
     -global driver=ICH9-LPC,property=disable_s3,value=1
+    -global driver=cfi.pflash01,property=secure,value=on
     "##);
 }
 

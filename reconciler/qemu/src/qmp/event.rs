@@ -29,6 +29,10 @@ pub enum EventKind {
     Powerdown,
     Stop,
     Resume,
+    /// The guest has suspended itself to its memory.
+    Suspend,
+    /// The guest has woken up: on request, or by its clock or a key.
+    Wakeup,
     /// `device` is None for devices without an id.
     DeviceDeleted {
         device: Option<String>,
@@ -82,6 +86,8 @@ impl Event {
             "POWERDOWN" => EventKind::Powerdown,
             "STOP" => EventKind::Stop,
             "RESUME" => EventKind::Resume,
+            "SUSPEND" => EventKind::Suspend,
+            "WAKEUP" => EventKind::Wakeup,
             "WATCHDOG" => EventKind::Watchdog,
             "DEVICE_DELETED" => EventKind::DeviceDeleted { device: self.text("device") },
             "DEVICE_UNPLUG_GUEST_ERROR" | "MEM_UNPLUG_ERROR" => {

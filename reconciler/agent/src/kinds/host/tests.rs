@@ -72,6 +72,7 @@ fn observed() -> Observed {
             qemu: Ok(qemu),
             kvm: KvmFacts { usable: false, reason: "emulates every instruction".into(), mips: Some(1.234) },
             accelerator: Accelerator::Tcg { tb_size_mib: 32 },
+            vhost_net: false,
             address: None,
             mtu: None,
             ranges: Vec::new(),

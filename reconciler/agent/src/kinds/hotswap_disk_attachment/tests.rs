@@ -77,6 +77,7 @@ fn machine(state: RunState, plugged: bool) -> MachineState {
         saved_percent: None,
         save_failure: None,
         save_began: None,
+        sleep: Default::default(),
         mirrors: Default::default(),
     }
 }

@@ -106,6 +106,8 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
         Step::Launch(request) => launch(ctx, vm, request).await?,
         Step::Start => start(ctx, vm, instance).await?,
         Step::Pause => machine()?.pause().await?,
+        Step::SuspendGuest => machine()?.suspend_guest().await?,
+        Step::WakeUp => machine()?.wake_up().await?,
         Step::Save { at_most } => machine()?.save(*at_most).await?,
         Step::CancelSave => machine()?.cancel_save().await?,
         Step::SealState => ctx.system.seal_state(instance).await?,

@@ -13,6 +13,7 @@ mod pins;
 mod release;
 mod running;
 mod seeding;
+mod sleep;
 mod start;
 mod stop;
 mod suspend;
@@ -382,8 +383,8 @@ fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
         return stop::stopped(observed);
     }
     if vm.spec.power == Power::Suspended {
-        let text = "there is no guest to suspend: it is off".to_owned();
-        return stop::off(observed, Readiness::Ready(Reason::Stopped, text));
+        let off = Readiness::Ready(Reason::Stopped, "there is no guest to suspend: it is off".to_owned());
+        return stop::off(observed, sleep::lost(vm, observed).unwrap_or(off));
     }
     if observed.draining {
         // A boot starts no guest that has ended by itself before, unlike the end of a drain.

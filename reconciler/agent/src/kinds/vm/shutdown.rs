@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use berth_api::{Power, VM};
+use berth_api::{Power, SuspendMode, VM};
 use berth_qemu::saved_state::Transfer;
 
 use crate::context::Context;
@@ -42,11 +42,17 @@ pub(super) async fn has_room(
 
 /// Returns the VM with the power that its guest has while its host is being shut down.
 pub(super) fn declared(vm: &VM, at_shutdown: Option<AtShutdown>) -> Cow<'_, VM> {
-    let runs = matches!(vm.spec.power, Power::Running | Power::Paused);
-    if !runs || at_shutdown != Some(AtShutdown::Suspend) {
+    let has_memory = match vm.spec.power {
+        Power::Running | Power::Paused => true,
+        // Its memory would be lost with the power of the host.
+        Power::Suspended => vm.spec.suspend_mode == SuspendMode::Memory,
+        Power::Stopped => false,
+    };
+    if !has_memory || at_shutdown != Some(AtShutdown::Suspend) {
         return Cow::Borrowed(vm);
     }
     let mut suspended = vm.clone();
     suspended.spec.power = Power::Suspended;
+    suspended.spec.suspend_mode = SuspendMode::Disk;
     Cow::Owned(suspended)
 }

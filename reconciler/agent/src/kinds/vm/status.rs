@@ -239,6 +239,7 @@ fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {
         return match observed.machine.as_ref().map(|machine| &machine.run_state) {
             Some(RunState::Running) => VMState::Running,
             Some(RunState::IoError | RunState::Paused) => VMState::Paused,
+            Some(RunState::Suspended) => VMState::Suspended,
             Some(RunState::Prelaunch) if vm.spec.power == Power::Paused => VMState::Paused,
             Some(_) => VMState::Starting,
             // The monitor does not answer (yet).
@@ -271,7 +272,8 @@ fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {
 fn last_read(vm: &VM, observed: &Observed) -> Option<VMState> {
     let stored = vm.status.as_ref()?;
     let is_same = stored.process.as_ref() == process(observed).as_ref();
-    stored.state.filter(|state| is_same && matches!(state, VMState::Running | VMState::Paused))
+    let is_read = |state: &VMState| matches!(state, VMState::Running | VMState::Paused | VMState::Suspended);
+    stored.state.filter(|state| is_same && is_read(state))
 }
 
 pub(super) fn process(observed: &Observed) -> Option<ProcessStatus> {

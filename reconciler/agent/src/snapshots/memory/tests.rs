@@ -42,6 +42,7 @@ fn machine() -> MachineState {
         saved_percent: None,
         save_failure: None,
         save_began: None,
+        sleep: Default::default(),
         mirrors: Default::default(),
     }
 }

@@ -4,12 +4,15 @@ use std::borrow::Cow;
 
 use berth_api::vm::{Acceleration, InterfaceStatus, LinkState, NetworkInterface, NicModel};
 use berth_api::{Profile, VM};
-use berth_qemu::machine;
+use berth_host::{HostFacts, TapConfig};
+use berth_qemu::machine::{self, NicSpec, Tap};
 
 use super::super::{Observed, Step};
-use crate::journal::Journal;
-use crate::networking::{card_of, mtu_for};
+use crate::journal::{Journal, Run};
+use crate::networking::{card_of, mtu_for, tap_of};
 
+/// The queues of a card that declares none, at most: each takes a thread of the host's kernel.
+const MOST_DEFAULT_QUEUES: u8 = 8;
 /// The part of a record with the largest packet that an interface declares.
 const MTU: &str = "mtu=";
 
@@ -73,10 +76,64 @@ pub(super) fn card_mtu(
     Some(mtu_for(of_network, wanted.mtu)).filter(|mtu| *mtu != 1500)
 }
 
-/// Returns the number of queues of the card, 1 to 16. Only a virtio card has several.
-pub(super) fn queues_of(interface: &NetworkInterface) -> u8 {
-    let declared = interface.queues.filter(|_| model_of(interface) == machine::NicModel::Virtio);
-    declared.map_or(1, |queues| queues.clamp(1, machine::MAX_QUEUES))
+/// Returns the number of queues of a card that declares none, in a machine that starts on this host with so many CPUs; None: one. Several are
+/// of use only where the host's kernel moves the packets.
+pub(super) fn default_queues(host: &HostFacts, cpus: i64) -> Option<u8> {
+    let is_of_use = host.vhost_net && host.accelerator == machine::Accelerator::Kvm;
+    let queues = u8::try_from(cpus).unwrap_or(MOST_DEFAULT_QUEUES).min(MOST_DEFAULT_QUEUES);
+    Some(queues).filter(|queues| is_of_use && *queues > 1)
+}
+
+/// Returns the number of queues of the card in this run, 1 to 16. Only a virtio card has several.
+pub(super) fn queues_of(interface: &NetworkInterface, run: Option<&Run>) -> u8 {
+    if model_of(interface) != machine::NicModel::Virtio {
+        return 1;
+    }
+    let default = run.and_then(|run| run.default_queues).filter(|_| !is_unaccelerated(interface));
+    interface.queues.or(default).unwrap_or(1).clamp(1, machine::MAX_QUEUES)
+}
+
+/// Returns the taps of the cards that the machine is launched with.
+pub(super) fn taps(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<TapConfig> {
+    interfaces(vm, journal)
+        .filter_map(|(wanted, interface, slot)| {
+            Some(TapConfig {
+                name: tap_of(&observed.instance, slot),
+                bridge: observed.bridges.get(&interface.network)?.clone(),
+                mtu: observed.mtus.get(&interface.network).copied().unwrap_or(1500),
+                multi_queue: queues_of(wanted, journal.run.as_ref()) > 1,
+            })
+        })
+        .collect()
+}
+
+/// Returns the cards that the machine of the journal's run is launched with.
+pub(super) fn nics(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<NicSpec> {
+    interfaces(vm, journal)
+        .map(|(wanted, interface, slot)| NicSpec {
+            id: nic_id(slot),
+            tap: Tap::Name(tap_of(&observed.instance, slot)),
+            mac: interface.mac_address.to_ascii_lowercase(),
+            mtu: card_mtu(observed, wanted, interface),
+            slot,
+            model: model_of(wanted),
+            port: journal.port_of(&interface.name).filter(|_| model_of(wanted).is_hot_pluggable()),
+            queues: queues_of(wanted, journal.run.as_ref()),
+            no_vhost: is_unaccelerated(wanted),
+        })
+        .collect()
+}
+
+/// Returns the interfaces listed in the spec, with what was decided for them at binding and their PCI slots.
+pub(super) fn interfaces<'a>(
+    vm: &'a VM,
+    journal: &'a Journal,
+) -> impl Iterator<Item = (&'a NetworkInterface, &'a InterfaceStatus, u8)> {
+    let decided = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
+    vm.spec.network_interfaces.iter().filter_map(move |wanted| {
+        let interface = decided.iter().find(|i| i.name == wanted.name.as_str())?;
+        Some((wanted, interface, *journal.slots.get(wanted.name.as_str())?))
+    })
 }
 
 /// Whether QEMU moves the packets of the card also where the host's kernel could, which moves those of a virtio card only: for another

@@ -154,7 +154,7 @@ fn declared<'a>(vm: &'a VM, name: &str) -> Option<(&'a NetworkInterface, &'a Int
 fn is_launched_so(run: &Run, id: &str, wanted: &NetworkInterface) -> bool {
     let nics = run.machine.as_ref().map(|machine| machine.nics.as_slice()).unwrap_or_default();
     let launched = nics.iter().find(|nic| nic.id == id).map_or((1, false), |nic| (nic.queues, nic.no_vhost));
-    launched == (queues_of(wanted), is_unaccelerated(wanted))
+    launched == (queues_of(wanted, Some(run)), is_unaccelerated(wanted))
 }
 
 fn card(
@@ -167,6 +167,7 @@ fn card(
     let mtu = observed.mtus.get(&given.network).copied();
     let tap = tap_of(&observed.instance, slot);
     let bridge = observed.bridges.get(&given.network)?.clone();
+    let queues = queues_of(wanted, observed.journal.run.as_ref());
     Some(Card {
         recorded: recorded_name(wanted, given),
         interface: given.clone(),
@@ -178,10 +179,10 @@ fn card(
             slot,
             model: model_of(wanted),
             port,
-            queues: queues_of(wanted),
+            queues,
             no_vhost: is_unaccelerated(wanted),
         },
-        tap: TapConfig { name: tap, bridge, mtu: mtu.unwrap_or(1500), multi_queue: queues_of(wanted) > 1 },
+        tap: TapConfig { name: tap, bridge, mtu: mtu.unwrap_or(1500), multi_queue: queues > 1 },
         link: wanted.link,
     })
 }

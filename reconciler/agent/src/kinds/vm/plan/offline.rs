@@ -15,9 +15,9 @@ use berth_qemu::power::RunState;
 use jiff::Timestamp;
 
 use super::super::cpu_time;
-use super::cards::cards_down;
+use super::cards::{cards_down, nics};
 use super::due::{back_off, is_restarted};
-use super::start::{disks_ready, nics};
+use super::start::disks_ready;
 use super::{GONE, Observed, Step, asks_for_restart, deleting, ending, gone, pins};
 use crate::converge::Plan;
 use crate::journal::{Journal, PostStart, Run};

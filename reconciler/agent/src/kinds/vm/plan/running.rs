@@ -36,6 +36,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 const SWITCHED: &str = "the guest is paused for a moment: a disk of it has moved to another pool";
 
+const WAKES: &str = "the guest has suspended itself to its memory, and is woken up";
+
 const PAUSED: &str = "the guest is paused, and is resumed";
 
 pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
@@ -80,6 +82,8 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
                 .requeue_after(TRY_AGAIN)
         }
         RunState::Paused => resume(observed, machine, Reason::Paused, PAUSED),
+        // Also one that is to be paused, or saved to a file: it runs for a moment.
+        RunState::Suspended => resume(observed, machine, Reason::Suspended, WAKES),
         // A crash came while its memory was saved for a snapshot: the state is not of the guest that goes on.
         RunState::PostMigrate => {
             let mut plan = resume(observed, machine, Reason::Paused, PAUSED);
@@ -152,7 +156,8 @@ pub(super) fn resume(observed: &Observed, machine: &MachineState, reason: Reason
     let every = SignedDuration::try_from(RESUME_EVERY).unwrap_or(SignedDuration::ZERO);
     let due = machine.resumed_at.is_none_or(|at| since(at, observed.now) >= every);
     let readiness = Readiness::Reconciling(reason, text.to_owned());
-    let plan = if due { Plan::steps(vec![Step::Start], readiness) } else { Plan::without_steps(readiness) };
+    let step = if machine.run_state == RunState::Suspended { Step::WakeUp } else { Step::Start };
+    let plan = if due { Plan::steps(vec![step], readiness) } else { Plan::without_steps(readiness) };
     plan.requeue_after(RESUME_EVERY)
 }
 

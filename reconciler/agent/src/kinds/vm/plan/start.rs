@@ -3,17 +3,16 @@
 use std::time::Duration;
 
 use berth_api::hardware::Resolution;
-use berth_api::vm::{InterfaceStatus, NetworkInterface, declared_shares};
+use berth_api::vm::{NetworkInterface, declared_shares};
 use berth_api::{
     BootSource, Firmware, Graphics, GuestOS, HugeMemory, HugePages, Power, Quantity, Readiness, Reason, Size,
     SizeError, SizeTaken, VM, Watchdog,
 };
-use berth_host::{HostFacts, LaunchRequest, QemuFacts, ShareFacts, TapConfig};
+use berth_host::{HostFacts, LaunchRequest, QemuFacts, ShareFacts};
 use berth_qemu::cpu_models;
 use berth_qemu::hypervisor::{CpuTime, Limits};
 use berth_qemu::machine::{
-    self, Architecture, CdromSpec, Extras, MachineSpec, NIC_PORTS, NicModel, NicSpec, Tap, Topology,
-    USUAL_NIC_PORTS,
+    self, Architecture, CdromSpec, Extras, MachineSpec, NIC_PORTS, NicModel, Topology, USUAL_NIC_PORTS,
 };
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -24,7 +23,7 @@ use super::super::media;
 use super::super::pending_leases;
 use super::super::vsock;
 use super::architecture;
-use super::cards::{card_mtu, is_unaccelerated, links_down, model_of, nic_id, queues_of, recorded_name};
+use super::cards::{default_queues, interfaces, links_down, model_of, nics, recorded_name, taps};
 use super::devices::{self, HeldDevices};
 use super::due::ended;
 use super::enrolling;
@@ -35,7 +34,6 @@ use crate::converge::Plan;
 use crate::hardware::{architecture_of, class_name};
 use crate::huge_pages;
 use crate::journal::{Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of};
-use crate::networking::tap_of;
 use crate::restores::VmRestore;
 
 /// The ports for network cards that a machine has beside those with a card.
@@ -323,6 +321,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         cdroms: media::recorded(&observed.cdroms),
         uuid: Some(pins.uuid.clone()),
         machine: None,
+        default_queues: default_queues(host, size.cpus),
         enrolls: keys.is_some(),
         boot_volume: boot.unwrap_or_default(),
         interfaces: Some(interface_names(vm, &journal)),
@@ -463,35 +462,6 @@ fn needs_boot_rom(vm: &VM, firmware: Firmware) -> bool {
     vm.spec.boot_order.contains(&BootSource::Network) && vm.spec.network_interfaces.iter().any(needs)
 }
 
-fn taps(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<TapConfig> {
-    interfaces(vm, journal)
-        .filter_map(|(wanted, interface, slot)| {
-            Some(TapConfig {
-                name: tap_of(&observed.instance, slot),
-                bridge: observed.bridges.get(&interface.network)?.clone(),
-                mtu: observed.mtus.get(&interface.network).copied().unwrap_or(1500),
-                multi_queue: queues_of(wanted) > 1,
-            })
-        })
-        .collect()
-}
-
-pub(super) fn nics(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<NicSpec> {
-    interfaces(vm, journal)
-        .map(|(wanted, interface, slot)| NicSpec {
-            id: nic_id(slot),
-            tap: Tap::Name(tap_of(&observed.instance, slot)),
-            mac: interface.mac_address.to_ascii_lowercase(),
-            mtu: card_mtu(observed, wanted, interface),
-            slot,
-            model: model_of(wanted),
-            port: journal.port_of(&interface.name).filter(|_| model_of(wanted).is_hot_pluggable()),
-            queues: queues_of(wanted),
-            no_vhost: is_unaccelerated(wanted),
-        })
-        .collect()
-}
-
 /// The number of ports for network cards: those of most machines, or all if fewer than two of these would be free for cards that are
 /// plugged in later.
 fn nic_ports(journal: &Journal) -> u8 {
@@ -499,18 +469,6 @@ fn nic_ports(journal: &Journal) -> u8 {
     let is_within = highest.is_none_or(|port| port < USUAL_NIC_PORTS);
     let has_spare = journal.slots.len() + SPARE_NIC_PORTS <= usize::from(USUAL_NIC_PORTS);
     if is_within && has_spare { USUAL_NIC_PORTS } else { NIC_PORTS }
-}
-
-/// Returns the interfaces listed in the spec, with what was decided for them at binding and their PCI slots.
-fn interfaces<'a>(
-    vm: &'a VM,
-    journal: &'a Journal,
-) -> impl Iterator<Item = (&'a NetworkInterface, &'a InterfaceStatus, u8)> {
-    let decided = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
-    vm.spec.network_interfaces.iter().filter_map(move |wanted| {
-        let interface = decided.iter().find(|i| i.name == wanted.name.as_str())?;
-        Some((wanted, interface, *journal.slots.get(wanted.name.as_str())?))
-    })
 }
 
 /// Returns the run to record for a running machine if its journal contains no start: the values the objects have now.
@@ -535,6 +493,7 @@ pub(super) fn unknown_run(vm: &VM, observed: &Observed) -> Run {
         cdroms: Vec::new(),
         uuid: None,
         machine: None,
+        default_queues: None,
         boot_volume: boot.unwrap_or_default(),
         interfaces: None,
         token: vm.spec.restart_token.clone(),

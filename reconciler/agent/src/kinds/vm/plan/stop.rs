@@ -95,6 +95,7 @@ pub(super) fn plan(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
         Some(RunState::Paused | RunState::PostMigrate) => {
             Plan::steps(vec![Step::Start], readiness).requeue_after(left)
         }
+        Some(RunState::Suspended) => Plan::steps(vec![Step::WakeUp], readiness).requeue_after(TRY_AGAIN),
         Some(RunState::Running) if stop.asked < ASKED_AT_MOST => ask(vm, observed, stop, readiness, left),
         Some(_) if left.is_zero() => Plan::without_steps(ignored(stop)),
         Some(_) => Plan::without_steps(readiness).requeue_after(left),
@@ -116,6 +117,9 @@ fn until_it_runs(observed: &Observed, readiness: &Readiness) -> Option<Plan<Step
         }
         RunState::Paused | RunState::PostMigrate => {
             Some(Plan::steps(vec![Step::Start], readiness.clone()).requeue_after(TRY_AGAIN))
+        }
+        RunState::Suspended => {
+            Some(Plan::steps(vec![Step::WakeUp], readiness.clone()).requeue_after(TRY_AGAIN))
         }
         _ => None,
     }

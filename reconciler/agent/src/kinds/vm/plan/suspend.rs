@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use berth_api::SizeTaken;
 use berth_api::gates::power_on_gate;
-use berth_api::{HugePages, Power, Quantity, Readiness, Reason, VM};
+use berth_api::{HugePages, Power, Quantity, Readiness, Reason, SuspendMode, VM};
 use berth_host::{LaunchRequest, TapConfig, VolumeFacts};
 use berth_qemu::machine::{MachineSpec, Tap};
 use berth_qemu::power::RunState;
@@ -17,6 +17,7 @@ use jiff::SignedDuration;
 use super::super::media;
 use super::super::vsock;
 use super::interfaces::are_recorded;
+use super::sleep;
 use super::start::{disks_ready, enough_of_its_own, limits, since};
 use super::stop::held_by_host;
 use super::{Observed, Step, asks_for_restart, deleting, devices, vanished, write_journal};
@@ -55,8 +56,9 @@ fn resuming() -> Readiness {
 pub(super) fn present(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     let suspension = observed.journal.suspension.as_ref();
     match suspension.map(|suspension| suspension.phase) {
-        None if is_wanted(vm) && observed.journal.stop.is_none() => begin(vm, observed),
-        None => None,
+        None if !is_wanted(vm) || observed.journal.stop.is_some() => None,
+        None if vm.spec.suspend_mode == SuspendMode::Memory => sleep::plan(vm, observed),
+        None => begin(vm, observed),
         Some(SuspensionPhase::Saving) if is_wanted(vm) => save(observed, suspension?),
         Some(SuspensionPhase::Saving) => Some(cancel(observed)),
         // It was let go on at QEMU's monitor: the file is outdated.

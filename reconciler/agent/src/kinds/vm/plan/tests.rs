@@ -46,6 +46,7 @@ mod scratch;
 mod screen;
 mod seeding;
 mod shares;
+mod sleep;
 mod start;
 mod stop;
 mod suspend;
@@ -146,6 +147,7 @@ fn host() -> HostFacts {
         qemu: Ok(qemu),
         kvm: KvmFacts { usable: false, reason: String::new(), mips: None },
         accelerator: Accelerator::Tcg { tb_size_mib: 32 },
+        vhost_net: false,
         address: None,
         mtu: None,
         ranges: Vec::new(),
@@ -273,6 +275,7 @@ fn run() -> Run {
         uuid: None,
         profile: RunProfile::default(),
         machine: None,
+        default_queues: None,
         enrolls: false,
         boot_volume: "v-root".into(),
         interfaces: None,
@@ -330,6 +333,7 @@ fn present(state: RunState) -> Observed {
         saved_percent: None,
         save_failure: None,
         save_began: None,
+        sleep: Default::default(),
         mirrors: Default::default(),
     };
     Observed {
@@ -364,6 +368,8 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::Launch(_) => "Launch",
         Step::Start => "Start",
         Step::Pause => "Pause",
+        Step::SuspendGuest => "SuspendGuest",
+        Step::WakeUp => "WakeUp",
         Step::Save { .. } => "Save",
         Step::CancelSave => "CancelSave",
         Step::SealState => "SealState",

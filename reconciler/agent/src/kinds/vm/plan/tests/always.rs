@@ -28,6 +28,7 @@ fn any_state() -> impl Strategy<Value = RunState> {
         RunState::Watchdog,
         RunState::IoError,
         RunState::InternalError,
+        RunState::Suspended,
         RunState::Other("inmigrate".into()),
     ])
 }

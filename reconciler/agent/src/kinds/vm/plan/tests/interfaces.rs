@@ -31,7 +31,10 @@ fn of_names(names: &[&str]) -> VM {
 
 /// The VM as it was started, with a link of each card.
 fn started(vm: &VM) -> Observed {
-    let mut observed = ready_to_start();
+    started_from(vm, ready_to_start())
+}
+
+fn started_from(vm: &VM, mut observed: Observed) -> Observed {
     for step in plan(vm, &observed.clone()).steps {
         if let Step::Launch(request) = &step {
             observed.machine = present(RunState::Running).machine;
@@ -252,6 +255,57 @@ fn an_interface_without_a_model_has_that_of_the_class_from_the_next_start_on() {
     let cards: Vec<_> = machine.nics.iter().map(|nic| (nic.model, nic.queues)).collect();
     assert_eq!(cards, [(NicModel::E1000e, 1), (NicModel::Virtio, 1)]);
     assert!(pending(&emulated, &launched).is_empty());
+}
+
+/// The VM as a host with KVM starts it, by the number of CPUs of its class.
+fn started_with_cpus(vm: &VM, cpus: i64, vhost_net: bool) -> Observed {
+    let host = HostFacts { accelerator: Accelerator::Kvm, vhost_net, ..host() };
+    let size = size(json!({"cpus": cpus, "memory": "512Mi"}));
+    started_from(vm, Observed { host: Some(host), size, ..ready_to_start() })
+}
+
+fn queues(observed: &Observed) -> Vec<u8> {
+    let machine = observed.journal.run.as_ref().and_then(|run| run.machine.as_deref()).expect("recorded");
+    machine.nics.iter().map(|nic| nic.queues).collect()
+}
+
+#[test]
+fn a_card_that_declares_none_has_a_queue_for_each_cpu_where_the_kernel_moves_its_packets() {
+    let one = of_names(&["nic0"]);
+    for (cpus, vhost_net, expected) in [(1, true, 1), (4, true, 4), (16, true, 8), (4, false, 1)] {
+        let started = started_with_cpus(&one, cpus, vhost_net);
+        assert_eq!(queues(&started), [expected], "{cpus} CPUs, vhost: {vhost_net}");
+        assert!(pending(&one, &started).is_empty());
+    }
+    assert_eq!(queues(&started(&one)), [1], "an emulated machine");
+    let others = with_interfaces(json!([{"name": "nic0", "queues": 2}, {"name": "nic1", "model": "e1000e"},
+        {"name": "nic2", "acceleration": "Off"}]));
+    assert_eq!(queues(&started_with_cpus(&others, 4, true)), [2, 1, 1]);
+}
+
+#[test]
+fn a_machine_keeps_the_queues_of_its_start_and_cards_that_are_plugged_in_have_as_many() {
+    let (one, two) = (of_names(&["nic0"]), of_names(&["nic0", "nic1"]));
+    let plugged = |observed: &Observed| {
+        plan(&two, observed).steps.into_iter().find_map(|step| match step {
+            Step::PlugNic(nic) => Some(nic.queues),
+            _ => None,
+        })
+    };
+    let running = started_with_cpus(&one, 4, true);
+    assert_eq!(plugged(&running), Some(4));
+    let taps = plan(&two, &running).steps.into_iter().filter_map(|step| match step {
+        Step::MakeTap(tap) => Some(tap.multi_queue),
+        _ => None,
+    });
+    assert_eq!(taps.collect::<Vec<_>>(), [true]);
+    // An earlier version started it.
+    let mut older = started_with_cpus(&one, 4, false);
+    older.journal.run.as_mut().expect("it runs").default_queues = None;
+    assert!(pending(&one, &older).is_empty());
+    assert_eq!(plugged(&older), Some(1));
+    let fewer = with_interfaces(json!([{"name": "nic0", "queues": 1}]));
+    assert_eq!(pending(&fewer, &running), ["networkInterfaces[nic0]"]);
 }
 
 #[test]
