@@ -26,6 +26,8 @@ use tokio_util::sync::CancellationToken;
 mod architecture;
 #[path = "two_hosts/cpu_levels.rs"]
 mod cpu_levels;
+#[path = "two_hosts/firmware_state.rs"]
+mod firmware_state;
 #[path = "shared/image.rs"]
 mod image;
 #[path = "two_hosts/image_copies.rs"]
