@@ -116,12 +116,14 @@ pub(crate) enum Error {
     /// The former host of a VM does not give its firmware state to this one.
     #[error(
         "the firmware variables, and the TPM if it has one, of the VM are on its former host {host}: {detail}. To start it without them: \
-         kubectl annotate --overwrite vm {vm} {ACCEPT_FIRMWARE_LOSS_ANNOTATION}={epoch}"
+         kubectl annotate --overwrite vm {vm} {annotation}={epoch}",
+        annotation = ACCEPT_FIRMWARE_LOSS_ANNOTATION
     )]
     FormerHost { host: String, detail: String, vm: String, epoch: i64 },
     #[error(
         "the memory of the TPM of the VM, with its keys, is lost: {detail}. To start it with an empty TPM, for which the guest may ask for \
-         recovery keys: kubectl annotate --overwrite vm {vm} {ACCEPT_FIRMWARE_LOSS_ANNOTATION}={epoch}"
+         recovery keys: kubectl annotate --overwrite vm {vm} {annotation}={epoch}",
+        annotation = ACCEPT_FIRMWARE_LOSS_ANNOTATION
     )]
     FirmwareLost { detail: String, vm: String, epoch: i64 },
     /// A snapshot with memory is of a guest that runs.

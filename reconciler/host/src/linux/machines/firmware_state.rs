@@ -45,13 +45,13 @@ const VERSION: u32 = 1;
 type Files = BTreeMap<String, Vec<u8>>;
 
 #[derive(Serialize, Deserialize)]
-struct Archive {
+struct PackedState {
     version: u32,
-    files: Vec<ArchivedFile>,
+    files: Vec<PackedFile>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct ArchivedFile {
+struct PackedFile {
     name: String,
     /// Its bytes, compressed (DEFLATE), in base64.
     data: String,
@@ -151,13 +151,13 @@ fn is_tpm_file(name: &str) -> bool {
 
 /// Returns the same bytes for the same files.
 fn pack(found: &Files) -> io::Result<Vec<u8>> {
-    let archived = |(name, bytes): (&String, &Vec<u8>)| -> io::Result<ArchivedFile> {
+    let archived = |(name, bytes): (&String, &Vec<u8>)| -> io::Result<PackedFile> {
         let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
         encoder.write_all(bytes)?;
-        Ok(ArchivedFile { name: name.clone(), data: STANDARD.encode(encoder.finish()?) })
+        Ok(PackedFile { name: name.clone(), data: STANDARD.encode(encoder.finish()?) })
     };
-    let files = found.iter().map(archived).collect::<io::Result<Vec<ArchivedFile>>>()?;
-    let archive = serde_json::to_vec(&Archive { version: VERSION, files })?;
+    let files = found.iter().map(archived).collect::<io::Result<Vec<PackedFile>>>()?;
+    let archive = serde_json::to_vec(&PackedState { version: VERSION, files })?;
     match archive.len() <= MAX_FIRMWARE_ARCHIVE {
         true => Ok(archive),
         false => Err(io::Error::new(io::ErrorKind::InvalidData, "it is larger than 16 MiB")),
@@ -172,7 +172,7 @@ fn unpack(archive: &[u8]) -> std::result::Result<Files, String> {
     if archive.len() > MAX_FIRMWARE_ARCHIVE {
         return Err("it is larger than 16 MiB".to_owned());
     }
-    let Archive { version, files } =
+    let PackedState { version, files } =
         serde_json::from_slice(archive).map_err(|error| format!("it is no archive: {error}"))?;
     if version != VERSION {
         return Err(format!("its version {version} is not known to this agent: upgrade it"));
@@ -181,7 +181,7 @@ fn unpack(archive: &[u8]) -> std::result::Result<Files, String> {
         return Err("it has too many files".to_owned());
     }
     let mut found = Files::new();
-    for ArchivedFile { name, data } in files {
+    for PackedFile { name, data } in files {
         let is_known = VARIABLES.contains(&name.as_str()) || name.strip_prefix(TPM).is_some_and(is_tpm_file);
         if !is_known {
             return Err(format!("it has a file {name:?}, which is none of the firmware or the TPM"));
@@ -242,9 +242,9 @@ mod tests {
     fn archive(files: &[(&str, &str)]) -> Vec<u8> {
         let files = files
             .iter()
-            .map(|(name, data)| ArchivedFile { name: (*name).to_owned(), data: (*data).to_owned() })
+            .map(|(name, data)| PackedFile { name: (*name).to_owned(), data: (*data).to_owned() })
             .collect();
-        serde_json::to_vec(&Archive { version: VERSION, files }).expect("JSON")
+        serde_json::to_vec(&PackedState { version: VERSION, files }).expect("JSON")
     }
 
     #[test]
@@ -285,7 +285,7 @@ mod tests {
         assert!(unpack(&archive(&[("vars.fd", "!")])).expect_err("text").contains("base64"));
         assert!(unpack(&vec![b' '; MAX_FIRMWARE_ARCHIVE + 1]).expect_err("long").contains("16 MiB"));
         assert!(unpack(b"{").expect_err("no JSON").contains("no archive"));
-        let newer = serde_json::to_vec(&Archive { version: 2, files: Vec::new() }).expect("JSON");
+        let newer = serde_json::to_vec(&PackedState { version: 2, files: Vec::new() }).expect("JSON");
         assert!(unpack(&newer).expect_err("newer").contains("upgrade"));
         let mut bomb = DeflateEncoder::new(Vec::new(), Compression::best());
         let zeros = vec![0; 1 << 20];

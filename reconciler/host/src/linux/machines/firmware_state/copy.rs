@@ -19,7 +19,7 @@ const MAX_LINE: usize = 4 << 10;
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Header {
+struct CopyHeader {
     uid: String,
     epoch: i64,
     is_final: bool,
@@ -80,7 +80,7 @@ fn digest(bytes: &[u8]) -> String {
 
 fn write(path: &Path, copy: &FirmwareCopy) -> Result<()> {
     let FirmwareCopy { uid, epoch, is_final, archive } = copy;
-    let header = Header { uid: uid.clone(), epoch: *epoch, is_final: *is_final, sha256: digest(archive) };
+    let header = CopyHeader { uid: uid.clone(), epoch: *epoch, is_final: *is_final, sha256: digest(archive) };
     let mut bytes = serde_json::to_vec(&header).expect("our own types are plain JSON");
     bytes.push(b'\n');
     bytes.extend_from_slice(archive);
@@ -99,12 +99,12 @@ fn read(path: &Path) -> Result<Option<FirmwareCopy>> {
     io::BufReader::new(limited).read_to_end(&mut bytes).map_err(failed("read", path))?;
     let damaged = || failed("understand", path)(io::ErrorKind::InvalidData.into());
     let end = bytes.iter().take(MAX_LINE).position(|byte| *byte == b'\n').ok_or_else(damaged)?;
-    let header: Header = serde_json::from_slice(&bytes[..end]).map_err(|_| damaged())?;
+    let header: CopyHeader = serde_json::from_slice(&bytes[..end]).map_err(|_| damaged())?;
     let archive = bytes.split_off(end + 1);
     if digest(&archive) != header.sha256 {
         return Err(damaged());
     }
-    let Header { uid, epoch, is_final, .. } = header;
+    let CopyHeader { uid, epoch, is_final, .. } = header;
     Ok(Some(FirmwareCopy { uid, epoch, is_final, archive }))
 }
 
