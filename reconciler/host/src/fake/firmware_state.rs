@@ -38,12 +38,6 @@ impl FakeSystem {
         self.state().firmware_copies.values().cloned().collect()
     }
 
-    /// Gives this host the copies in shared pools that another one sees.
-    pub fn share_firmware_copies(&self, with: &Self) {
-        let copies = self.state().firmware_copies.clone();
-        with.state().firmware_copies.extend(copies);
-    }
-
     pub(super) fn install_firmware(
         &self,
         instance: &str,
