@@ -418,7 +418,8 @@ async fn open_of_data(
     }
     if let Some((namespace, name, instance)) = firmware_copy::of_path(path) {
         let vm = (ObjectName::new(namespace, name), instance);
-        let session = FirmwareSession::open(ctx, consoles, vm, query, ticket).await?;
+        // In a box: a VM is large.
+        let session = Box::pin(FirmwareSession::open(ctx, consoles, vm, query, ticket)).await?;
         return Ok(Session::Firmware(Box::new(session)));
     }
     if let Some((namespace, name, id)) = live_move::of_path(path) {
