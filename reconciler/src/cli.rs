@@ -89,7 +89,7 @@ pub enum Command {
     Pause(PowerOptions),
     /// Suspends VMs, to a file of their host or to its memory (`suspendMode`): `power` becomes `Suspended`. `berth start` lets them go on.
     Suspend(PowerOptions),
-    /// Has VMs moved to another host at their next stop, with their disks. Their UEFI variables stay behind.
+    /// Has VMs moved to another host at their next stop, with their disks, firmware variables and TPMs.
     Move(MoveOptions),
     /// Presses the reset button of a VM that runs: its guest boots again in the same QEMU, without having been asked.
     Reset(ButtonOptions),

@@ -16,6 +16,8 @@ mod disks;
 mod effects;
 #[path = "converges/faults.rs"]
 mod faults;
+#[path = "converges/firmware.rs"]
+mod firmware;
 #[path = "converges/hardware.rs"]
 mod hardware;
 #[path = "converges/images.rs"]

@@ -29,6 +29,7 @@ use crate::{
 
 mod architecture;
 mod cpu_levels;
+mod firmware_state;
 mod image_copies;
 mod live_moves;
 mod namespaces;

@@ -6,6 +6,7 @@ pub mod affinity;
 pub mod copied_disk;
 pub mod copied_image;
 pub mod faults;
+pub mod firmware;
 pub mod host_labels;
 pub mod joining;
 pub mod live_move;
@@ -104,6 +105,7 @@ fn chapters(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Resul
     moved_vm::run(report, fleet);
     live_move::run(report, fleet);
     copied_disk::run(report, fleet);
+    firmware::run(report, fleet);
     lost_host::run(report, fleet);
     faults::run(report, fleet, &group);
     overhead::run(report, fleet);

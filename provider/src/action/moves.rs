@@ -118,8 +118,7 @@ impl Action for VmMove {
             "Moves a VM to another host while it is off, or with `live` while it runs. Its disks in pools of type `Local` are copied there. \
              Terraform 1.14 and later.\n\nThe next plan of the VM's resource is empty. If \
              `placement` of the VM does not allow the other host, the VM is not moved, and the action \
-             fails. A VM that is off moves at once. Variables of UEFI firmware, such as boot entries, are \
-             lost: the guest boots from its boot disk by the default path.",
+             fails. A VM that is off moves at once. Its firmware variables and the memory of its TPM go with it.",
         )
     }
 

@@ -9,7 +9,7 @@
 //!                          client  ◀───────────────▶ guest agent (one exchange at a time), or a port of the guest
 //!                          client  ────────────────▶ the partial file of an image
 //!                          client, or host  ◀─────── the file of an image
-//!                          host             ◀─────── the file of a volume
+//!                          host             ◀─────── the file of a volume, or the firmware state of a VM
 //!                          host             ◀───────▶ a running guest, which comes to this host
 //!                          client  ◀───────────────▶ parts of the data of a backup or a snapshot
 //!                          client  ◀──────────────── the way of a packet through the host's rules
@@ -25,6 +25,7 @@ mod copying;
 mod disk_read;
 mod download;
 mod file_copy;
+mod firmware;
 mod forward;
 mod guest_session;
 mod log_places;
@@ -49,6 +50,7 @@ use berth_api::console::{
     upload_audience,
 };
 use berth_api::disk_read::DiskOrigin;
+use berth_api::firmware_copy;
 use berth_api::live_move;
 use berth_api::volume_copy::of_path;
 use bytes::Bytes;
@@ -71,6 +73,7 @@ use arrival::ArrivalSession;
 use disk_read::DiskReadSession;
 use download::DownloadSession;
 use file_copy::FileCopy;
+use firmware::FirmwareSession;
 use forward::Forward;
 use guest_session::GuestSession;
 use log_places::LogPlaces;
@@ -171,6 +174,7 @@ enum Session {
     Download(Box<DownloadSession>),
     Copy(Box<FileCopy>),
     VolumeCopy(Box<VolumeCopy>),
+    Firmware(Box<FirmwareSession>),
     Arrival(Box<ArrivalSession>),
     DiskRead(Box<DiskReadSession>),
 }
@@ -188,6 +192,7 @@ impl Session {
             Self::Download(session) => session.run(stream).await,
             Self::Copy(session) => session.run(stream).await,
             Self::VolumeCopy(session) => session.run(stream).await,
+            Self::Firmware(session) => session.run(stream).await,
             Self::Arrival(session) => Box::pin(session.run(stream)).await,
             Self::DiskRead(session) => session.run(stream).await,
         }
@@ -300,7 +305,8 @@ async fn open(
     let is_of_image =
         [of_upload_path(path), of_download_path(path), of_copy_path(path)].iter().any(Option::is_some);
     let is_of_disk = DiskOrigin::of_path(path).is_some() || of_path(path).is_some();
-    let is_of_data = is_of_image || is_of_disk || live_move::of_path(path).is_some();
+    let is_of_move = live_move::of_path(path).is_some() || firmware_copy::of_path(path).is_some();
+    let is_of_data = is_of_image || is_of_disk || is_of_move;
     let of_vm = ConsoleUse::of_path(path);
     if !is_of_data && of_vm.is_none() {
         return Err(ConsoleRefusal::NoSuchPath);
@@ -409,6 +415,12 @@ async fn open_of_data(
         let disk = (ObjectName::new(namespace, name), volume);
         let session = VolumeCopy::open(ctx, consoles, disk, query, ticket).await?;
         return Ok(Session::VolumeCopy(Box::new(session)));
+    }
+    if let Some((namespace, name, instance)) = firmware_copy::of_path(path) {
+        let vm = (ObjectName::new(namespace, name), instance);
+        // In a box: a VM is large.
+        let session = Box::pin(FirmwareSession::open(ctx, consoles, vm, query, ticket)).await?;
+        return Ok(Session::Firmware(Box::new(session)));
     }
     if let Some((namespace, name, id)) = live_move::of_path(path) {
         let name = ObjectName::new(namespace, name);

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use crate::admission::Reservations;
 use crate::config::AgentConfig;
+use crate::copied_firmware::CopiedFirmware;
 use crate::copies::Copies;
 use crate::credentials::Secrets;
 use crate::definitions::Definitions;
@@ -66,6 +67,9 @@ pub(crate) struct Context {
     pub(crate) pulls: Pulls,
     pub(crate) merges: Merges,
     pub(crate) mirrors: Mirrors,
+    /// What other hosts have.
+    pub(crate) copies: Copies,
+    pub(crate) copied_firmware: CopiedFirmware,
     pub(crate) departures: Departures,
     pub(crate) arrival_locks: ArrivalLocks,
     pub(crate) networks: Networks,
@@ -131,6 +135,8 @@ impl Context {
             machines: Machines::new(system.clone(), queue.clone(), config.clock.clone()),
             disk_keys: DiskKeys::new(client.clone(), system.clone()),
             departures: Departures::new(system.clone(), copies.clone(), queue.clone()),
+            copies: copies.clone(),
+            copied_firmware: CopiedFirmware::default(),
             arrival_locks: ArrivalLocks::default(),
             pulls: Pulls::new(system.clone(), queue.clone(), secrets, copies),
             merges: Merges::new(system.clone(), queue.clone()),

@@ -6,6 +6,7 @@
 //!
 //! A ticket opens one connection: each attempt has its own.
 
+mod firmware_state;
 mod holders;
 mod live_moves;
 mod volumes;

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use berth_api::vm::ACCEPT_FIRMWARE_LOSS_ANNOTATION;
 use berth_api::{Readiness, Reason};
 use berth_qemu::block::BlockError;
 
@@ -112,6 +113,19 @@ pub(crate) enum Error {
          declare another one, or take it out of the Network's range and create the VM again"
     )]
     AddressConflict { interface: String, address: IpAddr, mac: String },
+    /// The former host of a VM does not give its firmware state to this one.
+    #[error(
+        "the firmware variables, and the TPM if it has one, of the VM are on its former host {host}: {detail}. To start it without them: \
+         kubectl annotate --overwrite vm {vm} {annotation}={epoch}",
+        annotation = ACCEPT_FIRMWARE_LOSS_ANNOTATION
+    )]
+    FormerHost { host: String, detail: String, vm: String, epoch: i64 },
+    #[error(
+        "the memory of the TPM of the VM, with its keys, is lost: {detail}. To start it with an empty TPM, for which the guest may ask for \
+         recovery keys: kubectl annotate --overwrite vm {vm} {annotation}={epoch}",
+        annotation = ACCEPT_FIRMWARE_LOSS_ANNOTATION
+    )]
+    FirmwareLost { detail: String, vm: String, epoch: i64 },
     /// A snapshot with memory is of a guest that runs.
     #[error("the guest does not run: its memory is saved once it does")]
     NoRunningGuest,
@@ -171,6 +185,8 @@ impl Error {
             }
             Self::NetworkFailed { reason, .. } => *reason,
             Self::AddressConflict { .. } => Reason::AddressConflict,
+            Self::FormerHost { .. } => Reason::WaitingForFormerHost,
+            Self::FirmwareLost { .. } => Reason::FirmwareStateLost,
             Self::NoRunningGuest => Reason::WaitingForVM,
             Self::MemoryRefused { .. } => Reason::NotSupported,
             Self::MemoryNotSaved { .. } => Reason::SnapshotFailed,
@@ -188,12 +204,16 @@ impl Error {
         }
     }
 
-    /// Whether a file or a pool of the host, an address of a network or a guest that runs is waited for: that causes no event for the object
+    /// Whether a file or a pool of the host, another host, an address of a network or a guest that runs is waited for: that causes no event for the object
     /// either.
     pub(crate) fn is_unannounced(&self) -> bool {
         matches!(
             self.reason(),
-            Reason::WaitingForFile | Reason::PoolAway | Reason::AddressConflict | Reason::WaitingForVM
+            Reason::WaitingForFile
+                | Reason::PoolAway
+                | Reason::AddressConflict
+                | Reason::WaitingForVM
+                | Reason::WaitingForFormerHost
         )
     }
 
@@ -248,6 +268,7 @@ impl Error {
             Self::NetworkFailed { reason, .. } => needs_a_person(*reason),
             Self::Machine(MachineError::Block(BlockError::Spec(_) | BlockError::NotOneMoment { .. }))
             | Self::AddressConflict { .. }
+            | Self::FirmwareLost { .. }
             | Self::MemoryRefused { .. }
             | Self::MemoryNotSaved { .. } => true,
             _ => false,

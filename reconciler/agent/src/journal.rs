@@ -118,6 +118,9 @@ pub(crate) struct Journal {
     /// Set once the VM was given up here, so that it moves to another host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) released: Option<Released>,
+    /// The epoch of the binding under which this host has the firmware variables and the memory of the TPM, as far as the VM had some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) firmware: Option<i64>,
     /// Set while its running guest is sent to another host, and after that as long as `released` is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) departure: Option<Box<Departure>>,
@@ -312,6 +315,7 @@ impl Journal {
             not_before: None,
             deleting: false,
             released: None,
+            firmware: None,
             departure: None,
             arrival: None,
         }

@@ -11,6 +11,7 @@
 //!                                                pulls       downloads in the background, and copies from other hosts (copies)
 //!                                                merges      merges of snapshots' files in the background
 //!                                                moves       which disks are to go to another pool
+//!                                                firmware_copies  variables and TPMs, in shared pools for lost hosts
 //!                                                live_moves  running guests that go to other hosts (and come, by arrivals)
 //!                                                networking  what is applied of the host's networks
 //!                                                console     serial consoles, for clients with a ticket
@@ -41,6 +42,7 @@ mod console;
 mod console_server;
 mod context;
 mod converge;
+mod copied_firmware;
 mod copies;
 mod credentials;
 mod definitions;
@@ -50,6 +52,7 @@ mod disk_keys;
 mod disk_places;
 mod disk_use;
 mod error;
+mod firmware_copies;
 mod group_turn;
 mod guest_memory;
 mod guest_packages;

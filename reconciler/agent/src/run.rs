@@ -20,6 +20,7 @@ use crate::console;
 use crate::context::Context;
 use crate::converge::Requeue;
 use crate::error::{AgentError, RETRY_SPACE_EVERY};
+use crate::firmware_copies;
 use crate::heartbeat;
 use crate::index::instance_of;
 use crate::key::Key;
@@ -73,6 +74,7 @@ pub async fn run(
         () = stop_guests::run(&ctx) => Ok(()),
         () = Box::pin(balloons::run(&ctx)) => Ok(()),
         () = heartbeat::run(&ctx) => Ok(()),
+        () = Box::pin(firmware_copies::run(&ctx)) => Ok(()),
         () = work(&ctx) => Ok(()),
     };
     // No save goes on without the agent, which would let its guest go on.

@@ -245,6 +245,10 @@ pub struct HostStatus {
     /// Whether running VMs can move to this host and from it. Absent in the report of an older agent: they cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live_migration: Option<bool>,
+    /// Whether its agent gives firmware variables and the memory of TPMs to the next host of a VM, and fetches them from the former one. Absent in
+    /// the report of an older agent: they stay behind, and a VM with a TPM or Secure Boot moves neither to this host nor from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firmware_moves: Option<bool>,
     /// The PCI devices that its administrator lets VMs have (`--pci-device`), by name. At most 64 names are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]

@@ -19,7 +19,7 @@
 //!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   join (of a host)   user_data (cloud-init syntax)
 //!                          password, sysprep (of a guest)   wireguard (of a host and a Network)
 //!                          console, guest_access (ways into a guest), packet_trace, image_upload
-//!                          image_download ─▶ image_copy      disk_read, volume_copy ─▶ console
+//!                          image_download ─▶ image_copy      disk_read, firmware_copy, volume_copy ─▶ console
 //!                          unparsed (objects of any kind as text) ─▶ json_kind (the JSON of each kind, compiled once)
 //!                          exact (lists without spare room)
 //! ```
@@ -45,6 +45,7 @@ pub mod disk;
 pub mod disk_read;
 pub mod disk_snapshot;
 mod exact;
+pub mod firmware_copy;
 pub mod gates;
 pub mod guest;
 pub mod guest_access;

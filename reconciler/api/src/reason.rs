@@ -115,6 +115,10 @@ reasons! {
     Restoring,
     /// The file of the disk is being moved to another pool of its host, or with its VM to another host; the message has the progress.
     Moving,
+    /// The former host of the VM does not give its firmware variables and the memory of its TPM to the present one (yet); the message has the error.
+    WaitingForFormerHost => "Start the agent of the former host, and open its TCP port between the hosts. If it is lost for good, declare that (`berth host forget HOST --lost`); the message has the annotation that starts the VM without them.",
+    /// The memory of the TPM of the VM, with its keys, is on no host and in no pool any more.
+    FirmwareStateLost => "Have the recovery keys of encrypted disks at hand, and set the annotation in the message: the VM starts with an empty TPM.",
     /// QEMU is being started.
     Starting,
     /// The guest was asked to shut down.

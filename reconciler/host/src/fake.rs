@@ -11,6 +11,7 @@ mod devices;
 mod faults;
 mod fetches;
 mod files;
+mod firmware_state;
 mod images;
 mod info;
 mod kept_states;

@@ -24,6 +24,7 @@ mod dedicated_cpus;
 mod error;
 #[cfg(feature = "fake")]
 pub mod fake;
+mod firmware_state;
 mod images;
 mod info;
 mod keyring;
@@ -56,6 +57,7 @@ pub use balancing::{Balanced, BalancedPort, PortProtocol, Relay};
 pub use berth_qemu::machine::Architecture;
 pub use dedicated_cpus::{DedicatedCpus, DedicatedFacts, DedicatedRequest, cpu_list, parse_cpu_list};
 pub use error::{RepositoryProblem, Retry, SystemError, VaultProblem};
+pub use firmware_state::{FirmwareCopy, MAX_FIRMWARE_ARCHIVE};
 pub use images::{
     ChecksumSource, Compression, Credentials, DownloadLimits, Encoding, ImageFacts, ImageFile, ImageSource,
     Images, NewImage, Progress, RemoteError, RemoteImage, ResolvedImage, SourceHost, copy_url, upload_url,

@@ -16,7 +16,7 @@ use berth_qemu::qmp::{Events, Qmp};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::{DedicatedCpus, DedicatedRequest, MachineUse, NewScratch, Result};
+use crate::{DedicatedCpus, DedicatedRequest, FirmwareCopy, MachineUse, NewScratch, Result};
 
 /// Devices of a host for a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -234,6 +234,28 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     ///
     /// [`SystemError::Invalid`]: crate::SystemError::Invalid
     async fn write_bootstrap_files(&self, instance: &str, files: &[BootstrapFile]) -> Result<()>;
+
+    /// Returns an archive of the instance's firmware variables and of the memory of its TPM: the same bytes as long as nothing of it changes. It has
+    /// secrets of the guest.
+    async fn firmware_state(&self, instance: &str) -> Result<Vec<u8>>;
+
+    /// Puts the firmware variables and the memory of a TPM of this archive in the place of those that the instance has; an empty one removes them.
+    /// They are on disk when this returns. An interrupted call has to be repeated.
+    ///
+    /// *Errors*: [`SystemError::StillRunning`](crate::SystemError::StillRunning) while its QEMU is alive.
+    async fn install_firmware_state(&self, instance: &str, archive: &[u8]) -> Result<()>;
+
+    /// Whether the instance has the memory of a TPM.
+    async fn has_tpm_state(&self, instance: &str) -> Result<bool>;
+
+    /// Writes a copy of the instance's firmware state into the folder of a shared pool, in the place of a former one.
+    async fn write_firmware_copy(&self, pool: &str, instance: &str, copy: &FirmwareCopy) -> Result<()>;
+
+    /// Reads the copy of the instance's firmware state in the folder of a shared pool. None: there is none.
+    async fn firmware_copy(&self, pool: &str, instance: &str) -> Result<Option<FirmwareCopy>>;
+
+    /// Removes that copy, if there is one.
+    async fn remove_firmware_copy(&self, pool: &str, instance: &str) -> Result<()>;
 
     /// The directory of an instance's files.
     fn instance_directory(&self, instance: &str) -> PathBuf;

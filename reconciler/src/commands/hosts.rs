@@ -175,6 +175,18 @@ async fn left_on(client: &Client, host: &str) -> anyhow::Result<Vec<Disk>> {
     Ok(disks)
 }
 
+/// Returns the VMs whose firmware variables and TPM are on this host still, while they are bound to another one.
+async fn firmware_left_on(client: &Client, host: &str) -> anyhow::Result<Vec<VM>> {
+    let api: TypedApi<VM> = TypedApi::all(client.clone());
+    let listed = api.list(&ListParams::default()).await;
+    let mut vms = listed.with_context(|| format!("listing the VMs that left host {host}"))?.items;
+    vms.retain(|vm| {
+        let binding = vm.status.as_ref().and_then(|status| status.binding.as_ref());
+        vm.firmware_state_on() == Some(host) && binding.is_none_or(|to| to.host != host)
+    });
+    Ok(vms)
+}
+
 fn named<K: Resource<DynamicType = ()>>(objects: &[K]) -> impl Iterator<Item = String> {
     objects.iter().map(|object| {
         format!("{} {}/{}", K::kind(&()), object.namespace().unwrap_or_default(), object.name_any())
@@ -228,6 +240,7 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
     left.extend(named(&bound::<Disk>(client, host).await?));
     left.extend(named(&bound::<HotswapDiskAttachment>(client, host).await?));
     left.extend(named(&left_on(client, host).await?));
+    left.extend(named(&firmware_left_on(client, host).await?));
     if !lost && !left.is_empty() {
         bail!(
             "{} objects are bound to host {host}, or have their data there: {}. Delete them first, or use --lost if the machine is gone for \

@@ -46,9 +46,6 @@ pub(super) async fn run(options: MoveOptions) -> anyhow::Result<()> {
         vms.patch(name, &params, &Patch::Merge(change))
             .await
             .with_context(|| format!("changing VM {name}"))?;
-        if !options.cancel && loses_variables(&vm) {
-            eprintln!("{}", lost_variables(name));
-        }
         requested.extend(left.map(|left| (name, left)));
     }
     if options.no_wait {
@@ -58,19 +55,6 @@ pub(super) async fn run(options: MoveOptions) -> anyhow::Result<()> {
         wait(&vms, name, &left, options.restart, end).await?;
     }
     Ok(())
-}
-
-/// Whether the guest has firmware variables that do not move with it.
-fn loses_variables(vm: &VM) -> bool {
-    let hardware = vm.status.as_ref().and_then(|status| status.hardware.as_ref());
-    hardware.is_some_and(|hardware| hardware.firmware == "UEFI")
-}
-
-fn lost_variables(name: &str) -> String {
-    format!(
-        "VM {name}: its UEFI variables, such as its boot entries, stay behind: on the other host it boots from its boot disk by the default \
-         path (EFI/BOOT)"
-    )
 }
 
 /// Returns the binding that the VM leaves, if it is to, and the change of the VM.

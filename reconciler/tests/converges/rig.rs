@@ -333,6 +333,13 @@ impl Rig {
         api.patch(name, &params, &Patch::Apply(&object)).await.expect("the control plane answers");
     }
 
+    /// Changes a status, as the controllers would.
+    pub(crate) async fn patch_status(&self, kind: &str, name: &str, status: Value) {
+        let patch = Patch::Merge(json!({"status": status}));
+        let patched = self.api(kind).patch_status(name, &PatchParams::default(), &patch).await;
+        patched.expect("the control plane answers");
+    }
+
     /// Applies an object for all namespaces, as an administrator would.
     pub(crate) async fn apply_shared(&self, kind: &str, name: &str, spec: Value) {
         let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});

@@ -7,6 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use super::firmware::{Sealed, digests, folder};
 use super::shared_pool::{self, POOL};
 use super::{ANSWER, SOON, page};
 use crate::fleet::{Fleet, host_in};
@@ -22,11 +23,13 @@ pub(super) const HOST: &str = "h5";
 const NAME: &str = "moved";
 /// The disk beside the boot disk.
 const DATA: &str = "moved-data";
+/// A VM with a TPM, which is off when its host is lost.
+const SEALED: Sealed = Sealed { name: "moved-sealed", pool: Some(POOL) };
 
 /// Runs the case in the pool that all hosts have in common; nothing of VMs is left behind, and no pool.
 pub fn run(report: &mut Report, fleet: &mut Fleet) {
     report.case(
-        "a host with a guest in that pool is lost: the guest starts on another one, with its data and addresses",
+        "a host with a guest in that pool is lost: the guest starts on another one, with its data and addresses, and a VM with a TPM keeps that",
         || {
             let common = shared_pool::common(fleet);
             let held = goes_on_elsewhere(fleet, &common);
@@ -34,6 +37,7 @@ pub fn run(report: &mut Report, fleet: &mut Fleet) {
             let objects =
                 [format!("vm/{NAME}"), format!("publicip/{NAME}"), format!("disk/{NAME}"), format!("disk/{DATA}")];
             let deleted = objects.iter().try_for_each(|object| kubectl.delete(object));
+            let deleted = deleted.and(SEALED.delete(fleet));
             let deleted = deleted.and_then(|()| kubectl.delete(&format!("storagepool/{POOL}")));
             held.and(deleted)
         },
@@ -64,7 +68,13 @@ fn goes_on_elsewhere(fleet: &mut Fleet, common: &Path) -> Result<()> {
         ensure!(disk["status"]["survivesHostLoss"] == true, "{:#}", disk["status"]);
     }
 
+    let instance = SEALED.stops_on(fleet, HOST)?;
+    let copy = common.join(format!("firmware/{instance}.state"));
+    ensure!(copy.exists(), "{} is not there after the stop", copy.display());
+    let sealed = digests(&folder(fleet, HOST, &instance)?)?;
+
     let next = fleet.host_of("web-0")?;
+    kubectl.apply(&SEALED.vm(json!({"host": next}), "Stopped").to_string())?;
     // Placed already, it stays until its host is lost.
     kubectl.apply(&vm_for(&next).to_string())?;
     turn_off(fleet)?;
@@ -84,6 +94,11 @@ fn goes_on_elsewhere(fleet: &mut Fleet, common: &Path) -> Result<()> {
     let again = device_of(fleet, &public, DATA)?;
     let read = page(fleet, &public, &format!("/cgi-bin/sum?dev={again}"))?;
     ensure!(field(&read, "sha256")? == sum, "it reads other data than was written: {read}");
+    SEALED.until_on(fleet, &next, "Stopped")?;
+    let kept = digests(&folder(fleet, &next, &instance)?)?;
+    ensure!(kept == sealed, "its firmware state is {kept:?} there, and was {sealed:?}");
+    SEALED.delete(fleet)?;
+    ensure!(!copy.exists(), "{} is there without its VM", copy.display());
     wait::until("the lost host to be removed", SOON, || kubectl.refused(&["get", "host", HOST]).map(drop))
 }
 

@@ -91,6 +91,10 @@ pub(super) enum ConsoleRefusal {
     )]
     NotLeft { host: String },
     #[error(
+        "host {host} gets no firmware state of this VM: it is not bound to that host with its firmware state on this one (status.formerHost)"
+    )]
+    FirmwareNotLeft { host: String },
+    #[error(
         "the VM is not one that host {host} sends to this host by this move: status.migration of the VM names another one, or none"
     )]
     NotComing { host: String },
@@ -171,6 +175,7 @@ impl ConsoleRefusal {
             | Self::BeforeStart
             | Self::NotNeeded { .. }
             | Self::NotLeft { .. }
+            | Self::FirmwareNotLeft { .. }
             | Self::NotComing { .. } => StatusCode::FORBIDDEN,
             Self::TooManyTickets
             | Self::TooManyViewers { .. }

@@ -39,7 +39,7 @@ impl Copies {
         matches!(self.host(host).await, Ok(Some(host)) if host.spec.fenced)
     }
 
-    async fn host(&self, name: &str) -> Result<Option<Host>, RemoteError> {
+    pub(super) async fn host(&self, name: &str) -> Result<Option<Host>, RemoteError> {
         let hosts: TypedApi<Host> = TypedApi::all(self.client.clone());
         let unreachable = |error| RemoteError::Unreachable(format!("read host {name}: {error}"));
         hosts.get_opt(name).await.map_err(unreachable)

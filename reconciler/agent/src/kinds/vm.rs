@@ -20,6 +20,7 @@ mod cdroms;
 mod cpu_time;
 mod declared_disks;
 mod dependents;
+mod firmware;
 mod guest_network;
 mod guest_package;
 mod guest_users;
@@ -61,6 +62,7 @@ use kube::ResourceExt;
 
 pub(crate) use apply::end_process;
 pub(crate) use arriving::launch as launch_arriving;
+pub(crate) use firmware::FirmwareOrigin;
 pub(crate) use leaving::{Leaving, abandon_left};
 pub(crate) use observe::Observed;
 pub(crate) use offline::{forget_restart, forget_restarts, restart_until_answered, restart_until_synced};
@@ -105,6 +107,10 @@ pub(crate) enum Step {
     WriteJournal(Box<Journal>),
     /// Removes the files of these volumes that are left of an earlier stay here: another host has their data.
     RemoveStale(BTreeSet<String>),
+    /// Brings the firmware variables and the memory of the TPM here that the VM is started with.
+    TakeFirmware(FirmwareOrigin),
+    /// Copies them into the shared pool of its boot disk: the last ones before the VM is given up.
+    CopyFirmware,
     /// Applies the bridges and leases that this VM needs.
     EnsureNetworks,
     /// Applies the bridges that this VM needs; the DHCP servers on them may fail.
@@ -253,7 +259,7 @@ impl Indexed for VM {
     }
 
     fn reads_own_write(old: &Self, new: &Self) -> bool {
-        dependents::admission_differs(old, new)
+        dependents::admission_differs(old, new) || old.firmware_state_on() != new.firmware_state_on()
     }
 }
 

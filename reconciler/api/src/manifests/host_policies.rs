@@ -98,7 +98,7 @@ fn bound() -> [Value; 2] {
             validation(
                 "!variables.bound || !has(object.status) || !has(object.status.formerHost) || \
                  (has(oldObject.status.formerHost) && object.status.formerHost == oldObject.status.formerHost)",
-                "a host does not say that the file of a disk is in the folder of another host",
+                "a host does not say that the file of a disk, or the firmware state of a VM, is on another host",
             ),
             validation(
                 "!variables.bound || !has(object.status) || !has(object.status.interfaces) || object.status.interfaces.all(n, \

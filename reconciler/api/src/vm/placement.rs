@@ -40,7 +40,7 @@ pub struct Placement {
     /// Whether a placed VM moves when its host is not one that its placement, or the `hostSelector` of its group, allows. `Never`;
     /// `WhenStopped`: at its next stop it moves to a host that they allow, with its disks, which must all be plain; those in pools of type
     /// `Local` are copied. Another `restartToken` makes such a stop. While it is to move, the condition `Movable` says whether it can.
-    /// Variables of UEFI firmware, such as boot entries, are lost then: the guest boots from its boot disk by the default path. `Live`: a
+    /// Its firmware variables and the memory of its TPM go with it. `Live`: a
     /// running guest whose disks are all in pools of type `Shared` moves without a stop; where it cannot, as with `WhenStopped`. Default `Never`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub move_policy: Option<MovePolicy>,

@@ -57,6 +57,12 @@ pub struct VMStatus {
     /// host's agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_epoch: Option<i64>,
+    /// The host that the VM has left, or that is lost, as long as the present host does not have the variables of its firmware and the memory of
+    /// its TPM: that fetches them from there, or from the copy in the shared pool of the boot disk, and does not start the VM before. Absent for
+    /// a machine without either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub former_host: Option<String>,
     /// The move of the running guest to another host, until the VM is bound there. Written by the controllers and by its host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration: Option<Box<VMMigration>>,

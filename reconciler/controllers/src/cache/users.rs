@@ -39,7 +39,7 @@ pub(crate) fn is_shared(kind: ObjectKind) -> bool {
     matches!(kind, ObjectKind::VMClass | ObjectKind::Network | ObjectKind::Image | ObjectKind::KeyClass)
 }
 
-/// Returns the objects a VM uses, also the host that its running guest goes to. A VM that is being deleted needs its networks, its security groups and its host until its guest has
+/// Returns the objects a VM uses, also the host that its running guest goes to, and the one that has its firmware state until the next one has it. A VM that is being deleted needs its networks, its security groups and its host until its guest has
 /// ended, and nothing else: it is never started again.
 pub(crate) fn of_vm(vm: &VM) -> BTreeSet<Key> {
     let namespace = vm.namespace().unwrap_or_default();
@@ -49,6 +49,8 @@ pub(crate) fn of_vm(vm: &VM) -> BTreeSet<Key> {
     // That host is known until it is certain where the running guest is.
     let next = status.and_then(VMStatus::live_move);
     let next = next.map(|migration| Key::cluster(ObjectKind::Host, &migration.to));
+    let former = vm.firmware_state_on().filter(|_| vm.metadata.deletion_timestamp.is_none());
+    let former = former.map(|host| Key::cluster(ObjectKind::Host, host));
     let mut uses = BTreeSet::new();
     if host.is_some() || vm.metadata.deletion_timestamp.is_none() {
         let interfaces = vm.spec.network_interfaces.iter();
@@ -71,6 +73,7 @@ pub(crate) fn of_vm(vm: &VM) -> BTreeSet<Key> {
     }
     uses.extend(host);
     uses.extend(next);
+    uses.extend(former);
     uses
 }
 
@@ -474,5 +477,11 @@ mod tests {
         );
         assert_eq!(uses(true, true), ["Host /h1", "Network a/net", "Network berth-shared/net"]);
         assert!(uses(true, false).is_empty(), "it goes at once");
+        let left = |deleted| {
+            let mut left = vm(deleted, true);
+            left.status.as_mut().expect("a status").former_host = Some("h0".to_owned());
+            of_vm(&left).contains(&Key::cluster(ObjectKind::Host, "h0"))
+        };
+        assert!(left(false) && !left(true), "its firmware state is there still");
     }
 }

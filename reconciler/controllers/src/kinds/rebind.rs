@@ -20,10 +20,13 @@
 //! nothing. Where something has changed since OLD gave the VM up, such as a snapshot of a disk, the VM is bound to OLD again, where its disks
 //! are, under a greater epoch.
 //!
-//! `formerHost` names the host that has the data of a disk until the next host has reported that it has all of it. The disk of a VM that
+//! `formerHost` of a Disk, or of a VM with firmware variables or a TPM, names the host that has the data of the disk, or these, until the next host has reported that it has all of it. The disk of a VM that
 //! leaves that next host before keeps the mark, so that it is copied from where its data is, or is used there again.
 
+mod firmware;
 mod live;
+
+pub(super) use firmware::takes_none as takes_no_firmware;
 
 use std::sync::Arc;
 
@@ -86,7 +89,7 @@ pub(crate) fn vm(cache: &Cache, config: &Config, vm: &VM, batch: &mut WriteBatch
             return Some(Outcome::Settled);
         }
     };
-    if disks.iter().any(|disk| !is_shared(cache, disk)) {
+    if vm.has_firmware_state() || disks.iter().any(|disk| !is_shared(cache, disk)) {
         ticket_accounts::ensure(cache, SYSTEM_NAMESPACE, &[COPY_ACCOUNT], batch);
     }
     let unmarked: Vec<&Arc<Disk>> = disks.iter().filter(|disk| data_host(disk).is_none()).collect();
@@ -99,7 +102,7 @@ pub(crate) fn vm(cache: &Cache, config: &Config, vm: &VM, batch: &mut WriteBatch
     }
     let bound: Vec<&Arc<Disk>> = disks.iter().filter(|disk| host_of(disk).is_some()).collect();
     if bound.is_empty() {
-        batch.status(vm, unbound(vm, cause, now));
+        batch.status(vm, firmware::marked(cache, vm, host, unbound(vm, cause, now)));
     }
     for disk in bound {
         batch.status(disk.as_ref(), left(disk, host, cause, now));
@@ -272,22 +275,20 @@ fn host_of(disk: &Disk) -> Option<&String> {
 /// Returns the disks of a VM that can go to another host. The error is why it cannot.
 fn disks(cache: &Cache, vm: &VM, host: &str) -> Result<Vec<Arc<Disk>>, String> {
     let namespace = vm.namespace().unwrap_or_default();
-    let hardware = vm.status.as_ref().and_then(|status| status.hardware.as_ref());
-    let had_tpm = hardware.and_then(|hardware| hardware.tpm).unwrap_or_default();
-    let is_secure = hardware.is_some_and(|hardware| hardware.firmware == "UEFISecureBoot");
     let has_attachments = cache.tables.attachments.all().any(|attachment| {
         attachment.metadata.namespace == vm.metadata.namespace && attachment.spec.vm.as_str() == vm.name_any()
     });
     let refusals = [
         (vm.spec.disks.is_empty(), "it has no disk"),
-        (had_tpm || cache.declares_tpm(vm), "its TPM was on that host"),
-        (is_secure, "its firmware variables, with the keys of Secure Boot, were on that host"),
         (vm.spec.power == Power::Suspended, "the memory of its suspended guest was on that host"),
         (vm.spec.restore.is_some(), "it declares a restore"),
         (has_attachments, "it has a disk of a HotswapDiskAttachment"),
     ];
     if let Some((_, why)) = refusals.iter().find(|(refuses, _)| *refuses) {
         return Err((*why).to_owned());
+    }
+    if let Some(why) = firmware::obstacle(cache, vm, host) {
+        return Err(why.to_owned());
     }
     let mut disks = Vec::new();
     for named in &vm.spec.disks {

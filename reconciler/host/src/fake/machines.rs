@@ -22,8 +22,8 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 
 use crate::{
-    BootstrapFile, DeviceSpecs, InstanceFacts, InterfaceUse, LaunchRequest, MachineUse, Machines,
-    ProcessFacts, Result, StateAccess, SystemError,
+    BootstrapFile, DeviceSpecs, FirmwareCopy, InstanceFacts, InterfaceUse, LaunchRequest, MachineUse,
+    Machines, ProcessFacts, Result, StateAccess, SystemError,
 };
 
 use crate::dedicated_cpus::{GuestCpus, choose};
@@ -77,6 +77,7 @@ impl FakeSystem {
         spec.affinity = self.affinity(request).await?;
         let identity = self.hypervisor.launch(&spec, request.limits).await?;
         self.state().opened.extend(spec.machine.disks.iter().map(|disk| disk.file.clone()));
+        self.keep_firmware(&request.machine);
         let started_at = self.clock.now();
         self.state().started.insert(identity.pid, started_at);
         let dedicated = self.state().dedicated.get(&request.machine.instance).cloned();
@@ -290,6 +291,7 @@ impl Machines for FakeSystem {
             self.files.remove(&saved_state_path(instance));
             self.discard_scratch(instance);
             self.state().give_back(instance);
+            self.state().firmware.remove(instance);
             self.state().journals.remove(instance);
             Ok(())
         };
@@ -542,6 +544,31 @@ impl Machines for FakeSystem {
             Ok(())
         };
         self.call("write_bootstrap_files", work).await
+    }
+
+    async fn firmware_state(&self, instance: &str) -> Result<Vec<u8>> {
+        self.call("firmware_state", async { Ok(self.firmware_now(instance).unwrap_or_default()) }).await
+    }
+
+    async fn install_firmware_state(&self, instance: &str, archive: &[u8]) -> Result<()> {
+        let work = async { self.install_firmware(instance, archive, self.running(instance).await?) };
+        self.call("install_firmware_state", work).await
+    }
+
+    async fn has_tpm_state(&self, instance: &str) -> Result<bool> {
+        self.call("has_tpm_state", async { Ok(self.has_tpm_memory(instance)) }).await
+    }
+
+    async fn write_firmware_copy(&self, pool: &str, instance: &str, copy: &FirmwareCopy) -> Result<()> {
+        self.call("write_firmware_copy", async { self.put_firmware_copy(pool, instance, copy) }).await
+    }
+
+    async fn firmware_copy(&self, pool: &str, instance: &str) -> Result<Option<FirmwareCopy>> {
+        self.call("firmware_copy", async { self.firmware_copy_now(pool, instance) }).await
+    }
+
+    async fn remove_firmware_copy(&self, pool: &str, instance: &str) -> Result<()> {
+        self.call("remove_firmware_copy", async { self.take_firmware_copy(pool, instance) }).await
     }
 
     fn instance_directory(&self, instance: &str) -> PathBuf {

@@ -11,9 +11,9 @@ use super::vaults::FakeVault;
 use super::{FakeRepositories, FakeSource};
 use crate::keyring::Keyring;
 use crate::{
-    Arrival, BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, ExternalLease, Firewall, HostFacts,
-    HostLinks, ImageFacts, KvmFacts, NetworkConfig, NewMove, QemuFacts, Result, SnapshotFacts, SystemError,
-    TapConfig, Uplink, VolumeFacts, WireguardConfig,
+    Arrival, BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, ExternalLease, Firewall,
+    FirmwareCopy, HostFacts, HostLinks, ImageFacts, KvmFacts, NetworkConfig, NewMove, QemuFacts, Result,
+    SnapshotFacts, SystemError, TapConfig, Uplink, VolumeFacts, WireguardConfig,
 };
 
 #[derive(Debug)]
@@ -83,6 +83,10 @@ pub(super) struct State {
     pub(super) seen: BTreeMap<String, BTreeSet<std::net::IpAddr>>,
     /// The leases of the DHCP servers of bridged networks.
     pub(super) leases: Vec<ExternalLease>,
+    /// The firmware variables and the memory of the TPM of instances.
+    pub(super) firmware: BTreeMap<String, Vec<u8>>,
+    /// The copies of them in shared pools, by pool and instance.
+    pub(super) firmware_copies: BTreeMap<(String, String), FirmwareCopy>,
     /// The notes of the states of machines that snapshots keep.
     pub(super) kept_states: BTreeMap<String, Value>,
     /// The files that a machine had open for writing: its guest has written to them.
@@ -158,6 +162,8 @@ impl Default for State {
             occupied: BTreeMap::new(),
             seen: BTreeMap::new(),
             leases: Vec::new(),
+            firmware: BTreeMap::new(),
+            firmware_copies: BTreeMap::new(),
             kept_states: BTreeMap::new(),
             opened: BTreeSet::new(),
             used: BTreeMap::new(),

@@ -6,6 +6,7 @@
 //!                 saved.state                                       the agent's: QEMU gets it as an open descriptor
 //!                 images/<sha256>                                   the agent's: hard links to its disks' base images
 //!                 tpm/…                                             swtpm's: the memory of the TPM
+//!                 tpm.new/…                                         the agent's: the memory of a TPM that comes from another host
 //!                 run/…                                             QEMU's: sockets
 //!                 qmp.sock, …                                       links into run/, for people
 //! ```
@@ -17,6 +18,7 @@
 
 mod bootstrap_files;
 mod cpus;
+mod firmware_state;
 mod grants;
 mod kept_states;
 mod logs;

@@ -38,6 +38,8 @@ type Result<T> = std::result::Result<T, SystemError>;
 const MARKER: &str = "berth-pool.json";
 const RECORD: &str = ".json";
 const VOLUMES: &str = "volumes";
+/// The folder of a shared pool with copies of the firmware state of VMs.
+const FIRMWARE: &str = "firmware";
 /// The bits of a mode: all users can write; only its owner renames or removes a file.
 const WRITABLE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
@@ -222,6 +224,19 @@ impl PoolFolders {
         let folder = self.folders.get(pool).filter(|_| locked(&self.shared).contains(pool));
         let folder = folder.ok_or_else(|| away("it is not known as one of type Shared (yet)".to_owned()))?;
         Ok(folder.folder_of(host).join(VOLUMES))
+    }
+
+    /// Returns the folder with copies of the firmware state of VMs in a shared pool, which all hosts have in common. Blocking.
+    ///
+    /// *Errors*: [`SystemError::PoolAway`], also if this host does not know the pool as a shared one.
+    pub(super) fn firmware_folder(&self, pool: &str) -> Result<PathBuf> {
+        self.ensure_there(pool)?;
+        let folder = self.folders.get(pool).filter(|_| locked(&self.shared).contains(pool));
+        let folder = folder.ok_or_else(|| SystemError::PoolAway {
+            pool: pool.to_owned(),
+            detail: "it is not known as one of type Shared (yet)".to_owned(),
+        })?;
+        Ok(folder.path.join(FIRMWARE))
     }
 
     /// Lists the pools that are there. In the folders of others nothing is changed: they may be those of another host. Blocking.

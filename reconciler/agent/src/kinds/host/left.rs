@@ -100,6 +100,7 @@ fn is_finished(
 ) -> bool {
     let Some(vm) = vm.filter(|vm| vm.metadata.uid.as_deref() == Some(uid)) else { return true };
     is_elsewhere(vm, uid, released, host)
+        && vm.firmware_state_on() != Some(host)
         && !released.volumes.iter().any(|volume| volumes.contains(volume.as_str()))
 }
 
@@ -190,6 +191,12 @@ mod tests {
             assert_eq!(finished(Some(&vm("u1", binding.clone()))), expected, "{binding}");
         }
         let elsewhere = vm("u1", json!({"host": "b", "epoch": 4}));
+        let has_firmware = |host: &str| {
+            let mut vm = elsewhere.clone();
+            vm.status.as_mut().expect("a status").former_host = Some(host.to_owned());
+            !finished(Some(&vm))
+        };
+        assert!(has_firmware("a") && !has_firmware("c"), "the next host has not fetched the firmware state");
         assert!(
             !is_finished(Some(&elsewhere), "u1", &released, "a", &BTreeSet::from(["v-1"])),
             "to be taken"

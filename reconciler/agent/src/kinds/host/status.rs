@@ -157,6 +157,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.disk_encryption = Some(true);
     let moves_guests = config.console.as_ref().is_some_and(|own| own.is_for_hosts && own.moves_guests);
     status.live_migration = moves_guests.then_some(true);
+    status.firmware_moves = Some(true);
     status.vsock = Some(facts.qemu.as_ref().is_ok_and(|qemu| qemu.vsock));
     status.tpm = Some(facts.qemu.as_ref().is_ok_and(|qemu| qemu.tpm));
     status.pci_devices = devices::offered(observed);

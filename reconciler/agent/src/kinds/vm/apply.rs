@@ -10,11 +10,12 @@ use berth_qemu::machine::MachineSpec;
 use kube::{Resource as _, ResourceExt};
 
 use super::declared_disks::{self, User};
-use super::{LanAddress, MediumChange, Step, leaving, stale};
+use super::{LanAddress, MediumChange, Step, firmware, leaving, stale};
 use crate::balloons;
 use crate::context::Context;
 use crate::converge::release;
 use crate::error::Error;
+use crate::firmware_copies;
 use crate::index::{instance_of, volume_of};
 use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
@@ -80,6 +81,8 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             }
         }
         Step::RemoveStale(volumes) => stale::remove(ctx, vm, volumes).await?,
+        Step::TakeFirmware(origin) => Box::pin(firmware::take_over(ctx, vm, instance, origin)).await?,
+        Step::CopyFirmware => Box::pin(firmware_copies::copy(ctx, vm, true)).await?,
         Step::EnsureNetworks => {
             network::ensure(ctx).await?;
             must_not_be_refused(ctx, vm)?;
@@ -171,7 +174,10 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
                 machine.press_power_button().await?;
             }
         }
-        Step::EndProcess => end_process(ctx, instance).await?,
+        Step::EndProcess => {
+            end_process(ctx, instance).await?;
+            Box::pin(firmware_copies::after_stop(ctx, vm)).await;
+        }
         Step::ReportPowerOff => {
             let seconds = vm.spec.stop.grace_period_seconds;
             let text = format!("the guest did not shut down within {seconds} s, and was powered off");
@@ -189,7 +195,10 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             ctx.machines.forget(instance);
             wake_disks(ctx, vm);
         }
-        Step::Release => release(ctx, vm).await?,
+        Step::Release => {
+            Box::pin(firmware_copies::remove(ctx, vm)).await?;
+            release(ctx, vm).await?;
+        }
     }
     Ok(())
 }

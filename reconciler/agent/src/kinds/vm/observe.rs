@@ -151,6 +151,10 @@ pub(crate) struct Observed {
     pub(crate) is_saving: bool,
     /// Whether there is a file with the state of the suspended machine; only observed during a suspension.
     pub(crate) state_kept: bool,
+    /// Whether its instance has the memory of its TPM; only observed when the VM is to be started, and had one.
+    pub(crate) has_tpm_state: bool,
+    /// Whether its firmware variables and the memory of its TPM are copied into the shared pool of its boot disk.
+    pub(crate) copies_firmware: bool,
     /// The disks of a suspended machine, if they do not count as open yet.
     pub(crate) disks_to_hold: Vec<String>,
     /// The volumes of the disks that attachments plug; only observed when the VM is to be suspended, and while it is.
@@ -328,6 +332,9 @@ async fn observe_absent(
         observed.taps = taps.into_iter().map(|tap| tap.name).filter(|tap| tap.starts_with(&prefix)).collect();
     }
     if should_run(vm) {
+        if vm.had_tpm() && observed.journal.firmware != Some(epoch_of(vm)) {
+            observed.has_tpm_state = ctx.system.has_tpm_state(&observed.instance).await?;
+        }
         if matches!(observed.restore, VmRestore::Done(_)) && observed.journal.suspension.is_none() {
             observed.memory = restores::due_memory(ctx, vm, &observed.journal).await?;
         }

@@ -5,6 +5,7 @@ mod cards;
 mod devices;
 mod due;
 mod enrolling;
+mod firmware;
 mod interfaces;
 mod lan_addresses;
 mod live;
@@ -376,7 +377,7 @@ fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
     if deleting(vm) {
         return stop::remove(observed);
     }
-    if let Some(plan) = release::plan(vm, observed) {
+    if let Some(plan) = release::plan(vm, observed).or_else(|| firmware::taken_over(vm, observed)) {
         return plan;
     }
     if vm.spec.power == Power::Stopped {

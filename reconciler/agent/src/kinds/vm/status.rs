@@ -28,7 +28,7 @@ use super::{Observed, cpu_time, guest_package, guest_users, media, process_facts
 use crate::converge::held_conditions;
 use crate::disk_use;
 use crate::hardware::differences;
-use crate::journal::{DeparturePhase, Ended, SuspensionPhase};
+use crate::journal::{DeparturePhase, Ended, SuspensionPhase, epoch_of};
 use crate::machine::with_stored_use;
 use crate::restores::VmRestore;
 
@@ -58,6 +58,9 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
         status.released_epoch = Some(released.epoch);
     }
     write_migration(&mut status, vm, observed);
+    if has_firmware(vm, observed) {
+        status.former_host = None;
+    }
     status.state = Some(state(vm, observed, readiness));
     status.pending_power_cycle = pending_power_cycle(vm, observed);
     status.hardware = hardware(observed).or(status.hardware.take());
@@ -103,6 +106,12 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
         status.last_reconfigured = Some(now.round(jiff::Unit::Second).unwrap_or(now));
     }
     status
+}
+
+/// Whether this host has the firmware state of the VM: durably, or its guest runs with it.
+fn has_firmware(vm: &VM, observed: &Observed) -> bool {
+    let is_recorded = observed.journal_written && observed.journal.firmware == Some(epoch_of(vm));
+    is_recorded || observed.process.is_some()
 }
 
 /// Reports, in the write of the release, that the guest runs on the other host, and before that why it does not.
@@ -255,7 +264,11 @@ fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {
         Readiness::Stalled(Reason::CrashLoop, _) => VMState::CrashLoop,
         Readiness::Stalled(Reason::GuestEnded | Reason::OutOfMemory, _)
         | Readiness::Reconciling(
-            Reason::HostDraining | Reason::HostShuttingDown | Reason::PowerOnHeld | Reason::Moving,
+            Reason::HostDraining
+            | Reason::HostShuttingDown
+            | Reason::PowerOnHeld
+            | Reason::Moving
+            | Reason::WaitingForFormerHost,
             _,
         ) => VMState::Stopped,
         Readiness::Stalled(..) => VMState::Failed,

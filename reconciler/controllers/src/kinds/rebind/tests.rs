@@ -487,3 +487,51 @@ async fn a_lost_host_stays_known_while_a_running_guest_may_be_sent_there() {
     assert!(!is_removed(json!({"id": "m1", "to": "h2", "epoch": 4, "phase": "Requested"})));
     assert!(is_removed(json!({"id": "m1", "to": "h2", "epoch": 3, "phase": "Requested"})), "that is over");
 }
+
+#[test]
+fn the_firmware_state_of_a_vm_is_marked_as_left_if_the_next_host_gets_it() {
+    let now = Timestamp::UNIX_EPOCH;
+    let server = json!({"address": "192.0.2.1:7444", "certificateSha256": "ab"});
+    let status = json!({"server": server, "firmwareMoves": true});
+    let vm_of = |firmware: &str, tpm: bool, former: Option<&str>| {
+        let mut vm = vm_with(json!({}));
+        let known = vm.status.as_mut().expect("a status");
+        let hardware = json!({"cpus": 1, "memory": "1Gi", "firmware": firmware, "tpm": tpm, "machineType": "q35",
+            "cpuModel": "max", "accelerator": "tcg", "uuid": "u"});
+        known.hardware = serde_json::from_value(hardware).expect("hardware");
+        known.former_host = former.map(str::to_owned);
+        vm
+    };
+    let left = |fenced: bool, pool: &str, vm: &VM| {
+        let mut cache = cache(fenced, disk_with(json!({"pool": pool}), json!({"pool": pool})));
+        for (name, is_fenced) in [("h1", fenced), ("h2", false)] {
+            let host: Host = object("Host", name, None, json!({"fenced": is_fenced}), status.clone());
+            cache.put(host, tokio::time::Instant::now());
+        }
+        let cause = if fenced { Cause::Lost } else { Cause::Released };
+        let leaves = disks(&cache, vm, "h1").is_ok();
+        (leaves, firmware::marked(&cache, vm, "h1", unbound(vm, cause, now)).former_host)
+    };
+    let on = |host: &str| Some(host.to_owned());
+    let (plain, with_tpm) = (vm_of("UEFI", false, None), vm_of("UEFI", true, None));
+    assert_eq!(left(false, "fast", &plain), (true, on("h1")));
+    assert_eq!(left(false, "fast", &with_tpm), (true, on("h1")));
+    assert_eq!(left(false, "site", &vm_of("UEFISecureBoot", false, None)), (true, on("h1")));
+    assert_eq!(left(false, "fast", &vm_of("BIOS", false, None)), (true, None), "it has none that counts");
+    assert_eq!(left(true, "site", &with_tpm), (true, on("h1")), "its copy is beside the boot disk");
+    assert_eq!(left(true, "ceph", &with_tpm), (false, None), "its TPM is lost");
+    assert_eq!(left(true, "ceph", &plain), (true, None), "its variables are lost");
+    let on_the_way = vm_of("UEFI", true, Some("h2"));
+    assert_eq!(left(false, "fast", &on_the_way), (true, on("h2")), "h1 has not fetched it");
+}
+
+#[test]
+fn a_vm_with_a_tpm_goes_to_no_host_whose_agent_would_start_it_without() {
+    let mut vm = vm_with(json!({}));
+    let hardware = json!({"cpus": 1, "memory": "1Gi", "firmware": "UEFI", "tpm": true, "machineType": "q35",
+        "cpuModel": "max", "accelerator": "tcg", "uuid": "u"});
+    vm.status.as_mut().expect("a status").hardware = serde_json::from_value(hardware).expect("hardware");
+    let cache = cache(false, disk_with(json!({}), json!({})));
+    assert!(takes_no_firmware(&cache, &vm, "h2").is_some_and(|why| why.contains("host h2")));
+    assert_eq!(takes_no_firmware(&cache, &vm_with(json!({})), "h2"), None, "it has none");
+}

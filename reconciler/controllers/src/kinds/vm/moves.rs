@@ -33,8 +33,6 @@ pub(super) use live::{Live, decide as decide_live};
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(60);
 
 const MOVES: &str = "it moves to another host once it is off: stop it (power: Stopped), or restart it";
-const MOVES_WITHOUT_VARIABLES: &str = "it moves to another host once it is off: stop it (power: Stopped), or restart it. Its UEFI variables, \
-                                       such as boot entries, stay behind: it boots there from its boot disk by the default path";
 
 /// Returns whether a VM that is to move can, or why not; `None` for one that stays where it is. Nothing is decided about one whose host has
 /// not admitted it, or does not answer.
@@ -79,10 +77,6 @@ pub(super) fn write(
         }
         Some(Ok(())) => {
             status.move_epoch = Some(epoch);
-            let text = match status.hardware.as_ref().is_some_and(|hardware| hardware.firmware == "UEFI") {
-                true => MOVES_WITHOUT_VARIABLES,
-                false => MOVES,
-            };
             // One that is there is removed by its host alone, which may be handing the guest over.
             moving = match live {
                 Some(Live::Moves(migration)) if status.live_move().is_none() => {
@@ -91,8 +85,8 @@ pub(super) fn write(
                     text
                 }
                 Some(Live::Moves(migration)) => format!("its running guest moves to host {}", migration.to),
-                Some(Live::Refused(why)) => format!("{text}. While it runs, it does not move: {why}"),
-                None => text.to_owned(),
+                Some(Live::Refused(why)) => format!("{MOVES}. While it runs, it does not move: {why}"),
+                None => MOVES.to_owned(),
             };
             ConditionUpdate::from_bool(kind, true, Reason::MoveWaits, &moving)
         }
@@ -182,10 +176,11 @@ fn chosen(cache: &Cache, config: &Config, vm: &VM, host: &str) -> Result<String,
     let hosts = cache.index.capacity.hosts();
     let chosen = scheduler::choose(&request, &observed.beside, hosts, observed.policy);
     match chosen {
-        Ok(chosen) => match rebind::copies_none(cache, &disks, chosen) {
-            Some(why) => Err(why),
-            None => Ok(chosen.to_owned()),
-        },
+        Ok(chosen) => {
+            let why = rebind::copies_none(cache, &disks, chosen)
+                .or_else(|| rebind::takes_no_firmware(cache, vm, chosen));
+            why.map_or_else(|| Ok(chosen.to_owned()), Err)
+        }
         Err(why) => Err(why.readiness("").message().to_owned()),
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!  <folder>/berth-pool.json      the marker
+//!           firmware/<id>.state  the firmware variables and the TPM of a VM, for a host that takes it over from a lost one
 //!           hosts/<host>/…       the files of one host, as in the folder of a pool that is not shared
 //! ```
 

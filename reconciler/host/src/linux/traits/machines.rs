@@ -17,8 +17,8 @@ use serde_json::Value;
 use crate::linux::files::blocking;
 use crate::linux::{LinuxSystem, process_details, usage, vsock};
 use crate::{
-    BootstrapFile, DeviceSpecs, InstanceFacts, LaunchRequest, MachineUse, Machines, ProcessDetails,
-    ProcessFacts, Result, StateAccess, SystemError,
+    BootstrapFile, DeviceSpecs, FirmwareCopy, InstanceFacts, LaunchRequest, MachineUse, Machines,
+    ProcessDetails, ProcessFacts, Result, StateAccess, SystemError,
 };
 
 #[async_trait]
@@ -283,6 +283,30 @@ impl Machines for LinuxSystem {
 
     async fn write_bootstrap_files(&self, instance: &str, files: &[BootstrapFile]) -> Result<()> {
         self.machines.write_bootstrap_files(instance, files).await
+    }
+
+    async fn firmware_state(&self, instance: &str) -> Result<Vec<u8>> {
+        self.machines.firmware_state(instance).await
+    }
+
+    async fn install_firmware_state(&self, instance: &str, archive: &[u8]) -> Result<()> {
+        self.machines.install_firmware_state(instance, archive).await
+    }
+
+    async fn has_tpm_state(&self, instance: &str) -> Result<bool> {
+        self.machines.has_tpm_state(instance).await
+    }
+
+    async fn write_firmware_copy(&self, pool: &str, instance: &str, copy: &FirmwareCopy) -> Result<()> {
+        self.machines.write_firmware_copy(pool, instance, copy).await
+    }
+
+    async fn firmware_copy(&self, pool: &str, instance: &str) -> Result<Option<FirmwareCopy>> {
+        self.machines.firmware_copy(pool, instance).await
+    }
+
+    async fn remove_firmware_copy(&self, pool: &str, instance: &str) -> Result<()> {
+        self.machines.remove_firmware_copy(pool, instance).await
     }
 
     fn instance_directory(&self, instance: &str) -> PathBuf {

@@ -17,6 +17,7 @@ use super::super::{guest_network, placement};
 use super::{DeclaredAddress, Observed};
 use crate::admission::Admission;
 use crate::context::Context;
+use crate::firmware_copies;
 use crate::group_turn::GroupTurn;
 use crate::guest_packages::ObservedPackage;
 use crate::index::{Tables, class_of, cpu_controls, declared_profile, declared_size, mtu_of, volume_of};
@@ -125,6 +126,8 @@ pub(super) fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed 
         held: None,
         taps: Vec::new(),
         is_saving: false,
+        has_tpm_state: true,
+        copies_firmware: firmware_copies::pool_of(&tables, vm).is_some(),
         state_kept: false,
         disks_to_hold: Vec::new(),
         attached: Vec::new(),

@@ -44,7 +44,9 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
         Journal { epoch, public: Vec::new(), public_ipv6: Vec::new(), ..journal.clone().without_devices() };
     let updated = updated.stopped().with_release(Some(Released { epoch, volumes }));
     let off = stop::off(observed, moving());
-    let steps = off.steps.into_iter().chain([write_journal(updated)]).collect();
+    // Before the record: the next host takes this copy if this one does not answer.
+    let copy = observed.copies_firmware.then_some(Step::CopyFirmware);
+    let steps = off.steps.into_iter().chain(copy).chain([write_journal(updated)]).collect();
     Some(Plan::steps(steps, moving()))
 }
 

@@ -22,14 +22,12 @@ use super::super::declared_disks::{DeclaredDisk, User};
 use super::super::media;
 use super::super::pending_leases;
 use super::super::vsock;
-use super::architecture;
 use super::cards::{default_queues, interfaces, links_down, model_of, nics, recorded_name, taps};
 use super::devices::{self, HeldDevices};
 use super::due::ended;
-use super::enrolling;
-use super::lan_addresses;
-use super::seeding;
-use super::{Observed, Step, obstacle, pins, write_journal};
+use super::{
+    Observed, Step, architecture, enrolling, firmware, lan_addresses, obstacle, pins, seeding, write_journal,
+};
 use crate::converge::Plan;
 use crate::hardware::{architecture_of, class_name};
 use crate::huge_pages;
@@ -108,6 +106,7 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
     }
     seeding::ready(vm, observed)?;
     enrolling::ready(vm, observed, &size)?;
+    firmware::ready(vm, observed, &size)?;
     let Some(host) = &observed.host else {
         return Err(waits(Reason::Starting, "the host is being looked at".to_owned()).requeue_after(LOOK_FOR));
     };
@@ -291,6 +290,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
     let mut journal = journal.clone().with_slots(names);
     journal.disk_places = pins::disk_places(observed, std::mem::take(&mut journal.disk_places));
     journal.epoch = epoch_of(vm);
+    firmware::record(&mut journal, &size);
     journal.uid = vm.uid().unwrap_or_default();
     journal.interfaces = interfaces(vm, &journal).map(|(_, interface, _)| interface.clone()).collect();
     journal.pins = Some(pins.clone());

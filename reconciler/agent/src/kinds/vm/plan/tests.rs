@@ -34,6 +34,7 @@ mod architecture;
 mod devices;
 mod ended;
 mod enrolling;
+mod firmware;
 mod interfaces;
 mod live;
 mod media;
@@ -232,6 +233,8 @@ fn ready_to_start() -> Observed {
         departure: Default::default(),
         taps: Vec::new(),
         is_saving: false,
+        has_tpm_state: true,
+        copies_firmware: false,
         state_kept: false,
         disks_to_hold: Vec::new(),
         attached: Vec::new(),
@@ -359,6 +362,8 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::RunHook(_) => "RunHook",
         Step::WriteJournal(_) => "WriteJournal",
         Step::RemoveStale(_) => "RemoveStale",
+        Step::TakeFirmware(_) => "TakeFirmware",
+        Step::CopyFirmware => "CopyFirmware",
         Step::EnsureNetworks => "EnsureNetworks",
         Step::EnsureBridges => "EnsureBridges",
         Step::ProbeAddresses(_) => "ProbeAddresses",

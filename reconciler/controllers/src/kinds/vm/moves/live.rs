@@ -57,7 +57,11 @@ fn obstacle(cache: &Cache, vm: &VM, status: &VMStatus, host: &str) -> Option<Str
         !status.pci_devices.is_empty() || !status.usb_devices.is_empty() || !status.vgpus.is_empty();
     let is_member = vm.spec.placement.as_ref().is_some_and(|placement| placement.group.is_some());
     let has_model_of_host = status.hardware.as_ref().is_some_and(|hardware| hardware.cpu_model == "host");
+    let has_secure_boot =
+        status.hardware.as_ref().is_some_and(|hardware| hardware.firmware == "UEFISecureBoot");
     let refusals = [
+        (vm.had_tpm(), "its TPM moves while it is off"),
+        (has_secure_boot, "its firmware variables, with the keys of Secure Boot, move while it is off"),
         (!moves_guests(cache, host), "its host has an agent that does not send running guests"),
         (has_devices, "it has devices of its host"),
         (!vm.spec.shares.is_empty(), "it has shared folders of its host"),

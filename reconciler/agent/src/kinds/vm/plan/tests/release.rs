@@ -52,6 +52,13 @@ fn it_is_given_up_once_it_is_off_and_never_started_under_that_binding() {
 }
 
 #[test]
+fn its_firmware_state_is_copied_into_the_shared_pool_before_it_is_given_up() {
+    let (vm, observed) = moving(json!({"power": "Stopped"}), json!({"moveEpoch": 1}));
+    let observed = Observed { copies_firmware: true, ..observed };
+    assert_eq!(names(&plan(&vm, &observed)), ["CopyFirmware", "WriteJournal"]);
+}
+
+#[test]
 fn a_report_that_was_read_back_counts_without_a_journal() {
     let (vm, observed) = moving(json!({}), json!({"releasedEpoch": 1}));
     let observed = Observed { journal_written: false, ..observed };

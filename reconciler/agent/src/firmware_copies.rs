@@ -1,0 +1,161 @@
+//! Copies of the firmware variables and of the memory of the TPMs of VMs in the shared pool of their boot disk: if this host is lost, the next host of the
+//! VM starts it with them.
+//!
+//! ```text
+//!   the guest runs: every two minutes, if something has changed ┐
+//!   its QEMU has ended                                          ├──▶ <pool>/firmware/<instance>.state
+//!   the VM is given up for a move (final: it is not started     │    (removed with the VM)
+//!   here again, and the next host needs no answer of this one)  ┘
+//! ```
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use berth_api::{StoragePoolType, VM};
+use berth_host::{FirmwareCopy, SystemError};
+use kube::ResourceExt;
+use sha2::{Digest, Sha256};
+use tokio::time::{sleep, timeout};
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::index::{Tables, instance_of};
+use crate::journal::{Journal, epoch_of};
+use crate::key::ObjectName;
+use crate::pools;
+
+/// The interval at which changes are copied.
+const EVERY: Duration = Duration::from_secs(120);
+/// How long a stop waits for its copy, which the next round makes otherwise.
+const AFTER_STOP: Duration = Duration::from_secs(10);
+
+/// Copies what has changed, for as long as it is polled.
+pub(crate) async fn run(ctx: &Context) {
+    loop {
+        sleep(EVERY).await;
+        if !ctx.is_working.load(Ordering::Relaxed) {
+            continue;
+        }
+        let due: Vec<VM> = {
+            let tables = ctx.index.read();
+            let vms = tables.vms.all().filter(|(_, vm)| pool_of(&tables, vm).is_some());
+            vms.map(|(_, vm)| vm.as_ref().clone()).collect()
+        };
+        for vm in due {
+            if let Err(error) = Box::pin(copy(ctx, &vm, false)).await {
+                let name = vm.name_any();
+                tracing::warn!(vm = name, error = error.chain(), "the firmware state of a VM is not copied");
+            }
+        }
+    }
+}
+
+/// Returns the pool in whose folder the firmware state of a VM is copied: that of its boot disk, if hosts share it.
+pub(crate) fn pool_of(tables: &Tables, vm: &VM) -> Option<String> {
+    if !vm.has_firmware_state() {
+        return None;
+    }
+    boot_pool(tables, vm).filter(|pool| is_shared_folder(tables, pool))
+}
+
+fn boot_pool(tables: &Tables, vm: &VM) -> Option<String> {
+    let boot = vm.spec.disks.iter().find(|disk| disk.boot)?;
+    let disk = tables.disks.get(&ObjectName::of(vm).beside(boot.name.as_str()))?;
+    Some(disk.pool().to_string())
+}
+
+fn is_shared_folder(tables: &Tables, pool: &str) -> bool {
+    let pool = tables.pools.get(&ObjectName::new("", pool));
+    pool.is_some_and(|pool| pool.spec.pool_type == StoragePoolType::Shared)
+}
+
+/// Copies the firmware state of a VM, if it changes the copy. `is_final`: the VM is about to be given up, and its guest is off.
+pub(crate) async fn copy(ctx: &Context, vm: &VM, is_final: bool) -> Result<(), Error> {
+    let pool = pool_of(&ctx.index.read(), vm);
+    let (Some(pool), Some(instance)) = (pool, instance_of(vm)) else { return Ok(()) };
+    let mut known = ctx.copied_firmware.0.lock().await;
+    let journal = ctx.system.read_journal(instance).await?.map(Journal::parse).transpose()?;
+    if !journal.is_some_and(|journal| has_state(vm, &journal)) {
+        return Ok(());
+    }
+    let archive = ctx.system.firmware_state(instance).await?;
+    let digest = Sha256::digest(&archive).to_vec();
+    if archive.is_empty() || (!is_final && known.get(instance) == Some(&digest)) {
+        return Ok(());
+    }
+    pools::declare(ctx);
+    let copy = FirmwareCopy { uid: vm.uid().unwrap_or_default(), epoch: epoch_of(vm), is_final, archive };
+    ctx.system.write_firmware_copy(&pool, instance, &copy).await?;
+    known.insert(instance.to_owned(), digest);
+    Ok(())
+}
+
+/// Whether this host has the newest state of a VM: it has not given the VM up, and has fetched the state if another host had it.
+fn has_state(vm: &VM, journal: &Journal) -> bool {
+    let is_its = Some(&journal.uid) == vm.metadata.uid.as_ref();
+    let is_fetched = vm.firmware_state_on().is_none() || journal.firmware == Some(epoch_of(vm));
+    is_its && is_fetched && journal.released.is_none() && journal.epoch == epoch_of(vm)
+}
+
+/// Copies the firmware state of a VM whose QEMU has just ended.
+pub(crate) async fn after_stop(ctx: &Context, vm: &VM) {
+    let failed = match timeout(AFTER_STOP, copy(ctx, vm, false)).await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.chain(),
+        Err(_) => "the pool does not answer in time".to_owned(),
+    };
+    tracing::warn!(vm = vm.name_any(), failed, "the firmware state of a VM is copied later");
+}
+
+/// Removes the copies of a VM that is deleted.
+///
+/// *Errors*: the pool of its boot disk is away. In others that are away here, it has none.
+pub(crate) async fn remove(ctx: &Context, vm: &VM) -> Result<(), Error> {
+    let Some(instance) = instance_of(vm) else { return Ok(()) };
+    let (shared, boot) = {
+        let tables = ctx.index.read();
+        let names = tables.pools.all().map(|(name, _)| name.name.clone());
+        let shared: Vec<String> = names.filter(|pool| is_shared_folder(&tables, pool)).collect();
+        (shared, boot_pool(&tables, vm))
+    };
+    if shared.is_empty() {
+        return Ok(());
+    }
+    let mut known = ctx.copied_firmware.0.lock().await;
+    pools::declare(ctx);
+    for pool in shared {
+        match ctx.system.remove_firmware_copy(&pool, instance).await {
+            Err(SystemError::PoolAway { .. }) if boot.as_ref() != Some(&pool) => {}
+            removed => removed?,
+        }
+    }
+    known.remove(instance);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_host_copies_only_the_state_that_is_the_newest() {
+        let vm = |former: Option<&str>| -> VM {
+            serde_json::from_value(json!({
+                "metadata": {"name": "web", "namespace": "ns", "uid": "u"},
+                "spec": {"disks": [{"name": "root", "boot": true}]},
+                "status": {"binding": {"host": "b", "epoch": 2}, "formerHost": former},
+            }))
+            .expect("a VM")
+        };
+        let journal = Journal::new(&vm(None));
+        assert!(has_state(&vm(None), &journal));
+        assert!(!has_state(&vm(Some("a")), &journal), "host a has it still");
+        let fetched = Journal { firmware: Some(2), ..journal.clone() };
+        assert!(has_state(&vm(Some("a")), &fetched), "it is not reported yet");
+        let of_another = Journal { uid: "other".to_owned(), ..journal.clone() };
+        let of_earlier_stay = Journal { epoch: 1, ..journal };
+        assert!(!has_state(&vm(None), &of_another) && !has_state(&vm(None), &of_earlier_stay));
+    }
+}

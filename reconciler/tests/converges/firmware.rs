@@ -1,0 +1,51 @@
+//! The firmware variables of a VM whose former host is lost: they come from the copy in the shared pool of its boot disk.
+
+use berth_api::VMState;
+use serde_json::{Value, json};
+
+use crate::faults::Fault;
+use crate::rig::{self, Rig, converges};
+use crate::{until_host, web_runs};
+
+fn sealed(power: &str) -> Value {
+    json!({"class": "small", "power": power, "disks": [{"name": "web-root", "boot": true}], "networkInterfaces": [],
+        "stop": {"mode": "Hard"}})
+}
+
+async fn is_stopped(rig: &Rig) {
+    rig.until_vm("web", "is stopped and ready", |vm| {
+        rig::is_ready(vm) && rig::state(vm) == Some(VMState::Stopped)
+    })
+    .await;
+}
+
+#[test]
+fn a_vm_of_a_lost_host_starts_with_the_firmware_state_that_was_copied_beside_its_boot_disk() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        rig.system.set_pool_folder("site", None);
+        rig.apply_pool("site", json!({"type": "Shared"})).await;
+        rig.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "UEFI"})).await;
+        rig.apply("Disk", "web-root", json!({"size": "4Gi", "pool": "site"})).await;
+        rig.apply("VM", "web", sealed("Running")).await;
+        web_runs(rig).await;
+        let instance = rig.system.hypervisor().instances().remove(0);
+        let before = rig.system.firmware_now(&instance).expect("it has variables");
+        rig.apply("VM", "web", sealed("Stopped")).await;
+        is_stopped(rig).await;
+        until_host("they are copied", || !rig.system.firmware_copies_now().is_empty()).await;
+        // As on its next host.
+        rig.system.lose_firmware();
+        rig.strike_from_here();
+        rig.patch_status("VM", "web", json!({"formerHost": "lost"})).await;
+        rig.until_vm("web", "has its firmware state", |vm| vm.firmware_state_on().is_none()).await;
+        assert_eq!(rig.system.firmware_now(&instance).as_ref(), Some(&before));
+        is_stopped(rig).await;
+        rig.apply("VM", "web", sealed("Running")).await;
+        web_runs(rig).await;
+        assert_eq!(rig.system.firmware_now(&instance), Some(before));
+        rig.must_settle().await;
+        rig.delete("VM", "web").await;
+        rig.until_gone("VM", "web").await;
+        assert!(rig.system.firmware_copies_now().is_empty(), "the copy goes with the VM");
+    });
+}
