@@ -394,7 +394,7 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
             (None, Some(Fill::Snapshot { pool: its_pool, id }))
         }
         Some(Copied { id, .. }) => (Some(id), None),
-        None => (None, fill::of(disk)),
+        None => (None, fill::of(disk, observed.is_in_ceph)),
     };
     if observed.user_waits {
         return user_waits(disk);

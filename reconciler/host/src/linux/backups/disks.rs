@@ -107,7 +107,11 @@ impl Served {
     }
 
     /// Serves an image or a snapshot in Ceph.
-    async fn in_ceph(rbd: &RbdPool, disk: DiskNode, read_only: bool) -> Result<Self> {
+    async fn in_ceph(
+        rbd: &RbdPool,
+        (disk, key): (DiskNode, Option<DiskKey>),
+        read_only: bool,
+    ) -> Result<Self> {
         let folder = Folder::in_ceph(rbd);
         let folder = blocking(move || folder.make(None).map(|()| folder)).await?;
         let export = NbdExport {
@@ -120,7 +124,7 @@ impl Served {
             user: None,
             max_bytes: MESSAGES,
             memory: MEMORY_FOR_CEPH,
-            key: None,
+            key,
         };
         Self::new(export, folder).await
     }
@@ -214,10 +218,10 @@ impl SnapshotDisk {
         Ok(Self { served: Served::new(export, folder).await?, parent, changes: None })
     }
 
-    /// Opens a snapshot in Ceph.
+    /// Opens a snapshot in Ceph, with its key.
     pub(super) async fn open_in_ceph(
         rbd: &RbdPool,
-        snapshot: DiskNode,
+        snapshot: (DiskNode, Option<DiskKey>),
         changes: Option<Changes>,
     ) -> Result<Self> {
         Ok(Self { served: Served::in_ceph(rbd, snapshot, true).await?, parent: None, changes })
@@ -347,17 +351,22 @@ impl Sink for VolumeDisk {
     }
 }
 
-/// The disk of a new volume in Ceph, to write. It consists of zeros.
-pub(super) struct ImageDisk(Served);
+/// The disk of a new volume in Ceph, to write. It consists of zeros, unless it is encrypted.
+pub(super) struct ImageDisk {
+    served: Served,
+    is_encrypted: bool,
+}
 
 impl ImageDisk {
-    pub(super) async fn open(rbd: &RbdPool, image: DiskNode) -> Result<Self> {
-        Served::in_ceph(rbd, image, false).await.map(Self)
+    pub(super) async fn open(rbd: &RbdPool, image: DiskNode, key: Option<DiskKey>) -> Result<Self> {
+        let is_encrypted = key.is_some();
+        let served = Served::in_ceph(rbd, (image, key), false).await?;
+        Ok(Self { served, is_encrypted })
     }
 
     /// Returns once the program has closed the image.
     pub(super) async fn close(self) -> Result<()> {
-        self.0.ended().await
+        self.served.ended().await
     }
 
     fn explain(error: NbdError) -> DiskError {
@@ -373,20 +382,23 @@ impl ImageDisk {
 #[async_trait]
 impl Sink for ImageDisk {
     fn size(&self) -> u64 {
-        self.0.client.size()
+        self.served.client.size()
     }
 
     async fn write_at(&mut self, offset: u64, data: &[u8]) -> std::result::Result<(), DiskError> {
-        self.0.client.write_at(offset, data).await.map_err(Self::explain)
+        self.served.client.write_at(offset, data).await.map_err(Self::explain)
     }
 
-    async fn write_zeroes(&mut self, _: u64, _: u64) -> std::result::Result<(), DiskError> {
-        // The image is new.
-        Ok(())
+    async fn write_zeroes(&mut self, offset: u64, length: u64) -> std::result::Result<(), DiskError> {
+        // The image is new. Encrypted, zeros are data.
+        match self.is_encrypted {
+            true => self.served.client.write_zeroes(offset, length).await.map_err(Self::explain),
+            false => Ok(()),
+        }
     }
 
     async fn flush(&mut self) -> std::result::Result<(), DiskError> {
-        self.0.client.flush().await.map_err(Self::explain)
+        self.served.client.flush().await.map_err(Self::explain)
     }
 }
 

@@ -157,7 +157,8 @@ impl Volumes for LinuxSystem {
         if let Some(rbd) = self.rbd.get(&volume.pool) {
             // An import takes minutes; it is tried again if the image goes meanwhile.
             drop(no_image_goes);
-            return rbd.create(volume, base.as_ref(), None).await;
+            let key = self.volumes.keys().key_of(&volume.id, volume.encryption.as_deref())?;
+            return Box::pin(rbd.create(volume, base.as_ref(), None, key.as_ref())).await;
         }
         let new = volume.clone();
         self.on_pool(&volume.pool, move |v| v.create(&new, base.as_ref())).await
@@ -178,7 +179,8 @@ impl Volumes for LinuxSystem {
         };
         let base = self.cached_base(volume.base.as_deref()).await?;
         if let Some(rbd) = self.rbd.get(&volume.pool) {
-            return rbd.create(volume, base.as_ref(), Some(data)).await;
+            let key = self.volumes.keys().key_of(&volume.id, volume.encryption.as_deref())?;
+            return Box::pin(rbd.create(volume, base.as_ref(), Some(data), key.as_ref())).await;
         }
         // The copy is of the open file, if the image goes meanwhile.
         self.fill(volume, base.as_ref(), fill).await
@@ -321,7 +323,9 @@ impl Volumes for LinuxSystem {
     }
 
     async fn rewrap_volume(&self, pool: &str, id: &str, sealed: &SealedKey) -> Result<()> {
-        self.rbd.refuse(pool, "a pool of type RBD has no encrypted disks")?;
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.rewrap(id, sealed).await;
+        }
         let (of_pool, id, sealed) = (pool.to_owned(), id.to_owned(), sealed.clone());
         self.on_pool(pool, move |v| v.rewrap(&of_pool, &id, &sealed)).await
     }
