@@ -328,6 +328,17 @@ fn a_full_clone_and_a_formatted_disk_are_made_in_the_background_and_never_again(
         panic!("{starts:?}")
     };
     assert_eq!((work.0.base.as_deref(), &work.1), (Some("ab"), &Fill::Image));
+    let in_ceph = Observed { is_in_ceph: true, ..cached(GIB) };
+    let plain = plan(&disk(json!({"image": "debian"}), json!({})), &in_ceph);
+    assert!(matches!(plain.steps[..], [Step::Create(_)]), "a clone in Ceph: {plain:?}");
+    let encrypted = disk(json!({"image": "debian", "encryption": {}}), json!({}));
+    let copied = plan(&encrypted, &in_ceph);
+    let [Step::StartFill(Wanted::Fill(_, _, Details(work)))] = &copied.steps[..] else {
+        panic!("{copied:?}")
+    };
+    assert_eq!((work.0.base.as_deref(), &work.1), (Some("ab"), &Fill::Image));
+    let overlay = plan(&encrypted, &cached(GIB));
+    assert!(matches!(overlay.steps[..], [Step::Create(_)]), "a file of its own above the image: {overlay:?}");
     let absent = Observed { image: Some(LocalImage::Absent(source())), ..Observed::default() };
     assert!(matches!(plan(&full(), &absent).steps[..], [Step::Pull(_)]), "the image comes first");
     let deleted = plan(&deleted(full()), &Observed { is_restoring: true, ..Observed::default() });
