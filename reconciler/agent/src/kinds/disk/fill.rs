@@ -4,7 +4,7 @@
 //!   no file ──StartFill──▶ written under another name ──▶ file            a disk that was made before is never filled: see `plan`
 //! ```
 
-use berth_api::{Disk, Readiness, Reason, StoragePoolType};
+use berth_api::{Disk, DiskSource, Readiness, Reason, StoragePoolType};
 use berth_host::{Fill, NewVolume};
 use kube::ResourceExt;
 
@@ -54,11 +54,15 @@ pub(super) fn is_in_ceph(tables: &Tables, disk: &Disk) -> bool {
     pool.is_some_and(|pool| pool.spec.pool_type == StoragePoolType::Rbd)
 }
 
-/// Returns the data that a new disk gets. None: it is an overlay, or empty. In Ceph, a clone of an image would not be encrypted.
+/// Returns the data that a new disk gets. None: it is an overlay, empty, or a file that is taken over. In Ceph, a clone of an image would
+/// not be encrypted.
 pub(super) fn of(disk: &Disk, is_in_ceph: bool) -> Option<Fill> {
     let is_encrypted_copy = is_in_ceph && disk.spec.encryption.is_some() && disk.spec.image.is_some();
     if disk.is_full_clone() || is_encrypted_copy {
         return Some(Fill::Image);
+    }
+    if let Some(file) = disk.spec.source.as_ref().and_then(DiskSource::raw_file) {
+        return Some(Fill::RawFile(file.into()));
     }
     disk.spec.filesystem.as_deref().map(|declared| Fill::Filesystem(new_filesystem(declared)))
 }
@@ -87,6 +91,7 @@ pub(super) fn plan(disk: &Disk, new: NewVolume, fill: Fill, pull: Option<&Pull>)
             format!("the data of its source is being copied from the pool {pool}{done}")
         }
         Fill::Filesystem(_) => "it is being formatted".to_owned(),
+        Fill::RawFile(file) => format!("the data of {} is being copied{done}", file.display()),
     };
     let filling = Readiness::Reconciling(Reason::Provisioning, text);
     let wanted = work(disk, new, fill);

@@ -402,6 +402,7 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     let thick = disk.spec.provisioning == Provisioning::Thick;
     let shared = disk.is_read_write_many();
     let id = volume.to_owned();
+    let file = file.filter(|_| data.is_none());
     let create = NewVolume { encryption, pool, id, size, base, snapshot, file, thick, shared, owner };
     if let Some(data) = data {
         return fill::plan(disk, create, data, observed.filling.as_ref());

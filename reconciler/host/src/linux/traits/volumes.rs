@@ -174,6 +174,13 @@ impl Volumes for LinuxSystem {
             Fill::Snapshot { pool, id } => {
                 return Box::pin(self.copy_snapshot(volume, (pool.as_str(), id.as_str()), progress)).await;
             }
+            Fill::RawFile(file) => {
+                self.rbd.refuse(
+                    &volume.pool,
+                    "a pool of type RBD takes over no files: make an Image of the file",
+                )?;
+                return Box::pin(self.copy_raw_file(volume, file, progress)).await;
+            }
             Fill::Image => Data::Image,
             Fill::Filesystem(filesystem) => Data::Filesystem(filesystem),
         };

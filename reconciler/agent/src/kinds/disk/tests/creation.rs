@@ -346,6 +346,22 @@ fn a_full_clone_and_a_formatted_disk_are_made_in_the_background_and_never_again(
 }
 
 #[test]
+fn the_data_of_a_raw_file_is_copied_and_a_qcow2_file_becomes_the_disk() {
+    let of_file = |source: Value| plan(&disk(json!({"source": source}), json!({})), &Observed::default());
+    let starts = of_file(json!({"file": "/srv/a.img", "format": "raw"}));
+    let [Step::StartFill(Wanted::Fill(_, _, Details(work)))] = &starts.steps[..] else {
+        panic!("{starts:?}")
+    };
+    assert_eq!((&work.0.file, &work.1), (&None, &Fill::RawFile("/srv/a.img".into())));
+    assert!(work.0.owner.source.as_ref().is_some_and(|source| source.raw), "for berth undelete");
+    for source in [json!({"file": "/srv/a.qcow2"}), json!({"file": "/srv/a.qcow2", "format": "qcow2"})] {
+        let taken = of_file(source);
+        let [Step::Create(new)] = &taken.steps[..] else { panic!("{taken:?}") };
+        assert_eq!(new.file.as_deref(), Some(std::path::Path::new("/srv/a.qcow2")));
+    }
+}
+
+#[test]
 fn a_full_clone_goes_to_another_host_without_its_image() {
     let left = disk(
         json!({"size": "1Gi", "pool": "site", "image": "debian", "cloneMode": "Full"}),
