@@ -156,7 +156,8 @@ async fn open_in_ceph(
     let key = keys.key_of(&facts.id, facts.encryption.as_deref())?;
     let taken = facts.taken.ok_or_else(|| SystemError::SnapshotLost { id: new.snapshot.clone() })?;
     let (parent, changes) = parent_in_ceph(rbd, stored, new).await?.unzip();
-    let disk = SnapshotDisk::open_in_ceph(rbd, (node, key), changes).await?;
+    let written = rbd.written(&new.snapshot).await?;
+    let disk = SnapshotDisk::open_in_ceph(rbd, (node, key), changes, written).await?;
     Ok(OpenSnapshot { taken, disk, parent })
 }
 
@@ -329,7 +330,9 @@ impl Backups for LinuxSystem {
         if let Some(rbd) = self.rbd.get(pool) {
             let (facts, node) = rbd.snapshot_node(snapshot).await?;
             let key = self.volumes.keys().key_of(snapshot, facts.encryption.as_deref())?;
-            return Ok(Box::new(SnapshotData(SnapshotDisk::open_in_ceph(rbd, (node, key), None).await?)));
+            return Ok(Box::new(SnapshotData(
+                SnapshotDisk::open_in_ceph(rbd, (node, key), None, None).await?,
+            )));
         }
         let (of_pool, id) = (pool.to_owned(), snapshot.to_owned());
         let opened = self

@@ -154,6 +154,8 @@ pub(super) struct SnapshotDisk {
     parent: Option<Parent>,
     /// In Ceph: what was written since the snapshot of that backup.
     changes: Option<Changes>,
+    /// In Ceph, of an encrypted one: what was ever written. The rest counts as zeros.
+    written: Option<Changes>,
 }
 
 /// The snapshot of the backup whose unchanged data is not read again.
@@ -182,6 +184,16 @@ fn extents_of(part: nbd::Extent, at: u64, parent: Option<Parent>) -> Vec<Extent>
 fn extents_since(part: nbd::Extent, at: u64, changes: &Changes) -> Vec<Extent> {
     let extent = |(length, is_unchanged)| Extent { length, is_unchanged, is_zero: part.is_zero };
     changes.split(at, part.length).into_iter().map(extent).collect()
+}
+
+/// Divides an extent that begins here: the parts of an encrypted disk that were never written count as zeros.
+fn divided(extent: Extent, at: u64, written: &Changes) -> impl Iterator<Item = Extent> {
+    let Extent { length, is_unchanged, is_zero } = extent;
+    written.split(at, length).into_iter().map(move |(length, is_unwritten)| Extent {
+        length,
+        is_unchanged,
+        is_zero: is_zero || is_unwritten,
+    })
 }
 
 impl SnapshotDisk {
@@ -215,7 +227,7 @@ impl SnapshotDisk {
             memory: MEMORY,
             key,
         };
-        Ok(Self { served: Served::new(export, folder).await?, parent, changes: None })
+        Ok(Self { served: Served::new(export, folder).await?, parent, changes: None, written: None })
     }
 
     /// Opens a snapshot in Ceph, with its key.
@@ -223,8 +235,9 @@ impl SnapshotDisk {
         rbd: &RbdPool,
         snapshot: (DiskNode, Option<DiskKey>),
         changes: Option<Changes>,
+        written: Option<Changes>,
     ) -> Result<Self> {
-        Ok(Self { served: Served::in_ceph(rbd, snapshot, true).await?, parent: None, changes })
+        Ok(Self { served: Served::in_ceph(rbd, snapshot, true).await?, parent: None, changes, written })
     }
 
     pub(super) async fn close(self) {
@@ -245,11 +258,18 @@ impl Source for SnapshotDisk {
         let parts = self.served.client.extents(offset, length).await?;
         let (mut at, mut found) = (offset, Vec::new());
         for part in parts {
-            match &self.changes {
-                Some(changes) => found.extend(extents_since(part, at, changes)),
-                None => found.extend(extents_of(part, at, self.parent)),
+            let extents = match &self.changes {
+                Some(changes) => extents_since(part, at, changes),
+                None => extents_of(part, at, self.parent),
+            };
+            for extent in extents {
+                let length = extent.length;
+                match &self.written {
+                    Some(written) => found.extend(divided(extent, at, written)),
+                    None => found.push(extent),
+                }
+                at += length;
             }
-            at += part.length;
         }
         Ok(found)
     }
@@ -405,6 +425,14 @@ impl Sink for ImageDisk {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_of_an_encrypted_disk_that_were_never_written_are_zeros() {
+        let written = Changes::of_parts(vec![4..8, 12..20]);
+        let extent = Extent { length: 16, is_unchanged: false, is_zero: false };
+        let found: Vec<(u64, bool)> = divided(extent, 2, &written).map(|e| (e.length, e.is_zero)).collect();
+        assert_eq!(found, [(2, true), (4, false), (4, true), (6, false)]);
+    }
 
     #[test]
     fn data_below_the_parents_file_and_zeros_within_its_size_are_unchanged() {

@@ -36,6 +36,12 @@ impl Changes {
         Self { parts: parts.finish(), size }
     }
 
+    /// For tests.
+    #[cfg(test)]
+    pub(in super::super) fn of_parts(parts: Vec<Range<u64>>) -> Self {
+        Self { parts, size: 0 }
+    }
+
     /// The size of the disk at the earlier snapshot, in bytes.
     pub(in super::super) fn size(&self) -> u64 {
         self.size
@@ -86,6 +92,43 @@ impl RbdPool {
             }
             found => found,
         }
+    }
+
+    /// Returns the parts of an encrypted snapshot that were ever written: in the others the cipher reads random data. None: it is not known, or
+    /// it is not encrypted.
+    ///
+    /// *Errors*: [`SystemError::PoolAway`].
+    pub(in super::super) async fn written(&self, id: &str) -> Result<Option<Changes>> {
+        match self.find_written(id).await {
+            Err(error @ SystemError::PoolAway { .. }) => Err(error),
+            Err(error) => {
+                let error = error.chain();
+                tracing::warn!(snapshot = id, error, "written parts of a snapshot in Ceph not known");
+                Ok(None)
+            }
+            found => found,
+        }
+    }
+
+    async fn find_written(&self, id: &str) -> Result<Option<Changes>> {
+        let Some(note) = self.snapshot_note(id).await? else { return Ok(None) };
+        let Some(luks) = note.luks else { return Ok(None) };
+        let spec = self.snapshot_spec(&note.volume_id, id);
+        let info = self.must(&["info", "--format", "json", &spec], PATIENCE).await?;
+        let is_known = replies::has_fast_diff(&info.stdout).map_err(Self::not_understood)?
+            // Those of the snapshot below are not looked for.
+            && !replies::has_parent(&info.stdout).map_err(Self::not_understood)?;
+        if !is_known || !Client::version().await?.is_some_and(is_exact) {
+            return Ok(None);
+        }
+        let mut parts = Ranges::new();
+        let add = |part: Part| {
+            if part.has_data {
+                parts.add(after(luks.header, &part.range));
+            }
+        };
+        self.diff(&[&spec], add).await?;
+        Ok(Some(Changes { parts: parts.finish(), size: 0 }))
     }
 
     async fn compare(&self, from: &SnapshotNote, to: &SnapshotNote) -> Result<Option<Changes>> {
