@@ -247,7 +247,7 @@ pub const ALL: &[Suite] = &[
     },
     Suite {
         name: "rbd",
-        about: "disks in a Ceph cluster: a guest with two of them, growth, no monitor, a lost host whose QEMU runs on",
+        about: "disks in a Ceph cluster: a guest with two of them, growth, no monitor, a lost host whose QEMU runs on, an encrypted disk",
         limit: minutes(25),
         obstacle: needs_root,
         alone: false,
@@ -364,7 +364,7 @@ pub const ALL: &[Suite] = &[
     },
     Suite {
         name: "rbd-snapshots",
-        about: "a Ceph cluster: an OSD that stands still, full clones, snapshots with memory and over several pools, copies in other pools",
+        about: "a Ceph cluster: an OSD that stands still, full clones, snapshots with memory and over several pools, copies in other pools, an encrypted disk of an image",
         limit: minutes(20),
         obstacle: needs_root,
         alone: false,

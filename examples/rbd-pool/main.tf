@@ -50,3 +50,16 @@ resource "berth_disk" "archive" {
   size = "1Gi"
   pool = berth_storage_pool.rbd.name
 }
+
+# Encrypted on its host: Ceph gets neither the key nor readable data. The Secret of the class has 32 random bytes in base64.
+resource "berth_key_class" "ledger" {
+  name   = "rbd-ledger"
+  secret = { name = "rbd-ledger" }
+}
+
+resource "berth_disk" "ledger" {
+  name       = "rbd-ledger"
+  size       = "1Gi"
+  pool       = berth_storage_pool.rbd.name
+  encryption = { key_class = berth_key_class.ledger.name }
+}

@@ -1,5 +1,5 @@
 # A guest that ran under another program, for example libvirt: its qcow2 file becomes a disk without being copied, and the VM starts as soon as no
-# other program has the file open.
+# other program has the file open. With format = "raw" the data of a raw file is copied, and the file stays.
 
 terraform {
   required_version = ">= 1.11"
@@ -13,7 +13,7 @@ provider "berth" {}
 # In a folder of `berth up --disk-dir FOLDER`.
 resource "berth_disk" "root" {
   name   = "web"
-  source = { file = var.file }
+  source = { file = var.file, format = var.format }
 
   # The file stays when the disk is destroyed.
   deletion_policy = "Retain"

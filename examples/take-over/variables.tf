@@ -1,6 +1,12 @@
 variable "file" {
-  description = "Absolute path of the qcow2 file on the host."
+  description = "Absolute path of the file on the host."
   type        = string
+}
+
+variable "format" {
+  description = "The format of the file, qcow2 or raw. Null: qcow2."
+  type        = string
+  default     = null
 }
 
 variable "host" {

@@ -123,6 +123,7 @@ fn source(fixed: Effect) -> Field {
         Field::spec("snapshot_namespace", Shape::Text(Form::Name)).effect(fixed),
         Field::spec("backup", Shape::Text(Form::Name)).effect(fixed).refers(BACKUP),
         Field::spec("file", Shape::Text(Form::Any)).effect(fixed),
+        Field::spec("format", Shape::Text(Form::Any)).effect(fixed),
     ];
     Field::spec("source", Shape::Object(fields)).effect(fixed)
 }
@@ -328,6 +329,9 @@ pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnos
                 return Some(Diagnostic::error("Invalid source", detail).at(at));
             }
         }
+        if let Some(problem) = check_format(source, &path("source")) {
+            return Some(problem);
+        }
         if !disk.get("image").is_null() && !disk.get("image").is_unknown() {
             let detail = "A disk is made from an image or from a source: set either `image` or `source`.";
             return Some(Diagnostic::error("Image and source", detail).at(path("source")));
@@ -354,6 +358,19 @@ pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnos
     contents::check(disk, at)
         .or_else(|| pools::check(disk, at))
         .or_else(|| check_limits(disk.get("limits"), &path("limits")))
+}
+
+/// Refuses a format that files have not, and one without a file.
+fn check_format(source: &Value, at: &AttributePath) -> Option<Diagnostic> {
+    let (format, at) = (source.get("format"), at.clone().attribute("format"));
+    let detail = match format.as_str() {
+        Some("qcow2" | "raw") | None if format.is_null() || !source.get("file").is_null() => return None,
+        Some("qcow2" | "raw") | None => {
+            format!("{at}: it is the format of the file in `file`, which is not set.")
+        }
+        Some(other) => format!("{at}: {other:?} is neither \"qcow2\" nor \"raw\"."),
+    };
+    Some(Diagnostic::error("Invalid source", detail).at(at))
 }
 
 /// Whether it is an absolute path that a Disk accepts.

@@ -1,9 +1,10 @@
 //! A pool in a Ceph cluster with the small guest: its disks, their growth, a VM that moves, a monitor that is away, a host that is lost while
-//! its QEMU runs on and still reaches Ceph, snapshots, backups and images of a disk. In a suite of its own: an OSD that stands still, a full
+//! its QEMU runs on and still reaches Ceph, snapshots, backups and images of a disk, an encrypted disk. In a suite of its own: an OSD that stands still, a full
 //! clone and the trash, snapshots with the guest's memory and with a disk in a file, and copies in other pools.
 
 mod backups;
 mod copies;
+mod encryption;
 mod faults;
 mod memory;
 mod mixed;
@@ -153,6 +154,10 @@ fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestI
         "backups of its disk read what has changed, a disk from one and an image have the data, and no snapshot is left",
         || backups::case(fleet, ceph, &guest),
     );
+    report.case(
+        "Ceph has nothing readable of an encrypted disk, which has its data after a change of its class and a restart",
+        || encryption::case(fleet, ceph, &guest),
+    );
     report.case("its deletion leaves neither of its disks in Ceph", || deleted(ceph, &guest));
     Ok(())
 }
@@ -181,6 +186,10 @@ fn longer_cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: 
     report.case(
         "copies of its disk in a file of its host, and of that in Ceph, have its data and depend on nothing",
         || copies::case(fleet, ceph, &guest),
+    );
+    report.case(
+        "an encrypted disk has the data of its image and is no clone of it, and a copy of its snapshot is one",
+        || encryption::of_an_image(fleet, ceph, &guest),
     );
     report.case("its deletion leaves neither of its disks in Ceph", || deleted(ceph, &guest));
     Ok(())

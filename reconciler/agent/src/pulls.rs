@@ -35,6 +35,8 @@ pub(crate) use wanted::{Arriving, SlotGroup, Wanted};
 
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
+/// How long the copy of a file that is in use, or not there, waits.
+const RETRY_FILE_EVERY: Duration = Duration::from_secs(10);
 /// The longest time until a Secret that is missing is read again.
 const RETRY_SECRET_EVERY: Duration = Duration::from_secs(30);
 /// Minimum interval between two progress reports.
@@ -534,7 +536,12 @@ fn failed(failure: Failure, failures: u32, retries: Option<u32>) -> State {
     } else {
         Readiness::Reconciling(reason_of(error), error.chain())
     };
-    let longest = if reason_of(error) == Reason::NoSpace { RETRY_SPACE_EVERY } else { LONGEST_WAIT };
+    let longest = match reason_of(error) {
+        Reason::NoSpace => RETRY_SPACE_EVERY,
+        // Another program has it open until then.
+        Reason::WaitingForFile => RETRY_FILE_EVERY,
+        _ => LONGEST_WAIT,
+    };
     // Other credentials may be accepted.
     let again = (error.retry() == Retry::Backoff || may_pass).then(|| Instant::now() + wait(longest));
     State::Failed { readiness, again }

@@ -57,6 +57,7 @@ pub use import::DiskImport;
     validation = Rule::new("!has(self.source) || !has(self.image)").message("a disk is made from an image or from a source, not from both").field_path(".source"),
     validation = Rule::new("(has(self.source) && has(self.source.disk) ? self.source.disk : '') == (has(oldSelf.source) && has(oldSelf.source.disk) ? oldSelf.source.disk : '') && (has(self.source) && has(self.source.snapshot) ? self.source.snapshot : '') == (has(oldSelf.source) && has(oldSelf.source.snapshot) ? oldSelf.source.snapshot : '') && (has(self.source) && has(self.source.file) ? self.source.file : '') == (has(oldSelf.source) && has(oldSelf.source.file) ? oldSelf.source.file : '') && (has(self.source) && has(self.source.backup) ? self.source.backup : '') == (has(oldSelf.source) && has(oldSelf.source.backup) ? oldSelf.source.backup : '')").message("source cannot change: create another Disk").field_path(".source"),
     validation = Rule::new("(has(self.source) && has(self.source.diskNamespace) ? self.source.diskNamespace : '') == (has(oldSelf.source) && has(oldSelf.source.diskNamespace) ? oldSelf.source.diskNamespace : '') && (has(self.source) && has(self.source.snapshotNamespace) ? self.source.snapshotNamespace : '') == (has(oldSelf.source) && has(oldSelf.source.snapshotNamespace) ? oldSelf.source.snapshotNamespace : '')").message("the namespace of the source cannot change: create another Disk").field_path(".source"),
+    validation = Rule::new("(has(self.source) && has(self.source.format) ? self.source.format : '') == (has(oldSelf.source) && has(oldSelf.source.format) ? oldSelf.source.format : '')").message("the format of the source cannot change: create another Disk").field_path(".source"),
     validation = Rule::new("!has(self.source) || !has(self.source.file) || !has(self.provisioning) || self.provisioning == 'Thin'").message("a file that is taken over stays as it is: provisioning Thick is for new files").field_path(".provisioning"),
     validation = Rule::new("!has(self.restore) || !has(self.source) || !has(self.source.snapshot) || has(self.source.snapshotNamespace) || self.source.snapshot != self.restore.snapshot").message("a disk is restored from a snapshot of itself, and its source is one of another disk").field_path(".restore"),
     validation = Rule::new("!has(oldSelf.size) || (has(self.size) && quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0)").message("size can only grow: shrinking would lose data").field_path(".size"),
@@ -204,6 +205,7 @@ impl Default for DiskSpec {
     validation = Rule::new("[has(self.disk), has(self.snapshot), has(self.file), has(self.backup)].filter(is, is).size() == 1").message("a source is either a disk, a snapshot, a backup or a file"),
     validation = Rule::new("!has(self.diskNamespace) || has(self.disk)").message("diskNamespace is the namespace of the Disk in disk").field_path(".diskNamespace"),
     validation = Rule::new("!has(self.snapshotNamespace) || has(self.snapshot)").message("snapshotNamespace is the namespace of the DiskSnapshot in snapshot").field_path(".snapshotNamespace"),
+    validation = Rule::new("!has(self.format) || has(self.file)").message("format is that of the file in file").field_path(".format"),
     validation = Rule::new("!has(self.file) || self.file.matches('^/[^[:cntrl:]]+$')").message("file is the absolute path of a file on the host").field_path(".file")
 )]
 pub struct DiskSource {
@@ -225,12 +227,25 @@ pub struct DiskSource {
     /// written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup: Option<ResourceName>,
-    /// The absolute path of a qcow2 file on the host of the first VM that uses the disk, in a folder that the host's administrator
-    /// allows (`--disk-dir`) and on the file system of the pool. The file is moved into the pool as it is and is the disk from then
-    /// on. While another program has it open as a disk, it is waited for.
+    /// The absolute path of a file on the host of the first VM that uses the disk, in a folder that the host's administrator allows
+    /// (`--disk-dir`) and on the file system of the pool. A qcow2 file is moved into the pool as it is and is the disk from then on. While
+    /// another program has it open as a disk, it is waited for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 2, max = 1024))]
     pub file: Option<String>,
+    /// The format of `file`, `qcow2` or `raw`; it is never guessed from the data. A raw file stays where it is: the disk is a qcow2 file in
+    /// the pool with a copy of its data. Default: `qcow2`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<SourceFormat>,
+}
+
+/// The format of a file that a Disk is made from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SourceFormat {
+    #[default]
+    Qcow2,
+    Raw,
 }
 
 /// A restore of a Disk from a snapshot of it.
@@ -297,6 +312,11 @@ pub enum DataOrigin {
 }
 
 impl DiskSource {
+    /// Returns the raw file whose data is copied. None: it has another source, or a file that becomes the disk.
+    pub fn raw_file(&self) -> Option<&str> {
+        self.file.as_deref().filter(|_| self.format == Some(SourceFormat::Raw))
+    }
+
     /// Returns the namespace of the Disk, the DiskSnapshot or the Backup that a Disk of this namespace is made from.
     pub fn namespace<'a>(&'a self, own: &'a str) -> &'a str {
         let declared = self.disk_namespace.as_ref().or(self.snapshot_namespace.as_ref());

@@ -119,7 +119,7 @@ pub use cpu_controls::CpuControls;
 pub use disk::{
     CloneMode, DataOrigin, DeletionPolicy, Disk, DiskAccess, DiskFilesystem, DiskImport, DiskLimits,
     DiskPlacement, DiskRestore, DiskRestored, DiskSource, DiskSpec, DiskState, DiskStatus, ExpandPolicy,
-    FilesystemType, LeaveFacts, MOST_DISK_READERS, Provisioning,
+    FilesystemType, LeaveFacts, MOST_DISK_READERS, Provisioning, SourceFormat,
 };
 pub use disk_snapshot::{Consistency, DiskSnapshot, DiskSnapshotSpec, DiskSnapshotStatus};
 pub use hardware::{

@@ -1,5 +1,7 @@
 //! The data of a new volume.
 
+use std::path::PathBuf;
+
 /// The data that a new volume has from the beginning, in a file of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fill {
@@ -9,6 +11,8 @@ pub enum Fill {
     Filesystem(NewFilesystem),
     /// A copy of the data of a snapshot in another pool of this host. It does not depend on the snapshot afterwards.
     Snapshot { pool: String, id: String },
+    /// A copy of the data of a raw file of this host, which stays.
+    RawFile(PathBuf),
 }
 
 /// A file system to make. It takes the whole disk.

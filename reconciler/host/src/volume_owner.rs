@@ -31,6 +31,9 @@ pub struct DeclaredSource {
     pub namespace: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
+    /// Whether that file is raw.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub raw: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup: Option<String>,
     /// Whether it is a full copy of its image.

@@ -49,6 +49,7 @@ fn disk(host: &str, name: &str, volume: &TrashedVolume) -> Disk {
             snapshot: source.snapshot.as_deref().map(Into::into),
             snapshot_namespace: source.snapshot.as_ref().and(source.namespace.as_deref()).map(Into::into),
             file: source.file.clone(),
+            format: source.format,
             backup: source.backup.as_deref().map(Into::into),
         }),
         pool: volume.pool.as_str().into(),
@@ -188,6 +189,10 @@ mod tests {
         .expect("a file");
         let source = disk("h1", "copy", &volume).spec.source.expect("its source");
         assert_eq!(source, DiskSource { snapshot: Some("before".into()), ..DiskSource::default() });
+        let declared = serde_json::json!({"file": "/srv/a.img", "format": "raw"});
+        let volume = TrashedVolume { source: serde_json::from_value(declared).expect("a source"), ..volume };
+        let source = disk("h1", "copy", &volume).spec.source.expect("its source");
+        assert_eq!(source.raw_file(), Some("/srv/a.img"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_api::{AttachmentState, Disk, HotswapDiskAttachment, VMState};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::faults::Fault;
 use crate::rig::{self, Rig, converges};
@@ -116,26 +116,38 @@ async fn snapshot_and_copies_are_there(rig: &Rig) {
 #[test]
 fn a_file_of_the_host_becomes_the_disk_of_a_vm() {
     converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter, Fault::FullDisk], async |rig| {
-        rig.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
-        rig.apply("Disk", "taken", json!({"source": {"file": "/srv/taken.qcow2"}})).await;
-        let vm =
-            json!({"class": "small", "disks": [{"name": "taken", "boot": true}], "networkInterfaces": []});
-        rig.apply("VM", "old", vm).await;
-        rig.until("taken", "waits for its file", |disk: &Disk| {
-            berth_api::condition::find(&disk.status.clone().unwrap_or_default().conditions, "Ready")
-                .is_some_and(|ready| ready.reason == "WaitingForFile")
-        })
-        .await;
-        rig.strike_from_here();
-        rig.system.put_file("/srv/taken.qcow2", 4 << 30);
-        rig.until("taken", "has a file", has_file).await;
-        rig.until_vm("old", "runs", |vm| rig::state(vm) == Some(VMState::Running)).await;
-        rig.must_settle().await;
-        for (kind, name) in [("VM", "old"), ("Disk", "taken"), ("VMClass", "small")] {
-            rig.delete(kind, name).await;
-        }
-        rig.until_nothing_is_left().await;
+        a_vm_has_a_disk_of_a_file(rig, json!({"file": "/srv/taken.qcow2"})).await;
     });
+}
+
+#[test]
+fn the_data_of_a_raw_file_of_the_host_is_that_of_the_disk_of_a_vm() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter, Fault::FullDisk], async |rig| {
+        a_vm_has_a_disk_of_a_file(rig, json!({"file": "/srv/taken.img", "format": "raw"})).await;
+    });
+}
+
+/// The file appears after the VM and its disk are declared, which are deleted in the end.
+async fn a_vm_has_a_disk_of_a_file(rig: &Rig, source: Value) {
+    let file = source["file"].as_str().expect("a path").to_owned();
+    rig.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
+    rig.apply("Disk", "taken", json!({"source": source})).await;
+    let vm = json!({"class": "small", "disks": [{"name": "taken", "boot": true}], "networkInterfaces": []});
+    rig.apply("VM", "old", vm).await;
+    rig.until("taken", "waits for its file", |disk: &Disk| {
+        berth_api::condition::find(&disk.status.clone().unwrap_or_default().conditions, "Ready")
+            .is_some_and(|ready| ready.reason == "WaitingForFile")
+    })
+    .await;
+    rig.strike_from_here();
+    rig.system.put_file(&file, 4 << 30);
+    rig.until("taken", "has a file", has_file).await;
+    rig.until_vm("old", "runs", |vm| rig::state(vm) == Some(VMState::Running)).await;
+    rig.must_settle().await;
+    for (kind, name) in [("VM", "old"), ("Disk", "taken"), ("VMClass", "small")] {
+        rig.delete(kind, name).await;
+    }
+    rig.until_nothing_is_left().await;
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `berth import`: from descriptions in files, from a libvirtd, and from a QEMU that a script started.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::report::Report;
 use crate::scratch::Scratch;
 use crate::suites::kubectl::contains_all;
 use crate::terraform::Project;
-use crate::{wait, workspace};
+use crate::{manifests, wait, workspace};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const BOOT: Duration = Duration::from_secs(180);
@@ -42,7 +43,7 @@ pub(super) fn run(report: &mut Report, platform: &mut Platform, parts: &Parts, g
         || of_a_script(platform, parts, guest),
     );
     report.case(
-        "examples/take-over: a file of the host is the disk of a VM, with an empty second plan",
+        "examples/take-over: a file of the host is the disk of a VM, with an empty second plan, and a raw one is copied",
         || example(platform, guest),
     );
 }
@@ -244,7 +245,33 @@ fn example(platform: &Platform, guest: &GuestImage) -> Result<()> {
     ensure!(!disk.exists(), "the file was copied");
     platform.kubectl().condition("vm/web", "GuestReady=True", None, BOOT)?;
     project.plan_is_empty()?;
+    copied_from_raw(platform)?;
     project.destroy().map(drop)
+}
+
+/// The data of a raw file is that of a larger disk, which the running VM gets, and the file stays.
+fn copied_from_raw(platform: &Platform) -> Result<()> {
+    const DISK: &str = "from-raw";
+    let (kubectl, file) = (platform.kubectl(), platform.folder().join("domains/data.img"));
+    let mut data = vec![0; 16 << 20];
+    data[4 << 20..5 << 20].fill(7);
+    fs::write(&file, &data)?;
+    let source = json!({"file": file, "format": "raw"});
+    let disk = manifests::with(manifests::blank_disk(DISK, "32Mi"), "source", source);
+    // The guest has no agent that knows its mounts.
+    let attachment = manifests::with(manifests::attachment(DISK, "web", DISK), "force", json!(true));
+    kubectl.apply(&manifests::all(&[disk, attachment]))?;
+    kubectl.condition(&format!("hotswapdiskattachment/{DISK}"), "Ready=True", None, LIMIT)?;
+    let made = kubectl.object("disk", DISK)?;
+    let id = made["status"]["volumeID"].as_str().context("it has no volume")?;
+    let volume = platform.host().state().join(format!("pools/default/volumes/{id}.qcow2"));
+    let mut compare = Command::new("qemu-img");
+    compare.args(["compare", "-U", "-f", "raw", "-F", "qcow2"]).args([&file, &volume]);
+    process::run(&mut compare, LIMIT)?.success().context("the disk has other data than the file")?;
+    ensure!(fs::read(&file)? == data && fs::metadata(&file)?.nlink() == 1, "the file has changed");
+    kubectl.delete(&format!("hotswapdiskattachment/{DISK}"))?;
+    kubectl.delete(&format!("disk/{DISK}"))?;
+    Ok(fs::remove_file(&file)?)
 }
 
 fn from_libvirtd(platform: &mut Platform, parts: &Parts, guest: &GuestImage) -> Result<()> {

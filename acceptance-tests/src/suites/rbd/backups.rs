@@ -77,7 +77,7 @@ pub(super) fn case(fleet: &mut Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> 
     guest.project.plan_is_empty()
 }
 
-fn declare(fleet: &Fleet, kind: &str, name: &str, spec: &Value) -> Result<()> {
+pub(super) fn declare(fleet: &Fleet, kind: &str, name: &str, spec: &Value) -> Result<()> {
     let object =
         json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
     fleet.kubectl().apply(&object.to_string()).map(drop)
@@ -94,7 +94,7 @@ fn backed_up(fleet: &Fleet, name: &str) -> Result<Value> {
 }
 
 /// Declares a disk for the running guest.
-fn attach(fleet: &Fleet, name: &str, disk: &Value) -> Result<()> {
+pub(super) fn attach(fleet: &Fleet, name: &str, disk: &Value) -> Result<()> {
     declare(fleet, "Disk", name, disk)?;
     // The guest has no agent that knows its mounts.
     let attachment = manifests::with(manifests::attachment(name, VM, name), "force", json!(true));
@@ -102,7 +102,7 @@ fn attach(fleet: &Fleet, name: &str, disk: &Value) -> Result<()> {
 }
 
 /// Returns the checksum of what the guest reads from such a disk.
-fn read_by_guest(fleet: &Fleet, guest: &Guest, name: &str) -> Result<String> {
+pub(super) fn read_by_guest(fleet: &Fleet, guest: &Guest, name: &str) -> Result<String> {
     fleet.kubectl().condition(&format!("hotswapdiskattachment/{name}"), "Ready=True", None, ANSWER)?;
     wait::until("the disk in the guest", SOON, || sum_of(fleet, STAYS, guest, name))
 }

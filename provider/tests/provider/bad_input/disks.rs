@@ -211,6 +211,16 @@ pub(super) fn disks() -> Vec<Bad> {
             "the absolute path of a file",
         ),
         everywhere(
+            with(disk(), "/source", json!({"disk": "a", "format": "raw"})),
+            "source.format",
+            "which is not set",
+        ),
+        everywhere(
+            with(disk(), "/source", json!({"file": "/b", "format": "vmdk"})),
+            "source.format",
+            "qcow2",
+        ),
+        everywhere(
             with(with(disk(), "/source", json!({"file": "/b"})), "/provisioning", json!("Thick")),
             "provisioning",
             "file that is taken over",

@@ -66,7 +66,7 @@ impl Wanted {
         match self {
             Self::Fill(_, _, Details(of)) => match &of.1 {
                 Fill::Snapshot { id, .. } => Some(id),
-                Fill::Image | Fill::Filesystem(_) => None,
+                Fill::Image | Fill::Filesystem(_) | Fill::RawFile(_) => None,
             },
             _ => None,
         }

@@ -7,6 +7,8 @@ use crate::{Disk, RESTORE_ANNOTATION};
 pub struct LeaveFacts {
     /// Whether several hosts have its pool.
     pub is_in_shared_pool: bool,
+    /// Whether its pool is of type RBD.
+    pub is_in_ceph: bool,
     /// Whether its Image is on one host, and other hosts cannot copy it from there.
     pub has_image_of_one_host: bool,
     /// Whether there are DiskSnapshots of it.
@@ -24,7 +26,10 @@ impl Disk {
         let refusals = [
             (self.target_pool() != self.pool(), "was to be moved to another pool"),
             (status.is_none_or(|status| status.size.is_none()), "has no file yet"),
-            (self.spec.encryption.is_some(), "is encrypted"),
+            (
+                self.spec.encryption.is_some() && !facts.is_in_ceph,
+                "is encrypted, and its pool is not of type RBD",
+            ),
             (self.is_for_many(), "is one for several VMs (ReadOnlyMany or ReadWriteMany)"),
             (self.spec.source.is_some(), "is made from a source"),
             (facts.has_image_of_one_host, "is made from an image that other hosts cannot copy"),
@@ -73,6 +78,8 @@ mod tests {
         assert_eq!(why(json!({}), shared), "");
         assert!(why(json!({}), LeaveFacts::default()).contains("no pool of type Shared or RBD"));
         assert!(why(json!({}), LeaveFacts { has_snapshots: true, ..shared }).contains("has snapshots"));
+        let in_ceph = LeaveFacts { is_in_ceph: true, ..shared };
+        assert_eq!(why(json!({"spec.encryption": {"keyClass": "k"}}), in_ceph), "", "its image has its key");
         let of_one = LeaveFacts { has_image_of_one_host: true, ..shared };
         assert!(why(json!({"spec.image": "made"}), of_one).contains("image"));
         for (changes, text) in [

@@ -7,7 +7,7 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::vm::InterfaceStatus;
-use crate::{CloneMode, DiskFilesystem};
+use crate::{CloneMode, DiskFilesystem, SourceFormat};
 
 /// The file of a deleted disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
@@ -119,6 +119,9 @@ pub struct TrashedSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub file: Option<String>,
+    /// The declared format of that file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<SourceFormat>,
     /// Name of a Backup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]

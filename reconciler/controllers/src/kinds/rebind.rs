@@ -374,6 +374,7 @@ fn leave_facts(cache: &Cache, disk: &Disk) -> LeaveFacts {
     let image = name.and_then(|name| cache.tables.images.lookup(&namespace, name.as_str()));
     LeaveFacts {
         is_in_shared_pool: is_shared(cache, disk),
+        is_in_ceph: is_in_ceph(cache, disk),
         has_image_of_one_host: image.is_some_and(|image| image.is_of_one_host()),
         has_snapshots: cache.tables.disk_snapshots.all().any(|snapshot| snapshot.is_of(disk)),
     }

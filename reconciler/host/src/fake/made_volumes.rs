@@ -29,6 +29,11 @@ impl FakeSystem {
                 let taken = found.filter(|facts| facts.taken.is_some());
                 at_least(taken.ok_or_else(|| SystemError::SnapshotLost { id: id.clone() })?.size)?
             }
+            (Fill::RawFile(file), _) => {
+                let awaited =
+                    || SystemError::FileAwaited { path: file.clone(), why: "there is no such file" };
+                at_least(self.files.size_of(file).ok_or_else(awaited)?)?
+            }
             _ => new.size,
         };
         self.make_volume(&NewVolume { size, base: None, ..new.clone() })

@@ -18,13 +18,14 @@ mod tests;
 
 use async_trait::async_trait;
 use berth_backup::{BackupId as StoredId, DiskId, Repository, VerifyOptions};
-use berth_qemu::machine::Backing;
+use berth_qemu::machine::{Backing, DiskKey};
 use serde_json::{Map, Value};
 
 use super::LinuxSystem;
 use super::qemu_img::paths;
 use super::rbd::{self, Changes, RbdPool};
 use super::volumes::Begun;
+use crate::keyring::Keyring;
 use crate::{
     BackupFacts, BackupId, BackupParent, BackupToVerify, Backups, DiskReader, MAX_DECLARATION, NewBackup,
     NewVolume, Progress, RepositoryAccess, Result, SystemError, Taken, VerifiedBackup, VolumeFacts,
@@ -72,7 +73,7 @@ impl LinuxSystem {
             return Ok(facts);
         }
         let OpenSnapshot { taken, mut disk, parent } = match self.rbd.get(&new.pool) {
-            Some(rbd) => open_in_ceph(rbd, stored, new).await?,
+            Some(rbd) => open_in_ceph(rbd, self.volumes.keys(), stored, new).await?,
             None => self.open_files(stored, new).await?,
         };
         let mut facts = Map::new();
@@ -145,11 +146,18 @@ struct OpenSnapshot {
     parent: Option<StoredId>,
 }
 
-async fn open_in_ceph(rbd: &RbdPool, stored: &Stored<'_>, new: &NewBackup) -> Result<OpenSnapshot> {
+async fn open_in_ceph(
+    rbd: &RbdPool,
+    keys: &Keyring,
+    stored: &Stored<'_>,
+    new: &NewBackup,
+) -> Result<OpenSnapshot> {
     let (facts, node) = rbd.snapshot_node(&new.snapshot).await?;
+    let key = keys.key_of(&facts.id, facts.encryption.as_deref())?;
     let taken = facts.taken.ok_or_else(|| SystemError::SnapshotLost { id: new.snapshot.clone() })?;
     let (parent, changes) = parent_in_ceph(rbd, stored, new).await?.unzip();
-    let disk = SnapshotDisk::open_in_ceph(rbd, node, changes).await?;
+    let written = rbd.written(&new.snapshot).await?;
+    let disk = SnapshotDisk::open_in_ceph(rbd, (node, key), changes, written).await?;
     Ok(OpenSnapshot { taken, disk, parent })
 }
 
@@ -208,13 +216,14 @@ async fn restore_in_ceph(
     rbd: &RbdPool,
     stored: &Stored<'_>,
     (new, size): (&NewVolume, u64),
+    key: Option<DiskKey>,
     progress: Progress<'_>,
 ) -> Result<VolumeFacts> {
-    let blank = match rbd.begin_restored(new, size).await? {
+    let blank = match rbd.begin_restored(new, size, key.as_ref()).await? {
         rbd::Begun::There(facts) => return Ok(*facts),
         rbd::Begun::Blank(blank) => blank,
     };
-    let mut disk = ImageDisk::open(rbd, blank.node()).await?;
+    let mut disk = ImageDisk::open(rbd, blank.node(), key).await?;
     let done = |now: berth_backup::Progress| progress(now.done, Some(now.total));
     let written = stored.repository.restore(&stored.disk, &stored.backup, &mut disk, done).await;
     written.map_err(|error| failed(stored.access, error))?;
@@ -270,8 +279,9 @@ impl Backups for LinuxSystem {
         let stored = self.stored(repository, backup, false).await?;
         let stored = stored.ok_or_else(|| no_repository(repository, backup))?;
         let size = stored.existing().await?.size;
+        let key = self.volumes.keys().key_of(&volume.id, volume.encryption.as_deref());
         if let Some(rbd) = self.rbd.get(&volume.pool) {
-            return restore_in_ceph(rbd, &stored, (volume, size), progress).await;
+            return Box::pin(restore_in_ceph(rbd, &stored, (volume, size), key?, progress)).await;
         }
         let (new, user) = (volume.clone(), self.tools_user);
         let begun = self.on_pool(&volume.pool, move |v| v.begin_restored(&new, size, user.as_ref())).await?;
@@ -279,8 +289,7 @@ impl Backups for LinuxSystem {
             Begun::There(facts) => return Ok(*facts),
             Begun::Partial(partial) => partial,
         };
-        let key = self.volumes.keys().key_of(&volume.id, volume.encryption.as_deref())?;
-        let mut disk = VolumeDisk::open(&self.layout, self.tools_user, volume, partial, key).await?;
+        let mut disk = VolumeDisk::open(&self.layout, self.tools_user, volume, partial, key?).await?;
         let done = |now: berth_backup::Progress| progress(now.done, Some(now.total));
         let written = stored.repository.restore(&stored.disk, &stored.backup, &mut disk, done).await;
         written.map_err(|error| failed(repository, error))?;
@@ -319,8 +328,11 @@ impl Backups for LinuxSystem {
 
     async fn open_snapshot(&self, pool: &str, snapshot: &str) -> Result<Box<dyn DiskReader>> {
         if let Some(rbd) = self.rbd.get(pool) {
-            let (_, node) = rbd.snapshot_node(snapshot).await?;
-            return Ok(Box::new(SnapshotData(SnapshotDisk::open_in_ceph(rbd, node, None).await?)));
+            let (facts, node) = rbd.snapshot_node(snapshot).await?;
+            let key = self.volumes.keys().key_of(snapshot, facts.encryption.as_deref())?;
+            return Ok(Box::new(SnapshotData(
+                SnapshotDisk::open_in_ceph(rbd, (node, key), None, None).await?,
+            )));
         }
         let (of_pool, id) = (pool.to_owned(), snapshot.to_owned());
         let opened = self

@@ -10,7 +10,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::LinuxSystem;
@@ -56,10 +56,10 @@ impl LinuxSystem {
         if let Some(source) = self.rbd.get(pool) {
             let (_, disk) = source.snapshot_node(id).await?;
             let made = if let Some(rbd) = target {
-                rbd.create(new, None, Some(Data::Ceph(&disk))).await?
+                rbd.create(new, None, Some(Data::Ceph(&disk)), None).await?
             } else {
                 let bytes = source.data_bytes(&facts.volume, id).await?;
-                self.copy_to_file(new, SnapshotContent::Ceph { disk, bytes }, None, progress).await?
+                self.copy_to_file(new, SnapshotContent::Raw { disk, bytes }, None, progress).await?
             };
             source.remove_used(id).await;
             return Ok(made);
@@ -73,8 +73,33 @@ impl LinuxSystem {
         };
         let (layout, folder, user) = (self.layout.clone(), links.0.clone(), self.tools_user);
         let input = blocking(move || content.into_input(&layout, &folder, user)).await?;
-        let made = rbd.create(new, None, Some(Data::Files(&input))).await;
+        let made = rbd.create(new, None, Some(Data::Files(&input)), None).await;
         drop(links);
+        made
+    }
+
+    /// Makes a volume with the data of this raw file of the host, which stays.
+    pub(super) async fn copy_raw_file(
+        &self,
+        new: &NewVolume,
+        file: &Path,
+        progress: Progress<'_>,
+    ) -> Result<VolumeFacts> {
+        check(new, &Fill::RawFile(file.to_owned()))?;
+        if let Some(found) = Volumes::volume(self, &new.pool, &new.id).await? {
+            // Without a look at the file. An interrupted call may have made it.
+            let made = NewVolume { size: Some(found.size), ..new.clone() };
+            self.on_pool(&new.pool, move |v| v.begin_restored(&made, 0, None).map(drop)).await?;
+            return Ok(found);
+        }
+        let links = Links(self.layout.snapshot_links(&new.pool, &format!("{IMAGE_LINKS}copy-{}", new.id)));
+        let (path, folder) = (file.to_owned(), links.0.clone());
+        let source = self.on_pool(&new.pool, move |v| v.raw_source(&path, &folder)).await?;
+        let new = &NewVolume { size: Some(wanted_size(new, Some(source.size))?), ..new.clone() };
+        let content = SnapshotContent::Raw { disk: source.disk(), bytes: source.bytes };
+        let made = self.copy_to_file(new, content, None, progress).await;
+        // Until here no other program could open the file as a disk.
+        drop((source, links));
         made
     }
 

@@ -96,6 +96,53 @@ async fn a_copy_in_another_pool_has_the_data_of_the_snapshot_and_depends_on_noth
 }
 
 #[tokio::test]
+async fn the_data_of_a_raw_file_is_copied_while_no_other_program_has_it_and_the_file_stays() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let given = folder.path().join("given");
+    fs::create_dir(&given).expect("a folder");
+    let config =
+        LinuxConfig { disk_folders: vec![given.clone()], ..LinuxConfig::new(folder.path().join("state")) };
+    let system = LinuxSystem::open(config).expect("opened");
+    let file = given.join("a.img");
+    let mut data = vec![0; 4 << 20];
+    data[..64 << 10].fill(7);
+    fs::write(&file, &data).expect("written");
+    let order = new("default", "v-1", Some(2 * SIZE));
+    let make = async |order: &NewVolume, file: &Path| {
+        system.create_filled_volume(order, &Fill::RawFile(file.to_owned()), &|_, _| {}).await
+    };
+    let opened = fs::OpenOptions::new().read(true).write(true).open(&file).expect("opened");
+    let lock = berth_qemu::qcow2::ImageLock::new(opened).expect("locked as QEMU does");
+    assert_eq!(make(&order, &file).await.expect_err("in use").variant(), "FileAwaited");
+    drop(lock);
+    let small = NewVolume { size: Some(SIZE / 2), ..order.clone() };
+    assert_eq!(make(&small, &file).await.expect_err("refused").variant(), "SmallerThanImage");
+    let made = make(&order, &file).await.expect("made");
+    assert_eq!((made.size, made.format, made.backing), (2 * SIZE, Format::Qcow2, None));
+    let content = content_of(&made.path);
+    assert_eq!((content.len() as u64, content.get(..data.len())), (2 * SIZE, Some(&data[..])));
+    assert!(content[data.len()..].iter().all(|byte| *byte == 0));
+    assert_eq!(fs::read(&file).expect("it stays"), data);
+    assert_eq!(fs::metadata(&file).expect("it stays").nlink(), 1, "it has no other name");
+    fs::remove_file(&file).expect("removed");
+    assert_eq!(make(&order, &file).await.expect("there").path, made.path, "the file is not looked at again");
+
+    let other = new("default", "v-2", None);
+    assert_eq!(make(&other, &file).await.expect_err("absent").variant(), "FileAwaited");
+    let outside = folder.path().join("outside.img");
+    let (odd, qcow2) = (given.join("odd.img"), given.join("web.qcow2"));
+    fs::write(&outside, &data).expect("written");
+    fs::write(&odd, &data[..1000]).expect("written");
+    berth_qemu::qcow2::create(&qcow2, SIZE).expect("made");
+    for refused in [outside, odd, qcow2] {
+        let error = make(&other, &refused).await.expect_err("refused");
+        assert_eq!(error.variant(), "FileRefused", "{}: {}", refused.display(), error.chain());
+    }
+    let left = files::names(&system.layout.volumes("default")).expect("listed");
+    assert!(left.iter().all(|name| name.starts_with("v-1")), "{left:?}");
+}
+
+#[tokio::test]
 async fn a_copy_of_nothing_and_a_smaller_one_are_refused_and_leave_nothing() {
     let (_folder, system) = system();
     let order = |size| new("slow", "v-2", size);

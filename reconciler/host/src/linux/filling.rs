@@ -65,7 +65,9 @@ impl LinuxSystem {
     ) -> Result<()> {
         let partial = std::path::absolute(partial).unwrap_or_else(|_| partial.to_owned());
         match (fill, base) {
-            (Fill::Snapshot { .. }, _) => Err(invalid(new, "it is a copy of a snapshot")),
+            (Fill::Snapshot { .. } | Fill::RawFile(_), _) => {
+                Err(invalid(new, "it is a copy of a snapshot or a file"))
+            }
             (Fill::Image, None) => Err(invalid(new, "it is a copy of an image, and names none")),
             (Fill::Image, Some(base)) => {
                 let image = std::path::absolute(&base.path).unwrap_or_else(|_| base.path.clone());
@@ -99,7 +101,7 @@ pub(super) fn check(new: &NewVolume, fill: &Fill) -> Result<()> {
     let refusals = [
         (
             new.encryption.is_some(),
-            "a volume that is formatted, a full copy of an image or a copy in another pool is not encrypted",
+            "a volume that is formatted, a full copy of an image or a file, or a copy in another pool is not encrypted",
         ),
         (new.shared, "a volume that several VMs write to is blank at first"),
         (new.snapshot.is_some() || new.file.is_some(), "it has the data of a snapshot or a file"),

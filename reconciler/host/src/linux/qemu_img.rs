@@ -50,6 +50,11 @@ pub(super) fn encrypt() -> Value {
     json!({"format": "luks", "key-secret": TOOL_KEY})
 }
 
+/// The object by which a program reads its key from its standard input.
+pub(super) fn secret_on_stdin() -> String {
+    format!("secret,id={TOOL_KEY},file=/dev/stdin")
+}
+
 /// Returns the files of a chain, the uppermost first.
 pub(super) fn paths(chain: &Backing) -> Vec<PathBuf> {
     let mut paths = vec![chain.file.clone()];

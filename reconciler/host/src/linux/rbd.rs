@@ -24,6 +24,7 @@ mod diff;
 mod fence;
 mod filled;
 mod images;
+mod luks;
 mod note;
 mod replies;
 mod restored;
@@ -52,6 +53,7 @@ use crate::{
 pub(super) use changes::Changes;
 pub(super) use client::lend;
 use client::{Client, PATIENCE, is_absent};
+use data::options_of;
 pub(super) use filled::Data;
 pub(super) use restored::Begun;
 
@@ -108,7 +110,8 @@ pub(super) struct RbdPool {
     importing: Arc<tokio::sync::Mutex<()>>,
     /// The volumes that a call is making, or removing unfinished.
     making: Mutex<BTreeSet<String>>,
-    /// Held while the note of a volume that is there changes: it goes to the trash, comes back, gets an owner, is restored.
+    /// Held while the note of a volume that is there, or of a snapshot, changes: it goes to the trash, comes back, gets an owner, is restored,
+    /// or its key is wrapped again.
     trashing: tokio::sync::Mutex<()>,
     /// Held while images of volumes, or snapshots of which volumes were clones, are deleted.
     removing: Arc<tokio::sync::Mutex<()>>,
@@ -484,7 +487,7 @@ impl RbdPool {
         if self.is_opened.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let options = options_of(&self.image(MARKER));
+        let options = options_of(&self.image(MARKER), false);
         let args = ["info", "--output=json", "--image-opts", &options];
         let tried = self.client.within(&QEMU_IMG, &args, PATIENCE).await.map_err(|error| text_of(&error))?;
         if !tried.ok {
@@ -557,20 +560,6 @@ impl RbdPool {
 
 fn succeeded(done: Output) -> Result<Output> {
     if done.ok { Ok(done) } else { Err(Client::failed(&done)) }
-}
-
-/// Returns an image as an option of `qemu-img`.
-fn options_of(image: &RbdImage) -> String {
-    let namespace = image.namespace.iter().map(|namespace| format!(",file.namespace={namespace}"));
-    format!(
-        "driver=raw,file.driver=rbd,file.pool={}{},file.image={},file.user={},file.conf={}",
-        image.pool,
-        namespace.collect::<String>(),
-        image.image,
-        image.user,
-        // A comma ends a value, and two are one.
-        image.conf.to_string_lossy().replace(',', ",,")
-    )
 }
 
 /// The folder of all pools.

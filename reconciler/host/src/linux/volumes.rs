@@ -57,6 +57,7 @@ pub(super) use arriving::is_arriving;
 use chains::{Chains, ChainsLock};
 use copying::Copying;
 use encryption::NewFile;
+pub(super) use encryption::create_header;
 pub(super) use fetched::Fetch;
 pub(super) use left::LeftFile;
 use note::{Base, Note};

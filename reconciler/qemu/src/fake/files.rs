@@ -26,7 +26,7 @@ impl ImageFiles for LocalFiles {
     fn size(&self, path: &Path, format: Format) -> io::Result<u64> {
         let mut file = std::fs::File::open(path)?;
         match format {
-            Format::Raw | Format::Iso => Ok(file.metadata()?.len()),
+            Format::Raw | Format::Iso | Format::Luks => Ok(file.metadata()?.len()),
             Format::Qcow2 | Format::EncryptedQcow2 => {
                 qcow2::virtual_size(&mut file).map_err(io::Error::other)
             }
@@ -35,7 +35,9 @@ impl ImageFiles for LocalFiles {
 
     fn grow(&self, path: &Path, format: Format, bytes: u64) -> io::Result<()> {
         match format {
-            Format::Raw | Format::Iso => OpenOptions::new().write(true).open(path)?.set_len(bytes),
+            Format::Raw | Format::Iso | Format::Luks => {
+                OpenOptions::new().write(true).open(path)?.set_len(bytes)
+            }
             Format::Qcow2 | Format::EncryptedQcow2 => qcow2::grow(path, bytes).map_err(io::Error::other),
         }
     }

@@ -13,6 +13,8 @@ pub enum Format {
     Qcow2,
     /// qcow2 with encrypted data, which a key of the disk opens. Never the format of an image.
     EncryptedQcow2,
+    /// A LUKS header and the encrypted data, which a key of the disk opens, in an image of Ceph. Never the format of an image.
+    Luks,
     /// ISO 9660: a medium of a CD-ROM drive. To QEMU it is raw.
     Iso,
 }
@@ -23,6 +25,7 @@ impl Format {
         match self {
             Self::Raw | Self::Iso => "raw",
             Self::Qcow2 | Self::EncryptedQcow2 => "qcow2",
+            Self::Luks => "luks",
         }
     }
 
@@ -34,7 +37,7 @@ impl Format {
 
     #[must_use]
     pub fn is_encrypted(self) -> bool {
-        self == Self::EncryptedQcow2
+        matches!(self, Self::EncryptedQcow2 | Self::Luks)
     }
 
     /// The name for people.
@@ -43,6 +46,7 @@ impl Format {
             Self::Raw => "raw",
             Self::Qcow2 => "qcow2",
             Self::EncryptedQcow2 => "encrypted qcow2",
+            Self::Luks => "luks",
             Self::Iso => "iso",
         }
     }

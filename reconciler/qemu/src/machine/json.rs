@@ -38,7 +38,8 @@ fn format_node(disk: &DiskSpec) -> Value {
         "discard": discard,
         "file": file(&disk.file, disk.read_only, disk.cache, discard),
     });
-    if !disk.read_only && !disk.keeps_space {
+    // Encrypted, zeros are data as any other.
+    if !disk.read_only && !disk.keeps_space && disk.format != Format::Luks {
         // Zeros take no space, also where the guest writes them.
         node["detect-zeroes"] = json!("unmap");
     }
@@ -46,9 +47,7 @@ fn format_node(disk: &DiskSpec) -> Value {
         // Explicit, because QEMU would otherwise open the file named in the header.
         node["backing"] = Value::Null;
     }
-    if disk.format.is_encrypted() {
-        node["encrypt"] = encrypt(&key_id(&disk.id));
-    }
+    name_key(&mut node, disk.format, &key_id(&disk.id));
     node
 }
 
@@ -74,9 +73,13 @@ pub(crate) fn chain_blockdev(disk: &str, backing: &Backing, name: &str) -> Value
     node
 }
 
-/// The options of an encrypted file: the object with its key.
-fn encrypt(key: &str) -> Value {
-    json!({"format": "luks", "key-secret": key})
+/// Names the object with the key of an encrypted file or image.
+fn name_key(node: &mut Value, format: Format, key: &str) {
+    match format {
+        Format::EncryptedQcow2 => node["encrypt"] = json!({"format": "luks", "key-secret": key}),
+        Format::Luks => node["key-secret"] = json!(key),
+        Format::Raw | Format::Qcow2 | Format::Iso => {}
+    }
 }
 
 fn chain(backing: &Backing, key: &str) -> Value {
@@ -88,9 +91,7 @@ fn chain(backing: &Backing, key: &str) -> Value {
     if backing.format.is_qcow2() {
         node["backing"] = backing.backing.as_deref().map_or(Value::Null, |below| chain(below, key));
     }
-    if backing.format.is_encrypted() {
-        node["encrypt"] = encrypt(key);
-    }
+    name_key(&mut node, backing.format, key);
     node
 }
 

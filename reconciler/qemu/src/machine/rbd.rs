@@ -123,7 +123,7 @@ pub(super) fn file_node(image: &RbdImage, read_only: bool, mode: Cache, discard:
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Bus, DiskSpec, Format, blockdevs, example};
+    use super::super::{Backing, Bus, DiskSpec, Format, blockdevs, example};
     use super::*;
 
     fn image(namespace: Option<&str>) -> RbdImage {
@@ -187,6 +187,39 @@ mod tests {
         assert_eq!(top["file"].get("locking"), None, "the cluster has the locks");
         spec.disks.push(disk);
         assert!(spec.needs_network());
+    }
+
+    #[test]
+    fn an_encrypted_disk_in_ceph_is_a_luks_node_that_names_its_key_and_a_file_is_none() {
+        let disk = DiskSpec {
+            id: "v-1".to_owned(),
+            file: image(None).file(),
+            format: Format::Luks,
+            backing: None,
+            serial: "v-1".to_owned(),
+            wwn: None,
+            boot: false,
+            read_only: false,
+            target: None,
+            cache: Cache::Writeback,
+            bus: Bus::VirtioScsi,
+            keeps_space: false,
+            shared: false,
+        };
+        assert!(disk.validate().is_ok() && disk.format.is_encrypted());
+        let nodes = blockdevs(&disk);
+        let top = &nodes[0];
+        assert_eq!((nodes.len(), &top["driver"], &top["node-name"]), (1, &json!("luks"), &json!("v-1")));
+        assert_eq!(top["key-secret"], json!("key-v-1"));
+        assert_eq!((top.get("encrypt"), top.get("backing")), (None, None), "they are of qcow2");
+        assert_eq!(top.get("detect-zeroes"), None, "encrypted zeros are data");
+        assert_eq!(RbdImage::of_node(&top["file"]), Some(image(None)));
+        assert_eq!(top["file"].get("encrypt"), None, "librbd has no key");
+        let in_file = DiskSpec { file: "/pool/v-1.raw".into(), ..disk.clone() };
+        assert!(in_file.validate().is_err());
+        let backing = Some(Backing { file: "/b".into(), format: Format::Raw, backing: None });
+        assert!(DiskSpec { backing, ..disk.clone() }.validate().is_err());
+        assert!(DiskSpec { shared: true, ..disk }.validate().is_err());
     }
 
     #[test]

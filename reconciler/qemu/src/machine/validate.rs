@@ -316,11 +316,21 @@ impl DiskSpec {
         let sata_read_only = self.bus == Bus::Sata && self.read_only;
         check("bus", "sata", !sata_read_only, "a SATA disk cannot be read-only")?;
         check("format", "iso", self.format != Format::Iso, "a medium of a CD-ROM drive is no disk")?;
-        let raw_on_backing = self.format == Format::Raw && self.backing.is_some();
-        check("format", "raw", !raw_on_backing, "a raw disk cannot have a backing file")?;
-        let fits = self.format == Format::Raw || !RbdImage::is_rbd(&self.file);
-        check("format", self.format.driver(), fits, "an image of Ceph is raw")?;
-        let is_raw_file = self.format == Format::Raw && !RbdImage::is_rbd(&self.file);
+        let on_backing = self.format.is_qcow2() || self.backing.is_none();
+        check("format", self.format.driver(), on_backing, "only a qcow2 disk can have a backing file")?;
+        let is_in_ceph = RbdImage::is_rbd(&self.file);
+        let fits = match self.format {
+            Format::Raw => true,
+            Format::Luks => is_in_ceph,
+            Format::Qcow2 | Format::EncryptedQcow2 | Format::Iso => !is_in_ceph,
+        };
+        check(
+            "format",
+            self.format.driver(),
+            fits,
+            "an image of Ceph is raw or luks, and a file is not luks",
+        )?;
+        let is_raw_file = self.format == Format::Raw && !is_in_ceph;
         check("format", self.format.driver(), is_raw_file || !self.shared, "machines share raw files only")
     }
 }

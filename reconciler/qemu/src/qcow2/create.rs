@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::header::{EXTENSION_BACKING_FORMAT, MAGIC, V3_LENGTH};
-use super::{ImageError, MAX_VIRTUAL_SIZE, SECTOR, virtual_size};
+use super::{ImageError, InspectError, MAX_VIRTUAL_SIZE, SECTOR, virtual_size};
 use crate::machine::{Backing, Format};
 
 const CLUSTER_BITS: u32 = 16;
@@ -51,6 +51,7 @@ fn size_of(file: &Path, format: Format) -> Result<u64, ImageError> {
     match format {
         Format::Raw | Format::Iso => open.metadata().map(|m| m.len()).map_err(|e| failed(e.into())),
         Format::Qcow2 | Format::EncryptedQcow2 => virtual_size(&mut open).map_err(failed),
+        Format::Luks => Err(failed(InspectError::Encrypted)),
     }
 }
 

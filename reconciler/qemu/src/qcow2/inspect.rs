@@ -30,6 +30,7 @@ pub fn inspect<R: Read + Seek>(reader: &mut R, declared: Format) -> Result<Image
         (Format::Qcow2 | Format::EncryptedQcow2, None) => {
             return Err(InspectError::WrongFormat { declared: "qcow2", found: "something else (raw?)" });
         }
+        (Format::Luks, None) => return Err(InspectError::Encrypted),
         (_, Some(found)) => return Err(InspectError::WrongFormat { declared: declared.name(), found }),
     };
     if virtual_size > MAX_VIRTUAL_SIZE {

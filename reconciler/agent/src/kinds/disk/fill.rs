@@ -4,7 +4,7 @@
 //!   no file ──StartFill──▶ written under another name ──▶ file            a disk that was made before is never filled: see `plan`
 //! ```
 
-use berth_api::{Disk, Readiness, Reason};
+use berth_api::{Disk, DiskSource, Readiness, Reason, StoragePoolType};
 use berth_host::{Fill, NewVolume};
 use kube::ResourceExt;
 
@@ -15,7 +15,7 @@ use crate::converge::Plan;
 use crate::details::Details;
 use crate::index::{Tables, volume_of};
 use crate::journal::new_filesystem;
-use crate::key::Key;
+use crate::key::{Key, ObjectName};
 use crate::pulls::{Pull, Wanted, percent};
 
 /// Returns the work that fills the Disks of this host that are not made yet.
@@ -24,11 +24,11 @@ pub(crate) fn wanted_fills(tables: &Tables) -> impl Iterator<Item = Wanted> + '_
         let is_made = disk.status.as_ref().is_some_and(|status| status.size.is_some());
         !is_made && disk.metadata.deletion_timestamp.is_none()
     });
-    unmade.filter_map(|disk| declared_work(disk))
+    unmade.filter_map(move |disk| declared_work(disk, is_in_ceph(tables, disk)))
 }
 
 /// Returns the work as far as the Disk declares it, which distinguishes it from other work.
-fn declared_work(disk: &Disk) -> Option<Wanted> {
+fn declared_work(disk: &Disk, is_in_ceph: bool) -> Option<Wanted> {
     let new = NewVolume {
         pool: disk.target_pool().to_string(),
         id: volume_of(disk)?.to_owned(),
@@ -43,15 +43,26 @@ fn declared_work(disk: &Disk) -> Option<Wanted> {
     };
     let is_copy = disk.spec.source.as_ref().is_some_and(|of| of.disk.is_some() || of.snapshot.is_some());
     // Of a copy it depends on the source whether there is such work.
-    let fill =
-        of(disk).or_else(|| is_copy.then(|| Fill::Snapshot { pool: String::new(), id: String::new() }));
+    let fill = of(disk, is_in_ceph)
+        .or_else(|| is_copy.then(|| Fill::Snapshot { pool: String::new(), id: String::new() }));
     Some(work(disk, new, fill?))
 }
 
-/// Returns the data that a new disk gets. None: it is an overlay, or empty.
-pub(super) fn of(disk: &Disk) -> Option<Fill> {
-    if disk.is_full_clone() {
+/// Whether the pool of a disk that is not made yet is in Ceph.
+pub(super) fn is_in_ceph(tables: &Tables, disk: &Disk) -> bool {
+    let pool = tables.pools.get(&ObjectName::new("", disk.target_pool().as_str()));
+    pool.is_some_and(|pool| pool.spec.pool_type == StoragePoolType::Rbd)
+}
+
+/// Returns the data that a new disk gets. None: it is an overlay, empty, or a file that is taken over. In Ceph, a clone of an image would
+/// not be encrypted.
+pub(super) fn of(disk: &Disk, is_in_ceph: bool) -> Option<Fill> {
+    let is_encrypted_copy = is_in_ceph && disk.spec.encryption.is_some() && disk.spec.image.is_some();
+    if disk.is_full_clone() || is_encrypted_copy {
         return Some(Fill::Image);
+    }
+    if let Some(file) = disk.spec.source.as_ref().and_then(DiskSource::raw_file) {
+        return Some(Fill::RawFile(file.into()));
     }
     disk.spec.filesystem.as_deref().map(|declared| Fill::Filesystem(new_filesystem(declared)))
 }
@@ -63,7 +74,8 @@ pub(super) fn work(disk: &Disk, new: NewVolume, fill: Fill) -> Wanted {
 
 /// Looks at the work. None: it has not begun, or the disk has no such data.
 pub(super) fn observe(ctx: &Context, disk: &Disk) -> Option<Pull> {
-    ctx.pulls.state(&declared_work(disk)?, &Key::of(disk))
+    let is_in_ceph = is_in_ceph(&ctx.index.read(), disk);
+    ctx.pulls.state(&declared_work(disk, is_in_ceph)?, &Key::of(disk))
 }
 
 /// Returns the plan for a disk that has no file yet, whose work is in this state. Pure.
@@ -79,6 +91,7 @@ pub(super) fn plan(disk: &Disk, new: NewVolume, fill: Fill, pull: Option<&Pull>)
             format!("the data of its source is being copied from the pool {pool}{done}")
         }
         Fill::Filesystem(_) => "it is being formatted".to_owned(),
+        Fill::RawFile(file) => format!("the data of {} is being copied{done}", file.display()),
     };
     let filling = Readiness::Reconciling(Reason::Provisioning, text);
     let wanted = work(disk, new, fill);

@@ -2,8 +2,8 @@
 
 use berth_api::vm::disk_obstacle;
 use berth_api::{
-    ConditionType, DEFAULT_NAME, Disk, DiskSnapshot, LeaveFacts, ObjectUse, Reason, ResourceName, UseKind,
-    VM, condition, former_uid,
+    ConditionType, DEFAULT_NAME, Disk, DiskSnapshot, LeaveFacts, ObjectUse, Reason, ResourceName,
+    StoragePoolType, UseKind, VM, condition, former_uid,
 };
 use berth_host::{SnapshotFacts, VolumeFacts};
 use berth_qemu::block::IoLimits;
@@ -52,6 +52,8 @@ pub(crate) struct Observed {
     pub(crate) source: Option<LocalSource>,
     /// The backup that a disk without a file is made from. None: it is made from none, or it has a file.
     pub(crate) backup: Option<LocalBackup>,
+    /// Whether the pool of a disk without a file is in Ceph.
+    pub(crate) is_in_ceph: bool,
     /// The work that makes a disk without a file with data of this host.
     pub(crate) filling: Option<Pull>,
     /// Its copy from the host that has its data. None: this host has it, or its pool is one that hosts share.
@@ -116,6 +118,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         None => (image(ctx, disk).await?, source::observe(ctx, disk).await?, backup::observe(ctx, disk)),
     };
     let filling = if volume.is_none() { fill::observe(ctx, disk) } else { None };
+    let is_in_ceph = volume.is_none() && fill::is_in_ceph(&ctx.index.read(), disk);
     let held = match (&volume, &source) {
         (Some(volume), _) => Held::File(volume.encryption.as_deref()),
         (None, Some(source)) => source.held(),
@@ -153,6 +156,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         image,
         source,
         backup,
+        is_in_ceph,
         filling,
         fetch,
         is_restoring: leaves(disk) && ctx.pulls.is_restoring(&id),
@@ -189,6 +193,7 @@ fn leave_facts(tables: &Tables, disk: &Disk, pool: &str) -> Option<LeaveFacts> {
     let image = disk.spec.image.as_ref().and_then(|name| tables.images.find(&namespace, name.as_str()));
     Some(LeaveFacts {
         is_in_shared_pool: pool.spec.pool_type.is_shared(),
+        is_in_ceph: pool.spec.pool_type == StoragePoolType::Rbd,
         has_image_of_one_host: image.is_some_and(|image| image.is_of_one_host()),
         has_snapshots: tables.disk_snapshots.all().any(|(_, snapshot)| snapshot.is_of(disk)),
     })

@@ -394,7 +394,7 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
             (None, Some(Fill::Snapshot { pool: its_pool, id }))
         }
         Some(Copied { id, .. }) => (Some(id), None),
-        None => (None, fill::of(disk)),
+        None => (None, fill::of(disk, observed.is_in_ceph)),
     };
     if observed.user_waits {
         return user_waits(disk);
@@ -402,6 +402,7 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     let thick = disk.spec.provisioning == Provisioning::Thick;
     let shared = disk.is_read_write_many();
     let id = volume.to_owned();
+    let file = file.filter(|_| data.is_none());
     let create = NewVolume { encryption, pool, id, size, base, snapshot, file, thick, shared, owner };
     if let Some(data) = data {
         return fill::plan(disk, create, data, observed.filling.as_ref());

@@ -182,6 +182,7 @@ fn declared_source(disk: &Disk) -> Option<DeclaredSource> {
                 .or(source.snapshot_namespace.as_ref())
                 .map(ToString::to_string),
             file: source.file.clone(),
+            raw: source.raw_file().is_some(),
             backup: source.backup.as_ref().map(ToString::to_string),
             ..DeclaredSource::default()
         }),

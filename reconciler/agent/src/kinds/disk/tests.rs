@@ -127,7 +127,10 @@ fn a_disk_reports_whether_it_outlives_its_host_and_keeps_that_while_its_pool_is_
     assert_eq!(survives, Some(false));
     assert_eq!(why.as_deref(), Some("it is in no pool of type Shared or RBD"));
     let encrypted = disk(json!({"size": "1Gi", "encryption": {"keyClass": "k"}}), json!({}));
-    assert_eq!(report(&encrypted, &with(shared)).1.as_deref(), Some("it is encrypted"));
+    let why = report(&encrypted, &with(shared)).1;
+    assert_eq!(why.as_deref(), Some("it is encrypted, and its pool is not of type RBD"));
+    let in_ceph = LeaveFacts { is_in_ceph: true, ..shared };
+    assert_eq!(report(&encrypted, &with(in_ceph)), (Some(true), None));
     let (_, why) = report(&new, &with(LeaveFacts { has_snapshots: true, ..shared }));
     assert_eq!(why.as_deref(), Some("it has snapshots"));
     let known = disk(json!({"size": "1Gi"}), json!({"size": "1Gi", "survivesHostLoss": true}));

@@ -14,7 +14,8 @@ use berth_api::shares::MOST_HOST_SHARES;
 use berth_api::wireguard::{address_of, is_key};
 use berth_api::{
     CloneMode, ConditionType, ConditionUpdate, Conditions, DiskFilesystem, FilesystemType, Host,
-    HostBackupFolder, HostShare, HostStatus, HostWireguard, HugePages, Quantity, Readiness, Reason, in_use,
+    HostBackupFolder, HostShare, HostStatus, HostWireguard, HugePages, Quantity, Readiness, Reason,
+    SourceFormat, in_use,
 };
 use berth_host::{
     BackupFolderFacts, DeclaredSource, DedicatedFacts, ForeignKind, HostFacts, HugePagesFacts, QemuFacts,
@@ -501,13 +502,23 @@ fn retained(observed: &Observed) -> Vec<RetainedVolume> {
 }
 
 fn declared_source(source: DeclaredSource) -> TrashedSource {
-    let DeclaredSource { disk, snapshot, namespace, file, backup, full_clone, filesystem, filesystem_label } =
-        source;
+    let DeclaredSource {
+        disk,
+        snapshot,
+        namespace,
+        file,
+        raw,
+        backup,
+        full_clone,
+        filesystem,
+        filesystem_label,
+    } = source;
     let filesystem_type = filesystem.as_deref().and_then(FilesystemType::of);
     let filesystem = filesystem_type
         .map(|filesystem_type| Box::new(DiskFilesystem { filesystem_type, label: filesystem_label }));
     let clone_mode = full_clone.then_some(CloneMode::Full);
-    TrashedSource { disk, snapshot, namespace, file, backup, clone_mode, filesystem }
+    let format = raw.then_some(SourceFormat::Raw);
+    TrashedSource { disk, snapshot, namespace, file, format, backup, clone_mode, filesystem }
 }
 
 /// Priority of an orphan in a list that is too long: the last ranks are left out first.

@@ -113,7 +113,7 @@ fn missing_pool(disk: &Disk, defaults: &[String]) -> (String, Dependency) {
         [] => {}
         [pool] => {
             let text = format!(
-                "StoragePool {pool}, the default pool of the namespace, is of type RBD, which has no encrypted, thick or ReadWriteMany disks and none from a file: set pool to another one"
+                "StoragePool {pool}, the default pool of the namespace, is of type RBD, which has no thick or ReadWriteMany disks and none from a file: set pool to another one"
             );
             return (text, Dependency::StoragePools);
         }
@@ -139,9 +139,8 @@ fn missing_pool(disk: &Disk, defaults: &[String]) -> (String, Dependency) {
         format!("none of the StoragePools {} exists", names.join(", "))
     };
     if needs_file(disk) {
-        let text = format!(
-            "{text}, apart from those of type RBD, which have no encrypted or thick disks and none from a file"
-        );
+        let text =
+            format!("{text}, apart from those of type RBD, which have no thick disks and none from a file");
         return (text, Dependency::StoragePools);
     }
     (text, Dependency::StoragePools)

@@ -89,10 +89,7 @@ pub(super) fn defaults(cache: &Cache, disk: &Disk) -> Vec<String> {
 pub(super) fn needs_file(disk: &Disk) -> bool {
     let spec = &disk.spec;
     let is_taken_over = spec.source.as_ref().is_some_and(|from| from.file.is_some());
-    spec.encryption.is_some()
-        || is_taken_over
-        || spec.provisioning == Provisioning::Thick
-        || disk.is_read_write_many()
+    is_taken_over || spec.provisioning == Provisioning::Thick || disk.is_read_write_many()
 }
 
 /// Returns the pools that a disk may be in, without those that do not exist, are being deleted or have no such disks.
@@ -219,7 +216,7 @@ mod tests {
         for (more, names) in [
             (json!({}), "a ceph"),
             (json!({"provisioning": "Thick"}), "a"),
-            (json!({"encryption": {"keyClass": "k"}}), "a"),
+            (json!({"encryption": {"keyClass": "k"}}), "a ceph"),
             (json!({"source": {"backup": "b"}}), "a ceph"),
             (json!({"source": {"disk": "other"}}), "a ceph"),
             (json!({"source": {"snapshot": "s"}}), "a ceph"),
@@ -229,8 +226,8 @@ mod tests {
             let found: Vec<String> = candidates(&cache, &disk("d", &spec)).into_iter().collect();
             assert_eq!(found.join(" "), names, "{spec}");
         }
-        let encrypted = json!({"size": "1Gi", "pools": ["ceph"], "encryption": {"keyClass": "k"}});
-        let text = obstacle(&cache, &disk("d", &encrypted)).map(|waits| waits.text).unwrap_or_default();
+        let thick = json!({"size": "1Gi", "pools": ["ceph"], "provisioning": "Thick"});
+        let text = obstacle(&cache, &disk("d", &thick)).map(|waits| waits.text).unwrap_or_default();
         assert!(text.contains("of type RBD"), "{text}");
     }
 

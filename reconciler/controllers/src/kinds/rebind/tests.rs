@@ -113,6 +113,7 @@ fn a_disk_reports_before_the_loss_of_its_host_as_is_decided_after_it() {
         (json!({"source": {"disk": "other"}}), json!({})),
         (json!({"restore": {"snapshot": "s"}}), json!({})),
         (json!({"encryption": {"keyClass": "k"}}), json!({})),
+        (json!({"pool": "ceph", "encryption": {"keyClass": "k"}}), json!({"pool": "ceph"})),
         (json!({"access": "ReadOnlyMany"}), json!({})),
     ] {
         let disk = disk_with(spec, status);

@@ -107,7 +107,11 @@ impl Served {
     }
 
     /// Serves an image or a snapshot in Ceph.
-    async fn in_ceph(rbd: &RbdPool, disk: DiskNode, read_only: bool) -> Result<Self> {
+    async fn in_ceph(
+        rbd: &RbdPool,
+        (disk, key): (DiskNode, Option<DiskKey>),
+        read_only: bool,
+    ) -> Result<Self> {
         let folder = Folder::in_ceph(rbd);
         let folder = blocking(move || folder.make(None).map(|()| folder)).await?;
         let export = NbdExport {
@@ -120,7 +124,7 @@ impl Served {
             user: None,
             max_bytes: MESSAGES,
             memory: MEMORY_FOR_CEPH,
-            key: None,
+            key,
         };
         Self::new(export, folder).await
     }
@@ -150,6 +154,8 @@ pub(super) struct SnapshotDisk {
     parent: Option<Parent>,
     /// In Ceph: what was written since the snapshot of that backup.
     changes: Option<Changes>,
+    /// In Ceph, of an encrypted one: what was ever written. The rest counts as zeros.
+    written: Option<Changes>,
 }
 
 /// The snapshot of the backup whose unchanged data is not read again.
@@ -178,6 +184,16 @@ fn extents_of(part: nbd::Extent, at: u64, parent: Option<Parent>) -> Vec<Extent>
 fn extents_since(part: nbd::Extent, at: u64, changes: &Changes) -> Vec<Extent> {
     let extent = |(length, is_unchanged)| Extent { length, is_unchanged, is_zero: part.is_zero };
     changes.split(at, part.length).into_iter().map(extent).collect()
+}
+
+/// Divides an extent that begins here: the parts of an encrypted disk that were never written count as zeros.
+fn divided(extent: Extent, at: u64, written: &Changes) -> impl Iterator<Item = Extent> {
+    let Extent { length, is_unchanged, is_zero } = extent;
+    written.split(at, length).into_iter().map(move |(length, is_unwritten)| Extent {
+        length,
+        is_unchanged,
+        is_zero: is_zero || is_unwritten,
+    })
 }
 
 impl SnapshotDisk {
@@ -211,16 +227,17 @@ impl SnapshotDisk {
             memory: MEMORY,
             key,
         };
-        Ok(Self { served: Served::new(export, folder).await?, parent, changes: None })
+        Ok(Self { served: Served::new(export, folder).await?, parent, changes: None, written: None })
     }
 
-    /// Opens a snapshot in Ceph.
+    /// Opens a snapshot in Ceph, with its key.
     pub(super) async fn open_in_ceph(
         rbd: &RbdPool,
-        snapshot: DiskNode,
+        snapshot: (DiskNode, Option<DiskKey>),
         changes: Option<Changes>,
+        written: Option<Changes>,
     ) -> Result<Self> {
-        Ok(Self { served: Served::in_ceph(rbd, snapshot, true).await?, parent: None, changes })
+        Ok(Self { served: Served::in_ceph(rbd, snapshot, true).await?, parent: None, changes, written })
     }
 
     pub(super) async fn close(self) {
@@ -241,11 +258,18 @@ impl Source for SnapshotDisk {
         let parts = self.served.client.extents(offset, length).await?;
         let (mut at, mut found) = (offset, Vec::new());
         for part in parts {
-            match &self.changes {
-                Some(changes) => found.extend(extents_since(part, at, changes)),
-                None => found.extend(extents_of(part, at, self.parent)),
+            let extents = match &self.changes {
+                Some(changes) => extents_since(part, at, changes),
+                None => extents_of(part, at, self.parent),
+            };
+            for extent in extents {
+                let length = extent.length;
+                match &self.written {
+                    Some(written) => found.extend(divided(extent, at, written)),
+                    None => found.push(extent),
+                }
+                at += length;
             }
-            at += part.length;
         }
         Ok(found)
     }
@@ -347,17 +371,22 @@ impl Sink for VolumeDisk {
     }
 }
 
-/// The disk of a new volume in Ceph, to write. It consists of zeros.
-pub(super) struct ImageDisk(Served);
+/// The disk of a new volume in Ceph, to write. It consists of zeros, unless it is encrypted.
+pub(super) struct ImageDisk {
+    served: Served,
+    is_encrypted: bool,
+}
 
 impl ImageDisk {
-    pub(super) async fn open(rbd: &RbdPool, image: DiskNode) -> Result<Self> {
-        Served::in_ceph(rbd, image, false).await.map(Self)
+    pub(super) async fn open(rbd: &RbdPool, image: DiskNode, key: Option<DiskKey>) -> Result<Self> {
+        let is_encrypted = key.is_some();
+        let served = Served::in_ceph(rbd, (image, key), false).await?;
+        Ok(Self { served, is_encrypted })
     }
 
     /// Returns once the program has closed the image.
     pub(super) async fn close(self) -> Result<()> {
-        self.0.ended().await
+        self.served.ended().await
     }
 
     fn explain(error: NbdError) -> DiskError {
@@ -373,26 +402,37 @@ impl ImageDisk {
 #[async_trait]
 impl Sink for ImageDisk {
     fn size(&self) -> u64 {
-        self.0.client.size()
+        self.served.client.size()
     }
 
     async fn write_at(&mut self, offset: u64, data: &[u8]) -> std::result::Result<(), DiskError> {
-        self.0.client.write_at(offset, data).await.map_err(Self::explain)
+        self.served.client.write_at(offset, data).await.map_err(Self::explain)
     }
 
-    async fn write_zeroes(&mut self, _: u64, _: u64) -> std::result::Result<(), DiskError> {
-        // The image is new.
-        Ok(())
+    async fn write_zeroes(&mut self, offset: u64, length: u64) -> std::result::Result<(), DiskError> {
+        // The image is new. Encrypted, zeros are data.
+        match self.is_encrypted {
+            true => self.served.client.write_zeroes(offset, length).await.map_err(Self::explain),
+            false => Ok(()),
+        }
     }
 
     async fn flush(&mut self) -> std::result::Result<(), DiskError> {
-        self.0.client.flush().await.map_err(Self::explain)
+        self.served.client.flush().await.map_err(Self::explain)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_of_an_encrypted_disk_that_were_never_written_are_zeros() {
+        let written = Changes::of_parts(vec![4..8, 12..20]);
+        let extent = Extent { length: 16, is_unchanged: false, is_zero: false };
+        let found: Vec<(u64, bool)> = divided(extent, 2, &written).map(|e| (e.length, e.is_zero)).collect();
+        assert_eq!(found, [(2, true), (4, false), (4, true), (6, false)]);
+    }
 
     #[test]
     fn data_below_the_parents_file_and_zeros_within_its_size_are_unchanged() {

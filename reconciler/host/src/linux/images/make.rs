@@ -36,7 +36,8 @@ const MEMORY_FOR_CEPH: u64 = 4 << 30;
 pub(in super::super) enum SnapshotContent {
     /// In a chain of files, the first of which is that of the snapshot.
     Files(Backing),
-    Ceph {
+    /// Raw data, in Ceph or in a file of the host, which is read with the rights of the agent: no header of it is.
+    Raw {
         disk: DiskNode,
         /// The bytes that have data.
         bytes: u64,
@@ -60,7 +61,7 @@ impl SnapshotContent {
         user: Option<RunAs>,
     ) -> Result<Input> {
         let chain = match (self, &user) {
-            (Self::Ceph { disk, .. }, _) => return Ok(Input { disk, user: None, memory: MEMORY_FOR_CEPH }),
+            (Self::Raw { disk, .. }, _) => return Ok(Input { disk, user: None, memory: MEMORY_FOR_CEPH }),
             (Self::Files(chain), Some(user)) => linked(layout, links, &chain, user)?,
             (Self::Files(chain), None) => chain,
         };
@@ -72,7 +73,7 @@ impl SnapshotContent {
     pub(in super::super) fn bytes(&self) -> Result<u64> {
         let chain = match self {
             Self::Files(chain) => chain,
-            Self::Ceph { bytes, .. } => return Ok(*bytes),
+            Self::Raw { bytes, .. } => return Ok(*bytes),
         };
         let mut bytes = 0_u64;
         for path in paths(chain) {

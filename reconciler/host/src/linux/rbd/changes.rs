@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::super::layout::is_name;
 use super::client::{Client, PATIENCE, Version};
 use super::diff::{DiffReader, Part, Ranges};
-use super::note::Note;
+use super::note::{Note, header_of};
 use super::snapshots::SnapshotNote;
 use super::{RbdPool, Result, replies};
 use crate::SystemError;
@@ -34,6 +34,12 @@ impl Changes {
     fn new(mut parts: Ranges, size: u64) -> Self {
         parts.add(size..u64::MAX);
         Self { parts: parts.finish(), size }
+    }
+
+    /// For tests.
+    #[cfg(test)]
+    pub(in super::super) fn of_parts(parts: Vec<Range<u64>>) -> Self {
+        Self { parts, size: 0 }
     }
 
     /// The size of the disk at the earlier snapshot, in bytes.
@@ -88,6 +94,43 @@ impl RbdPool {
         }
     }
 
+    /// Returns the parts of an encrypted snapshot that were ever written: in the others the cipher reads random data. None: it is not known, or
+    /// it is not encrypted.
+    ///
+    /// *Errors*: [`SystemError::PoolAway`].
+    pub(in super::super) async fn written(&self, id: &str) -> Result<Option<Changes>> {
+        match self.find_written(id).await {
+            Err(error @ SystemError::PoolAway { .. }) => Err(error),
+            Err(error) => {
+                let error = error.chain();
+                tracing::warn!(snapshot = id, error, "written parts of a snapshot in Ceph not known");
+                Ok(None)
+            }
+            found => found,
+        }
+    }
+
+    async fn find_written(&self, id: &str) -> Result<Option<Changes>> {
+        let Some(note) = self.snapshot_note(id).await? else { return Ok(None) };
+        let Some(luks) = note.luks else { return Ok(None) };
+        let spec = self.snapshot_spec(&note.volume_id, id);
+        let info = self.must(&["info", "--format", "json", &spec], PATIENCE).await?;
+        let is_known = replies::has_fast_diff(&info.stdout).map_err(Self::not_understood)?
+            // Those of the snapshot below are not looked for.
+            && !replies::has_parent(&info.stdout).map_err(Self::not_understood)?;
+        if !is_known || !Client::version().await?.is_some_and(is_exact) {
+            return Ok(None);
+        }
+        let mut parts = Ranges::new();
+        let add = |part: Part| {
+            if part.has_data {
+                parts.add(after(luks.header, &part.range));
+            }
+        };
+        self.diff(&[&spec], add).await?;
+        Ok(Some(Changes { parts: parts.finish(), size: 0 }))
+    }
+
     async fn compare(&self, from: &SnapshotNote, to: &SnapshotNote) -> Result<Option<Changes>> {
         let listed = self.snapshots_of_image(&Self::name_of(&to.volume_id)).await?;
         let (Some(first), Some(last)) = (listed.get(&from.id), listed.get(&to.id)) else { return Ok(None) };
@@ -103,9 +146,9 @@ impl RbdPool {
             return Ok(None);
         }
         let spec = self.snapshot_spec(&to.volume_id, &to.id);
-        let mut parts = Ranges::new();
-        self.diff(&["--from-snap", &from.id, &spec], |part| parts.add(part.range)).await?;
-        Ok(Some(Changes::new(parts, first.size)))
+        let (mut parts, header) = (Ranges::new(), header_of(to.luks.as_ref()));
+        self.diff(&["--from-snap", &from.id, &spec], |part| parts.add(after(header, &part.range))).await?;
+        Ok(Some(Changes::new(parts, first.size.saturating_sub(header))))
     }
 
     /// Returns how many bytes of a snapshot have data, with those of the content that it is a clone of.
@@ -127,6 +170,11 @@ impl RbdPool {
         self.must_stream(&args, COMPARE, |bytes| reader.read(bytes, &mut each)).await?;
         reader.finish().map_err(Self::not_understood)
     }
+}
+
+/// Returns the part of the data that a part of an image has, after a header of this size.
+fn after(header: u64, part: &Range<u64>) -> Range<u64> {
+    part.start.saturating_sub(header)..part.end.saturating_sub(header)
 }
 
 /// Whether libraries of this version keep the state of all objects that are written while a snapshot is taken.
@@ -180,6 +228,19 @@ mod tests {
     }
 
     #[test]
+    fn the_parts_of_encrypted_data_are_behind_its_header() {
+        let header = 2 * MIB;
+        let mut parts = Ranges::new();
+        for start in [0, 8] {
+            parts.add(after(header, &(start * MIB..(start + 4) * MIB)));
+        }
+        parts.add(after(header, &(0..MIB)));
+        let changes = Changes::new(parts, 62 * MIB);
+        let split = changes.split(0, 62 * MIB);
+        assert_eq!(split, [(2 * MIB, false), (4 * MIB, true), (4 * MIB, false), (52 * MIB, true)]);
+    }
+
+    #[test]
     fn libraries_that_lose_writes_during_a_snapshot_tell_nothing() {
         for version in [[16, 2, 14], [17, 2, 7], [18, 2, 0], [20, 1, 0]] {
             assert!(is_exact(version), "{version:?}");
@@ -216,6 +277,7 @@ mod tests {
             begun,
             taken: Some(Taken { at: begun, frozen: false, memory: false }),
             restored: None,
+            luks: None,
         }
     }
 

@@ -129,7 +129,18 @@ impl Client {
     ///
     /// *Errors*: [`SystemError::PoolAway`] if it does not end in time or does not reach the cluster.
     pub(super) async fn within(&self, program: &Program, args: &[&str], limit: Duration) -> Result<Output> {
-        self.answered(limit, program.run_within(args, Vec::new(), limit + LONG)).await
+        self.within_fed(program, args, Vec::new(), limit).await
+    }
+
+    /// Does the same with this input, such as a key.
+    pub(super) async fn within_fed(
+        &self,
+        program: &Program,
+        args: &[&str],
+        input: Vec<u8>,
+        limit: Duration,
+    ) -> Result<Output> {
+        self.answered(limit, program.run_within(args, input, limit + LONG)).await
     }
 
     async fn answered(&self, limit: Duration, run: impl Future<Output = Result<Output>>) -> Result<Output> {

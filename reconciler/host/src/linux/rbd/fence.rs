@@ -38,7 +38,7 @@ impl RbdPool {
         let note = Note { host: self.host(), complete: true, ..note };
         self.set_meta(&image, &note.text()).await?;
         self.fence(&image, &new.id).await?;
-        self.note_left_snapshots(&new.id).await?;
+        self.note_left_snapshots(&new.id, note.luks.as_ref()).await?;
         self.write_note(&note).await?;
         tracing::info!(volume = new.id, host = new.from, "volume taken from another host");
         self.volume(&new.id).await?.ok_or_else(lost)
@@ -177,6 +177,7 @@ mod tests {
             restores: Vec::new(),
             restoring: None,
             unwritten_since: None,
+            luks: None,
         };
         let new = NewTake {
             pool: "fast".to_owned(),

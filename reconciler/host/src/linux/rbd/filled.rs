@@ -5,13 +5,16 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use berth_qemu::machine::DiskKey;
+use berth_qemu::process::RunAs;
+
 use super::super::files::{self, blocking};
 use super::super::filesystems::{self, COPY_TIME, FORMATTED, Formatted};
 use super::super::images::Input;
-use super::super::qemu_img::{DiskNode, QEMU_IMG, text};
-use super::client::{Client, LONG, not_written};
-use super::images::{nbd_source, serve_disk};
-use super::{RbdPool, Result, options_of, replies};
+use super::super::qemu_img::{DiskNode, text};
+use super::client::{Client, LONG};
+use super::images::{Target, nbd_source, serve_disk};
+use super::{RbdPool, Result, replies};
 use crate::NewFilesystem;
 
 /// The number of the next copy of files: the path of a socket is short.
@@ -20,7 +23,7 @@ static NUMBER: AtomicU64 = AtomicU64::new(0);
 /// The data that a new image gets.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) enum Data<'a> {
-    /// That of the Image that it is a clone of.
+    /// That of the Image that it is a clone of, or, if it is encrypted, that it was written from.
     Image,
     Filesystem(&'a NewFilesystem),
     /// That of a snapshot in a pool of files.
@@ -29,9 +32,9 @@ pub(in super::super) enum Data<'a> {
     Ceph(&'a DiskNode),
 }
 
-/// The folder of a file system that is being made, or of a socket, which goes with the work, however it ends.
+/// The folder of a file system or a header that is being made, or of a socket, which goes with the work, however it ends.
 #[derive(Debug)]
-struct Folder(PathBuf);
+pub(super) struct Folder(pub(super) PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
@@ -41,26 +44,38 @@ impl Drop for Folder {
 }
 
 impl RbdPool {
-    /// Gives the image of a volume that is being made its data.
-    pub(super) async fn fill(&self, id: &str, size: u64, data: Data<'_>) -> Result<()> {
+    /// Gives the image of a volume that is being made its data. `key`: that of the data.
+    pub(super) async fn fill(
+        &self,
+        id: &str,
+        size: u64,
+        data: Data<'_>,
+        key: Option<&DiskKey>,
+    ) -> Result<()> {
+        let name = Self::name_of(id);
+        let target = Target { name: &name, key };
         match data {
+            Data::Image if key.is_some() => Ok(()),
             Data::Image => self.flatten(id).await,
-            Data::Filesystem(filesystem) => self.format(id, size, filesystem).await,
-            Data::Files(from) => Box::pin(self.copy_files(id, from)).await,
+            Data::Filesystem(filesystem) => self.format(id, size, filesystem, target).await,
+            Data::Files(from) => Box::pin(self.copy_files(&from.disk, from.user, target)).await,
             // It is raw.
-            Data::Ceph(from) => {
-                self.convert(&format!("json:{}", from.node), &Self::name_of(id), COPY_TIME).await
-            }
+            Data::Ceph(from) => self.convert(&[&format!("json:{}", from.node)], target, COPY_TIME).await,
         }
     }
 
     /// Copies the data of files. QEMUs of guests have written their headers: a confined program reads them, and the one that has the key of
     /// Ceph gets the data alone, by a socket.
-    async fn copy_files(&self, id: &str, from: &Input) -> Result<()> {
+    pub(super) async fn copy_files(
+        &self,
+        from: &DiskNode,
+        user: Option<RunAs>,
+        target: Target<'_>,
+    ) -> Result<()> {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let folder = Folder(self.work_folder(&format!("copy-{number}")));
-        let (server, socket) = serve_disk(&from.disk, from.user, &folder.0).await?;
-        let written = self.convert(&nbd_source(&socket), &Self::name_of(id), COPY_TIME).await;
+        let (server, socket) = serve_disk(from, user, &folder.0).await?;
+        let written = self.convert(&[&nbd_source(&socket)], target, COPY_TIME).await;
         drop((server, folder));
         written
     }
@@ -79,14 +94,18 @@ impl RbdPool {
     }
 
     /// Makes a file system in a file of this host, and copies it to the image, whose former data is overwritten.
-    async fn format(&self, id: &str, size: u64, filesystem: &NewFilesystem) -> Result<()> {
+    async fn format(
+        &self,
+        id: &str,
+        size: u64,
+        filesystem: &NewFilesystem,
+        target: Target<'_>,
+    ) -> Result<()> {
         let (formatted, folder) = self.formatted(id, size, filesystem).await?;
         let source = format!("file:{}", text(&formatted.backing().file));
-        let target = options_of(&self.image(&Self::name_of(id)));
-        let args = ["convert", "-n", "-f", "raw", "--target-image-opts", &source, &target];
-        let written = self.client.within(&QEMU_IMG, &args, LONG).await?;
+        let written = self.convert(&["-f", "raw", &source], target, LONG).await;
         drop((formatted, folder));
-        if written.ok { Ok(()) } else { Err(not_written(&written)) }
+        written
     }
 
     /// Makes a file system in a file. Its folder is beside those of the pools, which the user of the program cannot traverse.

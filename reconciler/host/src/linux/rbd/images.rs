@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_qemu::machine::Backing;
+use berth_qemu::machine::{Backing, DiskKey};
 use berth_qemu::process::{FilterError, NbdExport, NbdServer, RunAs};
 use serde_json::json;
 
 use super::super::files::{self, blocking, failed};
 use super::super::program::Program;
-use super::super::qemu_img::{CONVERT_MEMORY, DiskNode, QEMU_IMG, block_node};
+use super::super::qemu_img::{CONVERT_MEMORY, DiskNode, QEMU_IMG, block_node, secret_on_stdin};
 use super::client::{Client, LONG, PATIENCE, is_absent, not_written};
 use super::{RbdPool, Result, options_of};
 use crate::{ImageFacts, SystemError};
@@ -36,6 +36,14 @@ const BASE: &str = "base";
 const DIGEST: usize = 64;
 /// The features of all images: one client writes at a time.
 pub(super) const FEATURES: &str = "layering,exclusive-lock,object-map,fast-diff,deep-flatten";
+
+/// An image to write to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target<'a> {
+    pub(super) name: &'a str,
+    /// The key of its data. None: the data is written as it is.
+    pub(super) key: Option<&'a DiskKey>,
+}
 
 impl RbdPool {
     /// Imports the content of an Image for a volume, unless the pool has it. Returns the snapshot, as `rbd` names it. One import goes on at a
@@ -96,7 +104,7 @@ impl RbdPool {
         let (spec, size) = (self.spec(name), bytes(image.virtual_size));
         self.must(&["create", "--size", &size, "--image-feature", FEATURES, &spec], PATIENCE).await?;
         let (server, socket) = self.serve(image).await?;
-        let written = self.convert(&nbd_source(&socket), name, LONG).await;
+        let written = self.convert(&[&nbd_source(&socket)], Target { name, key: None }, LONG).await;
         drop(server);
         let folder = self.sockets.clone();
         blocking(move || {
@@ -110,16 +118,29 @@ impl RbdPool {
         self.must(&["snap", "protect", &snapshot], PATIENCE).await.map(drop)
     }
 
-    /// Writes data to the image of this name, whose former data is overwritten.
-    pub(super) async fn convert(&self, source: &str, name: &str, limit: Duration) -> Result<()> {
-        let target = options_of(&self.image(name));
-        let args = ["convert", "-n", "--target-image-opts", source, &target];
-        let written = self.client.within(&QEMU_IMG, &args, limit).await?;
+    /// Writes data to an image, whose former data is overwritten. `source`: the data, after the options for it.
+    pub(super) async fn convert(&self, source: &[&str], target: Target<'_>, limit: Duration) -> Result<()> {
+        let options = options_of(&self.image(target.name), target.key.is_some());
+        let (secret, mut args, mut input) = (secret_on_stdin(), vec!["convert", "-n"], Vec::new());
+        if let Some(key) = target.key {
+            args.extend(["--object", secret.as_str()]);
+            input = key.passphrase().into_bytes();
+        }
+        args.push("--target-image-opts");
+        args.extend(source);
+        args.push(&options);
+        let written = self.client.within_fed(&QEMU_IMG, &args, input, limit).await?;
         if written.ok { Ok(()) } else { Err(not_written(&written)) }
     }
 
     /// Has the data of an image served to one client. Returns the socket, too.
     async fn serve(&self, image: &ImageFacts) -> Result<(NbdServer, PathBuf)> {
+        let disk = self.disk_of(image).await?;
+        serve_disk(&disk, self.tools_user, &self.sockets).await
+    }
+
+    /// Returns the content of an Image as programs open it, which may have another user.
+    pub(super) async fn disk_of(&self, image: &ImageFacts) -> Result<DiskNode> {
         let path = std::path::absolute(&image.path).unwrap_or_else(|_| image.path.clone());
         if self.tools_user.is_some() {
             let image_file = path.clone();
@@ -127,8 +148,7 @@ impl RbdPool {
         }
         // No name is read from the header of the file.
         let file = Backing { file: path.clone(), format: image.format, backing: None };
-        let disk = DiskNode { node: block_node(&file, "auto"), files: vec![path] };
-        serve_disk(&disk, self.tools_user, &self.sockets).await
+        Ok(DiskNode { node: block_node(&file, "auto"), files: vec![path] })
     }
 
     /// Removes an import that is not finished.

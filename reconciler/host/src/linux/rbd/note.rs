@@ -5,11 +5,43 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::super::files::{self, blocking};
 use super::super::layout::is_name;
 use super::Result;
-use crate::{NewVolume, Restored, SystemError, VolumeOwner};
+use crate::{NewVolume, Restored, SealedKey, SystemError, VolumeOwner};
+
+/// The field with the identity of the volume in the notes of an encrypted one, in the place of `volumeID`. An agent without encryption in
+/// Ceph cannot read such a note, so it leaves the volume alone: it would give its header to a guest as data.
+const ENCRYPTED_ID: &str = "encryptedVolumeID";
+
+/// The encryption of an image, in the note of a volume or a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Luks {
+    /// The key that opens the header.
+    pub(super) key: SealedKey,
+    /// The size of the header, in bytes.
+    pub(super) header: u64,
+}
+
+/// The size of the header of an image, in bytes.
+pub(super) fn header_of(luks: Option<&Luks>) -> u64 {
+    luks.map_or(0, |luks| luks.header)
+}
+
+/// Returns the note of a volume or a snapshot as JSON.
+pub(super) fn json_of<T: Serialize>(note: &T, luks: Option<&Luks>) -> Value {
+    let mut json = serde_json::to_value(note).expect("our own types are plain JSON");
+    if luks.is_some()
+        && let Some(fields) = json.as_object_mut()
+        && let Some(id) = fields.remove("volumeID")
+    {
+        fields.insert(ENCRYPTED_ID.to_owned(), id);
+    }
+    json
+}
 
 /// Lists the notes in a folder that can be read, of volumes or of snapshots.
 pub(super) async fn notes_in<T: DeserializeOwned + Send + 'static>(folder: PathBuf) -> Result<Vec<T>> {
@@ -29,7 +61,7 @@ pub(super) async fn notes_in<T: DeserializeOwned + Send + 'static>(folder: PathB
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Note {
-    #[serde(rename = "volumeID")]
+    #[serde(rename = "volumeID", alias = "encryptedVolumeID")]
     pub(super) volume_id: String,
     /// The host that has it.
     pub(super) host: String,
@@ -60,6 +92,9 @@ pub(super) struct Note {
     /// The snapshot whose data the image has: since the restore from it no machine could write to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) unwritten_since: Option<String>,
+    /// None: it is not encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) luks: Option<Luks>,
 }
 
 /// A restore that has begun.
@@ -87,7 +122,13 @@ impl Note {
             restores: Vec::new(),
             restoring: None,
             unwritten_since: None,
+            luks: None,
         }
+    }
+
+    /// The size of the header before its data, in bytes.
+    pub(super) fn header(&self) -> u64 {
+        header_of(self.luks.as_ref())
     }
 
     /// Whether it is a volume of the pool now, and not one that is being made or in the trash.
@@ -108,6 +149,6 @@ impl Note {
     /// The copy for the metadata of the image. Restores are this host's: a disk with snapshots does not go to another one.
     pub(super) fn text(&self) -> String {
         let copy = Self { restores: Vec::new(), restoring: None, unwritten_since: None, ..self.clone() };
-        serde_json::to_string(&copy).expect("our own types are plain JSON")
+        json_of(&copy, copy.luks.as_ref()).to_string()
     }
 }

@@ -7,6 +7,7 @@
 //!
 //! The image of an interrupted call has a part of the data: a later call, or the removal of unfinished volumes, deletes it.
 
+use berth_qemu::machine::DiskKey;
 use berth_qemu::qcow2;
 
 use super::super::layout::check_name;
@@ -27,7 +28,7 @@ pub(in super::super) enum Begun<'a> {
     Blank(Box<Blank<'a>>),
 }
 
-/// A new image of zeros, for the data. Nothing else makes or removes it meanwhile.
+/// A new image of zeros, or one whose data is still undefined if it is encrypted. Nothing else makes or removes it meanwhile.
 #[derive(Debug)]
 pub(in super::super) struct Blank<'a> {
     note: Note,
@@ -42,8 +43,13 @@ impl Blank<'_> {
 }
 
 impl RbdPool {
-    /// `least` is the size of the backup.
-    pub(in super::super) async fn begin_restored(&self, new: &NewVolume, least: u64) -> Result<Begun<'_>> {
+    /// `least` is the size of the backup, and `key` that of an encrypted volume.
+    pub(in super::super) async fn begin_restored(
+        &self,
+        new: &NewVolume,
+        least: u64,
+        key: Option<&DiskKey>,
+    ) -> Result<Begun<'_>> {
         check_name("volume", &new.id)?;
         check_plain(new)?;
         self.ensure_there().await?;
@@ -60,7 +66,12 @@ impl RbdPool {
             }
             _ => {}
         }
-        let note = Note::new(new, self.host());
+        let header = match key {
+            Some(key) => Some(self.make_header(&new.id, key).await?),
+            None => None,
+        };
+        let mut note = Note::new(new, self.host());
+        note.luks = self.luks_of(new, header.as_ref()).await?;
         let image = Self::name_of(&new.id);
         if self.size(&image).await?.is_some() {
             if !self.is_made_for(&note).await? {
@@ -70,10 +81,14 @@ impl RbdPool {
             self.remove(&new.id).await?;
         }
         self.write_note(&note).await?;
-        let (spec, wanted) = (self.spec(&image), bytes(size));
+        let (spec, wanted) = (self.spec(&image), bytes(size.saturating_add(note.header())));
         self.must(&["create", "--size", &wanted, "--image-feature", FEATURES, &spec], PATIENCE * 4).await?;
         self.set_meta(&image, &note.text()).await?;
-        Ok(Begun::Blank(Box::new(Blank { note, node: self.node(&image, None), _alone: alone })))
+        if let Some(header) = &header {
+            self.write_header(&new.id, header).await?;
+        }
+        let node = self.node(&image, None, key.is_some());
+        Ok(Begun::Blank(Box::new(Blank { note, node, _alone: alone })))
     }
 
     /// Makes the image the volume. All its data is in Ceph already.
@@ -111,10 +126,10 @@ mod tests {
             owner,
             encryption: None,
         };
-        let begun = pool.begin_restored(&new, 1 << 20).await.map(drop);
+        let begun = pool.begin_restored(&new, 1 << 20, None).await.map(drop);
         assert!(matches!(begun, Err(SystemError::PoolAway { .. })), "{begun:?}");
         let thick = NewVolume { thick: true, ..new };
-        let begun = pool.begin_restored(&thick, 1 << 20).await.map(drop);
+        let begun = pool.begin_restored(&thick, 1 << 20, None).await.map(drop);
         assert!(matches!(begun, Err(SystemError::Invalid { .. })), "{begun:?}");
         assert!(pool.notes().await.expect("listed").is_empty(), "nothing is left to remove");
     }

@@ -79,6 +79,7 @@ impl RbdPool {
     async fn roll_back(&self, id: &str) -> Result<()> {
         let Some(note) = self.note(id).await? else { return Ok(()) };
         let Some(Restoring { snapshot, size }) = note.restoring.clone() else { return Ok(()) };
+        let size = size.saturating_add(note.header());
         // Another host may have taken it since the restore has begun.
         if !self.owns_now(&note).await? {
             return Err(SystemError::VolumeLost { id: id.to_owned() });

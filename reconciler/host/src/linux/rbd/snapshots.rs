@@ -24,7 +24,7 @@ use super::super::files::{self, blocking, failed};
 use super::super::layout::{check_name, is_name};
 use super::super::program::Output;
 use super::client::{Client, LOCKED_FOR, is_absent};
-use super::note::notes_in;
+use super::note::{Luks, header_of, json_of, notes_in};
 use super::replies::{self, Snapshot};
 use super::volumes::damaged;
 use super::{RbdPool, Result, locked};
@@ -46,7 +46,7 @@ const FOR_IMAGE: &str = "i-";
 #[serde(rename_all = "camelCase")]
 pub(super) struct SnapshotNote {
     pub(super) id: String,
-    #[serde(rename = "volumeID")]
+    #[serde(rename = "volumeID", alias = "encryptedVolumeID")]
     pub(super) volume_id: String,
     /// None: no object names it (any more), and it goes with the last disk that is a clone of it.
     pub(super) owner: Option<VolumeOwner>,
@@ -57,6 +57,9 @@ pub(super) struct SnapshotNote {
     /// The last restore of the volume before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) restored: Option<Restored>,
+    /// The encryption of the image, which is that of its volume. None: it is not encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) luks: Option<Luks>,
 }
 
 impl SnapshotNote {
@@ -89,10 +92,10 @@ impl RbdPool {
             pool: self.mapping.pool.clone(),
             id: note.id,
             volume: note.volume_id,
-            size: size.unwrap_or_default(),
+            size: size.unwrap_or_default().saturating_sub(header_of(note.luks.as_ref())),
             owner: note.owner,
             taken: note.taken,
-            encryption: None,
+            encryption: note.luks.map(|luks| Box::new(luks.key)),
         }))
     }
 
@@ -114,6 +117,8 @@ impl RbdPool {
     /// Begins snapshots of one moment, or begins them anew.
     pub(in super::super) async fn begin_snapshots(&self, all: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {
         self.ensure_there().await?;
+        // The key of one must not be wrapped again meanwhile.
+        let _alone = self.trashing.lock().await;
         let mut parts = Vec::new();
         for new in all {
             parts.push(self.part(new).await?);
@@ -180,6 +185,7 @@ impl RbdPool {
                     begun: Timestamp::now(),
                     taken: None,
                     restored: None,
+                    luks: self.note(&new.volume).await?.and_then(|note| note.luks),
                 }
             }
         };
@@ -205,6 +211,9 @@ impl RbdPool {
             if !self.snapshot_sizes(&note.volume_id).await?.contains_key(id) {
                 return Err(damaged(id, "it was not taken"));
             }
+            let _alone = self.trashing.lock().await;
+            // Its key may have been wrapped again meanwhile.
+            let note = self.snapshot_note(id).await?.ok_or_else(lost)?;
             self.write_snapshot_note(&SnapshotNote { taken: Some(taken.clone()), ..note.clone() }).await?;
             tracing::info!(snapshot = id, volume = note.volume_id, "snapshot taken in Ceph");
         }
@@ -212,6 +221,7 @@ impl RbdPool {
     }
 
     pub(in super::super) async fn hand_over_snapshot(&self, id: &str, owner: &VolumeOwner) -> Result<()> {
+        let _alone = self.trashing.lock().await;
         let note = self.snapshot_note(id).await?;
         let note = note.ok_or_else(|| SystemError::SnapshotLost { id: id.to_owned() })?;
         self.write_snapshot_note(&SnapshotNote { owner: Some(owner.clone()), ..note }).await
@@ -219,9 +229,11 @@ impl RbdPool {
 
     pub(in super::super) async fn delete_snapshot(&self, id: &str) -> Result<()> {
         self.ensure_there().await?;
+        let alone = self.trashing.lock().await;
         let Some(note) = self.snapshot_note(id).await? else { return Ok(()) };
         let note = SnapshotNote { owner: None, ..note };
         self.write_snapshot_note(&note).await?;
+        drop(alone);
         match self.is_kept(id) {
             true => Ok(()),
             false => self.remove_snapshot(&note).await,
@@ -259,10 +271,10 @@ impl RbdPool {
     }
 
     /// Notes the snapshots that the former host of a volume has taken for copies and Images, and not removed.
-    pub(super) async fn note_left_snapshots(&self, volume: &str) -> Result<()> {
+    pub(super) async fn note_left_snapshots(&self, volume: &str, luks: Option<&Luks>) -> Result<()> {
         for id in self.snapshot_sizes(volume).await?.into_keys() {
             if is_name(&id) && is_for_use(&id) && self.snapshot_note(&id).await?.is_none() {
-                self.write_snapshot_note(&left(volume, id)).await?;
+                self.write_snapshot_note(&left(volume, id, luks)).await?;
             }
         }
         Ok(())
@@ -383,12 +395,13 @@ impl RbdPool {
     }
 
     /// Lists the notes of snapshots that can be read.
-    async fn snapshot_notes(&self) -> Result<Vec<SnapshotNote>> {
+    pub(super) async fn snapshot_notes(&self) -> Result<Vec<SnapshotNote>> {
         notes_in(self.snapshot_folder()).await
     }
 
     pub(super) async fn write_snapshot_note(&self, note: &SnapshotNote) -> Result<()> {
-        let (folder, path, note) = (self.snapshot_folder(), self.snapshot_path(&note.id), note.clone());
+        let (folder, path) = (self.snapshot_folder(), self.snapshot_path(&note.id));
+        let note = json_of(note, note.luks.as_ref());
         let write = move || {
             files::ensure_folder(&folder)?;
             files::write_json(&path, &note, 0o600)
@@ -398,9 +411,9 @@ impl RbdPool {
 }
 
 /// The note of a snapshot that another host has left. It may be new.
-fn left(volume: &str, id: String) -> SnapshotNote {
-    let (volume_id, begun) = (volume.to_owned(), Timestamp::now());
-    SnapshotNote { id, volume_id, owner: None, begun, taken: None, restored: None }
+fn left(volume: &str, id: String, luks: Option<&Luks>) -> SnapshotNote {
+    let (volume_id, begun, luks) = (volume.to_owned(), Timestamp::now(), luks.cloned());
+    SnapshotNote { id, volume_id, owner: None, begun, taken: None, restored: None, luks }
 }
 
 /// Whether `rbd` has refused it since disks are clones of the snapshot.
@@ -417,7 +430,7 @@ mod tests {
     fn note(id: &str) -> SnapshotNote {
         let begun = Timestamp::UNIX_EPOCH;
         let (id, volume_id) = (id.to_owned(), "v-1".to_owned());
-        SnapshotNote { id, volume_id, owner: None, begun, taken: None, restored: None }
+        SnapshotNote { id, volume_id, owner: None, begun, taken: None, restored: None, luks: None }
     }
 
     #[test]
@@ -429,7 +442,10 @@ mod tests {
         }
         assert!(!note("c-v-2").awaits_use(after(1), true), "the copy is made");
         assert!(!note("s-1").awaits_use(after(1), false), "its object is deleted");
-        assert!(left("v-1", "i-u".to_owned()).awaits_use(Timestamp::now(), false), "its host may be there");
+        assert!(
+            left("v-1", "i-u".to_owned(), None).awaits_use(Timestamp::now(), false),
+            "its host may be there"
+        );
     }
 
     #[test]

@@ -41,7 +41,9 @@ fn an_image_of_a_volume_is_named_by_its_id() {
     assert!(Layout::new("/state").pool_of(&file).is_none(), "it is no file of a pool");
     let options = "driver=raw,file.driver=rbd,file.pool=vms,file.namespace=site,file.image=berth-v-1,file.user=berth,\
                    file.conf=/state/rbd/fast/ceph.conf";
-    assert_eq!(options_of(&pool.image("berth-v-1")), options);
+    assert_eq!(options_of(&pool.image("berth-v-1"), false), options);
+    let encrypted = options.replace("driver=raw,", "driver=luks,key-secret=key,");
+    assert_eq!(options_of(&pool.image("berth-v-1"), true), encrypted);
     assert!(pools.refuse("fast", "it cannot").is_err() && pools.refuse("default", "it cannot").is_ok());
 }
 
@@ -111,6 +113,7 @@ fn whole() -> note::Note {
         restores: Vec::new(),
         restoring: None,
         unwritten_since: None,
+        luks: None,
     }
 }
 

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_qemu::machine::{Cache, Format};
+use berth_qemu::machine::{Cache, DiskKey, Format};
 use jiff::Timestamp;
 
 use super::super::files::{self, blocking, failed};
@@ -21,9 +21,10 @@ use super::super::layout::check_name;
 use super::super::volumes::wanted_size;
 use super::client::{Client, LOCKED_FOR, LONG, PATIENCE, is_absent};
 use super::filled::Data;
-use super::images::{FEATURES, bytes};
-use super::note::{Note, notes_in};
+use super::images::{FEATURES, Target, bytes};
+use super::note::{Note, json_of, notes_in};
 use super::{CLIENTS, RbdPool, Result, locked, replies};
+use crate::volumes::check_encryption;
 use crate::{ImageFacts, NewVolume, SnapshotFacts, SystemError, TrashedVolume, VolumeFacts, VolumeOwner};
 
 /// How long the deletion of images waits after one that failed.
@@ -56,12 +57,14 @@ impl RbdPool {
         Ok(self.note(id).await?.is_some_and(|note| note.is_there()))
     }
 
-    /// `base` is the cached image that `new` names. The note is complete only after the image has the data of `fill`.
+    /// `base` is the cached image that `new` names, and `key` that of an encrypted volume. The note is complete only after the image has the
+    /// data of `fill`.
     pub(in super::super) async fn create(
         self: &Arc<Self>,
         new: &NewVolume,
         base: Option<&ImageFacts>,
         fill: Option<Data<'_>>,
+        key: Option<&DiskKey>,
     ) -> Result<VolumeFacts> {
         check_name("volume", &new.id)?;
         check_plain(new)?;
@@ -70,6 +73,7 @@ impl RbdPool {
             Some(snapshot) => Some(self.finished(snapshot).await?),
             None => None,
         };
+        check_encryption(new, source.as_ref().and_then(|source| source.encryption.as_deref()))?;
         let least = source.as_ref().map(|source| source.size).or(base.map(|base| base.virtual_size));
         let size = wanted_size(new, least)?;
         let lost = || SystemError::VolumeLost { id: new.id.clone() };
@@ -86,24 +90,37 @@ impl RbdPool {
         }
         let snapshot = match (&source, base) {
             (Some(source), _) => Some(self.protect(source).await?),
-            (None, Some(base)) => Some(self.import(base, &new.id).await?),
-            (None, None) => None,
+            // A clone of it would not be encrypted.
+            (None, Some(base)) if key.is_none() => Some(self.import(base, &new.id).await?),
+            (None, _) => None,
+        };
+        let header = match key.filter(|_| source.is_none()) {
+            Some(key) => Some(self.make_header(&new.id, key).await?),
+            None => None,
         };
         let mut note = Note::new(new, self.host());
-        if fill.is_some() {
+        note.luks = self.luks_of(new, header.as_ref()).await?;
+        if fill.is_some() || key.is_some() {
             note.base = None;
         }
         self.write_note(&note).await?;
-        self.make(&note, snapshot.as_deref(), size).await?;
+        self.make(&note, snapshot.as_deref(), size.saturating_add(note.header())).await?;
+        if let Some(header) = &header {
+            self.write_header(&new.id, header).await?;
+        }
+        if let (Some(base), Some(_)) = (base, key) {
+            let (disk, name) = (self.disk_of(base).await?, Self::name_of(&new.id));
+            Box::pin(self.copy_files(&disk, self.tools_user, Target { name: &name, key })).await?;
+        }
         if let Some(fill) = fill {
-            self.fill(&new.id, size, fill).await?;
+            self.fill(&new.id, size, fill, key).await?;
         }
         self.write_note(&Note { complete: true, ..note }).await?;
         tracing::info!(volume = new.id, size, "volume made in Ceph");
         self.volume(&new.id).await?.ok_or_else(lost)
     }
 
-    /// `snapshot` is the content that it is a clone of.
+    /// `snapshot` is the content that it is a clone of, and `size` that of the image.
     async fn make(&self, note: &Note, snapshot: Option<&str>, size: u64) -> Result<()> {
         let (image, wanted) = (Self::name_of(&note.volume_id), bytes(size));
         let spec = self.spec(&image);
@@ -153,7 +170,9 @@ impl RbdPool {
         }
         if size > found.size {
             let spec = self.spec(&Self::name_of(id));
-            self.must(&["resize", "--no-progress", "--size", &bytes(size), &spec], PATIENCE * 4).await?;
+            let note = self.note(id).await?.ok_or_else(lost)?;
+            let wanted = bytes(size.saturating_add(note.header()));
+            self.must(&["resize", "--no-progress", "--size", &wanted, &spec], PATIENCE * 4).await?;
         }
         self.volume(id).await?.ok_or_else(lost)
     }
@@ -378,7 +397,10 @@ impl RbdPool {
         }
     }
 
+    /// `size` is that of the image.
     fn facts_of(&self, note: Note, size: u64) -> VolumeFacts {
+        let size = size.saturating_sub(note.header());
+        let encryption = note.luks.map(|luks| Box::new(luks.key));
         VolumeFacts {
             pool: self.mapping.pool.clone(),
             path: self.image(&Self::name_of(&note.volume_id)).file(),
@@ -386,7 +408,7 @@ impl RbdPool {
             size,
             base: note.base,
             owner: note.owner,
-            format: Format::Raw,
+            format: if encryption.is_some() { Format::Luks } else { Format::Raw },
             backing: None,
             cache: Cache::Writeback,
             reserved: None,
@@ -394,7 +416,7 @@ impl RbdPool {
             pending_snapshot: None,
             restoring: note.restoring.is_some(),
             restores: note.restores,
-            encryption: None,
+            encryption,
         }
     }
 
@@ -414,7 +436,8 @@ impl RbdPool {
     }
 
     pub(super) async fn write_note(&self, note: &Note) -> Result<()> {
-        let (folder, path, note) = (self.notes.clone(), self.note_path(&note.volume_id), note.clone());
+        let (folder, path) = (self.notes.clone(), self.note_path(&note.volume_id));
+        let note = json_of(note, note.luks.as_ref());
         let write = move || {
             files::ensure_folder(&folder)?;
             files::write_json(&path, &note, 0o600)
@@ -433,7 +456,6 @@ impl RbdPool {
 /// *Errors*: [`SystemError::Invalid`].
 pub(super) fn check_plain(new: &NewVolume) -> Result<()> {
     let refusals = [
-        (new.encryption.is_some(), "a pool of type RBD has no encrypted disks: encrypt the OSDs of Ceph"),
         (new.file.is_some(), "a pool of type RBD takes over no files: make an Image of the file"),
         (new.thick, "a pool of type RBD has no thick disks"),
         (new.shared, "a pool of type RBD has no disks that several VMs write to (ReadWriteMany)"),

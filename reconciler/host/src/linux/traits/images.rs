@@ -48,7 +48,7 @@ impl Images for LinuxSystem {
         if let Some(rbd) = self.rbd.get(&new.pool) {
             let (facts, disk) = rbd.snapshot_node(&new.snapshot).await?;
             let bytes = rbd.data_bytes(&facts.volume, &facts.id).await?;
-            let made = self.images.make(new, SnapshotContent::Ceph { disk, bytes }).await?;
+            let made = self.images.make(new, SnapshotContent::Raw { disk, bytes }).await?;
             rbd.remove_used(&new.snapshot).await;
             return Ok(made);
         }

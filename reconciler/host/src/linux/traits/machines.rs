@@ -26,15 +26,17 @@ impl Machines for LinuxSystem {
     async fn launch(&self, request: &LaunchRequest) -> Result<ProcessFacts> {
         self.rbd.begin_use(&request.machine.disks).await?;
         let installation = self.host.installation_of(request.machine.architecture()).await?;
+        let in_ceph = self.rbd.keys_of(&request.machine.disks, self.volumes.keys()).await?;
         let (mut request, disks) = (request.clone(), request.machine.disks.clone());
         // Files of snapshots may have been merged since the request was made: a suspended machine has one from before.
         let pools = disks.iter().filter_map(|disk| self.layout.pool_of(&disk.file)).collect();
-        let (disks, keys) = self
+        let (disks, mut keys) = self
             .on_pools(pools, move |v| {
                 let keys = v.keys_of(&disks)?;
                 Ok((v.with_chains(disks)?, keys))
             })
             .await?;
+        keys.extend(in_ceph);
         request.machine.disks = disks;
         let started = self.machines.launch(&request, &installation, keys).await?;
         match self.rbd.note_clients(&request.machine.disks).await {
@@ -218,8 +220,10 @@ impl Machines for LinuxSystem {
 
     async fn lend_key(&self, qmp: &Qmp, disk: &DiskSpec) -> Result<()> {
         let disks = [disk.clone()];
+        let in_ceph = self.rbd.keys_of(&disks, self.volumes.keys()).await?;
         let pools = self.layout.pool_of(&disk.file).into_iter().collect();
-        for (id, key) in self.on_pools(pools, move |v| v.keys_of(&disks)).await? {
+        let in_files = self.on_pools(pools, move |v| v.keys_of(&disks)).await?;
+        for (id, key) in in_ceph.into_iter().chain(in_files) {
             block::add_key(qmp, &id, &key).await.map_err(SystemError::LendKey)?;
         }
         Ok(())

@@ -157,7 +157,8 @@ impl Volumes for LinuxSystem {
         if let Some(rbd) = self.rbd.get(&volume.pool) {
             // An import takes minutes; it is tried again if the image goes meanwhile.
             drop(no_image_goes);
-            return rbd.create(volume, base.as_ref(), None).await;
+            let key = self.volumes.keys().key_of(&volume.id, volume.encryption.as_deref())?;
+            return Box::pin(rbd.create(volume, base.as_ref(), None, key.as_ref())).await;
         }
         let new = volume.clone();
         self.on_pool(&volume.pool, move |v| v.create(&new, base.as_ref())).await
@@ -173,12 +174,20 @@ impl Volumes for LinuxSystem {
             Fill::Snapshot { pool, id } => {
                 return Box::pin(self.copy_snapshot(volume, (pool.as_str(), id.as_str()), progress)).await;
             }
+            Fill::RawFile(file) => {
+                self.rbd.refuse(
+                    &volume.pool,
+                    "a pool of type RBD takes over no files: make an Image of the file",
+                )?;
+                return Box::pin(self.copy_raw_file(volume, file, progress)).await;
+            }
             Fill::Image => Data::Image,
             Fill::Filesystem(filesystem) => Data::Filesystem(filesystem),
         };
         let base = self.cached_base(volume.base.as_deref()).await?;
         if let Some(rbd) = self.rbd.get(&volume.pool) {
-            return rbd.create(volume, base.as_ref(), Some(data)).await;
+            let key = self.volumes.keys().key_of(&volume.id, volume.encryption.as_deref())?;
+            return Box::pin(rbd.create(volume, base.as_ref(), Some(data), key.as_ref())).await;
         }
         // The copy is of the open file, if the image goes meanwhile.
         self.fill(volume, base.as_ref(), fill).await
@@ -321,7 +330,9 @@ impl Volumes for LinuxSystem {
     }
 
     async fn rewrap_volume(&self, pool: &str, id: &str, sealed: &SealedKey) -> Result<()> {
-        self.rbd.refuse(pool, "a pool of type RBD has no encrypted disks")?;
+        if let Some(rbd) = self.rbd.get(pool) {
+            return rbd.rewrap(id, sealed).await;
+        }
         let (of_pool, id, sealed) = (pool.to_owned(), id.to_owned(), sealed.clone());
         self.on_pool(pool, move |v| v.rewrap(&of_pool, &id, &sealed)).await
     }

@@ -5,6 +5,8 @@
 //!    its file ─────────────────▶ ○ ─────────────────▶ ○ ──────────────▶ ○ ────────────────────▶ volume
 //! ```
 //!
+//! The data of a raw file is copied instead: see `copies`. The file is checked and locked in the same way, and stays.
+//!
 //! A crash before the renaming leaves the file where it is, and one after it leaves a volume that the next call finishes.
 
 use std::fs::{self, File};
@@ -12,13 +14,17 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use berth_qemu::machine::Format;
+use berth_qemu::machine::{Backing, Format};
 use berth_qemu::qcow2::{self, ImageLock, InspectError};
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, RenameFlags, ResolveFlag, open, openat, openat2, renameat2};
+use nix::fcntl::{
+    AT_FDCWD, AtFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, open, openat, openat2, renameat2,
+};
 use nix::sys::stat::Mode;
+use nix::unistd::linkat;
 
 use super::super::files::{self, failed};
+use super::super::qemu_img::{DiskNode, block_node};
 use super::note::Note;
 use super::{LinuxVolumes, Place, Result, exists};
 use crate::{NewVolume, SystemError, VolumeFacts};
@@ -26,6 +32,27 @@ use crate::{NewVolume, SystemError, VolumeFacts};
 /// The same text for every path outside the folders, whether or not the file exists.
 const NOT_ALLOWED: &str =
     "disks are made of files only below the folders that the host's administrator names with --disk-dir";
+
+const OTHER_FILE_SYSTEM: &str = "it is on another file system than the pool: move it into a folder of --disk-dir on that one, or make an Image of it";
+
+/// A raw file whose data is copied, with QEMU's lock on it.
+#[derive(Debug)]
+pub(in super::super) struct RawSource {
+    /// The size of the disk in it.
+    pub(in super::super) size: u64,
+    /// The space that it takes.
+    pub(in super::super) bytes: u64,
+    link: PathBuf,
+    _lock: ImageLock,
+}
+
+impl RawSource {
+    /// The file as a program opens it, which leaves the lock to the agent.
+    pub(in super::super) fn disk(&self) -> DiskNode {
+        let file = Backing { file: self.link.clone(), format: Format::Raw, backing: None };
+        DiskNode { node: block_node(&file, "off"), files: vec![self.link.clone()] }
+    }
+}
 
 /// A file that can become a volume, with QEMU's lock on it.
 struct Adoptable {
@@ -55,7 +82,7 @@ impl LinuxVolumes {
     }
 
     fn take(&self, place: &Place, new: &NewVolume, path: &Path) -> Result<()> {
-        let found = self.adoptable(path)?;
+        let found = self.adoptable(path, Format::Qcow2)?;
         if let Some(size) = new.size.filter(|size| *size < found.size) {
             return Err(SystemError::SmallerThanImage { size, image: found.size });
         }
@@ -69,8 +96,28 @@ impl LinuxVolumes {
         Ok(())
     }
 
+    /// Returns a raw file whose data is to be copied. `folder`: where a program finds it meanwhile, whatever has its name by then.
+    pub(in super::super) fn raw_source(&self, path: &Path, folder: &Path) -> Result<RawSource> {
+        // The link of an interrupted call would be a second name.
+        let link = folder.join("file.raw");
+        files::remove_if_there(&link).map_err(failed("remove", &link))?;
+        let Adoptable { lock, size, .. } = self.adoptable(path, Format::Raw)?;
+        files::ensure_folder(folder)?;
+        let opened = format!("/proc/self/fd/{}", lock.file().as_raw_fd());
+        let linked = linkat(AT_FDCWD, opened.as_str(), AT_FDCWD, &link, AtFlags::AT_SYMLINK_FOLLOW);
+        linked.map_err(|errno| match errno {
+            Errno::EXDEV => {
+                SystemError::FileRefused { path: path.to_owned(), why: OTHER_FILE_SYSTEM.to_owned() }
+            }
+            errno => failed("link", path)(errno.into()),
+        })?;
+        let about = lock.file().metadata().map_err(failed("read", path))?;
+        let bytes = about.blocks().saturating_mul(512).min(size);
+        Ok(RawSource { size, bytes, link, _lock: lock })
+    }
+
     /// Opens, locks and checks a file below the administrator's folders.
-    fn adoptable(&self, path: &Path) -> Result<Adoptable> {
+    fn adoptable(&self, path: &Path, format: Format) -> Result<Adoptable> {
         let refused = |why: &str| SystemError::FileRefused { path: path.to_owned(), why: why.to_owned() };
         let awaited = |why| SystemError::FileAwaited { path: path.to_owned(), why };
         let below = self.adoptable.iter().find_map(|folder| Some((folder, path.strip_prefix(folder).ok()?)));
@@ -102,16 +149,23 @@ impl LinuxVolumes {
             InspectError::Read(error) => failed("read", path)(error),
             InspectError::WrongFormat { found, .. } => {
                 // The format is not guessed from the bytes, which a guest has written.
-                let read = if found.contains("raw") { "-f raw " } else { "" };
-                let file = path.display();
-                refused(&format!(
-                    "{error}: only qcow2 files are taken over, and qemu-img convert {read}-O qcow2 {file} {file}.qcow2 makes one, while no \
-                     program has it open"
-                ))
+                let (read, file) = (if found.contains("raw") { "-f raw " } else { "" }, path.display());
+                refused(&match format {
+                    Format::Raw => format!(
+                        "{error}: of a file in another format than raw, declare no format (source.format)"
+                    ),
+                    _ => format!(
+                        "{error}: only qcow2 files are taken over. If it is raw, declare that (source.format), and its data is copied; \
+                         qemu-img convert {read}-O qcow2 {file} {file}.qcow2 makes a qcow2 file, while no program has it open"
+                    ),
+                })
             }
             error => refused(&error.to_string()),
         };
-        let info = qcow2::inspect(&mut lock.file(), Format::Qcow2).map_err(unfit)?;
+        let info = qcow2::inspect(&mut lock.file(), format).map_err(unfit)?;
+        if format == Format::Raw {
+            return Ok(Adoptable { folder, name, lock, size: info.virtual_size });
+        }
         if qcow2::has_internal_snapshots(&mut lock.file()).map_err(unfit)? {
             return Err(refused("it has snapshots within itself: delete them with qemu-img snapshot -d"));
         }
@@ -125,10 +179,7 @@ impl Adoptable {
         let refused = |why: &str| SystemError::FileRefused { path: path.to_owned(), why: why.to_owned() };
         renameat2(self.folder.as_fd(), &self.name, AT_FDCWD, to, RenameFlags::RENAME_NOREPLACE).map_err(
             |errno| match errno {
-                Errno::EXDEV => refused(
-                    "it is on another file system than the pool: move it into a folder of --disk-dir on that one, \
-                     or make an Image of it",
-                ),
+                Errno::EXDEV => refused(OTHER_FILE_SYSTEM),
                 errno => failed("move", path)(errno.into()),
             },
         )?;

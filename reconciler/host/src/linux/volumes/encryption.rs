@@ -16,7 +16,7 @@ use berth_qemu::qcow2;
 use jiff::Timestamp;
 
 use super::super::files::{self, failed};
-use super::super::qemu_img::{QEMU_IMG, text};
+use super::super::qemu_img::{QEMU_IMG, secret_on_stdin, text};
 use super::note::Note;
 use super::snapshot_note::SnapshotNote;
 use super::{LinuxVolumes, Place, Result};
@@ -124,19 +124,31 @@ fn until_measured(mut run: impl FnMut() -> Result<()>) -> Result<()> {
     run()
 }
 
+/// Makes the LUKS header of an image of Ceph, which this key opens, in a file. Returns its size in bytes.
+pub(in super::super) fn create_header(file: &Path, key: &DiskKey) -> Result<u64> {
+    let options = format!("key-secret={TOOL_KEY},iter-time={ITERATION_MILLISECONDS}");
+    until_measured(|| run_create(&["-f", "luks", "-o", &options], file, 0, key))?;
+    fs::metadata(file).map(|made| made.len()).map_err(failed("read", file))
+}
+
 fn run(file: &Path, size: u64, backing: Option<&Backing>, key: &DiskKey) -> Result<()> {
-    let mut command = Command::new(QEMU_IMG.find()?);
-    command.args(["create", "-q", "-f", "qcow2"]);
-    command.args(["--object", &format!("secret,id={TOOL_KEY},file=/dev/stdin")]);
     let options = format!(
         "encrypt.format=luks,encrypt.key-secret={TOOL_KEY},encrypt.iter-time={ITERATION_MILLISECONDS}"
     );
-    command.args(["-o", &options]);
-    if let Some(backing) = backing {
+    let mut all = vec!["-f", "qcow2", "-o", options.as_str()];
+    let below = backing.map(|backing| (text(&backing.file), backing.format.driver()));
+    if let Some((below, driver)) = &below {
         // Without looking at it: its header may be a guest's.
-        command.args(["-u", "-b", &text(&backing.file), "-F", backing.format.driver()]);
+        all.extend(["-u", "-b", below.as_str(), "-F", *driver]);
     }
+    run_create(&all, file, size, key)
+}
+
+fn run_create(options: &[&str], file: &Path, size: u64, key: &DiskKey) -> Result<()> {
+    let mut command = Command::new(QEMU_IMG.find()?);
+    command.args(["create", "-q", "--object", &secret_on_stdin()]);
     let spawned = command
+        .args(options)
         .arg(file)
         .arg(size.to_string())
         .env("LC_ALL", "C")

@@ -509,10 +509,10 @@ impl LinuxVolumes {
         self.keys.shared_key_of(&at.id, at.read()?.and_then(|note| note.encryption).as_ref())
     }
 
-    /// Returns the keys of the encrypted disks among these, by their ids.
+    /// Returns the keys of the encrypted disks in files among these, by their ids.
     pub(in super::super) fn keys_of(&self, disks: &[DiskSpec]) -> Result<BTreeMap<String, DiskKey>> {
         let mut keys = BTreeMap::new();
-        for disk in disks.iter().filter(|disk| disk.format.is_encrypted()) {
+        for disk in disks.iter().filter(|disk| disk.format == Format::EncryptedQcow2) {
             keys.insert(disk.id.clone(), self.key_of_disk(disk)?);
         }
         Ok(keys)

@@ -328,10 +328,37 @@ fn a_full_clone_and_a_formatted_disk_are_made_in_the_background_and_never_again(
         panic!("{starts:?}")
     };
     assert_eq!((work.0.base.as_deref(), &work.1), (Some("ab"), &Fill::Image));
+    let in_ceph = Observed { is_in_ceph: true, ..cached(GIB) };
+    let plain = plan(&disk(json!({"image": "debian"}), json!({})), &in_ceph);
+    assert!(matches!(plain.steps[..], [Step::Create(_)]), "a clone in Ceph: {plain:?}");
+    let encrypted = disk(json!({"image": "debian", "encryption": {}}), json!({}));
+    let copied = plan(&encrypted, &in_ceph);
+    let [Step::StartFill(Wanted::Fill(_, _, Details(work)))] = &copied.steps[..] else {
+        panic!("{copied:?}")
+    };
+    assert_eq!((work.0.base.as_deref(), &work.1), (Some("ab"), &Fill::Image));
+    let overlay = plan(&encrypted, &cached(GIB));
+    assert!(matches!(overlay.steps[..], [Step::Create(_)]), "a file of its own above the image: {overlay:?}");
     let absent = Observed { image: Some(LocalImage::Absent(source())), ..Observed::default() };
     assert!(matches!(plan(&full(), &absent).steps[..], [Step::Pull(_)]), "the image comes first");
     let deleted = plan(&deleted(full()), &Observed { is_restoring: true, ..Observed::default() });
     assert_eq!(deleted.steps, [Step::CancelRestore("v-1".into())]);
+}
+
+#[test]
+fn the_data_of_a_raw_file_is_copied_and_a_qcow2_file_becomes_the_disk() {
+    let of_file = |source: Value| plan(&disk(json!({"source": source}), json!({})), &Observed::default());
+    let starts = of_file(json!({"file": "/srv/a.img", "format": "raw"}));
+    let [Step::StartFill(Wanted::Fill(_, _, Details(work)))] = &starts.steps[..] else {
+        panic!("{starts:?}")
+    };
+    assert_eq!((&work.0.file, &work.1), (&None, &Fill::RawFile("/srv/a.img".into())));
+    assert!(work.0.owner.source.as_ref().is_some_and(|source| source.raw), "for berth undelete");
+    for source in [json!({"file": "/srv/a.qcow2"}), json!({"file": "/srv/a.qcow2", "format": "qcow2"})] {
+        let taken = of_file(source);
+        let [Step::Create(new)] = &taken.steps[..] else { panic!("{taken:?}") };
+        assert_eq!(new.file.as_deref(), Some(std::path::Path::new("/srv/a.qcow2")));
+    }
 }
 
 #[test]
