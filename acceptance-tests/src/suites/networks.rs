@@ -1,5 +1,6 @@
 //! Bridged networks, from `examples/networks/bridge` and `vlan`: guests on a bridge of their hosts, or on one that berth makes over an
-//! interface, are machines of the network behind it. Then a network that is encrypted between the hosts ([`encrypted`]).
+//! interface, are machines of the network behind it. Then a network that is encrypted between the hosts ([`encrypted`]), and one without
+//! IPv4 ([`chosen`]).
 //!
 //! ```text
 //!            LAN 203.0.113.0/24, a namespace with a DHCP server at .1
@@ -9,6 +10,7 @@
 //!
 //! The same on `berth up` and on a real Kubernetes control plane.
 
+pub mod chosen;
 pub mod encrypted;
 pub mod lan;
 
@@ -79,7 +81,9 @@ pub fn kubernetes(kit: &Kit, report: &mut Report) -> Result<()> {
 
 fn run_cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<()> {
     let before = report.step("the empty hosts are looked at", || fleet.footprints())?;
-    let outcome = cases(report, fleet, guest).and_then(|()| encrypted::cases(report, fleet, guest));
+    let outcome = cases(report, fleet, guest)
+        .and_then(|()| encrypted::cases(report, fleet, guest))
+        .and_then(|()| chosen::cases(report, fleet, guest));
     if outcome.is_err() || report.count().failed > 0 {
         note(&fleet.keep_evidence());
     }
