@@ -72,10 +72,24 @@ pub fn kubernetes(kit: &Kit, report: &mut Report) -> Result<()> {
     let mut fleet = report.step("kube-apiserver serves the segment, with berth's definitions", || {
         Fleet::kubernetes(&parts, &programs)
     })?;
-    report.step("two machines join it by token", || {
-        fleet.join(1, &[])?;
-        fleet.join(2, &[])
-    })?;
+    report.step(
+        "a machine joins it by token, and another one at the IPv6 address of kube-apiserver",
+        || {
+            fleet.join(1, &[])?;
+            fleet.join_by_ipv6(2)
+        },
+    )?;
+    report.case(
+        "the host whose control plane is at an IPv6 address has its IPv4 address for tunnels",
+        || {
+            let member = fleet.member("h2")?;
+            let status = fleet.kubectl().object("host", "h2")?["status"].clone();
+            let reported = status["ipv6Addresses"].as_array().context("no IPv6 addresses")?;
+            ensure!(status["address"] == member.address.as_str(), "{status:#}");
+            ensure!(reported.contains(&json!("2001:db8:c::12")), "{status:#}");
+            Ok(())
+        },
+    );
     run_cases(report, &mut fleet, &guest)
 }
 
