@@ -19,6 +19,7 @@ use crate::process::Daemon;
 use crate::{tools, wait};
 
 const ETCD: &str = "http://127.0.0.1:2379";
+/// The port of kube-apiserver.
 pub const PORT: u16 = 6443;
 /// The time limit of a start: on processors busy with emulation, kube-apiserver takes a while to fill its caches.
 const START: Duration = Duration::from_secs(180);
