@@ -454,7 +454,12 @@ impl Administrator {
 
     /// The join token for a host.
     pub fn token(&self, host: &str) -> Result<String> {
-        let printed = self.run(&["token", "create", host])?.success()?;
+        self.token_for(host, &[])
+    }
+
+    /// The join token for a host, with further arguments.
+    pub fn token_for(&self, host: &str, arguments: &[&str]) -> Result<String> {
+        let printed = self.run(&[&["token", "create", host][..], arguments].concat())?.success()?;
         let lines: Vec<&str> = printed.lines().collect();
         anyhow::ensure!(lines.len() == 1, "not one line: {printed:?}");
         Ok(lines[0].to_owned())

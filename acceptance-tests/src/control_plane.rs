@@ -19,7 +19,8 @@ use crate::process::Daemon;
 use crate::{tools, wait};
 
 const ETCD: &str = "http://127.0.0.1:2379";
-const PORT: u16 = 6443;
+/// The port of kube-apiserver.
+pub const PORT: u16 = 6443;
 /// The time limit of a start: on processors busy with emulation, kube-apiserver takes a while to fill its caches.
 const START: Duration = Duration::from_secs(180);
 
@@ -46,6 +47,8 @@ pub struct KubernetesControlPlane {
     namespace: Arc<Namespace>,
     folder: PathBuf,
     logs: PathBuf,
+    /// The address that kube-apiserver listens at.
+    bind: String,
     api_server: Option<Daemon>,
     etcd: Daemon,
 }
@@ -56,6 +59,8 @@ pub struct Location<'a> {
     /// The namespace, and its address.
     pub namespace: &'a Arc<Namespace>,
     pub address: &'a str,
+    /// An IPv6 address of the namespace at which it serves too.
+    pub ipv6: Option<&'a str>,
     /// The folder of data, credentials and kubeconfig.
     pub folder: &'a Path,
     /// The folder of logs.
@@ -65,9 +70,9 @@ pub struct Location<'a> {
 impl KubernetesControlPlane {
     /// Starts etcd and kube-apiserver, and waits until `kubectl` finds them ready.
     pub fn start(programs: &Programs, site: Location<'_>, kubectl: &Path) -> Result<Self> {
-        let Location { namespace, address, folder, logs } = site;
+        let Location { namespace, address, ipv6, folder, logs } = site;
         fs::create_dir_all(folder)?;
-        let credentials = Credentials::make(folder, address)?;
+        let credentials = Credentials::make(folder, [Some(address), ipv6])?;
         let mut etcd = namespace.command(&programs.etcd);
         etcd.arg("--data-dir").arg(folder.join("etcd"));
         etcd.args(["--listen-client-urls", ETCD, "--advertise-client-urls", ETCD]);
@@ -78,6 +83,7 @@ impl KubernetesControlPlane {
             namespace: Arc::clone(namespace),
             folder: folder.to_owned(),
             logs: logs.to_owned(),
+            bind: if ipv6.is_some() { "::".to_owned() } else { address.to_owned() },
             api_server: None,
             etcd,
         };
@@ -98,7 +104,7 @@ impl KubernetesControlPlane {
         let mut command = self.namespace.command(&self.programs.kube_apiserver);
         command.args([
             &format!("--etcd-servers={ETCD}"),
-            &format!("--bind-address={address}"),
+            &format!("--bind-address={}", self.bind),
             &format!("--secure-port={PORT}"),
             // The namespace may lack an interface with a default route, from which kube-apiserver would guess the address.
             &format!("--advertise-address={address}"),
@@ -146,7 +152,7 @@ struct Credentials {
 }
 
 impl Credentials {
-    fn make(folder: &Path, address: &str) -> Result<Self> {
+    fn make(folder: &Path, addresses: [Option<&str>; 2]) -> Result<Self> {
         let authority_key = KeyPair::generate()?;
         let mut authority = CertificateParams::new(Vec::<String>::new())?;
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -154,8 +160,9 @@ impl Credentials {
         let authority_certificate = authority.self_signed(&authority_key)?;
         let issuer = Issuer::new(authority, authority_key);
         let server_key = KeyPair::generate()?;
-        let names = [address, "localhost", "kubernetes", "kubernetes.default.svc"].map(String::from);
-        let server = CertificateParams::new(names)?.signed_by(&server_key, &issuer)?;
+        let names = addresses.into_iter().flatten();
+        let names = names.chain(["localhost", "kubernetes", "kubernetes.default.svc"]).map(String::from);
+        let server = CertificateParams::new(names.collect::<Vec<_>>())?.signed_by(&server_key, &issuer)?;
         let accounts = KeyPair::generate()?;
         let token: String = STANDARD.encode(rand_bytes()?);
         for (name, content) in [

@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use crate::access::Access;
 use crate::berth::{self, Administrator, Berth};
-use crate::control_plane::{KubernetesControlPlane, Location, Programs};
+use crate::control_plane::{KubernetesControlPlane, Location, PORT, Programs};
 use crate::footprint::{self, Footprint};
 use crate::image_server::ImageServer;
 use crate::kubectl::{Kubectl, condition_of};
@@ -29,12 +29,13 @@ use crate::namespace::Namespace;
 use crate::platform::{Parts, belongs_to_a_vm};
 use crate::process;
 use crate::scratch::Scratch;
-use crate::segment::Segment;
+use crate::segment::{CARD, Segment};
 use crate::terraform::{Installation, Project};
 use crate::wait;
 
 const OUTSIDE: &str = "192.0.2.2";
 const CONTROL: &str = "192.0.2.3";
+const CONTROL_IPV6: &str = "2001:db8:c::3";
 /// The prefix of a host's address: host number N has the address that ends in 10 + N.
 const HOSTS: &str = "192.0.2.1";
 /// The public addresses of every machine's default pool; they are not on the segment, so the outside cannot reach them here.
@@ -119,9 +120,16 @@ impl Cluster {
         folder: &Scratch,
         outside: &Arc<Namespace>,
     ) -> Result<Self> {
+        namespace.ip(&["-6", "addr", "add", &format!("{CONTROL_IPV6}/64"), "dev", CARD, "nodad"])?;
         let plane = KubernetesControlPlane::start(
             programs,
-            Location { namespace, address: CONTROL, folder: &folder.path().join("plane"), logs: &parts.logs },
+            Location {
+                namespace,
+                address: CONTROL,
+                ipv6: Some(CONTROL_IPV6),
+                folder: &folder.path().join("plane"),
+                logs: &parts.logs,
+            },
             &parts.kubectl,
         )?;
         let kubeconfig = plane.kubeconfig();
@@ -262,6 +270,19 @@ impl Fleet {
     pub fn join_on(&mut self, mut member: Member, labels: &[&str]) -> Result<()> {
         let token = self.administrator.token(&member.name)?;
         member.berth.spawn_joined(Some(&token), labels)?;
+        let name = member.name.clone();
+        self.members.push(member);
+        self.host_is_ready(&name)
+    }
+
+    /// Like [`Self::join`], on a machine that reaches the control plane on Kubernetes at its IPv6 address.
+    pub fn join_by_ipv6(&mut self, number: u32) -> Result<()> {
+        let mut member = self.machine(number)?;
+        let own = format!("2001:db8:c::1{number}/64");
+        member.namespace().ip(&["-6", "addr", "add", &own, "dev", CARD, "nodad"])?;
+        let server = format!("https://[{CONTROL_IPV6}]:{PORT}");
+        let token = self.administrator.token_for(&member.name, &["--server", &server])?;
+        member.berth.spawn_joined(Some(&token), &[])?;
         let name = member.name.clone();
         self.members.push(member);
         self.host_is_ready(&name)

@@ -156,6 +156,7 @@ impl Platform {
             Location {
                 namespace: &ground.namespace,
                 address: HOST,
+                ipv6: None,
                 folder: &ground.folder.path().join("plane"),
                 logs: &parts.logs,
             },

@@ -238,7 +238,7 @@ pub const ALL: &[Suite] = &[
     },
     Suite {
         name: "networks",
-        about: "guests on bridges of two hosts: static addresses and those of another DHCP server, filters, faults; a network encrypted between them",
+        about: "guests on bridges of two hosts: static addresses and those of another DHCP server, filters, faults; a network encrypted between them, and one without IPv4",
         limit: minutes(15),
         obstacle: needs_root,
         alone: false,

@@ -23,7 +23,7 @@ use crate::{
 pub struct Network;
 
 /// The attributes that cannot change.
-const FIXED: [&str; 10] = [
+const FIXED: [&str; 11] = [
     "cidr",
     "ipv6_cidr",
     "type",
@@ -34,9 +34,11 @@ const FIXED: [&str; 10] = [
     "dhcp6",
     "encryption",
     AUTOCONFIGURATION,
+    PRIVACY_ADDRESSES,
 ];
 
 const AUTOCONFIGURATION: &str = "ipv6_autoconfiguration";
+const PRIVACY_ADDRESSES: &str = "ipv6_privacy_addresses";
 
 /// The most characters of all search domains: more does not fit into a packet of DHCP.
 const MOST_OF_DOMAINS: usize = 100;
@@ -110,6 +112,7 @@ impl ResourceKind for Network {
             Field::spec("ipv6_cidr", Shape::Text(Form::Ipv6Prefix)).key("ipv6CIDR").effect(Effect::Replace),
             Field::spec("ipv6_egress", Shape::Text(Form::Any)).key("ipv6Egress").default("None"),
             Field::spec(AUTOCONFIGURATION, Shape::Bool).key("ipv6Autoconfiguration").effect(Effect::Replace),
+            Field::spec(PRIVACY_ADDRESSES, Shape::Bool).key("ipv6PrivacyAddresses").effect(Effect::Replace),
             Field::spec("dns", Shape::TextList(Form::Ip)),
             Field::spec("dns_domain", Shape::Text(Form::Domain)),
             Field::spec("search_domains", Shape::TextList(Form::Domain)),
@@ -133,20 +136,22 @@ impl ResourceKind for Network {
         found.extend(check_egress(config));
         found.extend(check_dhcp(config));
         found.extend(check_autoconfiguration(config));
+        found.extend(check_privacy_addresses(config));
         found.extend(check_bridge(config.get("bridge")));
         found.extend(addresses::check(config));
         found
     }
 
-    /// An attribute that is left out is `true`, `None`, or for `ipv6_autoconfiguration` `false`: declaring that replaces nothing.
+    /// An attribute that is left out is `true`, `None`, or for those about addresses that guests form `false`: declaring that replaces
+    /// nothing.
     fn refine(&self, change: &mut PlannedChange<'_>) {
         let is_usual = |state: &Value, name: &str| {
             let value = state.get(name);
             value.is_null()
-                || value.as_bool() == Some(name != AUTOCONFIGURATION)
+                || value.as_bool() == Some(![AUTOCONFIGURATION, PRIVACY_ADDRESSES].contains(&name))
                 || value.as_str() == Some("None")
         };
-        for name in ["dhcp4", "dhcp6", "encryption", AUTOCONFIGURATION] {
+        for name in ["dhcp4", "dhcp6", "encryption", AUTOCONFIGURATION, PRIVACY_ADDRESSES] {
             if !is_usual(change.prior, name) || !is_usual(&change.planned, name) {
                 continue;
             }
@@ -322,6 +327,26 @@ fn check_autoconfiguration(config: &Value) -> Option<Diagnostic> {
     if !config.get("dhcp6").is_null() {
         let detail = "with ipv6_autoconfiguration, no DHCPv6 server gives out addresses: leave it out.";
         return refused("dhcp6", "DHCPv6 beside autoconfiguration", detail);
+    }
+    None
+}
+
+/// Refuses addresses of identifiers that guests choose where they form none, and beside security groups.
+fn check_privacy_addresses(config: &Value) -> Option<Diagnostic> {
+    if config.get(PRIVACY_ADDRESSES).as_bool() != Some(true) {
+        return None;
+    }
+    let refused = |name: &str, summary: &str, detail: &str| {
+        Some(Diagnostic::error(summary, format!("{name}: {detail}")).at(AttributePath::root(name)))
+    };
+    let formed = config.get(AUTOCONFIGURATION);
+    if formed.is_null() || formed.as_bool() == Some(false) {
+        let detail = "guests choose identifiers only of addresses that they form. Set `ipv6_autoconfiguration = true`, or leave it out.";
+        return refused(PRIVACY_ADDRESSES, "Privacy addresses without autoconfiguration", detail);
+    }
+    if !config.get("security_groups").elements().is_empty() {
+        let detail = "they match only the addresses that berth allocates, and guests use others with ipv6_privacy_addresses. Leave one of them out.";
+        return refused("security_groups", "Security groups beside privacy addresses", detail);
     }
     None
 }

@@ -47,6 +47,7 @@ impl Servers {
             Location {
                 namespace: &namespace,
                 address: ADDRESS,
+                ipv6: None,
                 folder: &folder.path().join("kubernetes"),
                 logs,
             },

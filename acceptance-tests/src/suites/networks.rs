@@ -1,5 +1,6 @@
 //! Bridged networks, from `examples/networks/bridge` and `vlan`: guests on a bridge of their hosts, or on one that berth makes over an
-//! interface, are machines of the network behind it. Then a network that is encrypted between the hosts ([`encrypted`]).
+//! interface, are machines of the network behind it. Then a network that is encrypted between the hosts ([`encrypted`]), and one without
+//! IPv4 ([`chosen`]).
 //!
 //! ```text
 //!            LAN 203.0.113.0/24, a namespace with a DHCP server at .1
@@ -9,6 +10,7 @@
 //!
 //! The same on `berth up` and on a real Kubernetes control plane.
 
+pub mod chosen;
 pub mod encrypted;
 pub mod lan;
 
@@ -70,16 +72,32 @@ pub fn kubernetes(kit: &Kit, report: &mut Report) -> Result<()> {
     let mut fleet = report.step("kube-apiserver serves the segment, with berth's definitions", || {
         Fleet::kubernetes(&parts, &programs)
     })?;
-    report.step("two machines join it by token", || {
-        fleet.join(1, &[])?;
-        fleet.join(2, &[])
-    })?;
+    report.step(
+        "a machine joins it by token, and another one at the IPv6 address of kube-apiserver",
+        || {
+            fleet.join(1, &[])?;
+            fleet.join_by_ipv6(2)
+        },
+    )?;
+    report.case(
+        "the host whose control plane is at an IPv6 address has its IPv4 address for tunnels",
+        || {
+            let member = fleet.member("h2")?;
+            let status = fleet.kubectl().object("host", "h2")?["status"].clone();
+            let reported = status["ipv6Addresses"].as_array().context("no IPv6 addresses")?;
+            ensure!(status["address"] == member.address.as_str(), "{status:#}");
+            ensure!(reported.contains(&json!("2001:db8:c::12")), "{status:#}");
+            Ok(())
+        },
+    );
     run_cases(report, &mut fleet, &guest)
 }
 
 fn run_cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<()> {
     let before = report.step("the empty hosts are looked at", || fleet.footprints())?;
-    let outcome = cases(report, fleet, guest).and_then(|()| encrypted::cases(report, fleet, guest));
+    let outcome = cases(report, fleet, guest)
+        .and_then(|()| encrypted::cases(report, fleet, guest))
+        .and_then(|()| chosen::cases(report, fleet, guest));
     if outcome.is_err() || report.count().failed > 0 {
         note(&fleet.keep_evidence());
     }

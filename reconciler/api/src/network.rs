@@ -58,6 +58,9 @@ pub use ipv6::{Ipv6Spec, ipv6_at, ipv6_of_mac, link_local_of_mac};
     validation = Rule::new("!has(self.ipv6Autoconfiguration) || !self.ipv6Autoconfiguration || !(has(self.type) && self.type == 'Bridge')").message("ipv6Autoconfiguration is for a Network of type Overlay: on a Bridge, ipv6.allocation External leaves IPv6 to the routers of its network").field_path(".ipv6Autoconfiguration"),
     validation = Rule::new("!has(self.ipv6Autoconfiguration) || !self.ipv6Autoconfiguration || has(self.ipv6CIDR)").message("ipv6Autoconfiguration needs ipv6CIDR").field_path(".ipv6Autoconfiguration"),
     validation = Rule::new("!has(self.ipv6Autoconfiguration) || !self.ipv6Autoconfiguration || !has(self.dhcp6)").message("with ipv6Autoconfiguration there is no DHCPv6 server that gives out addresses: leave dhcp6 out").field_path(".dhcp6"),
+    validation = Rule::new("(has(self.ipv6PrivacyAddresses) ? self.ipv6PrivacyAddresses : false) == (has(oldSelf.ipv6PrivacyAddresses) ? oldSelf.ipv6PrivacyAddresses : false)").message("ipv6PrivacyAddresses cannot change: guests have their addresses by it; create another Network").field_path(".ipv6PrivacyAddresses"),
+    validation = Rule::new("!has(self.ipv6PrivacyAddresses) || !self.ipv6PrivacyAddresses || (has(self.ipv6Autoconfiguration) && self.ipv6Autoconfiguration)").message("ipv6PrivacyAddresses needs ipv6Autoconfiguration: guests choose the identifiers of addresses that they form").field_path(".ipv6PrivacyAddresses"),
+    validation = Rule::new("!has(self.ipv6PrivacyAddresses) || !self.ipv6PrivacyAddresses || !has(self.securityGroups) || self.securityGroups.size() == 0").message("securityGroups match only the addresses that berth allocates: leave them out, or ipv6PrivacyAddresses").field_path(".securityGroups"),
     validation = Rule::new("!has(self.dhcp4) || !(has(self.type) && self.type == 'Bridge')").message("dhcp4 is for a Network of type Overlay: on a Bridge, ipv4.allocation declares it").field_path(".dhcp4"),
     validation = Rule::new("!has(self.dhcp6) || !(has(self.type) && self.type == 'Bridge')").message("dhcp6 is for a Network of type Overlay: on a Bridge, ipv6.allocation declares it").field_path(".dhcp6"),
     validation = Rule::new("!has(self.egress) || !(has(self.type) && self.type == 'Bridge')").message("egress is for a Network of type Overlay: on a Bridge, guests are machines of its network").field_path(".egress"),
@@ -143,10 +146,18 @@ pub struct NetworkSpec {
     #[serde(default, rename = "ipv6Egress")]
     pub ipv6_egress: Egress,
     /// Whether the guests of an `Overlay` form their IPv6 addresses themselves (SLAAC): each of the prefix and its MAC address (EUI-64), by
-    /// router advertisements and without DHCPv6. That address is the one of the interface in the VM's status, and the only one of the
-    /// prefix that it may send from. Default false: each interface gets one by DHCPv6. Cannot change.
+    /// router advertisements and without DHCPv6. That address is the one of the interface in the VM's status, and unless
+    /// `ipv6PrivacyAddresses` is true the only one of the prefix that it may send from. Default false: each interface gets one by DHCPv6.
+    /// Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "ipv6Autoconfiguration")]
     pub ipv6_autoconfiguration: Option<bool>,
+    /// Whether guests with `ipv6Autoconfiguration` may also use addresses whose identifiers they choose: stable private (RFC 7217) and
+    /// temporary (RFC 8981) ones. The first interface that claims an address by neighbour discovery has it, up to 16 at a time, until it
+    /// has not used it for two hours; the address of another interface cannot be claimed. `status.observedAddresses` of the VM lists
+    /// them, and names of `dnsDomain` lead to them. Interfaces with security groups have only the address of their MAC address. Default
+    /// false. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "ipv6PrivacyAddresses")]
+    pub ipv6_privacy_addresses: Option<bool>,
     /// Addresses of the name servers that guests get, of IPv4 by DHCP and of IPv6 by DHCPv6 in an `Overlay`, and by cloud-init on a
     /// `Bridge`. Left out: in an `Overlay` the gateway, which asks the host's, and on a `Bridge` none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -466,7 +477,7 @@ pub struct NetworkName {
     /// The name without the domain: `web`, or `web.NAMESPACE` in `berth-shared`.
     #[schemars(length(max = 127))]
     pub name: String,
-    /// The IPv4 address; empty in a Network without IPv4.
+    /// The IPv4 address; empty in a Network without IPv4, and beside a further IPv6 address.
     #[schemars(length(max = 15))]
     pub address: String,
     /// The IPv6 address, if the Network has a prefix.

@@ -42,6 +42,7 @@ use crate::key::{Key, ObjectKind, with_kinds};
 use crate::object::Object;
 use claims::Claims;
 use index::Index;
+pub(crate) use names::ipv6_addresses_of;
 use never_bound::NeverBound;
 use quotas::Usages;
 use recovery::Recoveries;

@@ -75,10 +75,12 @@ pub use names::{NameRecord, Names};
 pub use networks::{
     BridgeChoice, BridgedNetwork, Egress, ExternalLease, Firewall, Forward, Forwarding, HostBridge,
     HostInterface, HostLinks, HostRange, Ipv4Network, Ipv6Network, Isolation, Lease, LeaseTaken, Nat,
-    NetworkConfig, Networks, ObservedPort, PortException, PortLimits, PortMark, PortTrunk, RoutedPrefix,
-    ServedGuest, TapConfig, TapFacts, TraceRequest, TrafficLimit, Tunnel, Uplink,
+    NetworkConfig, Networks, PortException, PortLimits, PortMark, PortTrunk, RoutedPrefix, ServedGuest,
+    TapConfig, TapFacts, TraceRequest, TrafficLimit, Tunnel, Uplink,
 };
-pub use packet_filter::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Port};
+pub use packet_filter::{
+    ChosenAddresses, FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, ObservedPort, Port,
+};
 pub use passthrough::{
     DeviceMapping, DeviceSelector, PciDeviceFacts, PciMapping, PciSelector, UsbDeviceFacts, UsbMapping,
     UsbSelector,

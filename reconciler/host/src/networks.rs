@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use crate::Result;
 use crate::balancing::{Balanced, Relay};
 use crate::names::Names;
-use crate::packet_filter::{Filters, Port};
+use crate::packet_filter::{Filters, ObservedPort, Port};
 use crate::routes::{GuestRoutes, Ipv6Route, Route};
 use crate::trace::{Trace, TracedPacket};
 use crate::wireguard::WireguardConfig;
@@ -86,7 +86,7 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
     async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>>;
 
     /// Lists the addresses that guests have sent from in the last two hours, by tap: those of [`Firewall::observed`]. A guest claims
-    /// what it likes.
+    /// what it likes, unless it chooses among the addresses of its network ([`ObservedPort::chosen`]).
     async fn seen_addresses(&self) -> Result<BTreeMap<String, BTreeSet<IpAddr>>>;
 
     /// Lists the leases of guests ([`BridgedNetwork::leased`]) that have not ended, the last one of each. They are known again after a
@@ -501,16 +501,6 @@ pub struct Isolation {
     pub taps: Vec<String>,
     /// The addresses under which other hosts forward connections to guests here ([`Relay`]).
     pub relays: Vec<IpAddr>,
-}
-
-/// A tap whose guest gets addresses from others than berth.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ObservedPort {
-    pub tap: String,
-    /// Whether those of IPv4 are read.
-    pub ipv4: bool,
-    /// Whether those of IPv6 are.
-    pub ipv6: bool,
 }
 
 /// A range of addresses that the host itself uses.

@@ -17,6 +17,29 @@ pub struct Port {
     pub ipv6: Option<Ipv6Addr>,
 }
 
+/// A tap whose guest has addresses that berth does not give out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObservedPort {
+    pub tap: String,
+    /// Whether its IPv4 addresses, which others give out, are read.
+    pub ipv4: bool,
+    /// Whether its IPv6 addresses, which others give out, are read.
+    pub ipv6: bool,
+    /// The IPv6 addresses of its network that its guest chooses among. They are read too.
+    pub chosen: Option<ChosenAddresses>,
+}
+
+/// Addresses of which a guest uses those that no other guest of its network has claimed before.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ChosenAddresses {
+    /// The bridge of its network.
+    pub bridge: String,
+    /// The prefix of its network, a /64.
+    pub prefix: Ipv6Net,
+    /// The addresses that it has in any case: those of its MAC address.
+    pub own: Vec<Ipv6Addr>,
+}
+
 /// The filters of the taps of a host. A tap that is not listed is not filtered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filters {

@@ -109,6 +109,48 @@ fn a_guest_forms_the_address_that_its_vm_has_and_sends_from_the_further_ones_tha
 }
 
 #[test]
+fn the_addresses_that_a_guest_chooses_are_in_its_status_and_its_name_leads_to_them() {
+    in_simulated_time(async {
+        let mut site = Site::new().await;
+        site.join("h1", "192.0.2.1", 1500).await;
+        let spec = json!({"ipv6CIDR": "fd00:60::/64", "ipv6Autoconfiguration": true, "ipv6PrivacyAddresses": true,
+            "dnsDomain": "app.internal"});
+        site.apply("Network", "formed", spec).await;
+        site.anywhere("one", json!({"name": "nic0", "network": "formed", "macAddress": "52:54:00:00:00:09"}))
+            .await;
+        site.runs("one").await;
+        let own = "fd00:60::5054:ff:fe00:9";
+        assert_eq!(site.addresses("one").await.2, own);
+        let firewall = site.hosts["h1"].firewall_now();
+        let [port] = &firewall.observed[..] else { panic!("{firewall:?}") };
+        let chosen = port.chosen.as_ref().expect("its guest chooses");
+        assert_eq!(Some(&chosen.bridge), firewall.nat.first().map(|nat| &nat.bridge));
+        assert!(chosen.own.contains(&own.parse().expect("an address")), "{chosen:?}");
+        let [exception] = &firewall.exceptions[..] else { panic!("{firewall:?}") };
+        assert!(exception.ranges.contains(&"fd00:60::/64".parse().expect("a prefix")), "{exception:?}");
+        let vms: Api<VM> = Api::default_namespaced(site.client.clone());
+        let networks: Api<Network> = Api::default_namespaced(site.client.clone());
+        let named = async || {
+            let status = networks.get("formed").await.expect("it answers").status.unwrap_or_default();
+            status.names.into_iter().map(|name| name.ipv6_address).collect::<Vec<_>>()
+        };
+        site.until("its name leads to its first address", async || named().await == [own]).await;
+        let address = "fd00:60::1234:5678:9abc:def0";
+        site.hosts["h1"].send_from(&port.tap, address.parse().expect("an address"));
+        site.until("its status has the address", async || {
+            let status = vms.get("one").await.expect("it answers").status.unwrap_or_default();
+            status.observed_addresses.iter().any(|one| one.name == "nic0" && one.addresses == [address])
+        })
+        .await;
+        site.until("its name leads there", async || named().await == [address]).await;
+        let groups = json!({"name": "nic0", "network": "formed", "securityGroups": ["web"]});
+        site.anywhere("filtered", groups).await;
+        site.waits("filtered", "has ipv6PrivacyAddresses: take securityGroups out").await;
+        site.stop.cancel();
+    });
+}
+
+#[test]
 fn a_vm_on_a_bridge_has_an_ipv6_address_of_the_range_or_those_of_the_networks_routers() {
     in_simulated_time(async {
         let mut site = Site::new().await;
@@ -182,6 +224,14 @@ fn bad_declarations_of_ipv6_are_refused_and_ranges_of_one_lan_do_not_overlap() {
             (
                 lan(&json!({"ipv6CIDR": "2001:db8:7::/64", "ipv6Autoconfiguration": true})),
                 "ipv6Autoconfiguration is for a Network of type Overlay",
+            ),
+            (
+                json!({"ipv6CIDR": "fd00:60::/64", "ipv6PrivacyAddresses": true}),
+                "ipv6PrivacyAddresses needs ipv6Autoconfiguration",
+            ),
+            (
+                json!({"ipv6CIDR": "fd00:60::/64", "ipv6Autoconfiguration": true, "ipv6PrivacyAddresses": true, "securityGroups": ["web"]}),
+                "leave them out, or ipv6PrivacyAddresses",
             ),
             (json!({"ipv6CIDR": "fd00:60::/64", "ipv6": {}}), "ipv6 is for a Network of type Bridge"),
             (json!({"ipv6CIDR": "fd00:60::/64", "dns": ["one"]}), "spec.dns"),

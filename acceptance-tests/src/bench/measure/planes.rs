@@ -120,6 +120,7 @@ impl Real {
             Location {
                 namespace: &namespace,
                 address: ADDRESS,
+                ipv6: None,
                 folder: &folder.path().join("kubernetes"),
                 logs: &logs,
             },

@@ -146,7 +146,8 @@ fn kubernetes(
 ) -> Result<(Control, PathBuf)> {
     namespace.ip(&["address", "add", &format!("{ADDRESS}/32"), "dev", "lo"])?;
     let kubectl = tools::kubectl(cache)?;
-    let location = Location { namespace, address: ADDRESS, folder: &folder.join("kubernetes"), logs };
+    let location =
+        Location { namespace, address: ADDRESS, ipv6: None, folder: &folder.join("kubernetes"), logs };
     let plane = Box::new(KubernetesControlPlane::start(&Programs::get(cache)?, location, &kubectl)?);
     let kubeconfig = plane.kubeconfig();
     let kubectl = Kubectl::new(&kubectl, &kubeconfig, &folder.join("home"), namespace);

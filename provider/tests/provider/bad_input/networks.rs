@@ -80,6 +80,24 @@ pub(super) fn networks() -> Vec<Bad> {
             "dhcp6",
             "leave it out",
         ),
+        everywhere(
+            with(ipv6_only(), "/ipv6_privacy_addresses", json!(true)),
+            "ipv6_privacy_addresses",
+            "Set `ipv6_autoconfiguration = true`",
+        ),
+        everywhere(
+            with(
+                with(
+                    with(ipv6_only(), "/ipv6_autoconfiguration", json!(true)),
+                    "/ipv6_privacy_addresses",
+                    json!(true),
+                ),
+                "/security_groups",
+                json!(["web"]),
+            ),
+            "security_groups",
+            "Leave one of them out",
+        ),
         everywhere(with(ipv6("fd00:60::/64"), "/ipv6_egress", json!("nat")), "ipv6_egress", "Masquerade"),
         everywhere(with(network(), "/dns", json!(["one"])), "dns[0]", "not an address"),
         everywhere(with(network(), "/search_domains", json!(["a_b"])), "search_domains[0]", "not a domain"),

@@ -5,11 +5,12 @@ use serde_json::{Value as Json, json};
 use super::Announced;
 
 /// The network without `dhcp4` and `dhcp6`, which are `true` then, without `encryption`, which is `None`, and without
-/// `ipv6_autoconfiguration`, which is `false`.
+/// `ipv6_autoconfiguration` and `ipv6_privacy_addresses`, which are `false`.
 fn as_by_default(network: &Json) -> Json {
     let mut network = network.clone();
     (network["dhcp4"], network["dhcp6"]) = (Json::Null, Json::Null);
     (network["encryption"], network["ipv6_autoconfiguration"]) = (Json::Null, Json::Null);
+    network["ipv6_privacy_addresses"] = Json::Null;
     network
 }
 
@@ -89,7 +90,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
     let with_prefix = json!({"name": "p", "namespace": "default", "pool": "default", "address": "2001:db8:0:8:1::", "prefix_length": 80});
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
-    let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "ipv6_autoconfiguration": false, "dns": ["10.80.0.1"], "mtu": 1400, "isolated": false, "security_groups": ["web"], "encryption": "None", "dhcp4": true, "dhcp6": true,
+    let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "ipv6_autoconfiguration": false, "ipv6_privacy_addresses": false, "dns": ["10.80.0.1"], "mtu": 1400, "isolated": false, "security_groups": ["web"], "encryption": "None", "dhcp4": true, "dhcp6": true,
         "dns_domain": "app.internal", "search_domains": ["example.org"], "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.80.0.9"}]});
     let lan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0", "trunk_vlans": ["10"]}, "cidr": "10.80.0.0/24",
         "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "range": "10.80.0.9-10.80.0.10", "dhcp": false}});
@@ -399,6 +400,14 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
             Announced::Replace,
         ),
         ("berth_network", as_by_default(&network), "/ipv6_autoconfiguration", json!(false), Announced::Live),
+        (
+            "berth_network",
+            as_by_default(&network),
+            "/ipv6_privacy_addresses",
+            json!(true),
+            Announced::Replace,
+        ),
+        ("berth_network", as_by_default(&network), "/ipv6_privacy_addresses", json!(false), Announced::Live),
         ("berth_network", network, "/mtu", json!(1450), Announced::PowerCycle),
         ("berth_network", lan.clone(), "/bridge/name", json!("vmbr1"), Announced::Replace),
         ("berth_network", lan.clone(), "/bridge/trunk_vlans", json!(["20"]), Announced::Live),

@@ -272,6 +272,12 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_network",
+            json!({"ipv6_cidr": "fd00:60::/64", "ipv6_autoconfiguration": true, "ipv6_privacy_addresses": true}),
+            json!({"ipv6CIDR": "fd00:60::/64", "type": "Overlay", "ipv6Autoconfiguration": true, "ipv6PrivacyAddresses": true,
+                "ipv6Egress": "None"}),
+        ),
+        (
+            "berth_network",
             json!({"cidr": "10.80.0.0/24", "dhcp4": false, "dhcp6": true}),
             json!({"cidr": "10.80.0.0/24", "type": "Overlay", "dhcp4": false, "dhcp6": true, "ipv6Egress": "None"}),
         ),

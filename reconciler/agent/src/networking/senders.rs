@@ -98,7 +98,7 @@ mod tests {
     }
 
     fn port(tap: &str) -> ObservedPort {
-        ObservedPort { tap: tap.to_owned(), ipv4: true, ipv6: false }
+        ObservedPort { tap: tap.to_owned(), ipv4: true, ..ObservedPort::default() }
     }
 
     fn shown(senders: &Senders) -> Option<Vec<(String, Vec<String>)>> {

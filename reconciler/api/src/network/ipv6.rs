@@ -78,6 +78,11 @@ impl Network {
         self.spec.ipv6_autoconfiguration == Some(true) && self.host_bridge().is_none()
     }
 
+    /// Whether it is an overlay whose guests also use addresses of identifiers that they choose.
+    pub fn has_privacy_addresses(&self) -> bool {
+        self.is_autoconfigured() && self.spec.ipv6_privacy_addresses == Some(true)
+    }
+
     /// The addresses of its router, which no guest may send from, whatever it is allowed.
     pub fn router_addresses(&self) -> Vec<IpAddr> {
         let is_routed_by_hosts = self.host_bridge().is_none() && self.ipv6_prefix().is_some();
@@ -203,6 +208,16 @@ mod tests {
         let prefix = json!({"ipv6CIDR": "fd00:60::/64", "ipv6Autoconfiguration": true});
         assert_eq!(formed(prefix), Some(address("fd00:60::5054:ff:fe00:1")));
         assert_eq!(formed(json!({"ipv6CIDR": "fd00:60::/64"})), None);
+    }
+
+    #[test]
+    fn guests_choose_identifiers_only_where_they_form_their_addresses() {
+        let chooses = |formed: bool, chosen: Option<bool>| {
+            let spec = json!({"ipv6CIDR": "fd00:60::/64", "ipv6Autoconfiguration": formed, "ipv6PrivacyAddresses": chosen});
+            network(spec).has_privacy_addresses()
+        };
+        assert!(chooses(true, Some(true)));
+        assert!(!chooses(true, None) && !chooses(true, Some(false)) && !chooses(false, Some(true)));
     }
 
     #[test]

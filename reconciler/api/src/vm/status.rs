@@ -90,7 +90,8 @@ pub struct VMStatus {
     pub network_config: Vec<InterfaceConfig>,
     /// The addresses that the running guest was seen to send from within two hours, on Networks whose addresses others give out
     /// (`External`), of that family. Its host reads them from ARP and neighbour discovery, also without a guest agent. The guest claims
-    /// them: nothing has checked that they are its own, except for `leasedAddress`, which the network's DHCP server gave it.
+    /// them: nothing has checked that they are its own, except for `leasedAddress`, which the network's DHCP server gave it. On Networks
+    /// with `ipv6PrivacyAddresses` they are the IPv6 addresses of the prefix that the guest has claimed, which no other interface has.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 256))]

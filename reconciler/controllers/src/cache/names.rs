@@ -1,9 +1,10 @@
 //! The VMs with names in networks that have a DNS domain: an index that costs no more than the change.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use berth_api::VM;
+use berth_api::vm::InterfaceStatus;
 
 use crate::key::{Key, ObjectKind};
 
@@ -24,13 +25,29 @@ pub(crate) struct Names {
 pub(crate) fn named_addresses_of(vm: &VM) -> BTreeSet<NamedAddress> {
     let stays = vm.metadata.deletion_timestamp.is_none();
     let interfaces = vm.status.iter().filter(|_| stays).flat_map(|status| &status.interfaces);
-    let of_interface = |interface: &berth_api::vm::InterfaceStatus| {
+    let of_interface = |interface: &InterfaceStatus| {
         let ipv4 = interface.address.parse().ok().map(IpAddr::V4);
-        let ipv6 = interface.ipv6_address.parse().ok().map(IpAddr::V6);
+        let ipv6 = ipv6_addresses_of(vm, interface).into_iter().map(IpAddr::V6);
         let addresses = ipv4.into_iter().chain(ipv6);
         addresses.map(|address| (interface.network.clone(), address)).collect::<Vec<_>>()
     };
     interfaces.flat_map(of_interface).collect()
+}
+
+/// Most IPv6 addresses of an interface that its name leads to.
+const MOST_ADDRESSES: usize = 4;
+
+/// Returns the IPv6 addresses that a name leads to by an interface: those of its network that the guest chooses and uses, else the
+/// allocated one.
+pub(crate) fn ipv6_addresses_of(vm: &VM, interface: &InterfaceStatus) -> Vec<Ipv6Addr> {
+    let Ok(allocated) = interface.ipv6_address.parse::<Ipv6Addr>() else { return Vec::new() };
+    let is_of_network = |address: &Ipv6Addr| address.segments()[..4] == allocated.segments()[..4];
+    let observed = vm.status.iter().flat_map(|status| &status.observed_addresses);
+    let of_it = observed.filter(|of| of.name == interface.name).flat_map(|of| &of.addresses);
+    let used = of_it.filter_map(|text| text.parse::<Ipv6Addr>().ok());
+    let used = used.filter(is_of_network).take(MOST_ADDRESSES);
+    let used: Vec<Ipv6Addr> = used.collect();
+    if used.is_empty() { vec![allocated] } else { used }
 }
 
 impl Names {
@@ -106,6 +123,20 @@ mod tests {
         let address = |text: &str| ("ns/lan".to_owned(), text.parse::<IpAddr>().expect("an address"));
         assert_eq!(named, BTreeSet::from([address("10.0.0.9"), address("fd00:60::9")]));
         assert!(named_addresses_of(&vm(true, "10.0.0.9")).is_empty());
+    }
+
+    #[test]
+    fn a_name_leads_to_the_ipv6_addresses_that_the_guest_chooses_and_else_to_the_allocated_one() {
+        let address = |text: &str| ("ns/lan".to_owned(), text.parse::<IpAddr>().expect("an address"));
+        let mut chosen = vm(false, "10.0.0.9");
+        let observed = json!([{"name": "nic0", "addresses": ["fd00:60::1234:5678:0:aa", "fd00:61::1", "x"]},
+            {"name": "nic1", "addresses": ["fd00:60::1234:5678:0:bb"]}]);
+        chosen.status.as_mut().expect("a status").observed_addresses =
+            serde_json::from_value(observed).expect("addresses");
+        let named = named_addresses_of(&chosen);
+        assert_eq!(named, BTreeSet::from([address("10.0.0.9"), address("fd00:60::1234:5678:0:aa")]));
+        chosen.status.as_mut().expect("a status").observed_addresses.clear();
+        assert!(named_addresses_of(&chosen).contains(&address("fd00:60::9")));
     }
 
     #[test]

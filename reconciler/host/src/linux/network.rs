@@ -372,6 +372,12 @@ impl LinuxNetworks {
     }
 
     async fn apply_rules(&self, firewall: &Firewall, ipv6_closed: &[Ipv6Net]) -> Result<()> {
+        if firewall.observed.iter().any(|port| port.chosen.is_some()) {
+            // First: the other rules pass all addresses of their network to guests that choose among them.
+            self.may_observe.store(true, Ordering::Relaxed);
+            senders::observe(&firewall.observed).await?;
+            return self.rules.apply(firewall, ipv6_closed).await;
+        }
         self.rules.apply(firewall, ipv6_closed).await?;
         let has_observed = !firewall.observed.is_empty();
         if has_observed || self.may_observe.load(Ordering::Relaxed) {

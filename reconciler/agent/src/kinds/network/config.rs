@@ -118,4 +118,18 @@ mod tests {
         shared.metadata.namespace = Some(SHARED_NAMESPACE.to_owned());
         assert!(!self::names(&shared).expect("names").is_searched);
     }
+
+    #[test]
+    fn guests_that_choose_identifiers_get_from_dhcp_and_router_advertisements_what_the_others_get() {
+        let config = |chooses: bool| {
+            let spec = json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64", "ipv6Autoconfiguration": true,
+                "ipv6PrivacyAddresses": chooses, "dnsDomain": "app.internal", "dns": ["fd00:60::9"]});
+            let network = json!({"metadata": {"name": "lan", "namespace": "ns"}, "spec": spec,
+                "status": {"observedGeneration": 1, "vni": 77}});
+            let network: Network = serde_json::from_value(network).expect("a Network");
+            assert_eq!(network.has_privacy_addresses(), chooses);
+            config(&network, "bth-00004d", "h1").expect("a configuration")
+        };
+        assert_eq!(config(true), config(false));
+    }
 }

@@ -1,6 +1,7 @@
 //! Further addresses of interfaces → what their taps may send beside their own. Pure.
 
 use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
 
 use berth_api::Network;
 use berth_api::vm::InterfaceStatus;
@@ -23,33 +24,66 @@ fn given_out_elsewhere(network: Option<&Network>, port: &Port) -> Vec<IpNet> {
     ipv4.into_iter().chain(ipv6).collect()
 }
 
+/// The prefix of the link-local addresses of guests.
+const LINK_LOCAL: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 64);
+
+/// The interfaces in the statuses of the guests here, by network and MAC address.
+pub(super) type ByMac<'a> = BTreeMap<(&'a str, String), &'a InterfaceStatus>;
+
+pub(super) fn by_mac<'a>(interfaces: &[&'a InterfaceStatus]) -> ByMac<'a> {
+    let key = |interface: &&'a InterfaceStatus| {
+        ((interface.network.as_str(), interface.mac_address.to_ascii_lowercase()), *interface)
+    };
+    interfaces.iter().map(key).collect()
+}
+
+/// Returns the prefix whose addresses the guest of a tap chooses among, besides link-local ones, if it does. One that declares such
+/// addresses has these in their place, and a filtered one sends from addresses that the filter knows.
+pub(super) fn chosen_prefix(
+    network: Option<&Network>,
+    groups_of: &GroupsOf,
+    interfaces: &ByMac<'_>,
+    guest: &GuestPort,
+) -> Option<Ipv6Net> {
+    let network = network.filter(|network| network.has_privacy_addresses())?;
+    let prefix = network.ipv6_prefix()?;
+    let is_of_it = |range: Ipv6Net| {
+        let mut own = [prefix, LINK_LOCAL].into_iter();
+        own.any(|own| own.contains(&range) || range.contains(&own))
+    };
+    let declares = |interface: &&InterfaceStatus| {
+        let mut ranges = interface.allowed_addresses.iter().filter_map(|range| range.parse::<Ipv6Net>().ok());
+        !interface.allowed_mac_addresses.is_empty() || ranges.any(is_of_it)
+    };
+    let interface = interfaces.get(&(guest.network.as_str(), guest.port.mac.clone()));
+    let is_free = filters::groups(groups_of, guest).is_empty() && !interface.is_some_and(declares);
+    is_free.then_some(prefix)
+}
+
 /// Returns the exceptions of these ports. `interfaces`: those in the statuses of the guests here, which count as they are now. A filtered
 /// interface sends from addresses that the filter knows, and from no others.
 pub(super) fn exceptions(
     tables: &Tables,
     groups_of: &GroupsOf,
-    interfaces: &[&InterfaceStatus],
+    interfaces: &ByMac<'_>,
     ports: &[GuestPort],
 ) -> Vec<PortException> {
-    let by_mac: BTreeMap<(&str, String), &InterfaceStatus> = interfaces
-        .iter()
-        .map(|interface| {
-            ((interface.network.as_str(), interface.mac_address.to_ascii_lowercase()), *interface)
-        })
-        .collect();
     let exception = |guest: &GuestPort| {
         let network = find(tables, &guest.network);
-        let any = match filters::groups(groups_of, guest).is_empty() {
+        let mut any = match filters::groups(groups_of, guest).is_empty() {
             true => given_out_elsewhere(network.as_deref(), &guest.port),
             false => Vec::new(),
         };
-        let declared = by_mac.get(&(guest.network.as_str(), guest.port.mac.clone()));
+        let chosen = chosen_prefix(network.as_deref(), groups_of, interfaces, guest);
+        any.extend(chosen.into_iter().flat_map(|prefix| [prefix, LINK_LOCAL]).map(IpNet::V6));
+        let declared = interfaces.get(&(guest.network.as_str(), guest.port.mac.clone()));
         let declared = declared.zip(network.as_deref());
+        let routers = network.as_deref().filter(|_| chosen.is_some()).map(Network::router_addresses);
         let mut exception = PortException {
             tap: guest.port.tap.clone(),
             ranges: any.clone(),
             macs: Vec::new(),
-            gateways: Vec::new(),
+            gateways: routers.unwrap_or_default(),
         };
         if let Some((interface, network)) = declared {
             let gateway_mac = network.gateway_mac();
@@ -113,7 +147,7 @@ mod tests {
         ];
         let found = {
             let interfaces: Vec<&InterfaceStatus> = interfaces.iter().collect();
-            exceptions(&index.read(), &GroupsOf::new(), &interfaces, &[port(2), port(3), port(4)])
+            exceptions(&index.read(), &GroupsOf::new(), &by_mac(&interfaces), &[port(2), port(3), port(4)])
         };
         let [only] = &found[..] else { panic!("{found:?}") };
         assert_eq!((only.tap.as_str(), only.ranges.len(), only.macs.len()), ("btt2", 1, 1));
@@ -138,7 +172,7 @@ mod tests {
         };
         let port = Port { tap: "btt2".into(), mac, address: "192.0.2.50".parse().ok(), ipv6: None };
         let guest = GuestPort { network: "berth-shared/lan".into(), port, groups: Vec::new() };
-        let found = exceptions(&index.read(), &GroupsOf::new(), &[&interface], &[guest]);
+        let found = exceptions(&index.read(), &GroupsOf::new(), &by_mac(&[&interface]), &[guest]);
         let [only] = &found[..] else { panic!("{found:?}") };
         assert_eq!(
             only.ranges.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -163,7 +197,7 @@ mod tests {
         };
         let port = Port { tap: "btt2".into(), mac, address: None, ipv6: "fd00:60::2".parse().ok() };
         let guest = GuestPort { network: "ns/six".into(), port, groups: Vec::new() };
-        let found = exceptions(&index.read(), &GroupsOf::new(), &[&interface], &[guest]);
+        let found = exceptions(&index.read(), &GroupsOf::new(), &by_mac(&[&interface]), &[guest]);
         let [only] = &found[..] else { panic!("{found:?}") };
         assert_eq!(only.ranges.iter().map(ToString::to_string).collect::<Vec<_>>(), ranges[..3]);
         let gateways: Vec<String> = only.gateways.iter().map(ToString::to_string).collect();
@@ -182,7 +216,7 @@ mod tests {
             let port = Port { tap: "btt2".into(), mac: "52:54:00:00:00:02".into(), address: None, ipv6 };
             let groups = groups.iter().map(|name| (*name).to_owned()).collect();
             let guest = GuestPort { network: "berth-shared/lan".into(), port, groups };
-            let found = exceptions(&index.read(), &GroupsOf::new(), &[], &[guest]);
+            let found = exceptions(&index.read(), &GroupsOf::new(), &ByMac::new(), &[guest]);
             found.iter().flat_map(|one| &one.ranges).map(ToString::to_string).collect::<Vec<_>>()
         };
         let bridge = json!({"name": "vmbr0"});
@@ -197,5 +231,40 @@ mod tests {
         assert_eq!(any(checked, None, &[]), ["::/0"], "of IPv4 its lease only");
         let fixed = json!({"type": "Bridge", "bridge": bridge, "ipv6CIDR": "2001:db8:7::/64"});
         assert_eq!(any(fixed, Some("2001:db8:7::50"), &[]), [""; 0], "its own address only");
+    }
+
+    #[test]
+    fn a_guest_that_chooses_sends_from_its_prefix_unless_it_is_filtered_or_declares_addresses_of_it() {
+        let found = |chooses: bool, ranges: &[&str], groups: &[&str]| {
+            let index = Index::default();
+            let spec = json!({"ipv6CIDR": "fd00:60::/64", "ipv6Autoconfiguration": true, "ipv6PrivacyAddresses": chooses});
+            let network = json!({"metadata": {"name": "app", "namespace": "ns", "resourceVersion": "1"}, "spec": spec,
+                "status": {"observedGeneration": 1, "vni": 77}});
+            index.apply::<Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
+            let mac = "52:54:00:00:00:02".to_owned();
+            let interface = InterfaceStatus {
+                network: "ns/app".into(),
+                mac_address: mac.clone(),
+                allowed_addresses: ranges.iter().map(|range| (*range).to_owned()).collect(),
+                ..InterfaceStatus::default()
+            };
+            let ipv6 = "fd00:60::5054:ff:fe00:2".parse().ok();
+            let port = Port { tap: "btt2".into(), mac, address: None, ipv6 };
+            let groups = groups.iter().map(|name| (*name).to_owned()).collect();
+            let guest = GuestPort { network: "ns/app".into(), port, groups };
+            let found = exceptions(&index.read(), &GroupsOf::new(), &by_mac(&[&interface]), &[guest]);
+            let texts = found.iter().map(|one| {
+                let ranges: Vec<String> = one.ranges.iter().map(ToString::to_string).collect();
+                format!("{} but {}", ranges.join(" "), one.gateways.len())
+            });
+            texts.collect::<Vec<_>>()
+        };
+        assert_eq!(found(true, &[], &[]), ["fd00:60::/64 fe80::/64 but 2"]);
+        let routed = "2001:db8:5:0:1::/80";
+        assert_eq!(found(true, &[routed], &[]), ["fd00:60::/64 fe80::/64 2001:db8:5:0:1::/80 but 2"]);
+        assert_eq!(found(true, &["fd00:60::100/128"], &[]), ["fd00:60::100/128 but 2"]);
+        assert_eq!(found(true, &["::/0"], &[]), ["::/0 but 2"]);
+        assert_eq!(found(true, &[], &["ns/web"]), [""; 0]);
+        assert_eq!(found(false, &[], &[]), [""; 0]);
     }
 }

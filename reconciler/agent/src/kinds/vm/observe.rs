@@ -117,6 +117,8 @@ pub(crate) struct Observed {
     pub(crate) misrouted: Option<String>,
     /// The bridged networks of its interfaces.
     pub(crate) lans: BTreeMap<String, Lan>,
+    /// The networks of its interfaces whose guests choose their IPv6 addresses.
+    pub(crate) choosing: BTreeSet<String>,
     /// Interfaces of the host by which the networks of its interfaces are reached, by network.
     pub(crate) accesses: BTreeMap<String, String>,
     /// Its interfaces whose addresses other machines of their bridged networks were found to have just now, and the text about it.

@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    cache::{Cache, underlay::WIREGUARD_BYTES},
+    cache::{Cache, ipv6_addresses_of, underlay::WIREGUARD_BYTES},
     config::TenantNetworks,
     key::Key,
     plan::Dependency,
@@ -120,10 +120,19 @@ fn names(cache: &Cache, network: &Network, name: &str) -> Vec<NetworkName> {
         let interfaces = object.status.iter().flat_map(|status| &status.interfaces);
         let has_address = |i: &InterfaceStatus| !i.address.is_empty() || !i.ipv6_address.is_empty();
         let on_it = interfaces.filter(|i| i.network == name && has_address(i));
-        let named = on_it.map(|interface| NetworkName {
-            name: called.clone(),
-            address: interface.address.clone(),
-            ipv6_address: interface.ipv6_address.clone(),
+        let named = on_it.flat_map(|interface| {
+            let ipv6 = ipv6_addresses_of(&object, interface);
+            let first = NetworkName {
+                name: called.clone(),
+                address: interface.address.clone(),
+                ipv6_address: ipv6.first().map(ToString::to_string).unwrap_or_default(),
+            };
+            let further = ipv6.into_iter().skip(1).map(|address| NetworkName {
+                name: called.clone(),
+                address: String::new(),
+                ipv6_address: address.to_string(),
+            });
+            [first].into_iter().chain(further).collect::<Vec<_>>()
         });
         Some(named.collect::<Vec<_>>())
     };

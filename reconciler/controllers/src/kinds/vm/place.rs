@@ -336,9 +336,17 @@ fn not_on_a_bridge(interface: &NetworkInterface, network: &Network) -> Option<St
     ))
 }
 
-/// Returns why an interface cannot have the security groups of its Network.
+/// Returns why an interface cannot have its security groups, or those of its Network.
 fn without_groups(interface: &NetworkInterface, network: &Network) -> Option<String> {
     let groups = interface.effective_security_groups(&network.spec.security_groups);
+    if !groups.is_empty() && network.has_privacy_addresses() {
+        return Some(format!(
+            "interface {}: security groups match only the allocated addresses of an interface, and Network {} has ipv6PrivacyAddresses: take \
+             securityGroups out, or use a Network without it",
+            interface.name,
+            network.name_any()
+        ));
+    }
     if groups.is_empty() || interface.allowed_addresses.is_empty() {
         return None;
     }

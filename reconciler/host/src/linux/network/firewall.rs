@@ -230,8 +230,17 @@ pub(super) async fn submit(transaction: &Value) -> Result<()> {
     run(transaction.to_string()).await
 }
 
+/// Submits one transaction in the language of `nft`, for what its JSON cannot express.
+pub(super) async fn submit_text(commands: String) -> Result<()> {
+    run_with(&["-f", "-"], commands).await
+}
+
 async fn run(transaction: String) -> Result<()> {
-    let output = NFT.run(&["-j", "-f", "-"], transaction.into_bytes()).await?;
+    run_with(&["-j", "-f", "-"], transaction).await
+}
+
+async fn run_with(args: &[&str], input: String) -> Result<()> {
+    let output = NFT.run(args, input.into_bytes()).await?;
     if output.ok { Ok(()) } else { Err(NFT.failed(output.stderr)) }
 }
 

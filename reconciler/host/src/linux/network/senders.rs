@@ -17,6 +17,9 @@ pub(super) async fn observe(ports: &[ObservedPort]) -> Result<()> {
         Err(_) if ports.is_empty() => return Ok(()),
         there => there?,
     };
+    if let Some(commands) = ruleset::senders::declare(ports, there.as_ref()) {
+        firewall::submit_text(commands).await?;
+    }
     match ruleset::senders::change(ports, there.as_ref()) {
         Some(transaction) => firewall::submit(&transaction).await,
         None => Ok(()),

@@ -16,7 +16,7 @@ use super::super::bridged::{advertised, bridged, over_an_interface, ports, refus
 use super::super::bridges::{Existing, assign};
 use super::super::config::{addresses, config};
 use super::super::encryption::wireguard;
-use super::super::exceptions::exceptions;
+use super::super::exceptions::{by_mac, exceptions};
 use super::super::filters::{GroupsOf, filters};
 use super::super::isolation::isolated;
 use super::super::leases::with_leases;
@@ -251,7 +251,8 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     wanted.firewall.marks = marks(interfaces.iter().copied(), &seen.ports);
     wanted.firewall.isolated = isolated(tables, &assigned.bridges, &seen.ports);
     wanted.firewall.trunks = trunks(tables, &groups_of, &seen.ports, &seen.links);
-    wanted.firewall.observed = observed(tables, &seen.ports);
+    let interfaces = by_mac(&interfaces);
+    wanted.firewall.observed = observed(tables, &assigned.bridges, &groups_of, &interfaces, &seen.ports);
     wanted.firewall.exceptions = exceptions(tables, &groups_of, &interfaces, &leased);
     wanted.firewall.filters = filters(tables, &groups_of, &leased, &wanted.firewall.prefixes);
     // A tap that is about to be created counts, so that the firewall is the same before and after.

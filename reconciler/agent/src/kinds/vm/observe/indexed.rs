@@ -38,6 +38,7 @@ pub(super) fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed 
     let mut mtus = BTreeMap::new();
     let mut bridges = BTreeMap::new();
     let mut lans = BTreeMap::new();
+    let mut choosing = BTreeSet::new();
     let mut accesses = BTreeMap::new();
     for interface in interfaces {
         if let Some(access) = ctx.networks.access_of(&tables, &interface.network) {
@@ -54,6 +55,7 @@ pub(super) fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed 
             Some(network) => {
                 mtus.insert(interface.network.clone(), mtu_of(&network));
                 lans.extend(Lan::of(&network).map(|lan| (interface.network.clone(), lan)));
+                choosing.extend(network.has_privacy_addresses().then(|| interface.network.clone()));
             }
             None => missing_networks.push(interface.network.clone()),
         }
@@ -110,6 +112,7 @@ pub(super) fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed 
         missing_groups: missing_groups(&tables, vm, name),
         misrouted: misrouted(&tables, vm),
         lans,
+        choosing,
         conflicts,
         network_config: guest_network::configs(&tables, vm),
         observed_addresses: Some(Vec::new()),

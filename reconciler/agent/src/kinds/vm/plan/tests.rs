@@ -214,6 +214,7 @@ fn ready_to_start() -> Observed {
         missing_groups: Vec::new(),
         misrouted: None,
         lans: Default::default(),
+        choosing: Default::default(),
         conflicts: Default::default(),
         network_config: Vec::new(),
         observed_addresses: None,

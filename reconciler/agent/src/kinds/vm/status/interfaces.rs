@@ -74,11 +74,22 @@ fn groups_problem(status: &VMStatus, observed: &Observed) -> Option<(Reason, Str
         on_such.map(|interface| interface.name.clone()).collect::<Vec<_>>().join(", ")
     };
     let (closed, without_trunk) = (filtered_on(Lan::is_unchecked), filtered_on(Lan::has_trunk));
+    let filtered = status.interfaces.iter().filter(|i| !i.security_groups.is_empty());
+    let choosing = filtered.filter(|i| observed.choosing.contains(&i.network));
+    let choosing: Vec<&str> = choosing.map(|interface| interface.name.as_str()).collect();
     if !closed.is_empty() {
         let text = format!(
             "interface {closed} names security groups, which need addresses that are checked, and its Network has ipv6.allocation External, \
              or ipv4.allocation External without ipv4.sourceCheck Lease: it sends nothing from addresses that others give out; take \
              securityGroups out"
+        );
+        return Some((Reason::NotSupported, text));
+    }
+    if !choosing.is_empty() {
+        let text = format!(
+            "interface {} names security groups, which match only allocated addresses, and its Network has ipv6PrivacyAddresses: it sends from \
+             none of the addresses that its guest chooses; take securityGroups out",
+            choosing.join(", ")
         );
         return Some((Reason::NotSupported, text));
     }

@@ -4,18 +4,23 @@
 //!  table bridge berth_senders, after the check of a guest's frames in the table `bridge berth`
 //!    a set for each tap and family   the addresses that the guest has sent from within two hours
 //!    chain senders                   ARP of a tap ─▶ its set of IPv4; neighbour discovery of a tap ─▶ its set of IPv6
+//!    chain choices                   IPv6 of a tap whose guest chooses its addresses, by [`choices`]
 //! ```
 //!
-//! Nothing is dropped here. The table is one of its own because a change of the rules replaces the others with all that they know.
+//! Nothing is dropped here, but by [`choices`]. The table is one of its own because a change of the rules replaces the others with all that
+//! they know.
+
+mod choices;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use serde_json::{Value, json};
 
 use super::ports::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION};
 use super::{Table, accept, compare, meta};
 use crate::ObservedPort;
+pub(in super::super) use choices::declare;
 
 pub(in super::super) const SENDERS: Table = Table { family: "bridge", name: "berth_senders" };
 const CHAIN: &str = "senders";
@@ -30,17 +35,19 @@ const IPV4_PREFIX: &str = "ipv4_";
 const IPV6_PREFIX: &str = "ipv6_";
 
 /// Returns one transaction that makes the table as these ports need it, and keeps the addresses that it has of them. None: it is so.
-/// `there`: the table as nftables lists it.
+/// `there`: the table as nftables lists it, before the sets of [`declare`] are added.
 pub(in super::super) fn change(ports: &[ObservedPort], there: Option<&Value>) -> Option<Value> {
-    let wanted = sets(ports);
-    if wanted.is_empty() {
+    let (wanted, declared) = (sets(ports), choices::sets(ports));
+    if wanted.is_empty() && declared.is_empty() {
         // Added first, in case it has been removed since it was listed.
         return there.map(|_| json!({"nftables": [SENDERS.add(), {"delete": SENDERS.id()}]}));
     }
-    let rules = rules(&wanted);
+    let (rules, chains) = (rules(&wanted), choices::chains(ports));
     let known: BTreeSet<&str> = there.map(|there| names(there, "set").collect()).unwrap_or_default();
-    let is_complete = there.is_some_and(|there| objects(there, "rule").count() == rules.len());
-    if is_complete && known.iter().copied().eq(wanted.keys().map(String::as_str)) {
+    let needed: BTreeSet<&str> = wanted.keys().chain(declared.keys()).map(String::as_str).collect();
+    let count = rules.len() + chains.values().map(Vec::len).sum::<usize>();
+    let is_complete = there.is_some_and(|there| objects(there, "rule").count() == count);
+    if is_complete && known == needed {
         return None;
     }
     let mut commands = vec![
@@ -48,7 +55,8 @@ pub(in super::super) fn change(ports: &[ObservedPort], there: Option<&Value>) ->
         SENDERS.chain(CHAIN, "filter", "prerouting", PRIORITY),
         json!({"flush": {"chain": of_table(CHAIN)}}),
     ];
-    let surplus = known.iter().filter(|name| !wanted.contains_key(**name));
+    commands.extend(choices::removals(there, !chains.is_empty()));
+    let surplus = known.iter().filter(|name| !needed.contains(*name));
     commands.extend(surplus.map(|name| json!({"delete": {"set": of_table(name)}})));
     // A set that is there is not added again: nftables has marked it as one that rules add to, which counts as another set.
     let missing = wanted.iter().filter(|(name, _)| !known.contains(name.as_str()));
@@ -61,6 +69,7 @@ pub(in super::super) fn change(ports: &[ObservedPort], there: Option<&Value>) ->
         json!({"add": {"set": set}})
     }));
     commands.extend(rules.into_iter().map(|expressions| SENDERS.rule(CHAIN, expressions)));
+    commands.extend(choices::additions(ports, &chains));
     Some(json!({"nftables": commands}))
 }
 
@@ -112,16 +121,23 @@ pub(in super::super) fn addresses(there: &Value) -> BTreeMap<String, BTreeSet<Ip
     let mut by_tap: BTreeMap<String, BTreeSet<IpAddr>> = BTreeMap::new();
     for set in objects(there, "set") {
         let name = set["name"].as_str().unwrap_or_default();
-        let tap = name.strip_prefix(IPV4_PREFIX).or_else(|| name.strip_prefix(IPV6_PREFIX));
-        let Some(tap) = tap else { continue };
+        let prefixes = [IPV4_PREFIX, IPV6_PREFIX, choices::CHOSEN_PREFIX];
+        let Some(tap) = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)) else { continue };
         let elements = set["elem"].as_array().into_iter().flatten();
         let texts =
             elements.filter_map(|element| element["elem"]["val"].as_str().or_else(|| element.as_str()));
-        let addresses =
-            texts.filter_map(|text| text.parse::<IpAddr>().ok()).filter(is_of_a_machine).take(MOST);
+        let addresses = texts.filter_map(parsed).filter(is_of_a_machine).take(MOST);
         by_tap.entry(tap.to_owned()).or_default().extend(addresses);
     }
     by_tap
+}
+
+/// Reads an address, or the number of an IPv6 address.
+fn parsed(text: &str) -> Option<IpAddr> {
+    match text.strip_prefix("0x") {
+        Some(number) => u128::from_str_radix(number, 16).ok().map(|number| Ipv6Addr::from(number).into()),
+        None => text.parse().ok(),
+    }
 }
 
 fn is_of_a_machine(address: &IpAddr) -> bool {
@@ -146,7 +162,7 @@ mod tests {
     use super::*;
 
     fn port(tap: &str, ipv4: bool, ipv6: bool) -> ObservedPort {
-        ObservedPort { tap: tap.to_owned(), ipv4, ipv6 }
+        ObservedPort { tap: tap.to_owned(), ipv4, ipv6, chosen: None }
     }
 
     fn kinds(change: Option<Value>) -> Vec<String> {
@@ -192,6 +208,29 @@ mod tests {
     }
 
     #[test]
+    fn the_sets_of_choices_stay_while_their_chains_are_made_again() {
+        let chosen = |tap: &str| ObservedPort {
+            chosen: Some(crate::ChosenAddresses {
+                bridge: "bth-00004d".to_owned(),
+                prefix: "fd00:60::/64".parse().expect("a prefix"),
+                own: Vec::new(),
+            }),
+            ..port(tap, false, false)
+        };
+        let made = change(&[chosen("btt1n0")], None).unwrap_or_default();
+        let count = made["nftables"].as_array().into_iter().flatten();
+        let count = count.filter(|command| command["add"]["rule"].is_object()).count();
+        let sets = ["chosen_btt1n0", "held_bth-00004d", "pairs_bth-00004d"];
+        assert_eq!(change(&[chosen("btt1n0")], Some(&listing(&sets, count))), None, "it is so");
+        let more = kinds(change(&[chosen("btt1n0"), chosen("btt2n0")], Some(&listing(&sets, count))));
+        assert!(!more.iter().any(|command| command.contains(" set ")), "{more:?}");
+        let other = kinds(change(&[chosen("btt2n0")], Some(&listing(&sets, count))));
+        let deleted: Vec<&String> = other.iter().filter(|command| command.contains(" set ")).collect();
+        assert_eq!(deleted, ["delete set chosen_btt1n0"]);
+        assert_eq!(kinds(change(&[], Some(&listing(&sets, count)))).len(), 2, "the table goes");
+    }
+
+    #[test]
     fn addresses_are_read_by_tap_and_those_of_no_machine_are_left_out() {
         let element = |text: &str| json!({"elem": {"val": text, "expires": 7}});
         let there = json!({"nftables": [
@@ -199,13 +238,17 @@ mod tests {
             {"set": {"name": "ipv4_btt1n0", "elem": [element("192.0.2.9"), element("169.254.1.1"), element("224.0.0.1")]}},
             {"set": {"name": "ipv6_btt1n0", "elem": [element("2001:db8::9"), "2001:db8::8", "fe80::1", 7]}},
             {"set": {"name": "ipv4_btt2n0"}},
+            {"set": {"name": "chosen_btt3n0", "elem": [element("0xfd0000600000000012345678000000aa"),
+                element("0xfe80000000000000505400fffe000003"), element("0xzz")]}},
+            {"set": {"name": "held_bth-00004d", "elem": [element("0xfd0000600000000012345678000000aa")]}},
             {"set": {"name": "of_another", "elem": [element("192.0.2.8")]}},
         ]});
         let found = addresses(&there);
         let texts = |tap: &str| found[tap].iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(texts("btt1n0"), ["192.0.2.9", "2001:db8::8", "2001:db8::9"]);
         assert_eq!(texts("btt2n0"), [""; 0]);
-        assert_eq!(found.len(), 2);
+        assert_eq!(texts("btt3n0"), ["fd00:60::1234:5678:0:aa"], "without the link-local one");
+        assert_eq!(found.len(), 3);
         assert!(addresses(&json!({})).is_empty());
     }
 }

@@ -27,7 +27,8 @@ fn rules(observed: &[u8]) -> Firewall {
         macs: Vec::new(),
         gateways: Vec::new(),
     };
-    let observed = observed.iter().map(|last| ObservedPort { tap: tap(*last), ipv4: true, ipv6: true });
+    let observed =
+        observed.iter().map(|last| ObservedPort { tap: tap(*last), ipv4: true, ipv6: true, chosen: None });
     Firewall {
         bridged: vec![BRIDGE.to_owned()],
         ports: vec![port(3), port(4)],

@@ -421,6 +421,22 @@ fn a_filtered_interface_on_a_network_with_a_trunk_is_named_by_a_condition() {
 }
 
 #[test]
+fn a_filtered_interface_on_a_network_whose_guests_choose_their_addresses_is_named_by_a_condition() {
+    let message = |groups: &[&str]| {
+        let mut vm = of_names(&["nic0"]);
+        let interface = &mut vm.status.as_mut().expect("bound").interfaces[0];
+        interface.security_groups = groups.iter().map(|name| (*name).to_owned()).collect();
+        let mut observed = started(&vm);
+        observed.choosing.insert("berth-shared/default".to_owned());
+        let reported = status(&vm, &observed, &plan(&vm, &observed).readiness, at(NOW));
+        let found = condition::find(&reported.conditions, "SecurityGroupsSynced");
+        found.map(|condition| condition.message.clone()).unwrap_or_default()
+    };
+    assert!(message(&["web"]).contains("its Network has ipv6PrivacyAddresses"));
+    assert_eq!(message(&[]), "");
+}
+
+#[test]
 fn a_tap_without_a_bridge_is_put_on_its_own_again_and_the_card_stays() {
     let vm = of_names(&["nic0"]);
     let mut loose = started(&vm);
