@@ -38,7 +38,7 @@ use crate::index::{Change, Indexed, Table, Tables, mtu_of};
 use crate::key::{Key, ObjectName};
 use crate::networking::find;
 use berth_host::{BridgedNetwork, Firewall, NetworkConfig, WireguardConfig};
-pub(crate) use status::why_not;
+pub(crate) use status::{why_not, why_not_interface};
 
 /// A step of the networks' plan.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -109,6 +109,8 @@ pub(crate) enum Step {
     EnsureNetworks,
     /// Applies the bridges that this VM needs; the DHCP servers on them may fail.
     EnsureBridges,
+    /// Applies the bridge and the lease that the interface with this name needs; those of others may fail.
+    EnsureNetworkOf(String),
     /// Asks the bridged networks whether other machines have these addresses.
     ProbeAddresses(Vec<LanAddress>),
     MakeTap(TapConfig),
