@@ -300,6 +300,14 @@ impl Reconciler for VmReconciler {
         status::without_progress(stored, status)
     }
 
+    fn awaits_guest(stored: &VMStatus, status: &VMStatus) -> bool {
+        status::first_sign::is_awaited(stored, status)
+    }
+
+    fn guest_came_soon(stored: &VMStatus, status: &VMStatus) -> Option<bool> {
+        status::first_sign::came_soon(stored, status)
+    }
+
     fn event(stored: Option<&VMStatus>, status: &VMStatus) -> Option<(EventType, Reason, String)> {
         let stored = stored?;
         let found = status::restarted(stored, status)
