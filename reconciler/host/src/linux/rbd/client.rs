@@ -100,7 +100,20 @@ impl Client {
     ) -> Result<Output> {
         let conf = self.conf().to_string_lossy().into_owned();
         let all = [&self.access_args(&conf)[..], args].concat();
-        self.answered(limit, RBD.stream_within(&all, limit + LONG, take)).await
+        self.stream_within(&RBD, &all, limit, take).await
+    }
+
+    /// Runs a program that talks to the cluster, and gives its output to `take` as it arrives.
+    ///
+    /// *Errors*: those of [`Client::within`].
+    pub(super) async fn stream_within(
+        &self,
+        program: &Program,
+        args: &[&str],
+        limit: Duration,
+        take: impl FnMut(&[u8]) + Send,
+    ) -> Result<Output> {
+        self.answered(limit, program.stream_within(args, limit + LONG, take)).await
     }
 
     /// Runs `ceph`. A non-zero exit is not an error here.

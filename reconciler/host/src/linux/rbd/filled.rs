@@ -12,7 +12,7 @@ use super::super::qemu_img::{DiskNode, QEMU_IMG, text};
 use super::client::{Client, LONG, not_written};
 use super::images::{nbd_source, serve_disk};
 use super::{RbdPool, Result, options_of, replies};
-use crate::NewFilesystem;
+use crate::{NewFilesystem, Progress};
 
 /// The number of the next copy of files: the path of a socket is short.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -41,26 +41,33 @@ impl Drop for Folder {
 }
 
 impl RbdPool {
-    /// Gives the image of a volume that is being made its data.
-    pub(super) async fn fill(&self, id: &str, size: u64, data: Data<'_>) -> Result<()> {
+    /// Gives the image of a volume that is being made its data. The progress is that of a copy of a snapshot.
+    pub(super) async fn fill(
+        &self,
+        id: &str,
+        size: u64,
+        data: Data<'_>,
+        progress: Progress<'_>,
+    ) -> Result<()> {
         match data {
             Data::Image => self.flatten(id).await,
             Data::Filesystem(filesystem) => self.format(id, size, filesystem).await,
-            Data::Files(from) => Box::pin(self.copy_files(id, from)).await,
+            Data::Files(from) => Box::pin(self.copy_files(id, from, (size, progress))).await,
             // It is raw.
             Data::Ceph(from) => {
-                self.convert(&format!("json:{}", from.node), &Self::name_of(id), COPY_TIME).await
+                let source = format!("json:{}", from.node);
+                self.convert(&source, &Self::name_of(id), COPY_TIME, (size, progress)).await
             }
         }
     }
 
     /// Copies the data of files. QEMUs of guests have written their headers: a confined program reads them, and the one that has the key of
     /// Ceph gets the data alone, by a socket.
-    async fn copy_files(&self, id: &str, from: &Input) -> Result<()> {
+    async fn copy_files(&self, id: &str, from: &Input, progress: (u64, Progress<'_>)) -> Result<()> {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let folder = Folder(self.work_folder(&format!("copy-{number}")));
         let (server, socket) = serve_disk(&from.disk, from.user, &folder.0).await?;
-        let written = self.convert(&nbd_source(&socket), &Self::name_of(id), COPY_TIME).await;
+        let written = self.convert(&nbd_source(&socket), &Self::name_of(id), COPY_TIME, progress).await;
         drop((server, folder));
         written
     }

@@ -14,10 +14,10 @@ use serde_json::json;
 
 use super::super::files::{self, blocking, failed};
 use super::super::program::Program;
-use super::super::qemu_img::{CONVERT_MEMORY, DiskNode, QEMU_IMG, block_node};
+use super::super::qemu_img::{CONVERT_MEMORY, DiskNode, PrintedProgress, QEMU_IMG, block_node};
 use super::client::{Client, LONG, PATIENCE, is_absent, not_written};
 use super::{RbdPool, Result, options_of};
-use crate::{ImageFacts, SystemError};
+use crate::{ImageFacts, Progress, SystemError};
 
 const QEMU_NBD: Program = Program {
     name: "qemu-nbd",
@@ -96,7 +96,7 @@ impl RbdPool {
         let (spec, size) = (self.spec(name), bytes(image.virtual_size));
         self.must(&["create", "--size", &size, "--image-feature", FEATURES, &spec], PATIENCE).await?;
         let (server, socket) = self.serve(image).await?;
-        let written = self.convert(&nbd_source(&socket), name, LONG).await;
+        let written = self.convert(&nbd_source(&socket), name, LONG, (0, &|_, _| {})).await;
         drop(server);
         let folder = self.sockets.clone();
         blocking(move || {
@@ -110,11 +110,23 @@ impl RbdPool {
         self.must(&["snap", "protect", &snapshot], PATIENCE).await.map(drop)
     }
 
-    /// Writes data to the image of this name, whose former data is overwritten.
-    pub(super) async fn convert(&self, source: &str, name: &str, limit: Duration) -> Result<()> {
+    /// Writes data to the image of this name, whose former data is overwritten. Its progress is in parts of this number of bytes.
+    pub(super) async fn convert(
+        &self,
+        source: &str,
+        name: &str,
+        limit: Duration,
+        (size, progress): (u64, Progress<'_>),
+    ) -> Result<()> {
         let target = options_of(&self.image(name));
-        let args = ["convert", "-n", "--target-image-opts", source, &target];
-        let written = self.client.within(&QEMU_IMG, &args, limit).await?;
+        let args = ["convert", "-p", "-n", "--target-image-opts", source, &target];
+        let mut printed = PrintedProgress::default();
+        let take = |output: &[u8]| {
+            if let Some(done) = printed.read(output) {
+                progress(done.of(size), Some(size));
+            }
+        };
+        let written = self.client.stream_within(&QEMU_IMG, &args, limit, take).await?;
         if written.ok { Ok(()) } else { Err(not_written(&written)) }
     }
 

@@ -24,7 +24,9 @@ use super::filled::Data;
 use super::images::{FEATURES, bytes};
 use super::note::{Note, notes_in};
 use super::{CLIENTS, RbdPool, Result, locked, replies};
-use crate::{ImageFacts, NewVolume, SnapshotFacts, SystemError, TrashedVolume, VolumeFacts, VolumeOwner};
+use crate::{
+    ImageFacts, NewVolume, Progress, SnapshotFacts, SystemError, TrashedVolume, VolumeFacts, VolumeOwner,
+};
 
 /// How long the deletion of images waits after one that failed.
 const REMOVE_AGAIN: Duration = Duration::from_secs(30);
@@ -61,7 +63,7 @@ impl RbdPool {
         self: &Arc<Self>,
         new: &NewVolume,
         base: Option<&ImageFacts>,
-        fill: Option<Data<'_>>,
+        fill: Option<(Data<'_>, Progress<'_>)>,
     ) -> Result<VolumeFacts> {
         check_name("volume", &new.id)?;
         check_plain(new)?;
@@ -95,8 +97,8 @@ impl RbdPool {
         }
         self.write_note(&note).await?;
         self.make(&note, snapshot.as_deref(), size).await?;
-        if let Some(fill) = fill {
-            self.fill(&new.id, size, fill).await?;
+        if let Some((data, progress)) = fill {
+            self.fill(&new.id, size, data, progress).await?;
         }
         self.write_note(&Note { complete: true, ..note }).await?;
         tracing::info!(volume = new.id, size, "volume made in Ceph");

@@ -178,7 +178,7 @@ impl Volumes for LinuxSystem {
         };
         let base = self.cached_base(volume.base.as_deref()).await?;
         if let Some(rbd) = self.rbd.get(&volume.pool) {
-            return rbd.create(volume, base.as_ref(), Some(data)).await;
+            return rbd.create(volume, base.as_ref(), Some((data, progress))).await;
         }
         // The copy is of the open file, if the image goes meanwhile.
         self.fill(volume, base.as_ref(), fill).await
