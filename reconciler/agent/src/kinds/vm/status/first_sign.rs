@@ -6,12 +6,17 @@ use jiff::SignedDuration;
 /// The longest time between a start and a first sign that came soon: conditions have whole seconds.
 const SOON: SignedDuration = SignedDuration::from_secs(1);
 
-/// Whether the machine has started since the stored status, and the agent of its guest has not answered yet.
+/// Whether the machine has started since the stored status, and the agent of its guest has not answered yet. Never of a status with an
+/// admission: that of a guest that was taken up is recorded at once.
 pub(in crate::kinds::vm) fn is_awaited(stored: &VMStatus, status: &VMStatus) -> bool {
     let is = |status: &VMStatus, kind| condition::is_true(&status.conditions, kind);
     let has_started = is(status, ConditionType::Running) && !is(stored, ConditionType::Running);
     let has_answered = status.guest.as_ref().is_some_and(|guest| guest.agent);
-    has_started && stored.process != status.process && !has_answered && !is(status, ConditionType::Stalled)
+    has_started
+        && stored.process != status.process
+        && stored.admitted_epoch == status.admitted_epoch
+        && !has_answered
+        && !is(status, ConditionType::Stalled)
 }
 
 /// Returns whether the first sign came soon after the start, if this status is the first with it.
@@ -56,6 +61,8 @@ mod tests {
         assert!(is_awaited(&off, &started));
         assert!(is_awaited(&off, &status(Some(100), Some(100))), "it was seen by its lease");
         assert!(!is_awaited(&started, &started) && !is_awaited(&started, &off));
+        let admitted = VMStatus { admitted_epoch: Some(1), ..started.clone() };
+        assert!(!is_awaited(&off, &admitted), "its admission is recorded");
         let mut resumed = started.clone();
         resumed.conditions.clone_from(&off.conditions);
         assert!(!is_awaited(&resumed, &started), "the same machine runs again after a pause");
