@@ -14,14 +14,17 @@ resource "berth_quota" "team" {
   name = "team"
 
   hard = {
-    disk_size    = "100Gi"
-    used_storage = "60Gi"
-    memory       = "16Gi"
-    cpus         = 8
-    vms          = 4
-    snapshots    = 20
-    images       = 10
-    public_ips   = 2
+    disk_size      = "100Gi"
+    used_storage   = "60Gi"
+    image_storage  = "40Gi"
+    backup_storage = "200Gi"
+    memory         = "16Gi"
+    cpus           = 8
+    vms            = 4
+    snapshots      = 20
+    images         = 10
+    backups        = 60
+    public_ips     = 2
   }
 }
 

@@ -11,9 +11,9 @@ use crate::{
 };
 
 /// The limits of numbers.
-const COUNTS: [&str; 6] = ["cpus", "vms", "disks", "snapshots", "images", "public_ips"];
+const COUNTS: [&str; 7] = ["cpus", "vms", "disks", "snapshots", "images", "backups", "public_ips"];
 /// The limits of bytes.
-const SIZES: [&str; 3] = ["disk_size", "used_storage", "memory"];
+const SIZES: [&str; 5] = ["disk_size", "used_storage", "image_storage", "backup_storage", "memory"];
 
 /// How much the objects of a namespace may use together.
 #[derive(Debug)]

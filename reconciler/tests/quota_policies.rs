@@ -245,6 +245,37 @@ async fn where_memory_or_cpus_are_limited_an_editor_makes_no_class() {
 }
 
 #[tokio::test]
+async fn no_image_and_no_backup_is_created_once_these_take_the_space_of_the_limit_and_an_upload_needs_its_size()
+ {
+    let plane = Plane::new().await;
+    let usage = QuotaUsage {
+        image_storage: Some("1Gi".into()),
+        backup_storage: Some("4Gi".into()),
+        backups: 1,
+        ..used(0, "0", "0")
+    };
+    plane.limit(json!({"imageStorage": "2Gi", "backupStorage": "4Gi", "backups": 2}), usage).await;
+    let image = |source: Value| json!({"source": source, "format": "qcow2"});
+    let upload = |size: f64| image(json!({"upload": {"size": size}, "sha256": "0".repeat(64)}));
+    let url = || image(json!({"url": "https://a/b", "sha256": "0".repeat(64)}));
+    let why = "Quota team: imageStorage: 1Gi used, more needed, limit 2Gi";
+    refused(&plane.create("Image", "images", "large", upload(1_073_741_825.0)).await, why);
+    made(&plane.create("Image", "images", "fits", upload(1_073_741_824.0)).await);
+    made(&plane.create("Image", "images", "url", url()).await);
+    let backup = json!({"repository": "nas", "snapshot": "s"});
+    let why = "Quota team: backupStorage: 4Gi used, limit 4Gi";
+    refused(&plane.create("Backup", "backups", "b", backup.clone()).await, why);
+    let existing = json!({"repository": "nas", "existing": "v-1/b-1"});
+    made(&plane.create("Backup", "backups", "existing", existing).await);
+    let now = json!({"status": {"used": {"imageStorage": "2Gi", "backupStorage": "3Gi", "backups": 2}}});
+    made(&plane.patch("quotas/team/status", now).await);
+    let why = "Quota team: imageStorage: 2Gi used, limit 2Gi";
+    refused(&plane.create("Image", "images", "more", url()).await, why);
+    let why = "Quota team: backups: 2 used, 1 more needed, limit 2";
+    refused(&plane.create("Backup", "backups", "b", backup).await, why);
+}
+
+#[tokio::test]
 async fn no_disk_and_no_snapshot_is_created_once_files_take_the_space_of_the_limit() {
     let plane = Plane::new().await;
     made(&plane.create("Disk", "disks", "data", json!({"size": "1Gi"})).await);

@@ -48,6 +48,25 @@ pub fn refusals(report: &mut Report, platform: &Platform) {
             })
         },
     );
+    report.case("an upload that is larger than what a quota leaves for images is refused with its size", || {
+        within_namespace(platform, "team-c", |kubectl| {
+            kubectl.apply(&manifests::quota("team", &json!({"imageStorage": "1Mi"})).to_string())?;
+            let is_counted = |quota: &serde_json::Value| quota["status"]["used"]["imageStorage"] == "0";
+            kubectl.until("vmquota/team", "to count the images", SOON, is_counted)?;
+            let upload = |size: u64| {
+                let source = json!({"upload": {"size": size}, "sha256": "0".repeat(64)});
+                json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Image", "metadata": {"name": "pushed"},
+                    "spec": {"source": source}})
+                .to_string()
+            };
+            let text = wait::until("the quota to be in force", SOON, || {
+                kubectl.with_input(&["create", "--dry-run=server", "-f", "-"], &upload(2 << 20))?.failure()
+            })?;
+            contains_all(&text, &["Quota team: imageStorage: 0 used, more needed, limit 1Mi"])?;
+            kubectl.with_input(&["create", "--dry-run=server", "-f", "-"], &upload(1 << 20))?.success()?;
+            Ok(())
+        })
+    });
 }
 
 /// The example: Terraform warns of the refusal in the plan.

@@ -26,7 +26,7 @@ use crate::disk_keys::DiskKeys;
 use crate::disk_use::DiskUse;
 use crate::error::Error;
 use crate::guest_packages::GuestPackages;
-use crate::held_statuses::{HeldStatuses, LastReport};
+use crate::held_statuses::{HeldStatuses, LastReport, QuickGuests};
 use crate::hooks::HookCalls;
 use crate::huge_pages;
 use crate::index::Index;
@@ -83,6 +83,7 @@ pub(crate) struct Context {
     pub(crate) recorder: Recorder,
     /// Statuses that only show progress.
     pub(crate) held_statuses: HeldStatuses,
+    pub(crate) quick_guests: QuickGuests,
     pub(crate) host_reports: LastReport,
     /// Observations of the host that were not reported.
     pub(crate) host_looks: LastReport,
@@ -150,6 +151,7 @@ impl Context {
             start_order: StartOrder::default(),
             recorder,
             held_statuses: HeldStatuses::default(),
+            quick_guests: QuickGuests::default(),
             host_reports: LastReport::default(),
             host_looks: LastReport::default(),
             lease: HostLease::new(client.clone(), config.clone(), site),

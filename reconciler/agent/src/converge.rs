@@ -139,6 +139,17 @@ pub(crate) trait Reconciler: 'static {
         status.clone()
     }
 
+    /// Whether a guest has just started, and its agent is still to answer. Such a status is held back for [`PROGRESS_HOLD`] where the guest
+    /// before came in that time: the next one, which has both, replaces it.
+    fn awaits_guest(_stored: &Self::Status, _status: &Self::Status) -> bool {
+        false
+    }
+
+    /// Returns whether the guest was seen soon after its start, if this status is the first in which it is seen.
+    fn guest_came_soon(_stored: &Self::Status, _status: &Self::Status) -> Option<bool> {
+        None
+    }
+
     /// Returns the event of this change of the status, beside those of an object that becomes stalled or that a step failed for. Each is
     /// one more write: the way of a new object to its first readiness has none.
     fn event(_stored: Option<&Self::Status>, _status: &Self::Status) -> Option<(EventType, Reason, String)> {
@@ -246,17 +257,26 @@ async fn report<K: Reconciler>(
     written.map(|()| again)
 }
 
-/// Returns how long this status is still held back, if it only shows progress over the stored one.
+/// Returns how long this status is still held back, if it only shows progress over the stored one, or a start after which the guest is about
+/// to be seen.
 fn held<K: Reconciler>(ctx: &Context, object: &K::Object, status: &K::Status) -> Option<Duration> {
     let uid = object.uid().unwrap_or_default();
+    // Each for its own time: the start comes after progress that was held back.
+    let of_guest = format!("{uid}/guest");
     let stored = object.status().filter(|stored| *stored != status);
-    match stored.filter(|stored| K::without_progress(stored, status) == **stored) {
-        Some(_) => ctx.held_statuses.hold(&uid, PROGRESS_HOLD),
-        None => {
-            ctx.held_statuses.release(&uid);
-            None
-        }
+    if stored.is_some_and(|stored| K::without_progress(stored, status) == *stored) {
+        return ctx.held_statuses.hold(&uid, PROGRESS_HOLD);
     }
+    ctx.held_statuses.release(&uid);
+    if ctx.quick_guests.are_expected() && stored.is_some_and(|stored| K::awaits_guest(stored, status)) {
+        let left = ctx.held_statuses.hold(&of_guest, PROGRESS_HOLD);
+        if left.is_none() {
+            ctx.quick_guests.record(false);
+        }
+        return left;
+    }
+    ctx.held_statuses.release(&of_guest);
+    None
 }
 
 /// Returns the conditions as they are stored if both say that the object is not ready and goes on by itself.
@@ -306,6 +326,8 @@ async fn write_status<K: Reconciler>(
             for key in ctx.index.written(object, answer) {
                 ctx.enqueue(key);
             }
+            let came_soon = object.status().and_then(|stored| K::guest_came_soon(stored, &status));
+            came_soon.into_iter().for_each(|soon| ctx.quick_guests.record(soon));
             let before = object.status().map(K::conditions);
             record_event(&ctx.recorder, object, before, K::conditions(&status), failed);
             if let Some((event_type, reason, note)) = K::event(object.status(), &status) {

@@ -3,6 +3,7 @@
 //! Knows uids and times, nothing of what is held back.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -39,6 +40,25 @@ impl HeldStatuses {
     /// Forgets that a status is held back: another one was written, or it is the stored one again.
     pub(crate) fn release(&self, uid: &str) {
         self.since().remove(uid);
+    }
+}
+
+/// Whether guests of this host are seen soon after their start, as the last one was: the start of the next one then waits for that, and both
+/// are reported together. In memory only: after a start of the agent the first one is reported at once.
+#[derive(Debug, Default)]
+pub(crate) struct QuickGuests {
+    was_last: AtomicBool,
+}
+
+impl QuickGuests {
+    /// Records whether a guest was seen soon after its start.
+    pub(crate) fn record(&self, soon: bool) {
+        self.was_last.store(soon, Ordering::Relaxed);
+    }
+
+    /// Whether the next guest is expected to be seen soon.
+    pub(crate) fn are_expected(&self) -> bool {
+        self.was_last.load(Ordering::Relaxed)
     }
 }
 

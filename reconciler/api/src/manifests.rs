@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn each_policy_of_quotas_has_the_quotas_of_the_namespace_as_parameters() {
         let objects = quotas::all();
-        assert_eq!(objects.len(), 12, "six policies and their bindings");
+        assert_eq!(objects.len(), 14, "seven policies and their bindings");
         for pair in objects.chunks(2) {
             assert_eq!(
                 pair[0]["spec"]["paramKind"],

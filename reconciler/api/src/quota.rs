@@ -49,7 +49,7 @@ pub struct QuotaSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("has(self.diskSize) || has(self.memory) || has(self.cpus) || has(self.vms) || has(self.disks) || has(self.snapshots) || has(self.images) || has(self.publicIps) || has(self.usedStorage)").message("hard must have at least one limit")
+    validation = Rule::new("has(self.diskSize) || has(self.memory) || has(self.cpus) || has(self.vms) || has(self.disks) || has(self.snapshots) || has(self.images) || has(self.publicIps) || has(self.usedStorage) || has(self.imageStorage) || has(self.backupStorage) || has(self.backups)").message("hard must have at least one limit")
 )]
 pub struct QuotaLimits {
     /// The greatest sum of the sizes of all Disks and of the scratch disks of VMs, at their full size whatever their files take, for example
@@ -61,6 +61,15 @@ pub struct QuotaLimits {
     /// much, no Disk and no DiskSnapshot is created. What exists may go on to grow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_storage: Option<Quantity>,
+    /// The space that the files of Images may take, for example `50Gi`: each counts once, with the bytes of its file, however many hosts have a
+    /// copy. An upload counts with its declared size from its creation, any other Image once its size is known. Once they take as much, no
+    /// Image is created, and one that no host has got yet waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_storage: Option<Quantity>,
+    /// The space that Backups may take in their repositories, for example `500Gi`: each counts, once it is complete, with the bytes that it
+    /// added. Once they take as much, no Backup of a DiskSnapshot is created, and one that has not begun waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backup_storage: Option<Quantity>,
     /// The greatest sum of the memory of all VMs, running or not, for example `64Gi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Quantity>,
@@ -84,6 +93,10 @@ pub struct QuotaLimits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = MOST_COUNTED))]
     pub images: Option<i64>,
+    /// The greatest number of Backups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = MOST_COUNTED))]
+    pub backups: Option<i64>,
     /// The greatest number of PublicIPs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = MOST_COUNTED))]
@@ -104,6 +117,14 @@ pub struct QuotaUsage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub used_storage: Option<String>,
+    /// The bytes of the files of Images. Absent without a limit of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub image_storage: Option<String>,
+    /// The bytes that Backups have added to their repositories. Absent without a limit of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub backup_storage: Option<String>,
     /// The sum of the memory of VMs.
     #[schemars(length(max = 32))]
     pub memory: String,
@@ -117,6 +138,9 @@ pub struct QuotaUsage {
     pub snapshots: i64,
     /// The number of Images.
     pub images: i64,
+    /// The number of Backups.
+    #[serde(default)]
+    pub backups: i64,
     /// The number of PublicIPs.
     pub public_ips: i64,
 }
@@ -148,12 +172,17 @@ pub struct QuotaAmounts {
     /// Bytes.
     pub used_storage: u64,
     /// Bytes.
+    pub image_storage: u64,
+    /// Bytes.
+    pub backup_storage: u64,
+    /// Bytes.
     pub memory: u64,
     pub cpus: i64,
     pub vms: i64,
     pub disks: i64,
     pub snapshots: i64,
     pub images: i64,
+    pub backups: i64,
     pub public_ips: i64,
 }
 
@@ -164,28 +193,34 @@ impl QuotaAmounts {
         Self {
             disk_size: self.disk_size.saturating_add(other.disk_size),
             used_storage: self.used_storage.saturating_add(other.used_storage),
+            image_storage: self.image_storage.saturating_add(other.image_storage),
+            backup_storage: self.backup_storage.saturating_add(other.backup_storage),
             memory: self.memory.saturating_add(other.memory),
             cpus: self.cpus.saturating_add(other.cpus),
             vms: self.vms.saturating_add(other.vms),
             disks: self.disks.saturating_add(other.disks),
             snapshots: self.snapshots.saturating_add(other.snapshots),
             images: self.images.saturating_add(other.images),
+            backups: self.backups.saturating_add(other.backups),
             public_ips: self.public_ips.saturating_add(other.public_ips),
         }
     }
 
-    /// Returns the amounts as the status of a Quota without a limit of used storage has them.
+    /// Returns the amounts as the status of a Quota without limits of storage has them.
     #[must_use]
     pub fn usage(self) -> QuotaUsage {
         QuotaUsage {
             disk_size: Quantity::from_bytes(self.disk_size).0,
             used_storage: None,
+            image_storage: None,
+            backup_storage: None,
             memory: Quantity::from_bytes(self.memory).0,
             cpus: self.cpus,
             vms: self.vms,
             disks: self.disks,
             snapshots: self.snapshots,
             images: self.images,
+            backups: self.backups,
             public_ips: self.public_ips,
         }
     }
@@ -195,9 +230,19 @@ impl QuotaLimits {
     /// Returns in words that files take as much space as the limit, if they do. It is known after the fact.
     #[must_use]
     pub fn storage_used_up(&self, used: QuotaAmounts) -> Option<String> {
-        let limit = self.used_storage.as_ref()?.bytes().ok().filter(|limit| used.used_storage >= *limit)?;
-        let [used, limit] = [used.used_storage, limit].map(Quantity::from_bytes);
-        Some(format!("usedStorage: {used} used, limit {limit}"))
+        used_up("usedStorage", self.used_storage.as_ref(), used.used_storage)
+    }
+
+    /// Returns in words that Images take as much space as the limit, if they do.
+    #[must_use]
+    pub fn image_storage_used_up(&self, used: QuotaAmounts) -> Option<String> {
+        used_up("imageStorage", self.image_storage.as_ref(), used.image_storage)
+    }
+
+    /// Returns in words that Backups take as much space as the limit, if they do.
+    #[must_use]
+    pub fn backup_storage_used_up(&self, used: QuotaAmounts) -> Option<String> {
+        used_up("backupStorage", self.backup_storage.as_ref(), used.backup_storage)
     }
 
     /// Returns the first limit that the sum of both amounts is above, in words, if `more` has any of that amount. An amount
@@ -208,6 +253,13 @@ impl QuotaLimits {
         let bytes = |limit: &Option<Quantity>| limit.as_ref().and_then(|limit| limit.bytes().ok());
         let sizes = [
             ("diskSize", bytes(&self.disk_size), used.disk_size, more.disk_size, sum.disk_size),
+            (
+                "imageStorage",
+                bytes(&self.image_storage),
+                used.image_storage,
+                more.image_storage,
+                sum.image_storage,
+            ),
             ("memory", bytes(&self.memory), used.memory, more.memory, sum.memory),
         ];
         let size = sizes.into_iter().find_map(|(name, limit, used, more, sum)| {
@@ -221,16 +273,30 @@ impl QuotaLimits {
             ("disks", self.disks, used.disks, more.disks, sum.disks),
             ("snapshots", self.snapshots, used.snapshots, more.snapshots, sum.snapshots),
             ("images", self.images, used.images, more.images, sum.images),
+            ("backups", self.backups, used.backups, more.backups, sum.backups),
             ("publicIps", self.public_ips, used.public_ips, more.public_ips, sum.public_ips),
         ];
         let is_file = more.disks > 0 || more.snapshots > 0;
-        size.or_else(|| self.storage_used_up(used).filter(|_| is_file)).or_else(|| {
+        let storage = || {
+            let files = self.storage_used_up(used).filter(|_| is_file);
+            let images = || self.image_storage_used_up(used).filter(|_| more.images > 0);
+            let backups = || self.backup_storage_used_up(used).filter(|_| more.backups > 0);
+            files.or_else(images).or_else(backups)
+        };
+        size.or_else(storage).or_else(|| {
             counts.into_iter().find_map(|(name, limit, used, more, sum)| {
                 let limit = limit.filter(|limit| more > 0 && sum > *limit)?;
                 Some(format!("{name}: {used} used, {more} more needed, limit {limit}"))
             })
         })
     }
+}
+
+/// Returns in words that the bytes of a limit are used up, if they are.
+fn used_up(name: &str, limit: Option<&Quantity>, used: u64) -> Option<String> {
+    let limit = limit?.bytes().ok().filter(|limit| used >= *limit)?;
+    let [used, limit] = [used, limit].map(Quantity::from_bytes);
+    Some(format!("{name}: {used} used, limit {limit}"))
 }
 
 #[cfg(test)]
@@ -279,6 +345,30 @@ mod tests {
         }
         let vm = QuotaAmounts { vms: 1, ..QuotaAmounts::default() };
         assert_eq!(limits.exceeded(used(3 << 30), vm), None);
+    }
+
+    #[test]
+    fn the_space_of_images_and_backups_refuses_only_these_and_an_upload_by_its_size() {
+        let limits = QuotaLimits {
+            image_storage: Some(Quantity("2Gi".into())),
+            backup_storage: Some(Quantity("4Gi".into())),
+            ..QuotaLimits::default()
+        };
+        let used =
+            QuotaAmounts { image_storage: 1 << 30, backup_storage: 4 << 30, ..QuotaAmounts::default() };
+        let image = |image_storage| QuotaAmounts { images: 1, image_storage, ..QuotaAmounts::default() };
+        assert_eq!(limits.exceeded(used, image(0)), None, "its size is not known yet");
+        assert_eq!(limits.exceeded(used, image(1 << 30)), None);
+        let text = limits.exceeded(used, image(2 << 30));
+        assert_eq!(text.as_deref(), Some("imageStorage: 1Gi used, 2Gi more needed, limit 2Gi"));
+        let full = QuotaAmounts { image_storage: 2 << 30, ..used };
+        let text = limits.exceeded(full, image(0));
+        assert_eq!(text.as_deref(), Some("imageStorage: 2Gi used, limit 2Gi"));
+        let backup = QuotaAmounts { backups: 1, ..QuotaAmounts::default() };
+        let text = limits.exceeded(used, backup);
+        assert_eq!(text.as_deref(), Some("backupStorage: 4Gi used, limit 4Gi"));
+        let disk = QuotaAmounts { disks: 1, disk_size: 1 << 40, ..QuotaAmounts::default() };
+        assert_eq!(limits.exceeded(full, disk), None);
     }
 
     #[test]

@@ -405,6 +405,16 @@ impl FakeSystem {
         self.server_ended.notify_one();
     }
 
+    /// From now on the links of a network cannot be changed, or can be again.
+    pub fn refuse_network_links(&self, bridge: &str, refused: bool) {
+        let links = &mut self.state().refused_links;
+        if refused {
+            links.insert(bridge.to_owned());
+        } else {
+            links.remove(bridge);
+        }
+    }
+
     /// From now on the DHCP server of a network cannot be started, or can be again.
     pub fn refuse_network_server(&self, bridge: &str, refused: bool) {
         let servers = &mut self.state().refused_servers;

@@ -4,7 +4,9 @@
 //! Pure and synchronous; knows neither SQLite nor HTTP. It is behind one lock, so that a list and the
 //! subscription that continues it see the same revision.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::hash::{Hash, Hasher};
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -33,13 +35,66 @@ struct Watcher {
     events: Feed,
 }
 
-type Name = (Arc<str>, Arc<str>);
+/// An object in an index by its name. The index has no copy of the name: there are tens of thousands of objects.
+#[derive(Debug)]
+struct ByName(Arc<Entry>);
+
+impl Borrow<str> for ByName {
+    fn borrow(&self) -> &str {
+        &self.0.key.name
+    }
+}
+
+impl PartialEq for ByName {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key.name == other.0.key.name
+    }
+}
+
+impl Eq for ByName {}
+
+impl PartialOrd for ByName {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ByName {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.key.name.cmp(&other.0.key.name)
+    }
+}
+
+/// An object in an index by its uid, of which the index has no copy either.
+#[derive(Debug)]
+struct ByUid(Arc<Entry>);
+
+impl Borrow<str> for ByUid {
+    fn borrow(&self) -> &str {
+        &self.0.facts.uid
+    }
+}
+
+impl PartialEq for ByUid {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.facts.uid == other.0.facts.uid
+    }
+}
+
+impl Eq for ByUid {}
+
+impl Hash for ByUid {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.facts.uid.hash(state);
+    }
+}
 
 #[derive(Debug, Default)]
 struct Table {
-    objects: BTreeMap<Name, Arc<Entry>>,
-    /// The number of objects in each namespace that has any.
-    namespaces: HashMap<Arc<str>, usize>,
+    /// The objects of each namespace that has any.
+    objects: BTreeMap<Arc<str>, BTreeSet<ByName>>,
+    /// The number of all objects.
+    count: usize,
     fields: Arc<[FieldPath]>,
     /// The revision of the last write to this resource.
     changed: u64,
@@ -58,7 +113,7 @@ pub struct State {
     recent_bytes: usize,
     /// Every event after this revision is in `recent`.
     pub(crate) recent_after: u64,
-    uids: HashMap<Arc<str>, Arc<Entry>>,
+    uids: HashSet<ByUid>,
     dependents: HashMap<Box<str>, HashSet<Key>>,
     everything: Vec<Watcher>,
     next_watcher: u64,
@@ -75,7 +130,7 @@ impl State {
             recent: VecDeque::new(),
             recent_bytes: 0,
             recent_after: revision,
-            uids: HashMap::new(),
+            uids: HashSet::new(),
             dependents: HashMap::new(),
             everything: Vec::new(),
             next_watcher: 0,
@@ -92,19 +147,20 @@ impl State {
     }
 
     pub fn get(&self, key: &Key) -> Option<&Arc<Entry>> {
-        self.tables.get(&key.resource)?.objects.get(&(key.namespace.clone(), key.name.clone()))
+        let objects = self.tables.get(&key.resource)?.objects.get(&*key.namespace)?;
+        objects.get(&*key.name).map(|found| &found.0)
     }
 
     /// Returns the key with the copy of its namespace's name that the resource's other objects have.
     pub(crate) fn shared(&self, key: &Key) -> Key {
         let table = self.tables.get(&key.resource);
-        let known = table.and_then(|table| table.namespaces.get_key_value(&key.namespace));
+        let known = table.and_then(|table| table.objects.get_key_value(&*key.namespace));
         let namespace = known.map_or(&key.namespace, |(namespace, _)| namespace);
         Key { namespace: Arc::clone(namespace), ..key.clone() }
     }
 
     pub fn by_uid(&self, uid: &str) -> Option<&Arc<Entry>> {
-        self.uids.get(uid)
+        self.uids.get(uid).map(|found| &found.0)
     }
 
     pub fn dependents(&self, uid: &str) -> Vec<Key> {
@@ -120,19 +176,28 @@ impl State {
         namespace: Option<&'a str>,
         after: Option<(&str, &str)>,
     ) -> impl Iterator<Item = &'a Arc<Entry>> {
-        let start = match (after, namespace) {
-            (Some((namespace, name)), _) => Bound::Excluded((namespace.into(), name.into())),
-            (None, Some(namespace)) => Bound::Included((namespace.into(), "".into())),
-            (None, None) => Bound::Unbounded,
-        };
-        let objects = self.tables.get(resource).map(|table| table.objects.range((start, Bound::Unbounded)));
-        let in_namespace = move |entry: &&Arc<Entry>| namespace.is_none_or(|n| n == &*entry.key.namespace);
-        objects.into_iter().flatten().map(|(_, entry)| entry).take_while(in_namespace)
+        let first = after.map(|(namespace, _)| namespace).or(namespace);
+        let first = first.map_or(Bound::Unbounded, Bound::Included);
+        let namespaces = self
+            .tables
+            .get(resource)
+            .map(|table| table.objects.range::<str, (Bound<&str>, Bound<&str>)>((first, Bound::Unbounded)));
+        let namespaces = namespaces.into_iter().flatten();
+        let wanted = namespaces.take_while(move |(found, _)| namespace.is_none_or(|n| n == &***found));
+        wanted.flat_map(move |(found, objects)| {
+            let start = match after {
+                Some((namespace, name)) if namespace == &**found => Bound::Excluded(name),
+                _ => Bound::Unbounded,
+            };
+            let rest = objects.range::<str, (Bound<&str>, Bound<&str>)>((start, Bound::Unbounded));
+            rest.map(|object| &object.0)
+        })
     }
 
     /// Returns every object of a resource, in key order.
     pub fn list_all(&self, resource: &str) -> impl Iterator<Item = &Arc<Entry>> {
-        self.tables.get(resource).into_iter().flat_map(|table| table.objects.values())
+        let namespaces = self.tables.get(resource).into_iter().flat_map(|table| table.objects.values());
+        namespaces.flatten().map(|object| &object.0)
     }
 
     /// Returns the revision of the last write to `resource`.
@@ -148,15 +213,15 @@ impl State {
     }
 
     pub fn count(&self, resource: &str) -> usize {
-        self.tables.get(resource).map_or(0, |table| table.objects.len())
+        self.tables.get(resource).map_or(0, |table| table.count)
     }
 
     /// Returns the number of objects in one namespace, or in all.
     pub fn count_in(&self, resource: &str, namespace: Option<&str>) -> usize {
         let Some(table) = self.tables.get(resource) else { return 0 };
         match namespace {
-            Some(namespace) => table.namespaces.get(namespace).copied().unwrap_or_default(),
-            None => table.objects.len(),
+            Some(namespace) => table.objects.get(namespace).map_or(0, BTreeSet::len),
+            None => table.count,
         }
     }
 
@@ -195,16 +260,21 @@ impl State {
             return;
         }
         table.fields = fields;
-        for entry in table.objects.values_mut() {
-            let facts = Facts::of(&entry.value(), &table.fields);
-            *entry = Arc::new(Entry {
-                key: entry.key.clone(),
-                revision: entry.revision,
-                written_ms: entry.written_ms,
-                text: entry.text.clone(),
-                facts: Arc::new(facts),
+        for objects in table.objects.values_mut() {
+            let anew = std::mem::take(objects).into_iter().map(|ByName(entry)| {
+                let facts = Facts::of(&entry.value(), &table.fields);
+                ByName(Arc::new(Entry {
+                    key: entry.key.clone(),
+                    revision: entry.revision,
+                    written_ms: entry.written_ms,
+                    text: entry.text.clone(),
+                    facts: Arc::new(facts),
+                }))
             });
-            self.uids.insert(Arc::clone(&entry.facts.uid), Arc::clone(entry));
+            *objects = anew.collect();
+            for ByName(entry) in &*objects {
+                drop(self.uids.replace(ByUid(Arc::clone(entry))));
+            }
         }
     }
 
@@ -306,7 +376,8 @@ impl State {
     }
 
     fn index(&mut self, entry: &Arc<Entry>) {
-        self.uids.insert(Arc::clone(&entry.facts.uid), Arc::clone(entry));
+        // Not `insert`, which keeps the object before.
+        drop(self.uids.replace(ByUid(Arc::clone(entry))));
         for owner in &entry.facts.owners {
             self.dependents.entry(owner.clone()).or_default().insert(entry.key.clone());
         }
@@ -337,22 +408,20 @@ pub(crate) fn write(state: &RwLock<State>) -> RwLockWriteGuard<'_, State> {
 
 impl Table {
     fn insert(&mut self, entry: Arc<Entry>) {
-        let namespace = Arc::clone(&entry.key.namespace);
-        let name = (Arc::clone(&namespace), Arc::clone(&entry.key.name));
-        if self.objects.insert(name, entry).is_none() {
-            *self.namespaces.entry(namespace).or_default() += 1;
+        let objects = self.objects.entry(Arc::clone(&entry.key.namespace)).or_default();
+        // Not `insert`, which keeps the object before.
+        if objects.replace(ByName(entry)).is_none() {
+            self.count += 1;
         }
     }
 
     fn remove(&mut self, key: &Key) {
-        let removed = self.objects.remove(&(Arc::clone(&key.namespace), Arc::clone(&key.name)));
-        if removed.is_some()
-            && let Some(count) = self.namespaces.get_mut(&key.namespace)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.namespaces.remove(&key.namespace);
-            }
+        let Some(objects) = self.objects.get_mut(&*key.namespace) else { return };
+        if objects.remove(&*key.name) {
+            self.count -= 1;
+        }
+        if objects.is_empty() {
+            self.objects.remove(&*key.namespace);
         }
     }
 
@@ -388,4 +457,52 @@ fn send_all(watchers: &mut Vec<Watcher>, event: &Arc<Event>) -> u64 {
     let before = watchers.len();
     watchers.retain(|watcher| watcher.events.send(event));
     (before - watchers.len()) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn entry(namespace: &str, name: &str, revision: u64) -> Arc<Entry> {
+        let facts = Facts { uid: format!("{namespace}/{name}").into(), ..Facts::default() };
+        Arc::new(Entry {
+            key: Key::new(&"x/things".into(), namespace, name),
+            revision,
+            written_ms: 0,
+            text: Bytes::from_static(b"{}").into(),
+            facts: Arc::new(facts),
+        })
+    }
+
+    #[test]
+    fn an_index_has_a_pointer_for_each_object_and_finds_its_newest_state() {
+        assert_eq!(size_of::<ByName>(), size_of::<usize>());
+        assert_eq!(size_of::<ByUid>(), size_of::<usize>());
+        let mut state = State::new(0, 0);
+        for (revision, (namespace, name)) in
+            [("b", "x"), ("a", "z"), ("a", "y"), ("c", "w"), ("a", "y")].into_iter().enumerate()
+        {
+            state.load(entry(namespace, name, revision as u64));
+        }
+        let listed = |namespace: Option<&str>, after: Option<(&str, &str)>| -> Vec<String> {
+            state.list("x/things", namespace, after).map(|entry| entry.facts.uid.to_string()).collect()
+        };
+        assert_eq!(listed(None, None), ["a/y", "a/z", "b/x", "c/w"]);
+        assert_eq!(listed(Some("a"), None), ["a/y", "a/z"]);
+        assert_eq!(listed(Some("a"), Some(("a", "y"))), ["a/z"]);
+        assert_eq!(listed(None, Some(("a", "y"))), ["a/z", "b/x", "c/w"]);
+        assert_eq!(listed(None, Some(("a", "zz"))), ["b/x", "c/w"]);
+        assert_eq!(listed(Some("none"), None), Vec::<String>::new());
+        assert_eq!(state.list_all("x/things").count(), 4);
+        assert_eq!((state.count("x/things"), state.count_in("x/things", Some("a"))), (4, 2));
+        let key = Key::new(&"x/things".into(), "a", "y");
+        assert_eq!(state.get(&key).map(|entry| entry.revision), Some(4));
+        assert_eq!(state.by_uid("a/y").map(|entry| entry.revision), Some(4));
+        let table = state.tables.get_mut("x/things").unwrap();
+        table.remove(&key);
+        table.remove(&Key::new(&"x/things".into(), "c", "w"));
+        assert_eq!((table.count, table.objects.len()), (2, 2), "a namespace without objects goes");
+    }
 }

@@ -1,4 +1,4 @@
-//! DHCP servers of networks that end by themselves.
+//! Networks that cannot be made, and DHCP servers that end by themselves.
 
 use std::time::Duration;
 
@@ -87,6 +87,37 @@ fn a_network_whose_server_cannot_start_is_named_by_its_host_and_the_others_are_m
         host.refuse_network_server(&failing, false);
         site.runs("b").await;
         site.until("the host reports that", async || served().await.is_none()).await;
+        site.stop.cancel();
+    });
+}
+
+#[test]
+fn a_network_whose_links_cannot_be_changed_holds_back_no_rule_of_another_one() {
+    in_simulated_time(async {
+        let mut site = Site::new().await;
+        site.join("h1", "192.0.2.1", 1500).await;
+        for (name, cidr) in [("a", "10.81.0.0/24"), ("b", "10.82.0.0/24")] {
+            site.apply("Network", name, json!({"cidr": cidr})).await;
+        }
+        let networks: Api<Network> = Api::default_namespaced(site.client.clone());
+        let bridge = async |name: &str| networks.get(name).await.expect("it answers").bridge_name();
+        site.until("they are accepted", async || bridge("a").await.is_some() && bridge("b").await.is_some())
+            .await;
+        let host = site.hosts["h1"].clone();
+        site.vm("first", "h1", "a").await;
+        site.runs("first").await;
+        let failing = bridge("a").await.expect("it is accepted");
+        host.refuse_network_links(&failing, true);
+        site.vm("second", "h1", "a").await;
+        site.vm("third", "h1", "b").await;
+        site.runs("third").await;
+        let made: Vec<String> = host.firewall_now().nat.into_iter().map(|nat| nat.bridge).collect();
+        assert!(
+            made.contains(&failing) && made.contains(&bridge("b").await.expect("it is accepted")),
+            "{made:?}"
+        );
+        host.refuse_network_links(&failing, false);
+        site.runs("second").await;
         site.stop.cancel();
     });
 }

@@ -114,8 +114,8 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let rule = json!({"name": "r", "protocol": "tcp", "ports": ["80"], "cidrs": ["10.0.0.0/8"], "security_groups": ["web"]});
     let security = json!({"name": "g", "namespace": "default", "ingress": [rule], "egress": [rule]});
     let ping = json!({"name": "g", "namespace": "default", "ingress": [{"name": "r", "protocol": "icmp", "icmp_types": ["info-request"], "cidrs": ["::/0"]}]});
-    let quota = json!({"name": "q", "namespace": "default", "hard": {"disk_size": "1Ti", "used_storage": "1Ti", "memory": "1Gi", "cpus": 1, "vms": 2,
-        "disks": 2, "snapshots": 2, "images": 2, "public_ips": 2}});
+    let quota = json!({"name": "q", "namespace": "default", "hard": {"disk_size": "1Ti", "used_storage": "1Ti", "image_storage": "1Ti", "backup_storage": "1Ti", "memory": "1Gi", "cpus": 1, "vms": 2,
+        "disks": 2, "snapshots": 2, "images": 2, "backups": 2, "public_ips": 2}});
     let group = json!({"name": "g", "namespace": "default", "strategy": "spread", "enforcement": "required",
         "host_selector": {"a": "b"}, "preferred_host_selector": {"a": "b"}});
     let step = json!({"name": "step0", "vms": ["a"], "groups": ["b"], "power_on_delay_seconds": 0});
@@ -461,6 +461,9 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_vm_group", vm_group, "/boot_order/0/power_on_delay_seconds", json!(5), Announced::Live),
         ("berth_quota", quota.clone(), "/hard/disk_size", json!("2Ti"), Announced::Live),
         ("berth_quota", quota.clone(), "/hard/used_storage", json!("2Ti"), Announced::Live),
+        ("berth_quota", quota.clone(), "/hard/image_storage", json!("2Ti"), Announced::Live),
+        ("berth_quota", quota.clone(), "/hard/backup_storage", json!("2Ti"), Announced::Live),
+        ("berth_quota", quota.clone(), "/hard/backups", json!(1), Announced::Live),
         ("berth_quota", quota.clone(), "/hard/memory", json!("8Gi"), Announced::Live),
         ("berth_quota", quota.clone(), "/hard/cpus", json!(8), Announced::Live),
         ("berth_quota", quota.clone(), "/hard/vms", json!(1), Announced::Live),

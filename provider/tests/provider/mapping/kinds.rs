@@ -222,10 +222,10 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_quota",
-            json!({"hard": {"disk_size": "1Ti", "used_storage": "200Gi", "memory": "64Gi", "cpus": 32, "vms": 20, "disks": 40,
-                "snapshots": 100, "images": 5, "public_ips": 4}}),
-            json!({"hard": {"diskSize": "1Ti", "usedStorage": "200Gi", "memory": "64Gi", "cpus": 32, "vms": 20, "disks": 40,
-                "snapshots": 100, "images": 5, "publicIps": 4}}),
+            json!({"hard": {"disk_size": "1Ti", "used_storage": "200Gi", "image_storage": "50Gi", "backup_storage": "500Gi", "memory": "64Gi",
+                "cpus": 32, "vms": 20, "disks": 40, "snapshots": 100, "images": 5, "backups": 60, "public_ips": 4}}),
+            json!({"hard": {"diskSize": "1Ti", "usedStorage": "200Gi", "imageStorage": "50Gi", "backupStorage": "500Gi", "memory": "64Gi",
+                "cpus": 32, "vms": 20, "disks": 40, "snapshots": 100, "images": 5, "backups": 60, "publicIps": 4}}),
         ),
         ("berth_quota", json!({"hard": {"vms": 0}}), json!({"hard": {"vms": 0}})),
         (

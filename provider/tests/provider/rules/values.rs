@@ -65,6 +65,33 @@ async fn writing_down_what_was_decided_is_no_change_now_or_later() {
 }
 
 #[tokio::test]
+async fn an_interface_with_the_model_that_was_the_default_keeps_it_when_its_class_gets_another_one() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut class = Stage::new(&provider, "berth_vm_class");
+    let size = json!({"name": "emulated", "cpus": 1, "memory": "1Gi"});
+    let made = class.apply(&size).await;
+    assert!(no_errors(&made.diagnostics), "{}", made.text());
+    let with_interface = |interface: serde_json::Value| {
+        with(vm("web"), json!({"class": "emulated", "network_interfaces": [interface]}))
+    };
+    // As a former version has left it: the default is in the state and in the object.
+    let mut machine = Stage::new(&provider, "berth_vm");
+    let made = machine.apply(&with_interface(json!({"name": "nic0", "model": "virtio"}))).await;
+    assert!(no_errors(&made.diagnostics), "{}", made.text());
+    let changed = class.apply(&with(size, json!({"network_interface_model": "e1000e"}))).await;
+    assert!(no_errors(&changed.diagnostics), "{}", changed.text());
+    machine.read().await;
+    let config = with_interface(json!({"name": "nic0"}));
+    assert!(machine.plan_is_empty(&config).await);
+    let applied = machine.apply(&with(config.clone(), json!({"restart_policy": "Always"}))).await;
+    assert!(no_errors(&applied.diagnostics), "{}", applied.text());
+    let spec = plane.object("VM", "web").await["spec"].clone();
+    assert_eq!(spec["networkInterfaces"][0]["model"], "virtio", "a change of the rest is none of its card");
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn a_label_of_ours_is_put_right_beside_a_foreign_one() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");

@@ -13,6 +13,7 @@ mod config;
 mod encryption;
 mod exceptions;
 mod filters;
+mod half_made;
 mod isolation;
 mod leases;
 mod limits;
@@ -35,8 +36,9 @@ use crate::converge::Requeue;
 use crate::error::Error;
 use crate::index::{Change, Indexed, Table, Tables, mtu_of};
 use crate::key::{Key, ObjectName};
+use crate::networking::find;
 use berth_host::{BridgedNetwork, Firewall, NetworkConfig, WireguardConfig};
-pub(crate) use status::why_not;
+pub(crate) use status::{why_not, why_not_interface};
 
 /// A step of the networks' plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,11 +141,18 @@ async fn pass(ctx: &Context, ensure_all: bool) -> Result<Requeue, Error> {
     observed.ensure_all = ensure_all || due;
     apply::record(ctx, &observed);
     let mut has_failed = false;
-    let mut half_made: Option<Error> = None;
+    let mut half_made: Vec<(String, Error)> = Vec::new();
     for step in plan::plan(&observed) {
-        if let Some(error) = half_made.take_if(|_| matches!(step, Step::ApplyFirewall(_))) {
-            return Err(error);
-        }
+        let step = match step {
+            Step::ApplyFirewall(rules) if !half_made.is_empty() => {
+                let kept = Step::ApplyFirewall(rules_meanwhile(ctx, rules, std::mem::take(&mut half_made))?);
+                if observed.is_in_effect(&kept) && !observed.ensure_all {
+                    continue;
+                }
+                kept
+            }
+            step => step,
+        };
         if observed.is_in_effect(&step) {
             tracing::debug!(%step, "applying again");
         } else {
@@ -160,7 +169,7 @@ async fn pass(ctx: &Context, ensure_all: bool) -> Result<Requeue, Error> {
             Step::EnsureNetwork(network) => {
                 tracing::warn!(bridge = network.bridge, error = %error.chain(), "a network cannot be made");
                 if observed.is_half_made(network, &error) {
-                    half_made.get_or_insert(error);
+                    half_made.push((network.bridge.clone(), error));
                 }
             }
             Step::EnsureBridged(network) => {
@@ -175,6 +184,29 @@ async fn pass(ctx: &Context, ensure_all: bool) -> Result<Requeue, Error> {
     }
     let again = Requeue::After(status::report(ctx, observed.wanted.refused));
     Ok(if has_failed { Requeue::BackOff } else { again })
+}
+
+/// Returns the rules while the networks of these bridges could not be made.
+///
+/// *Errors:* that of a network of which it is not known which rules guard it.
+fn rules_meanwhile(
+    ctx: &Context,
+    mut rules: Firewall,
+    half_made: Vec<(String, Error)>,
+) -> Result<Firewall, Error> {
+    let applied = ctx.networks.applied();
+    let (before, bridges) = (applied.firewall.clone(), applied.bridges.clone());
+    drop(applied);
+    let tables = ctx.index.read();
+    for (bridge, error) in half_made {
+        let name = bridges.iter().find(|(_, of)| **of == bridge).map(|(name, _)| name);
+        let network = name.and_then(|name| find(&tables, name));
+        let closed = network.and_then(|network| half_made::closed_tunnel(&network));
+        if !half_made::keep_rules(&mut rules, before.as_ref(), &bridge, closed) {
+            return Err(error);
+        }
+    }
+    Ok(rules)
 }
 
 #[cfg(test)]

@@ -115,6 +115,8 @@ pub(crate) enum Step {
     EnsureNetworks,
     /// Applies the bridges that this VM needs; the DHCP servers on them may fail.
     EnsureBridges,
+    /// Applies the bridge and the lease that the interface with this name needs; those of others may fail.
+    EnsureNetworkOf(String),
     /// Asks the bridged networks whether other machines have these addresses.
     ProbeAddresses(Vec<LanAddress>),
     MakeTap(TapConfig),
@@ -306,6 +308,14 @@ impl Reconciler for VmReconciler {
 
     fn without_progress(stored: &VMStatus, status: &VMStatus) -> VMStatus {
         status::without_progress(stored, status)
+    }
+
+    fn awaits_guest(stored: &VMStatus, status: &VMStatus) -> bool {
+        status::first_sign::is_awaited(stored, status)
+    }
+
+    fn guest_came_soon(stored: &VMStatus, status: &VMStatus) -> Option<bool> {
+        status::first_sign::came_soon(stored, status)
     }
 
     fn event(stored: Option<&VMStatus>, status: &VMStatus) -> Option<(EventType, Reason, String)> {

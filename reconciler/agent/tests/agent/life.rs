@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_api::{
-    AttachmentState, Disk, DiskState, HotswapDiskAttachment, Image, VM, VMClass, VMState,
-    host_addresses::HOST_ADDRESSES, vm::VMOperationName,
+    AttachmentState, ConditionType, Disk, DiskState, HotswapDiskAttachment, Image, VM, VMClass, VMState,
+    condition, host_addresses::HOST_ADDRESSES, vm::VMOperationName,
 };
 use berth_host::fake::{FaultAction, Faults, NoFaults, When};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -16,6 +16,31 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::fixture::{DATA, Fixture, HOST, INSTANCE, ROOT, SHA256, is_ready, vm_bound, vm_reason};
+
+#[tokio::test(start_paused = true)]
+async fn the_start_of_a_guest_that_comes_as_soon_as_the_one_before_is_reported_once() {
+    let fixture = Fixture::start().await;
+    fixture.furnish().await;
+    fixture.make_vm(json!({})).await;
+    fixture.running_vm().await;
+    let is =
+        |vm: &VM, kind| vm.status.as_ref().is_some_and(|status| condition::is_true(&status.conditions, kind));
+    fixture.until::<VM>("web", |vm| is(vm, ConditionType::GuestReady)).await;
+    fixture.change::<VM>("web", json!({"power": "Stopped"})).await;
+    fixture
+        .until::<VM>("web", |vm| vm.status.as_ref().is_some_and(|s| s.state == Some(VMState::Stopped)))
+        .await;
+    fixture.change::<VM>("web", json!({"power": "Running"})).await;
+    for _ in 0..1000 {
+        let vm = fixture.api::<VM>().get("web").await.expect("it answers");
+        if is(&vm, ConditionType::GuestReady) {
+            return;
+        }
+        assert!(!is(&vm, ConditionType::Running), "its start was reported by itself: {:?}", vm.status);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("its guest never came");
+}
 
 #[tokio::test(start_paused = true)]
 async fn the_reports_of_a_vm_make_nothing_else_on_its_host_reconcile() {

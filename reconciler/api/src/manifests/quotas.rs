@@ -15,11 +15,8 @@ const MASTERS: &str = "system:masters";
 
 /// The policies and their bindings.
 pub(super) fn all() -> Vec<Value> {
-    let counted = [
-        count("berth-quota-images", "images", "images"),
-        count("berth-quota-public-ips", "publicips", "publicIps"),
-    ];
-    [vms(), classes(), disks(), snapshots()].into_iter().chain(counted).flatten().collect()
+    let public_ips = count("berth-quota-public-ips", "publicips", "publicIps");
+    [vms(), classes(), disks(), snapshots(), images(), backups(), public_ips].into_iter().flatten().collect()
 }
 
 /// A policy about a resource that each Quota of the namespace is a parameter of.
@@ -96,13 +93,16 @@ fn some_bytes_left(limit: &str, applies: &str) -> Value {
     )
 }
 
-/// The validation of a new file: none is created once files take as much space as the limit. What they take is known after the fact.
-fn some_storage_left() -> Value {
+/// The validation of a new file, image or backup: none is created once these take as much space as the limit. What they take is known after
+/// the fact.
+fn some_storage_left(limit: &str, applies: &str) -> Value {
     validation(
-        "!has(variables.hard.usedStorage) || !variables.isCounted || !has(params.status.used.usedStorage) || !variables.isCreate || \
-         quantity(params.status.used.usedStorage).compareTo(quantity(variables.hard.usedStorage)) < 0",
-        "'usedStorage: ' + params.status.used.usedStorage + ' used, limit ' + variables.hard.usedStorage",
-        "the Quota of the namespace allows no more usedStorage",
+        &format!(
+            "!has(variables.hard.{limit}) || !variables.isCounted || !has(params.status.used.{limit}) || !({applies}) || \
+             quantity(params.status.used.{limit}).compareTo(quantity(variables.hard.{limit})) < 0"
+        ),
+        &format!("'{limit}: ' + params.status.used.{limit} + ' used, limit ' + variables.hard.{limit}"),
+        &format!("the Quota of the namespace allows no more {limit}"),
     )
 }
 
@@ -124,9 +124,37 @@ fn snapshots() -> [Value; 2] {
     let validations = vec![
         number("snapshots", one()),
         some_bytes_left("diskSize", "variables.isCreate"),
-        some_storage_left(),
+        some_storage_left("usedStorage", "variables.isCreate"),
     ];
     with_quotas("berth-quota-snapshots", "disksnapshots", &["CREATE"], (json!([]), validations))
+}
+
+/// An upload declares its size; that of any other image is known once a host has the file.
+fn images() -> [Value; 2] {
+    let upload = "object.spec.source.upload";
+    let size = format!(
+        "{} ? quantity(string({})) : quantity('0')",
+        present(upload),
+        whole(&format!("{upload}.size"))
+    );
+    let declared = validation(
+        "!has(variables.hard.imageStorage) || !variables.isCounted || !has(params.status.used.imageStorage) || \
+         quantity(params.status.used.imageStorage).add(variables.uploaded).compareTo(quantity(variables.hard.imageStorage)) <= 0 || \
+         variables.uploaded.compareTo(quantity('0')) <= 0",
+        &used_bytes("imageStorage"),
+        "the Quota of the namespace allows no more imageStorage",
+    );
+    let validations =
+        vec![number("images", one()), declared, some_storage_left("imageStorage", "variables.isCreate")];
+    let variables = json!([{"name": "uploaded", "expression": size}]);
+    with_quotas("berth-quota-images", "images", &["CREATE"], (variables, validations))
+}
+
+/// One that is in its repository already adds nothing there.
+fn backups() -> [Value; 2] {
+    let is_made = format!("variables.isCreate && {}", present("object.spec.snapshot"));
+    let validations = vec![number("backups", one()), some_storage_left("backupStorage", &is_made)];
+    with_quotas("berth-quota-backups", "backups", &["CREATE"], (json!([]), validations))
 }
 
 fn disks() -> [Value; 2] {
@@ -142,7 +170,7 @@ fn disks() -> [Value; 2] {
         number("disks", one()),
         bytes("diskSize", "variables.after", "variables.before"),
         some_bytes_left("diskSize", &format!("variables.isCreate && !({after})")),
-        some_storage_left(),
+        some_storage_left("usedStorage", "variables.isCreate"),
     ];
     with_quotas("berth-quota-disks", "disks", &["CREATE", "UPDATE"], (variables, validations))
 }

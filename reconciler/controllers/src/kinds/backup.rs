@@ -19,6 +19,7 @@ use crate::{
     cache::Cache,
     config::Config,
     key::{Key, ObjectKind},
+    kinds::quota,
     plan::{Dependency, Outcome, Plan, Step},
 };
 
@@ -72,7 +73,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     let of_verification = verification::observe(cache, &backup, observed.repository.as_deref());
     let verification = verification::plan(&backup, &of_verification, now);
     observed.is_to_be_read = verification.is_due() || reads::is_wanted(&backup, now);
-    let plan = plan(&backup, &observed);
+    let plan = within_quota(cache, key, &backup, plan(&backup, &observed));
     if let Decision::Bind(_) = &plan.decision {
         batch.hold(cache, [repository_key(&backup)]);
     }
@@ -103,6 +104,21 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     match verification {
         verification::Decision::Later(Some(next)) => outcome.and(Dependency::Time(next)),
         _ => outcome,
+    }
+}
+
+/// Holds a new backup of a snapshot back while a Quota of its namespace is used up. One that exists already adds nothing.
+fn within_quota(cache: &Cache, key: &Key, backup: &Backup, plan: Plan<Decision>) -> Plan<Decision> {
+    let is_new = matches!(&plan.decision, Decision::Bind(Bound { new: Some(_), .. }));
+    if !is_new || backup.spec.snapshot.is_none() {
+        return plan;
+    }
+    match quota::excess(cache, key) {
+        Some(excess) => {
+            let readiness = Readiness::Reconciling(Reason::QuotaExceeded, excess.text);
+            Plan::blocked(Decision::Report(readiness), vec![excess.dependency])
+        }
+        None => plan,
     }
 }
 

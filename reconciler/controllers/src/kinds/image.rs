@@ -20,7 +20,7 @@ use crate::{
     cache::Cache,
     config::Config,
     key::{Key, ObjectKind},
-    kinds::ticket_accounts,
+    kinds::{quota, ticket_accounts},
     plan::{Dependency, Outcome, Plan},
 };
 use origin::{Origin, Place};
@@ -69,7 +69,7 @@ enum Decision {
 pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
     let Some(stored) = cache.tables.images.get(key).cloned() else { return Outcome::Settled };
     let image = for_token(&stored);
-    let plan = plan(&image, &observe(cache, &image));
+    let plan = within_quota(cache, key, plan(&image, &observe(cache, &image)));
     let mut status = status(&image, &plan.decision, config.clock.now());
     status.hosts = holders::of(cache, &image);
     let users = cache.listed_users(key, &status.used_by);
@@ -85,6 +85,20 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         ticket_accounts::ensure(cache, SYSTEM_NAMESPACE, &[COPY_ACCOUNT], batch);
     }
     plan.outcome
+}
+
+/// Holds an image that no host has got yet back while a Quota of its namespace is used up.
+fn within_quota(cache: &Cache, key: &Key, plan: Plan<Decision>) -> Plan<Decision> {
+    let binds = matches!(
+        &plan.decision,
+        Decision::Bind(_) | Decision::BindTo(_) | Decision::BindToCopy(_) | Decision::BindForUpload(_)
+    );
+    match quota::excess(cache, key).filter(|_| binds) {
+        Some(excess) => {
+            Plan::blocked(Decision::WaitFor(Reason::QuotaExceeded, excess.text), vec![excess.dependency])
+        }
+        None => plan,
+    }
 }
 
 fn observe(cache: &Cache, image: &Image) -> Observed {

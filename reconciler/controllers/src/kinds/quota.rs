@@ -105,12 +105,16 @@ impl<'a> Limited<'a> {
         !(counted.is_size_unknown && is_size_limited)
             && (more.disk_size == 0 || sum.disk_size <= most.disk_size)
             && ((more.disks == 0 && more.snapshots == 0) || used.used_storage < most.used_storage)
+            && (more.image_storage == 0 || sum.image_storage <= most.image_storage)
+            && (more.images == 0 || used.image_storage < most.image_storage)
+            && (more.backups == 0 || used.backup_storage < most.backup_storage)
             && (more.memory == 0 || sum.memory <= most.memory)
             && (more.cpus == 0 || sum.cpus <= most.cpus)
             && (more.vms == 0 || sum.vms <= most.vms)
             && (more.disks == 0 || sum.disks <= most.disks)
             && (more.snapshots == 0 || sum.snapshots <= most.snapshots)
             && (more.images == 0 || sum.images <= most.images)
+            && (more.backups == 0 || sum.backups <= most.backups)
             && (more.public_ips == 0 || sum.public_ips <= most.public_ips)
     }
 }
@@ -127,12 +131,15 @@ fn smallest_limits(quotas: &[&Arc<Quota>]) -> QuotaAmounts {
     QuotaAmounts {
         disk_size: bytes(|hard| hard.disk_size.as_ref()),
         used_storage: bytes(|hard| hard.used_storage.as_ref()),
+        image_storage: bytes(|hard| hard.image_storage.as_ref()),
+        backup_storage: bytes(|hard| hard.backup_storage.as_ref()),
         memory: bytes(|hard| hard.memory.as_ref()),
         cpus: count(|hard| hard.cpus),
         vms: count(|hard| hard.vms),
         disks: count(|hard| hard.disks),
         snapshots: count(|hard| hard.snapshots),
         images: count(|hard| hard.images),
+        backups: count(|hard| hard.backups),
         public_ips: count(|hard| hard.public_ips),
     }
 }
@@ -142,15 +149,21 @@ fn status(quota: &Quota, used: QuotaAmounts, now: Timestamp) -> QuotaStatus {
     let generation = quota.metadata.generation.unwrap_or_default();
     status.hard = Some(quota.spec.hard.clone());
     let hard = &quota.spec.hard;
-    let used_storage = hard.used_storage.as_ref().map(|_| Quantity::from_bytes(used.used_storage).0);
-    status.used = Some(QuotaUsage { used_storage, ..used.usage() });
-    let used_up =
-        hard.storage_used_up(used).map(|text| format!("{text}: no disk and no snapshot is created"));
-    Readiness::Ready(Reason::Available, used_up.unwrap_or_default()).write(
-        &mut status.conditions,
-        generation,
-        now,
-    );
+    let bytes = |limit: &Option<Quantity>, used: u64| limit.as_ref().map(|_| Quantity::from_bytes(used).0);
+    status.used = Some(QuotaUsage {
+        used_storage: bytes(&hard.used_storage, used.used_storage),
+        image_storage: bytes(&hard.image_storage, used.image_storage),
+        backup_storage: bytes(&hard.backup_storage, used.backup_storage),
+        ..used.usage()
+    });
+    let used_up = [
+        (hard.storage_used_up(used), "no disk and no snapshot is created"),
+        (hard.image_storage_used_up(used), "no image is created"),
+        (hard.backup_storage_used_up(used), "no backup is created"),
+    ];
+    let used_up = used_up.into_iter().filter_map(|(text, effect)| Some(format!("{}: {effect}", text?)));
+    let used_up = used_up.collect::<Vec<_>>().join("; ");
+    Readiness::Ready(Reason::Available, used_up).write(&mut status.conditions, generation, now);
     status.observed_generation = generation;
     status
 }

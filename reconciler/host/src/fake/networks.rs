@@ -70,6 +70,10 @@ impl Networks for FakeSystem {
         let work = async {
             let taps = self.taps_in_use();
             let mut state = self.state();
+            if state.refused_links.contains(&network.bridge) {
+                let detail = "RTNETLINK answers: No buffer space available".to_owned();
+                return Err(SystemError::Program { program: "ip", detail });
+            }
             state.networks.insert(network.bridge.clone(), network.clone());
             state.without_server.remove(&network.bridge);
             // The ports of another program are not the result of this call.

@@ -62,6 +62,8 @@ pub(super) struct State {
     pub(super) firewall_lost: bool,
     /// Bridges whose DHCP server does not run.
     pub(super) without_server: BTreeSet<String>,
+    /// Bridges whose links cannot be changed.
+    pub(super) refused_links: BTreeSet<String>,
     /// Bridges whose DHCP server cannot be started.
     pub(super) refused_servers: BTreeSet<String>,
     /// Those of them that were not reported yet.
@@ -145,6 +147,7 @@ impl Default for State {
             filters_expected: false,
             firewall_lost: false,
             without_server: BTreeSet::new(),
+            refused_links: BTreeSet::new(),
             refused_servers: BTreeSet::new(),
             ended_servers: VecDeque::new(),
             journals: BTreeMap::new(),

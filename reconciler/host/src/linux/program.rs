@@ -91,10 +91,12 @@ impl Program {
     pub(super) async fn stream_within(
         &self,
         args: &[&str],
+        input: Vec<u8>,
         limit: Duration,
         mut take: impl FnMut(&[u8]) + Send,
     ) -> Result<Output, SystemError> {
-        let mut child = self.spawn(args, Stdio::null())?;
+        let mut child = self.spawn(args, Stdio::piped())?;
+        let mut stdin = child.stdin.take().expect("was asked for");
         let mut stdout = child.stdout.take().expect("was asked for");
         let mut stderr = child.stderr.take().expect("was asked for");
         let read = async {
@@ -113,8 +115,14 @@ impl Program {
             tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await?;
             Ok::<_, io::Error>(said)
         };
+        let feed = async move {
+            // As above.
+            let _ = stdin.write_all(&input).await;
+            drop(stdin);
+            Ok::<(), io::Error>(())
+        };
         let talk = async {
-            let ((), said) = tokio::try_join!(read, listen)?;
+            let ((), (), said) = tokio::try_join!(feed, read, listen)?;
             Ok::<_, io::Error>((child.wait().await?, said))
         };
         match tokio::time::timeout(limit, talk).await {
@@ -176,7 +184,7 @@ mod tests {
             tail.extend_from_slice(bytes);
             tail.drain(..tail.len().saturating_sub(4));
         };
-        let done = SHELL.stream_within(&["-c", script], TIMEOUT, take).await.expect("it ends");
+        let done = SHELL.stream_within(&["-c", script], Vec::new(), TIMEOUT, take).await.expect("it ends");
         assert_eq!((done.ok, done.stdout.len(), length), (false, 0, 20_000_004));
         assert_eq!(tail, b"end\n");
         assert!(greatest <= CHUNK, "{greatest}");
@@ -186,7 +194,7 @@ mod tests {
     #[tokio::test]
     async fn a_program_whose_output_does_not_end_is_ended() {
         let limit = Duration::from_millis(200);
-        let done = SHELL.stream_within(&["-c", "exec cat /dev/zero"], limit, |_| {}).await;
+        let done = SHELL.stream_within(&["-c", "exec cat /dev/zero"], Vec::new(), limit, |_| {}).await;
         assert!(matches!(done, Err(SystemError::Program { program: "sh", .. })), "{done:?}");
     }
 

@@ -83,8 +83,74 @@ pub(super) fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
+/// The end of what `qemu-img -p` prints: `    (12.34/100%)`, each time over the one before.
+const OF_ALL: &str = "/100%)";
+/// More than a number before that.
+const MOST_BEFORE: usize = 64;
+
+/// A part of the work of a program, in hundredths of a percent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part(u64);
+
+impl Part {
+    const WHOLE: u64 = 10_000;
+
+    fn parse(percent: &str) -> Option<Self> {
+        let (whole, part) = percent.trim().split_once('.')?;
+        let (whole, part) = (whole.parse::<u64>().ok()?, part.get(..2)?.parse::<u64>().ok()?);
+        Some(Self(whole.checked_mul(100)?.checked_add(part)?.min(Self::WHOLE)))
+    }
+
+    /// Returns that part of a number of bytes.
+    pub(super) fn of(self, bytes: u64) -> u64 {
+        let part = u128::from(bytes) * u128::from(self.0) / u128::from(Self::WHOLE);
+        u64::try_from(part).unwrap_or(bytes)
+    }
+}
+
+/// Reads the progress that `qemu-img -p` prints.
+#[derive(Debug, Default)]
+pub(super) struct PrintedProgress {
+    /// The output after the last number.
+    rest: String,
+}
+
+impl PrintedProgress {
+    /// Returns the last number of the output, if another one has come.
+    pub(super) fn read(&mut self, output: &[u8]) -> Option<Part> {
+        self.rest.push_str(&String::from_utf8_lossy(output));
+        let Some(end) = self.rest.rfind(OF_ALL) else {
+            if self.rest.len() > MOST_BEFORE {
+                self.rest.clear();
+            }
+            return None;
+        };
+        let part = self.rest[..end].rsplit('(').next().and_then(Part::parse);
+        self.rest.drain(..end + OF_ALL.len());
+        part
+    }
+}
+
 /// The error of a program that found no space for this file.
 pub(super) fn no_space(file: &Path) -> SystemError {
     let free = files::space(file.parent().unwrap_or(Path::new("/"))).map_or(0, |space| space.free);
     SystemError::NoSpace { what: text(file), needed: 0, free }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_printed_progress_is_read_from_pieces_of_the_output() {
+        let mut printed = PrintedProgress::default();
+        let mut read = |output: &str| printed.read(output.as_bytes()).map(|part| part.of(1 << 30));
+        assert_eq!(read("    (0.00/100%)\r"), Some(0));
+        assert_eq!(read("    (1.25/100%)\r    (50.00/10"), Some((1 << 30) / 80));
+        assert_eq!(read("0%)\r"), Some(1 << 29));
+        assert_eq!(read(&"x".repeat(1000)), None);
+        assert_eq!(read("    (100.00/100%)\n"), Some(1 << 30));
+        assert_eq!(read("(all/100%)"), None);
+        assert_eq!(Part(10_000).of(u64::MAX), u64::MAX);
+    }
 }

@@ -347,7 +347,7 @@ impl Observed {
     }
 
     /// Whether a network that could not be made may still have a tunnel that it is not to have any more, or lack what its new rules
-    /// rely on. The rules stay as they were then.
+    /// rely on. Its rules stay as they were then.
     pub(super) fn is_half_made(&self, network: &NetworkConfig, error: &Error) -> bool {
         let is_of_server = matches!(error, Error::System(SystemError::NetworkServer { .. }));
         network.tunnel.is_none() && !is_of_server && self.bridges.contains(&network.bridge)
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rules_wait_only_for_a_network_whose_links_are_not_as_they_should_be() {
+    fn only_a_network_whose_links_are_not_as_they_should_be_keeps_its_former_rules() {
         let there = Observed { bridges: vec!["bth-00004d".to_owned()], ..Observed::default() };
         let of_links = || Error::from(failed());
         let of_server = || {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::VM;
+use berth_api::vm::InterfaceStatus;
 use kube::ResourceExt;
 
 use super::{ENSURE_EVERY, apply};
@@ -35,13 +36,21 @@ pub(super) fn report(ctx: &Context, refused: BTreeMap<IpAddr, RefusedAddress>) -
 
 /// Returns why a VM cannot be started with its networks and MAC addresses; a message for people.
 pub(crate) fn why_not(ctx: &Context, tables: &Tables, vm: &VM) -> Option<String> {
-    let interfaces = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
-    let applied = ctx.networks.applied();
-    let refused = interfaces.iter().find_map(|i| {
-        let why = applied.refused_networks.get(&i.network)?;
-        Some(format!("Network {}: {why}", i.network))
-    });
-    drop(applied);
+    let mut interfaces = vm.status.iter().flat_map(|status| &status.interfaces);
+    interfaces.find_map(|interface| why_not_interface(ctx, tables, vm, interface))
+}
+
+/// Returns why an interface of a VM cannot have its network and its MAC address; a message for people.
+pub(crate) fn why_not_interface(
+    ctx: &Context,
+    tables: &Tables,
+    vm: &VM,
+    interface: &InterfaceStatus,
+) -> Option<String> {
+    let refused = ctx.networks.applied().refused_networks.get(&interface.network).cloned();
+    if let Some(why) = refused {
+        return Some(format!("Network {}: {why}", interface.network));
+    }
     let name = ObjectName::new(vm.namespace().unwrap_or_default(), vm.name_any());
     let age = |vm: &VM| (vm.creation_timestamp(), vm.uid());
     let has = |other: &VM, mac: &str| {
@@ -50,12 +59,11 @@ pub(crate) fn why_not(ctx: &Context, tables: &Tables, vm: &VM) -> Option<String>
     let is_older = |(other_name, other): &(&ObjectName, &Arc<VM>), mac: &str| {
         has(other, mac) && **other_name != name && age(other) < age(vm)
     };
-    refused.or_else(|| {
-        let taken =
-            interfaces.iter().find(|i| tables.vms.all().any(|other| is_older(&other, &i.mac_address)))?;
-        Some(format!(
+    let is_taken = tables.vms.all().any(|other| is_older(&other, &interface.mac_address));
+    is_taken.then(|| {
+        format!(
             "another VM on this host has MAC address {}: give interface {} another one",
-            taken.mac_address, taken.name
-        ))
+            interface.mac_address, interface.name
+        )
     })
 }

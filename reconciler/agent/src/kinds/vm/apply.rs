@@ -93,6 +93,17 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             must_not_be_refused(ctx, vm)?;
             ctx.networks.must_be_linked(&ctx.index.read(), networks_of(vm))?;
         }
+        Step::EnsureNetworkOf(name) => {
+            network::ensure(ctx).await?;
+            let mut interfaces = vm.status.iter().flat_map(|status| &status.interfaces);
+            if let Some(interface) = interfaces.find(|interface| interface.name == *name) {
+                let tables = ctx.index.read();
+                if let Some(why) = network::why_not_interface(ctx, &tables, vm, interface) {
+                    return Err(Error::NetworkRefused { why });
+                }
+                ctx.networks.must_be_made(&tables, std::iter::once(&interface.network))?;
+            }
+        }
         Step::ProbeAddresses(addresses) => probe_addresses(ctx, addresses).await?,
         Step::MakeTap(tap) => {
             ctx.system.ensure_tap(tap).await?;

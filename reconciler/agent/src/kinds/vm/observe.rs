@@ -109,8 +109,10 @@ pub(crate) struct Observed {
     /// Its interfaces with a card in the running machine whose tap is on no bridge.
     pub(crate) loose_taps: BTreeSet<String>,
     pub(crate) missing_networks: Vec<String>,
-    /// Why one of its interfaces cannot be on its network here, for people.
-    pub(crate) refused_network: Option<String>,
+    /// Why its interfaces, by name, cannot be on their networks here, for people.
+    pub(crate) refused_interfaces: BTreeMap<String, String>,
+    /// Its networks that could not be made here at the last attempt.
+    pub(crate) failing_networks: BTreeSet<String>,
     /// The security groups of its interfaces that do not exist.
     pub(crate) missing_groups: Vec<String>,
     /// Why a router that an interface declares is none of its Network.

@@ -3,6 +3,7 @@
 mod conditions;
 mod disks;
 mod events;
+pub(super) mod first_sign;
 mod hardware;
 mod interfaces;
 mod operation;

@@ -1,8 +1,8 @@
 //! The amounts of each object that counts.
 
 use berth_api::{
-    ADDRESS_FINALIZER, Disk, DiskSnapshot, DiskSpec, HOST_FINALIZER, Image, PublicIP, Quantity, QuotaAmounts,
-    RESTORE_ANNOTATION, ResourceName, VM, VMStatus,
+    ADDRESS_FINALIZER, Backup, Disk, DiskSnapshot, DiskSpec, HOST_FINALIZER, Image, PublicIP, Quantity,
+    QuotaAmounts, RESTORE_ANNOTATION, ResourceName, USED_FINALIZER, VM, VMStatus,
     host::{MOST_CPUS, MOST_MEMORY},
     storage_pool::space,
 };
@@ -17,7 +17,7 @@ use crate::{
 /// An object that counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Counted {
-    /// Whether it has its host or its address; an Image counts as placed.
+    /// Whether it has its host or its address.
     pub(crate) is_placed: bool,
     pub(crate) since: Option<Timestamp>,
     pub(crate) amounts: QuotaAmounts,
@@ -43,6 +43,7 @@ pub(super) fn of(tables: &Tables, key: &Key) -> Option<Counted> {
             tables.disk_snapshots.get(key).map(|snapshot| of_snapshot(tables, snapshot))
         }
         ObjectKind::Image => tables.images.get(key).map(|image| of_image(image)),
+        ObjectKind::Backup => tables.backups.get(key).map(|backup| of_backup(backup)),
         ObjectKind::PublicIP => tables.public_ips.get(key).map(|ip| of_public_ip(ip)),
         _ => None,
     }
@@ -54,6 +55,7 @@ pub(super) fn keys(tables: &Tables, namespace: &str) -> Vec<Key> {
     keys.extend(keys_in(&tables.disks, namespace));
     keys.extend(keys_in(&tables.disk_snapshots, namespace));
     keys.extend(keys_in(&tables.images, namespace));
+    keys.extend(keys_in(&tables.backups, namespace));
     keys.extend(keys_in(&tables.public_ips, namespace));
     keys
 }
@@ -143,7 +145,26 @@ fn of_snapshot(tables: &Tables, snapshot: &DiskSnapshot) -> Counted {
 }
 
 fn of_image(image: &Image) -> Counted {
-    Counted::new(image, true, QuotaAmounts { images: 1, ..QuotaAmounts::default() })
+    let status = image.status.as_ref();
+    // Until a host has the file, that of an upload is known by its declaration.
+    let bytes = status.and_then(|status| status.bytes).or(image.spec.source.upload.map(|upload| upload.size));
+    let image_storage = bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default();
+    let amounts = QuotaAmounts { images: 1, image_storage, ..QuotaAmounts::default() };
+    // One that has lost its status is known by its finalizer, if it is used.
+    let is_used = image.finalizers().iter().any(|finalizer| finalizer == USED_FINALIZER);
+    let has_host = status.is_some_and(|status| status.binding.is_some() || status.virtual_size.is_some());
+    Counted::new(image, is_used || has_host, amounts)
+}
+
+fn of_backup(backup: &Backup) -> Counted {
+    let status = backup.status.as_ref();
+    let stored = status.and_then(|status| status.stored_bytes);
+    let backup_storage = stored.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default();
+    let amounts = QuotaAmounts { backups: 1, backup_storage, ..QuotaAmounts::default() };
+    // One that has lost its status is known by its finalizer.
+    let had_host = backup.finalizers().iter().any(|finalizer| finalizer == HOST_FINALIZER);
+    let has_host = status.is_some_and(|status| status.binding.is_some());
+    Counted::new(backup, had_host || has_host || backup.is_complete(), amounts)
 }
 
 fn of_public_ip(ip: &PublicIP) -> Counted {

@@ -5,7 +5,7 @@ use berth_api::QuotaAmounts;
 
 /// The sum that the module describes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sum([i128; 9]);
+pub(super) struct Sum([i128; 12]);
 
 impl Sum {
     pub(super) fn add(&mut self, amounts: QuotaAmounts) {
@@ -23,31 +23,57 @@ impl Sum {
 
     /// Returns the sum; the greatest number for more than that.
     pub(super) fn amounts(self) -> QuotaAmounts {
-        let [disk_size, used_storage, memory, cpus, vms, disks, snapshots, images, public_ips] = self.0;
+        let [disk_size, used_storage, image_storage, backup_storage, memory, counts @ ..] = self.0;
+        let [cpus, vms, disks, snapshots, images, backups, public_ips] = counts;
         let size = |sum: i128| u64::try_from(sum).unwrap_or(u64::MAX);
         let count = |sum: i128| i64::try_from(sum).unwrap_or(i64::MAX);
         QuotaAmounts {
             disk_size: size(disk_size),
             used_storage: size(used_storage),
+            image_storage: size(image_storage),
+            backup_storage: size(backup_storage),
             memory: size(memory),
             cpus: count(cpus),
             vms: count(vms),
             disks: count(disks),
             snapshots: count(snapshots),
             images: count(images),
+            backups: count(backups),
             public_ips: count(public_ips),
         }
     }
 }
 
 /// The amounts in an order of their own.
-fn numbers(amounts: QuotaAmounts) -> [i128; 9] {
-    let QuotaAmounts { disk_size, used_storage, memory, cpus, vms, disks, snapshots, images, public_ips } =
-        amounts;
-    let [disk_size, used_storage, memory] = [disk_size, used_storage, memory].map(i128::from);
-    let [cpus, vms, disks, snapshots, images, public_ips] =
-        [cpus, vms, disks, snapshots, images, public_ips].map(i128::from);
-    [disk_size, used_storage, memory, cpus, vms, disks, snapshots, images, public_ips]
+fn numbers(amounts: QuotaAmounts) -> [i128; 12] {
+    let QuotaAmounts {
+        disk_size,
+        used_storage,
+        image_storage,
+        backup_storage,
+        memory,
+        cpus,
+        vms,
+        disks,
+        snapshots,
+        images,
+        backups,
+        public_ips,
+    } = amounts;
+    [
+        disk_size.into(),
+        used_storage.into(),
+        image_storage.into(),
+        backup_storage.into(),
+        memory.into(),
+        cpus.into(),
+        vms.into(),
+        disks.into(),
+        snapshots.into(),
+        images.into(),
+        backups.into(),
+        public_ips.into(),
+    ]
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use berth_api::{
-    ADDRESS_FINALIZER, ConditionType, Disk, DiskSnapshot, HOST_FINALIZER, Host, Image, PublicIP, Quota,
-    QuotaAmounts, RESTORE_ANNOTATION, VM, VMClass, condition,
+    ADDRESS_FINALIZER, Backup, ConditionType, Disk, DiskSnapshot, HOST_FINALIZER, Host, Image, PublicIP,
+    Quota, QuotaAmounts, RESTORE_ANNOTATION, VM, VMClass, condition,
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -90,12 +90,15 @@ fn a_quota_counts_declared_sizes_of_all_objects_placed_or_not() {
         QuotaAmounts {
             disk_size: 20 << 30,
             used_storage: 0,
+            image_storage: 0,
+            backup_storage: 0,
             memory: 11 << 30,
             cpus: 6,
             vms: 3,
             disks: 2,
             snapshots: 1,
             images: 0,
+            backups: 0,
             public_ips: 1,
         }
     );
@@ -348,6 +351,53 @@ fn files_count_while_their_space_is_limited_also_those_of_deleted_disks() {
     let quota = unlimited.tables.quotas.all().next().expect("it is there").clone();
     let reported = status(&quota, used(&unlimited), Timestamp::UNIX_EPOCH).used;
     assert_eq!(reported.and_then(|used| used.used_storage), None, "it costs no writes");
+}
+
+#[test]
+fn images_and_backups_wait_while_those_that_have_a_host_take_the_space_of_the_limit() {
+    let image = |name: &str, source: Value, status: Value| -> Image {
+        serde_json::from_value(object("Image", name, json!({"source": source}), status)).expect("an Image")
+    };
+    let backup = |name: &str, status: Value| -> Backup {
+        let spec = json!({"repository": "nas", "snapshot": "s"});
+        serde_json::from_value(object("Backup", name, spec, status)).expect("a Backup")
+    };
+    let bound = |bytes: i64| json!({"binding": {"host": "h1", "epoch": 1}, "bytes": bytes});
+    let stored = |bytes: i64| json!({"completedAt": "2026-01-01T00:00:00Z", "storedBytes": bytes});
+    let upload = |size: i64| json!({"upload": {"size": size}, "sha256": "0".repeat(64)});
+    let url = || json!({"url": "https://a/b", "sha256": "0".repeat(64)});
+    let hard = json!({"imageStorage": "4Gi", "backupStorage": "8Gi"});
+    let objects = |images: i64, backups: i64| {
+        vec![
+            Object::from(image("there", url(), bound(images))),
+            image("upload", upload(2 << 30), json!(null)).into(),
+            image("url", url(), json!(null)).into(),
+            backup("there", stored(backups)).into(),
+            backup("new", json!(null)).into(),
+        ]
+    };
+    let cache = cache_with(hard.clone(), objects(1 << 30, 7 << 30));
+    let counted = used(&cache);
+    assert_eq!((counted.image_storage, counted.backup_storage, counted.backups), (3 << 30, 7 << 30, 2));
+    for (kind, name) in
+        [(ObjectKind::Image, "upload"), (ObjectKind::Image, "url"), (ObjectKind::Backup, "new")]
+    {
+        assert_eq!(text(&cache, kind, name), None, "{name}");
+    }
+    let cache = cache_with(hard, objects(4 << 30, 8 << 30));
+    let why = |kind, name| text(&cache, kind, name).unwrap_or_default();
+    assert_eq!(why(ObjectKind::Image, "url"), "Quota q: imageStorage: 4Gi used, limit 4Gi");
+    let upload = why(ObjectKind::Image, "upload");
+    assert_eq!(upload, "Quota q: imageStorage: 4Gi used, 2Gi more needed, limit 4Gi");
+    assert_eq!(why(ObjectKind::Backup, "new"), "Quota q: backupStorage: 8Gi used, limit 8Gi");
+    assert_eq!((why(ObjectKind::Image, "there"), why(ObjectKind::Backup, "there")), Default::default());
+    let quota = cache.tables.quotas.all().next().expect("it is there").clone();
+    let reported = status(&quota, used(&cache), Timestamp::UNIX_EPOCH);
+    let ready = condition::find(&reported.conditions, "Ready").map(|ready| ready.message.clone());
+    let ready = ready.unwrap_or_default();
+    assert!(ready.contains("no image is created") && ready.contains("no backup is created"), "{ready}");
+    let amounts = reported.used.map(|used| (used.image_storage, used.backup_storage));
+    assert_eq!(amounts, Some((Some("6Gi".to_owned()), Some("8Gi".to_owned()))));
 }
 
 #[test]

@@ -135,7 +135,8 @@ pub(super) fn plan(schedule: &SnapshotSchedule, observed: &ObservedBackups, zone
     let Some(declared) = &schedule.spec.backup else { return decision };
     if observed.has_repository {
         let new = observed.due.iter().filter(|due| is_to_be_made(declared, observed, due));
-        decision.create = new.map(|due| new_backup(schedule, declared, due)).take(MOST_AT_ONCE).collect();
+        let most = observed.over_quota.as_ref().map_or(MOST_AT_ONCE, |(most, _)| *most).min(MOST_AT_ONCE);
+        decision.create = new.map(|due| new_backup(schedule, declared, due)).take(most).collect();
     }
     let surplus = observed.own.values().flat_map(|of_disk| deleted(declared, of_disk, zone));
     decision.delete = surplus.take(MOST_AT_ONCE).collect();
@@ -287,6 +288,12 @@ pub(super) fn readiness(
         );
         return Some(Readiness::Reconciling(Reason::WaitingForRepository, text));
     }
+    if let Some((most, excess)) = &observed.over_quota
+        && observed.due.iter().filter(|due| is_to_be_made(declared, observed, due)).count() > *most
+    {
+        let text = format!("{}: no further backup is made", excess.text);
+        return Some(Readiness::Reconciling(Reason::QuotaExceeded, text));
+    }
     let (mut failed, mut late) = (Vec::new(), Vec::new());
     for (due, own, made) in unfinished(declared, observed) {
         let conditions = own.backup.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
@@ -318,5 +325,6 @@ pub(super) fn dependencies(
     let repository = Key::namespaced(ObjectKind::BackupRepository, &namespace, declared.repository.as_str());
     let late = unfinished(declared, observed).map(|(_, own, made)| late_from(own, made));
     let next = late.filter(|moment| *moment > now).min();
-    next.map(Dependency::Time).into_iter().chain([Dependency::Object(repository)]).collect()
+    let quota = observed.over_quota.as_ref().map(|(_, excess)| excess.dependency.clone());
+    next.map(Dependency::Time).into_iter().chain([Dependency::Object(repository)]).chain(quota).collect()
 }

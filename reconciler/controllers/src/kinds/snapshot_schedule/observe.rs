@@ -6,7 +6,7 @@ use std::{
 };
 
 use berth_api::{
-    Backup, Disk, DiskSnapshot, ResourceName, SnapshotSchedule, VMSnapshot,
+    Backup, Disk, DiskSnapshot, QuotaAmounts, ResourceName, SnapshotSchedule, VMSnapshot,
     snapshot_schedule::{MOST_SCHEDULED_VMS, scheduled_name},
 };
 use k8s_openapi::jiff::Timestamp;
@@ -16,7 +16,10 @@ use crate::{
     cache::Cache,
     inherited::Inherited,
     key::{Key, ObjectKind, Watched},
-    kinds::vm_snapshot::disk_without_file,
+    kinds::{
+        quota::{self, Excess},
+        vm_snapshot::disk_without_file,
+    },
 };
 
 use super::snapshots::{Scheduled, Selected, Snapshot};
@@ -42,6 +45,8 @@ pub(super) struct ObservedBackups {
     pub(super) due: Vec<DueBackup>,
     /// The Backups that it made, by disk and moment.
     pub(super) own: BTreeMap<String, BTreeMap<Timestamp, OwnBackup>>,
+    /// The number of backups that the Quotas of the namespace allow, and why no more, if that is less than those that are due.
+    pub(super) over_quota: Option<(usize, Excess)>,
 }
 
 /// A disk of a snapshot that a Backup is to be made of.
@@ -125,8 +130,18 @@ pub(super) fn observe(cache: &Cache, schedule: &SnapshotSchedule) -> Observed {
         observed.backups.has_repository =
             repository.is_some_and(|found| found.metadata.deletion_timestamp.is_none());
         observed.backups.due = due_backups(cache, schedule, &observed);
+        observed.backups.over_quota = over_quota(cache, &namespace, observed.backups.due.len());
     }
     observed
+}
+
+/// Returns how many of this number of new backups the Quotas of a namespace allow, and why no more.
+fn over_quota(cache: &Cache, namespace: &str, due: usize) -> Option<(usize, Excess)> {
+    let excess = |backups: usize| {
+        let backups = i64::try_from(backups).unwrap_or(i64::MAX);
+        quota::excess_of_new(cache, namespace, QuotaAmounts { backups, ..QuotaAmounts::default() })
+    };
+    (0..due).find_map(|fit| Some((fit, excess(fit + 1)?)))
 }
 
 /// Returns the names of the VMs or Disks that a schedule selects, in order.

@@ -100,7 +100,21 @@ impl Client {
     ) -> Result<Output> {
         let conf = self.conf().to_string_lossy().into_owned();
         let all = [&self.access_args(&conf)[..], args].concat();
-        self.answered(limit, RBD.stream_within(&all, limit + LONG, take)).await
+        self.stream_within(&RBD, &all, Vec::new(), limit, take).await
+    }
+
+    /// Runs a program that talks to the cluster with this input, such as a key, and gives its output to `take` as it arrives.
+    ///
+    /// *Errors*: those of [`Client::within`].
+    pub(super) async fn stream_within(
+        &self,
+        program: &Program,
+        args: &[&str],
+        input: Vec<u8>,
+        limit: Duration,
+        take: impl FnMut(&[u8]) + Send,
+    ) -> Result<Output> {
+        self.answered(limit, program.stream_within(args, input, limit + LONG, take)).await
     }
 
     /// Runs `ceph`. A non-zero exit is not an error here.
@@ -129,18 +143,7 @@ impl Client {
     ///
     /// *Errors*: [`SystemError::PoolAway`] if it does not end in time or does not reach the cluster.
     pub(super) async fn within(&self, program: &Program, args: &[&str], limit: Duration) -> Result<Output> {
-        self.within_fed(program, args, Vec::new(), limit).await
-    }
-
-    /// Does the same with this input, such as a key.
-    pub(super) async fn within_fed(
-        &self,
-        program: &Program,
-        args: &[&str],
-        input: Vec<u8>,
-        limit: Duration,
-    ) -> Result<Output> {
-        self.answered(limit, program.run_within(args, input, limit + LONG)).await
+        self.answered(limit, program.run_within(args, Vec::new(), limit + LONG)).await
     }
 
     async fn answered(&self, limit: Duration, run: impl Future<Output = Result<Output>>) -> Result<Output> {

@@ -15,7 +15,7 @@ use super::super::qemu_img::{DiskNode, text};
 use super::client::{Client, LONG};
 use super::images::{Target, nbd_source, serve_disk};
 use super::{RbdPool, Result, replies};
-use crate::NewFilesystem;
+use crate::{NewFilesystem, Progress};
 
 /// The number of the next copy of files: the path of a socket is short.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -44,12 +44,12 @@ impl Drop for Folder {
 }
 
 impl RbdPool {
-    /// Gives the image of a volume that is being made its data. `key`: that of the data.
+    /// Gives the image of a volume that is being made its data. `key`: that of the data. The progress is that of a copy of a snapshot.
     pub(super) async fn fill(
         &self,
         id: &str,
         size: u64,
-        data: Data<'_>,
+        (data, progress): (Data<'_>, Progress<'_>),
         key: Option<&DiskKey>,
     ) -> Result<()> {
         let name = Self::name_of(id);
@@ -58,9 +58,14 @@ impl RbdPool {
             Data::Image if key.is_some() => Ok(()),
             Data::Image => self.flatten(id).await,
             Data::Filesystem(filesystem) => self.format(id, size, filesystem, target).await,
-            Data::Files(from) => Box::pin(self.copy_files(&from.disk, from.user, target)).await,
+            Data::Files(from) => {
+                Box::pin(self.copy_files(&from.disk, from.user, target, (size, progress))).await
+            }
             // It is raw.
-            Data::Ceph(from) => self.convert(&[&format!("json:{}", from.node)], target, COPY_TIME).await,
+            Data::Ceph(from) => {
+                let source = format!("json:{}", from.node);
+                self.convert(&[&source], target, COPY_TIME, (size, progress)).await
+            }
         }
     }
 
@@ -71,11 +76,12 @@ impl RbdPool {
         from: &DiskNode,
         user: Option<RunAs>,
         target: Target<'_>,
+        progress: (u64, Progress<'_>),
     ) -> Result<()> {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let folder = Folder(self.work_folder(&format!("copy-{number}")));
         let (server, socket) = serve_disk(from, user, &folder.0).await?;
-        let written = self.convert(&[&nbd_source(&socket)], target, COPY_TIME).await;
+        let written = self.convert(&[&nbd_source(&socket)], target, COPY_TIME, progress).await;
         drop((server, folder));
         written
     }
@@ -103,7 +109,7 @@ impl RbdPool {
     ) -> Result<()> {
         let (formatted, folder) = self.formatted(id, size, filesystem).await?;
         let source = format!("file:{}", text(&formatted.backing().file));
-        let written = self.convert(&["-f", "raw", &source], target, LONG).await;
+        let written = self.convert(&["-f", "raw", &source], target, LONG, (size, &|_, _| {})).await;
         drop((formatted, folder));
         written
     }

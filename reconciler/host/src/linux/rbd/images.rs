@@ -14,10 +14,12 @@ use serde_json::json;
 
 use super::super::files::{self, blocking, failed};
 use super::super::program::Program;
-use super::super::qemu_img::{CONVERT_MEMORY, DiskNode, QEMU_IMG, block_node, secret_on_stdin};
+use super::super::qemu_img::{
+    CONVERT_MEMORY, DiskNode, PrintedProgress, QEMU_IMG, block_node, secret_on_stdin,
+};
 use super::client::{Client, LONG, PATIENCE, is_absent, not_written};
 use super::{RbdPool, Result, options_of};
-use crate::{ImageFacts, SystemError};
+use crate::{ImageFacts, Progress, SystemError};
 
 const QEMU_NBD: Program = Program {
     name: "qemu-nbd",
@@ -104,7 +106,8 @@ impl RbdPool {
         let (spec, size) = (self.spec(name), bytes(image.virtual_size));
         self.must(&["create", "--size", &size, "--image-feature", FEATURES, &spec], PATIENCE).await?;
         let (server, socket) = self.serve(image).await?;
-        let written = self.convert(&[&nbd_source(&socket)], Target { name, key: None }, LONG).await;
+        let target = Target { name, key: None };
+        let written = self.convert(&[&nbd_source(&socket)], target, LONG, (0, &|_, _| {})).await;
         drop(server);
         let folder = self.sockets.clone();
         blocking(move || {
@@ -118,10 +121,17 @@ impl RbdPool {
         self.must(&["snap", "protect", &snapshot], PATIENCE).await.map(drop)
     }
 
-    /// Writes data to an image, whose former data is overwritten. `source`: the data, after the options for it.
-    pub(super) async fn convert(&self, source: &[&str], target: Target<'_>, limit: Duration) -> Result<()> {
+    /// Writes data to an image, whose former data is overwritten. `source`: the data, after the options for it. The progress is in parts of
+    /// this number of bytes.
+    pub(super) async fn convert(
+        &self,
+        source: &[&str],
+        target: Target<'_>,
+        limit: Duration,
+        (size, progress): (u64, Progress<'_>),
+    ) -> Result<()> {
         let options = options_of(&self.image(target.name), target.key.is_some());
-        let (secret, mut args, mut input) = (secret_on_stdin(), vec!["convert", "-n"], Vec::new());
+        let (secret, mut args, mut input) = (secret_on_stdin(), vec!["convert", "-p", "-n"], Vec::new());
         if let Some(key) = target.key {
             args.extend(["--object", secret.as_str()]);
             input = key.passphrase().into_bytes();
@@ -129,7 +139,13 @@ impl RbdPool {
         args.push("--target-image-opts");
         args.extend(source);
         args.push(&options);
-        let written = self.client.within_fed(&QEMU_IMG, &args, input, limit).await?;
+        let mut printed = PrintedProgress::default();
+        let take = |output: &[u8]| {
+            if let Some(done) = printed.read(output) {
+                progress(done.of(size), Some(size));
+            }
+        };
+        let written = self.client.stream_within(&QEMU_IMG, &args, input, limit, take).await?;
         if written.ok { Ok(()) } else { Err(not_written(&written)) }
     }
 

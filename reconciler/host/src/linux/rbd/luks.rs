@@ -83,7 +83,13 @@ impl RbdPool {
     pub(super) async fn write_header(&self, id: &str, header: &Header) -> Result<()> {
         let source = format!("file:{}", text(&header.file));
         let name = Self::name_of(id);
-        self.convert(&["-f", "raw", &source], Target { name: &name, key: None }, PATIENCE * 4).await
+        self.convert(
+            &["-f", "raw", &source],
+            Target { name: &name, key: None },
+            PATIENCE * 4,
+            (0, &|_, _| {}),
+        )
+        .await
     }
 
     /// Returns the encryption of a new volume: with this header of its own, or with that of the snapshot that it is a clone of.

@@ -25,7 +25,9 @@ use super::images::{FEATURES, Target, bytes};
 use super::note::{Note, json_of, notes_in};
 use super::{CLIENTS, RbdPool, Result, locked, replies};
 use crate::volumes::check_encryption;
-use crate::{ImageFacts, NewVolume, SnapshotFacts, SystemError, TrashedVolume, VolumeFacts, VolumeOwner};
+use crate::{
+    ImageFacts, NewVolume, Progress, SnapshotFacts, SystemError, TrashedVolume, VolumeFacts, VolumeOwner,
+};
 
 /// How long the deletion of images waits after one that failed.
 const REMOVE_AGAIN: Duration = Duration::from_secs(30);
@@ -63,7 +65,7 @@ impl RbdPool {
         self: &Arc<Self>,
         new: &NewVolume,
         base: Option<&ImageFacts>,
-        fill: Option<Data<'_>>,
+        fill: Option<(Data<'_>, Progress<'_>)>,
         key: Option<&DiskKey>,
     ) -> Result<VolumeFacts> {
         check_name("volume", &new.id)?;
@@ -110,7 +112,9 @@ impl RbdPool {
         }
         if let (Some(base), Some(_)) = (base, key) {
             let (disk, name) = (self.disk_of(base).await?, Self::name_of(&new.id));
-            Box::pin(self.copy_files(&disk, self.tools_user, Target { name: &name, key })).await?;
+            let progress: Progress<'_> = fill.map_or(&|_, _| {}, |(_, progress)| progress);
+            let target = Target { name: &name, key };
+            Box::pin(self.copy_files(&disk, self.tools_user, target, (size, progress))).await?;
         }
         if let Some(fill) = fill {
             self.fill(&new.id, size, fill, key).await?;

@@ -187,7 +187,7 @@ impl Volumes for LinuxSystem {
         let base = self.cached_base(volume.base.as_deref()).await?;
         if let Some(rbd) = self.rbd.get(&volume.pool) {
             let key = self.volumes.keys().key_of(&volume.id, volume.encryption.as_deref())?;
-            return Box::pin(rbd.create(volume, base.as_ref(), Some(data), key.as_ref())).await;
+            return Box::pin(rbd.create(volume, base.as_ref(), Some((data, progress)), key.as_ref())).await;
         }
         // The copy is of the open file, if the image goes meanwhile.
         self.fill(volume, base.as_ref(), fill).await

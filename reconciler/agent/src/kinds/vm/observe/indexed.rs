@@ -68,6 +68,15 @@ pub(super) fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed 
         Some((interface.name.clone(), text))
     });
     let conflicts = conflicts.collect();
+    let refused_interfaces = interfaces.iter().filter_map(|interface| {
+        let why = network::why_not_interface(ctx, &tables, vm, interface)?;
+        Some((interface.name.clone(), why))
+    });
+    let refused_interfaces = refused_interfaces.collect();
+    let is_failing =
+        |network: &&String| ctx.networks.must_be_made(&tables, std::iter::once(*network)).is_err();
+    let networks = interfaces.iter().map(|interface| &interface.network);
+    let failing_networks = networks.filter(is_failing).cloned().collect();
     let host = tables.hosts.get(&ObjectName::new("", ctx.host()));
     let group = placement::group_of(&tables, vm, name);
     let misplaced = host.as_ref().and_then(|host| placement::misplaced(vm, group.as_deref(), host));
@@ -108,7 +117,8 @@ pub(super) fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed 
         lost_taps: BTreeSet::new(),
         loose_taps: BTreeSet::new(),
         missing_networks,
-        refused_network: network::why_not(ctx, &tables, vm),
+        refused_interfaces,
+        failing_networks,
         missing_groups: missing_groups(&tables, vm, name),
         misrouted: misrouted(&tables, vm),
         lans,

@@ -1,7 +1,7 @@
 //! The network interfaces of a running machine: their links, and cards that are plugged in and out as declared. Pure.
 //!
 //! ```text
-//!   journal: slot ▸ EnsureNetworks ▸ MakeTap ▸ PlugNic ▸ journal: run        UnplugNic ▸ RemoveTap ▸ journal ▸ EnsureNetworks
+//!   journal: slot ▸ EnsureNetworkOf ▸ MakeTap ▸ PlugNic ▸ journal: run        UnplugNic ▸ RemoveTap ▸ journal ▸ EnsureNetworks
 //! ```
 //!
 //! The journal names the slot of a card before the card exists, and until it is gone: from the slot follow the ids of the card
@@ -202,7 +202,8 @@ impl Changes {
             self.power_cycle.insert(given.name.clone());
             return;
         };
-        let is_refused = observed.refused_network.is_some() || observed.conflicts.contains_key(&given.name);
+        let is_refused = observed.refused_interfaces.contains_key(&given.name)
+            || observed.conflicts.contains_key(&given.name);
         match card(observed, wanted, given, port, Some(port)).filter(|_| !is_refused) {
             Some(card) => self.plug.push(card),
             None => {
@@ -218,39 +219,16 @@ impl Changes {
         (plugged.chain(waiting).collect(), self.unplug.iter().map(|(name, _)| name.clone()).collect())
     }
 
-    /// Returns the steps that plug cards in.
+    /// Returns the steps that plug cards in, without those of networks that fail.
     pub(super) fn plug(&self, observed: &Observed) -> Vec<Step> {
-        if self.plug.is_empty() && self.record.is_empty() {
-            return Vec::new();
-        }
-        let mut steps = Vec::new();
-        let mut journal = observed.journal.clone();
-        for Card { interface, nic, .. } in &self.plug {
-            journal.slots.insert(interface.name.clone(), nic.slot);
-            journal.in_ports.insert(interface.name.clone());
-            journal.interfaces.retain(|known| known.name != interface.name);
-            journal.interfaces.push(interface.clone());
-        }
-        if journal != observed.journal {
-            steps.push(write_journal(journal.clone()));
-        }
-        if !self.plug.is_empty() {
-            steps.push(Step::EnsureNetworks);
-        }
-        steps.extend(lan_addresses::probe(observed, self.plug.iter().map(|card| &card.interface)));
-        for card in &self.plug {
-            steps.extend([Step::MakeTap(card.tap.clone()), Step::PlugNic(Box::new(card.nic.clone()))]);
-            if card.link == LinkState::Down {
-                steps.push(Step::SetLink { nic: card.nic.id.clone(), up: false });
-            }
-        }
-        let mut cards: Vec<&Card> = self.plug.iter().chain(&self.record).collect();
-        cards.sort_by_key(|card| card.nic.slot);
-        for card in cards {
-            journal = with_card(journal, card);
-        }
-        steps.push(write_journal(journal));
-        steps
+        let cards = self.plug.iter().filter(|card| !is_failing(observed, card));
+        plug_in(observed, &cards.collect::<Vec<_>>(), &self.record)
+    }
+
+    /// Returns the steps that plug in the cards of networks that fail, which are tried again. They come after all others.
+    pub(super) fn plug_failing(&self, observed: &Observed) -> Vec<Step> {
+        let cards = self.plug.iter().filter(|card| is_failing(observed, card));
+        plug_in(observed, &cards.collect::<Vec<_>>(), &[])
     }
 
     /// Returns the steps that put taps on their bridges again. A card and its guest do not notice, and a guest that has its address needs
@@ -303,8 +281,9 @@ impl Changes {
             return Some(Readiness::Reconciling(Reason::Attaching, text));
         }
         let name = self.waiting.first()?;
+        let refused = self.waiting.iter().find_map(|name| observed.refused_interfaces.get(name));
         let conflict = self.waiting.iter().find_map(|name| observed.conflicts.get(name));
-        Some(match (&observed.refused_network, conflict) {
+        Some(match (refused, conflict) {
             (Some(why), _) => Readiness::Stalled(Reason::InvalidSpec, why.clone()),
             (None, Some(text)) => Readiness::Stalled(Reason::AddressConflict, text.clone()),
             (None, None) => {
@@ -313,6 +292,44 @@ impl Changes {
             }
         })
     }
+}
+
+/// Whether the network of a card could not be made at the last attempt.
+fn is_failing(observed: &Observed, card: &Card) -> bool {
+    observed.failing_networks.contains(&card.interface.network)
+}
+
+/// Returns the steps that plug these cards in, and record them and those of `record`.
+fn plug_in(observed: &Observed, plug: &[&Card], record: &[Card]) -> Vec<Step> {
+    if plug.is_empty() && record.is_empty() {
+        return Vec::new();
+    }
+    let mut steps = Vec::new();
+    let mut journal = observed.journal.clone();
+    for Card { interface, nic, .. } in plug {
+        journal.slots.insert(interface.name.clone(), nic.slot);
+        journal.in_ports.insert(interface.name.clone());
+        journal.interfaces.retain(|known| known.name != interface.name);
+        journal.interfaces.push(interface.clone());
+    }
+    if journal != observed.journal {
+        steps.push(write_journal(journal.clone()));
+    }
+    steps.extend(plug.iter().map(|card| Step::EnsureNetworkOf(card.interface.name.clone())));
+    steps.extend(lan_addresses::probe(observed, plug.iter().map(|card| &card.interface)));
+    for card in plug {
+        steps.extend([Step::MakeTap(card.tap.clone()), Step::PlugNic(Box::new(card.nic.clone()))]);
+        if card.link == LinkState::Down {
+            steps.push(Step::SetLink { nic: card.nic.id.clone(), up: false });
+        }
+    }
+    let mut cards: Vec<&Card> = plug.iter().copied().chain(record).collect();
+    cards.sort_by_key(|card| card.nic.slot);
+    for card in cards {
+        journal = with_card(journal, card);
+    }
+    steps.push(write_journal(journal));
+    steps
 }
 
 /// Returns the message about an interface whose tap is no longer on the host, and whose card cannot be exchanged.

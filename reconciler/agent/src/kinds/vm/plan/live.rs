@@ -17,7 +17,7 @@ use super::{Observed, Step, asks_for_restart, deleting, running, vanished, write
 use crate::converge::Plan;
 use crate::journal::{ArrivalPhase, Departure, DeparturePhase, Journal, Released, epoch_of};
 use crate::live_moves::FailedDeparture;
-use crate::saved_machine::as_it_is;
+use crate::saved_machine::{as_it_is, on_present_files};
 
 /// How often the progress is looked at.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -174,11 +174,12 @@ pub(super) fn begin(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
         || journal.suspension.is_some()
         || journal.released.is_some()
         || observed.departure.is_active;
-    let is_snapshot_taken = volumes(observed).iter().any(|volume| volume.pending_snapshot.is_some());
+    let volumes = volumes(observed);
+    let is_snapshot_taken = volumes.iter().any(|volume| volume.pending_snapshot.is_some());
     if is_busy || is_snapshot_taken || !are_recorded(observed) {
         return None;
     }
-    let spec = as_it_is(journal, machine, &volumes(observed)).ok()?;
+    let spec = on_present_files(&as_it_is(journal, machine, &volumes).ok()?, &volumes);
     let cpus = machine.cpus.unwrap_or_else(|| journal.run.as_ref().map_or(1, |run| run.cpus));
     let departure = Departure {
         id: format!("{}-{}", migration.id, observed.now.as_millisecond()),

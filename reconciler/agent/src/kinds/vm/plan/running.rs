@@ -231,8 +231,11 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
     steps.extend(changes);
     if !is_plugging {
         let unplugged = interfaces.unplug(observed);
+        // After everything else: they may wait for long.
+        let failing = if unplugged.is_empty() { interfaces.plug_failing(observed) } else { Vec::new() };
         let place = if busy_with.is_some() { before_media } else { steps.len() };
         steps.splice(place..place, unplugged);
+        steps.extend(failing);
     }
     if !steps.is_empty() {
         let text = "disks or media are being plugged in or out".to_owned();

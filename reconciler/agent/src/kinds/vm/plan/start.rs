@@ -78,7 +78,7 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
     if let Some(network) = observed.missing_networks.first() {
         return Err(waits(Reason::WaitingForNetwork, format!("Network {network} does not exist (yet)")));
     }
-    if let Some(text) = &observed.refused_network {
+    if let Some(text) = observed.refused_interfaces.values().next() {
         return Err(Plan::without_steps(Readiness::Stalled(Reason::InvalidSpec, text.clone()))
             .requeue_after(ASK_HOST));
     }

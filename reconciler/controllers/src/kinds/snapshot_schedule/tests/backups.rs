@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use berth_api::{Backup, BackupRepository, DiskSnapshot};
+use berth_api::{Backup, BackupRepository, DiskSnapshot, Quota};
 
 use super::*;
 use crate::{key::ObjectKind, plan::Dependency};
@@ -182,6 +182,26 @@ fn each_disk_of_a_snapshot_that_is_taken_has_a_backup_and_the_rules_keep_the_las
     assert_eq!((status.backups, status.snapshots), (2, 1));
     assert_eq!(status.last_backup_time.as_deref(), Some("2026-01-01T04:00:00Z"));
     assert_eq!(reason(&site.plan("2026-01-01T04:01:00Z")), (false, Reason::Available));
+}
+
+#[test]
+fn a_schedule_makes_no_backup_beyond_a_quota_and_says_so() {
+    let mut site = site(with_backups());
+    let quota = |backups: i64| -> Quota {
+        object(json!({"metadata": {"name": "q", "namespace": "ns"}, "spec": {"hard": {"backups": backups}}}))
+    };
+    put(&mut site.cache, quota(0));
+    site.hour(1);
+    let plan = site.plan("2026-01-01T01:01:00Z");
+    assert_eq!((site.backups().len(), reason(&plan)), (0, (false, Reason::QuotaExceeded)));
+    let Outcome::Blocked(waits) = plan.outcome else { panic!("it waits") };
+    let key = Key::namespaced(ObjectKind::Quota, "ns", "q");
+    assert!(waits.contains(&Dependency::Object(key)), "{waits:?}");
+    put(&mut site.cache, quota(1));
+    site.reconcile("2026-01-01T01:02:00Z");
+    assert_eq!(site.backup_hours(), ["0101"]);
+    site.complete();
+    assert_eq!(reason(&site.plan("2026-01-01T01:03:00Z")), (false, Reason::Available));
 }
 
 #[test]

@@ -128,7 +128,7 @@ fn an_interface_that_is_added_is_in_the_journal_before_its_tap_and_its_tap_befor
     let planned = plan(&more, &running);
     assert_eq!(
         names(&planned),
-        ["WriteJournal", "EnsureNetworks", "MakeTap", "PlugNic", "WriteJournal"],
+        ["WriteJournal", "EnsureNetworkOf", "MakeTap", "PlugNic", "WriteJournal"],
         "{planned:?}"
     );
     assert_eq!(planned.readiness.reason(), Reason::Attaching);
@@ -237,6 +237,42 @@ fn a_card_that_cannot_be_plugged_waits_for_the_next_start() {
         assert!(plan(&declared, &older).steps.is_empty());
         assert_eq!(pending(&declared, &older), [format!("networkInterfaces[{waits}]")]);
     }
+}
+
+#[test]
+fn only_the_interface_of_a_network_that_fails_waits() {
+    let mut observed = started(&of_names(&["nic0"]));
+    let other = "ns/other".to_owned();
+    let mut more = of_names(&["nic0", "nic1", "nic2"]);
+    more.status.as_mut().expect("bound").interfaces[1].network = other.clone();
+    observed.bridges.insert(other.clone(), "bth-00004e".to_owned());
+    observed.mtus.insert(other.clone(), 1500);
+    observed.failing_networks.insert(other);
+    let asked = |plan: &Plan<Step>| -> Vec<String> {
+        let of = |step: &Step| match step {
+            Step::EnsureNetworkOf(name) => Some(name.clone()),
+            _ => None,
+        };
+        plan.steps.iter().filter_map(of).collect()
+    };
+    let first = plan(&more, &observed);
+    assert_eq!(asked(&first), ["nic2"]);
+    first.steps.iter().for_each(|step| follow(&mut observed, step));
+    let macs = |observed: &Observed| cards(observed).into_iter().map(|(_, mac)| mac).collect::<BTreeSet<_>>();
+    assert!(macs(&observed).contains("52:54:00:00:00:04"), "{observed:?}");
+    let second = plan(&more, &observed);
+    assert_eq!(asked(&second), ["nic1"], "it is tried again");
+    let fewer = without(&more, "nic2");
+    assert_eq!(names(&plan(&fewer, &observed))[0], "UnplugNic", "it holds up no other card");
+    observed.refused_interfaces.insert("nic1".to_owned(), "its range is in use".to_owned());
+    let refused = plan(&more, &observed);
+    assert_eq!((asked(&refused).len(), refused.readiness.reason()), (0, Reason::InvalidSpec));
+}
+
+fn without(vm: &VM, name: &str) -> VM {
+    let mut vm = vm.clone();
+    vm.spec.network_interfaces.retain(|interface| interface.name.as_str() != name);
+    vm
 }
 
 #[test]

@@ -102,6 +102,21 @@ fn a_guest_is_sent_once_that_is_recorded_and_only_while_nothing_else_is_declared
 }
 
 #[test]
+fn a_guest_is_sent_with_the_files_that_a_snapshot_of_its_disks_has_left() {
+    let mut observed = recorded();
+    let volume = observed.disks[0].volume.as_mut().expect("it has a file");
+    volume.path = "/pool/v-1.1.qcow2".into();
+    let (id, now) = (volume.id.clone(), volume.path.clone());
+    let launched = observed.journal.run.as_ref().and_then(|run| run.machine.as_deref()).expect("recorded");
+    let of_start = launched.disks.iter().find(|disk| disk.id == id).map(|disk| disk.file.clone());
+    assert!(of_start.is_some_and(|file| file != now), "the file of its start is another one");
+    let begun = live::begin(&moving_vm(json!({})), &observed).expect("it can be sent");
+    let Some(Step::Depart(leaving)) = begun.steps.last() else { panic!("it is sent") };
+    let disk = leaving.machine.disks.iter().find(|disk| disk.id == id).expect("it has the disk");
+    assert_eq!(disk.file, now);
+}
+
+#[test]
 fn nothing_but_the_task_decides_about_a_guest_that_is_being_sent() {
     let sending = leaving(RunState::Running, DeparturePhase::Sending, true);
     assert_eq!(names(&plan(&moving_vm(json!({})), &sending)), [""; 0]);

@@ -87,7 +87,10 @@ fn each_thing_that_is_missing_is_waited_for_under_its_own_name() {
         stands(&plan_with(|o| o.missing_networks.push("a/b".into()))),
         (false, Reason::WaitingForNetwork)
     );
-    let refused = plan_with(|o| o.refused_network = Some("Network a/b: its identifier is another's".into()));
+    let refused = plan_with(|o| {
+        let why = "Network a/b: its identifier is another's".to_owned();
+        o.refused_interfaces.insert("nic0".to_owned(), why);
+    });
     assert_eq!(stands(&refused), (true, Reason::InvalidSpec));
     assert!(refused.requeue_after.is_some(), "nobody tells when the host's routes change");
     assert_eq!(stands(&plan_with(|o| o.bridges.clear())), (false, Reason::WaitingForNetwork));

@@ -1,0 +1,95 @@
+//! The rules while a network is not as it should be: those of all others change, and its own stay as they were. Pure.
+//!
+//! A network that is not to have a tunnel any more may still have it after a failure, and a tunnel never exists without the rules that
+//! guard it. What its other rules rely on may be missing too.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use berth_api::Network;
+use berth_host::{Firewall, Nat, Tunnel};
+
+/// Returns the tunnel whose rules let nothing in by any tunnel that the network may have here: no packet comes from that address.
+pub(super) fn closed_tunnel(network: &Network) -> Option<Tunnel> {
+    let vni = network.status.as_ref()?.vni.and_then(|vni| u32::try_from(vni).ok())?;
+    let nowhere = match network.is_encrypted() {
+        true => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        false => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    };
+    Some(Tunnel { vni, local: nowhere, peers: vec![nowhere] })
+}
+
+/// Gives a network the rules that it had before. `closed`: in place of a tunnel if these are not known, as in the first pass of an agent.
+///
+/// Returns false if neither is known: the rules must not be applied then.
+pub(super) fn keep_rules(
+    rules: &mut Firewall,
+    before: Option<&Firewall>,
+    bridge: &str,
+    closed: Option<Tunnel>,
+) -> bool {
+    let former = before.and_then(|before| before.nat.iter().find(|nat| nat.bridge == bridge)).cloned();
+    let place = rules.nat.iter().position(|nat| nat.bridge == bridge);
+    match (former, place) {
+        (Some(former), Some(place)) => rules.nat[place] = former,
+        (Some(former), None) => rules.nat.push(former),
+        (None, Some(place)) if rules.nat[place].tunnel.is_none() => {
+            let is_known = closed.is_some();
+            rules.nat[place].tunnel = closed;
+            return is_known;
+        }
+        (None, _) => {}
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const BRIDGE: &str = "bth-00004d";
+
+    fn nat(bridge: &str, peer: Option<u8>) -> Nat {
+        let address = |last: u8| IpAddr::from([192, 0, 2, last]);
+        let tunnel = |peer: u8| Tunnel { vni: 77, local: address(1), peers: vec![address(peer)] };
+        Nat { bridge: bridge.to_owned(), ipv4: None, ipv6: None, tunnel: peer.map(tunnel) }
+    }
+
+    fn firewall(nat: Vec<Nat>) -> Firewall {
+        Firewall { nat, ..Firewall::default() }
+    }
+
+    #[test]
+    fn a_network_that_could_not_be_made_keeps_the_rules_of_its_tunnel_and_the_others_get_theirs() {
+        let before = firewall(vec![nat(BRIDGE, Some(2)), nat("bth-00004e", Some(2))]);
+        let mut rules =
+            firewall(vec![nat(BRIDGE, None), nat("bth-00004e", Some(3)), nat("bth-00004f", None)]);
+        assert!(keep_rules(&mut rules, Some(&before), BRIDGE, None));
+        let expected = [nat(BRIDGE, Some(2)), nat("bth-00004e", Some(3)), nat("bth-00004f", None)];
+        assert_eq!(rules.nat, expected);
+    }
+
+    #[test]
+    fn a_network_whose_rules_are_not_known_is_closed_to_other_hosts() {
+        let network = |encryption: &str| -> Network {
+            let network = json!({
+                "metadata": {"name": "lan", "namespace": "ns"},
+                "spec": {"cidr": "10.77.0.0/16", "encryption": encryption},
+                "status": {"observedGeneration": 1, "vni": 77},
+            });
+            serde_json::from_value(network).expect("a Network")
+        };
+        let closed = closed_tunnel(&network("None")).expect("it has an identifier");
+        assert_eq!((closed.vni, closed.is_encrypted()), (77, false));
+        assert_eq!(closed.peers, [IpAddr::V4(Ipv4Addr::UNSPECIFIED)]);
+        assert!(closed_tunnel(&network("WireGuard")).is_some_and(|tunnel| tunnel.is_encrypted()));
+        for before in [None, Some(firewall(Vec::new()))] {
+            let mut rules = firewall(vec![nat(BRIDGE, None)]);
+            assert!(keep_rules(&mut rules, before.as_ref(), BRIDGE, Some(closed.clone())));
+            assert_eq!(rules.nat[0].tunnel.as_ref(), Some(&closed));
+            let mut unknown = firewall(vec![nat(BRIDGE, None)]);
+            assert!(!keep_rules(&mut unknown, before.as_ref(), BRIDGE, None), "its tunnel would be open");
+        }
+    }
+}
