@@ -115,13 +115,14 @@ mod tests {
 
     #[test]
     fn bytes_in_no_piece_and_those_that_were_not_written_are_zeros() {
-        for (size, written, expected) in [
-            (9, 9, b"\0\0klmab\0\0".as_slice()),
+        let contents: [(u64, u64, &[u8]); 5] = [
+            (9, 9, b"\0\0klmab\0\0"),
             (6, 9, b"\0\0klma"),
             (9, 4, b"\0\0kl\0\0\0\0\0"),
             (9, 0, &[0; 9]),
             (0, 0, b""),
-        ] {
+        ];
+        for (size, written, expected) in contents {
             let mut found = Vec::new();
             content(size, written).read_to_end(&mut found).expect("read");
             assert_eq!(found, expected, "{size} {written}");

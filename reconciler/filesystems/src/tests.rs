@@ -111,11 +111,14 @@ fn read_all(bytes: Vec<u8>) {
     }
 }
 
-/// Damages an image in so many places, which are where it has something.
-fn damage(image: &[u8], places: usize, numbers: &mut Numbers) -> Vec<u8> {
-    let used: Vec<usize> = (0..image.len() / 512)
-        .filter(|sector| image[sector * 512..][..512].iter().any(|byte| *byte != 0))
-        .collect();
+/// Returns the sectors of an image that have something.
+fn used(image: &[u8]) -> Vec<usize> {
+    let sectors = image.chunks_exact(512).enumerate();
+    sectors.filter(|(_, sector)| **sector != [0; 512]).map(|(index, _)| index).collect()
+}
+
+/// Damages an image in so many places of these sectors.
+fn damaged(image: &[u8], used: &[usize], places: usize, numbers: &mut Numbers) -> Vec<u8> {
     let mut image = image.to_vec();
     for _ in 0..places {
         let at = used[numbers.next(used.len())] * 512 + numbers.next(512);

@@ -62,7 +62,7 @@ mod tests {
         let (system, person) = (wide(system), wide(person));
         let number = |number: usize| u16::try_from(number).expect("short").to_le_bytes();
         let mut bytes = u32::try_from(tag).expect("a tag").to_le_bytes().to_vec();
-        bytes.extend([0; 4]);
+        bytes.extend([0_u8; 4]);
         for each in [0, system.len(), system.len(), person.len()] {
             bytes.extend(number(each));
         }

@@ -224,7 +224,7 @@ fn absurd_volumes_are_damage() {
 #[test]
 fn damage_anywhere_ends_the_reads() {
     let image = made();
-    let mut numbers = Numbers(5);
+    let (used, mut numbers) = (used(&image), Numbers(5));
     for _ in 0..60 {
         // With right checksums too: digits and names change.
         let mut bytes = vec![0; 12 * MIB];
@@ -236,6 +236,6 @@ fn damage_anywhere_ends_the_reads() {
         }
         physical(&mut bytes, 0, &String::from_utf8(text).expect("text"), SECTOR);
         survive(bytes);
-        survive(damage(&image, 40, &mut numbers));
+        survive(damaged(&image, &used, 40, &mut numbers));
     }
 }

@@ -82,10 +82,10 @@ fn add_header(image: &mut [u8]) {
     let place = place.expect("the target");
     let mut bytes = b"XSLM\0\0\0\0".to_vec();
     bytes.extend(u32::try_from(target.len()).expect("short").to_be_bytes());
-    bytes.extend([0; 4]);
+    bytes.extend([0_u8; 4]);
     bytes.extend(&image[32..48]);
     bytes.extend(&image[inode + 152..inode + 160]);
-    bytes.extend([0; 16]);
+    bytes.extend([0_u8; 16]);
     bytes.extend(target.as_bytes());
     bytes.resize(block, 0);
     let sum = !crc32c_without(START, &bytes, 12..16);
@@ -167,7 +167,7 @@ fn with_a_tree(image: &mut [u8]) -> (usize, usize) {
     let record = |first: u64, at: u64, count: u64| [first << 9 | high & 0x1ff, at << 21 | count];
     let records = [record(0, at, 3), record(3, at + 3, count - 3)].concat();
     let mut node = b"BMAP\0\0\0\x02".to_vec();
-    node.extend([0xff; 16]);
+    node.extend([0xff_u8; 16]);
     node.extend(records.into_iter().flat_map(u64::to_be_bytes));
     image[leaf..leaf + node.len()].copy_from_slice(&node);
     let room = (inode_size - 100 - 4) / 16;
@@ -247,8 +247,9 @@ fn damage_anywhere_ends_the_reads() {
     with_a_tree(&mut plain);
     let mut numbers = Numbers(7);
     for image in [&plain, &checked] {
+        let used = used(image);
         for _ in 0..40 {
-            endure(damage(image, 40, &mut numbers));
+            endure(damaged(image, &used, 40, &mut numbers));
         }
         // The inodes of the root and its folders.
         let inodes =
