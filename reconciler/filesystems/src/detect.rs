@@ -45,11 +45,6 @@ impl FileSystem {
     pub fn is_read(self) -> bool {
         matches!(self, Self::Ext | Self::Fat | Self::Xfs | Self::Ntfs)
     }
-
-    /// Whether it has a journal that is not applied: it is read as it is without the newest changes.
-    pub fn has_unread_journal(self) -> bool {
-        matches!(self, Self::Xfs | Self::Ntfs)
-    }
 }
 
 /// A partition, a logical volume, or the whole disk.

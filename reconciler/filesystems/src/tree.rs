@@ -120,6 +120,11 @@ impl Tree {
         &self.content
     }
 
+    /// Whether its journal has changes that are not applied: files can be missing, older, or have other content.
+    pub fn has_unapplied_changes(&self) -> bool {
+        self.volume.has_unapplied_changes()
+    }
+
     /// Returns the partitions and the logical volumes of the disk, for people.
     pub fn there(&self) -> &str {
         &self.there

@@ -6,6 +6,7 @@
 //!    ├── folder         entries: in the inode, in one block, in many
 //!    ├── extents        where a file is: in the inode, or in a tree
 //!    ├── inode          by number, which is a place
+//!    ├── log            whether it has changes
 //!    ▼
 //!  superblock   geometry and features; blocks
 //! ```
@@ -13,11 +14,12 @@
 //! *Guarantees*: a feature that changes how data is read and is not known refuses the whole file system. Checksums, owners and identities of
 //! blocks are verified, which format 5 has. Indexes of folders are not used.
 //!
-//! *Assumptions*: the log is not applied. It is empty after a freeze and an unmount.
+//! The log is not applied. It is empty after a freeze and an unmount; otherwise callers can see that it is not.
 
 mod extents;
 mod folder;
 mod inode;
+mod log;
 mod superblock;
 
 use std::io::Read;
@@ -43,6 +45,7 @@ const LINK_HEADER: usize = 56;
 pub(crate) struct Xfs {
     part: Window,
     superblock: Superblock,
+    has_changes: bool,
     lookup: Lookup,
 }
 
@@ -64,8 +67,9 @@ impl Xfs {
     pub(crate) fn open(part: &Window) -> Result<Self> {
         let bytes = part.look(0, superblock::MOST).map_err(|source| FsError::Read { source })?;
         let superblock = Superblock::new(&bytes, part.length())?;
+        let has_changes = log::unapplied(part, &superblock)?;
         part.found();
-        Ok(Self { part: part.clone(), superblock, lookup: Lookup::default() })
+        Ok(Self { part: part.clone(), superblock, has_changes, lookup: Lookup::default() })
     }
 
     fn inode(&self, number: u64) -> Result<Inode> {
@@ -90,7 +94,7 @@ impl Xfs {
             if left == 0 || extent.count > MOST_LINK_BLOCKS {
                 break;
             }
-            let mut bytes = Vec::new();
+            let mut bytes: Vec<u8> = Vec::new();
             for block in extent.block..extent.block + extent.count {
                 bytes.extend(self.superblock.block(&self.part, block)?);
             }
@@ -136,6 +140,10 @@ impl Numbered for Xfs {
 }
 
 impl Volume for Xfs {
+    fn has_unapplied_changes(&self) -> bool {
+        self.has_changes
+    }
+
     fn node(&self, path: &[u8]) -> Result<Node> {
         Ok(self.inode_of(path)?.node)
     }

@@ -71,6 +71,9 @@ pub struct FileSource {
     /// The logical volume of LVM, with its volume group.
     #[arg(long, value_name = "GROUP/VOLUME")]
     pub volume: Option<VolumeName>,
+    /// Reads an XFS file system with changes in its journal as it is without them: files can be missing, older, or have other content.
+    #[arg(long)]
+    pub ignore_journal: bool,
     #[command(flatten)]
     pub state: StateDir,
     #[command(flatten)]

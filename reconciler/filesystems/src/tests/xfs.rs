@@ -213,6 +213,31 @@ fn a_file_in_a_tree_of_extents_is_read_and_a_tree_without_end_is_damage() {
 }
 
 #[test]
+fn changes_in_the_log_are_seen() {
+    let Some(image) = made(OPTIONS[1]) else { return };
+    assert!(!opened(image.clone()).has_unapplied_changes(), "it was unmounted");
+    // The mark of the unmount: the header of a record, and one operation without data.
+    let record = image.windows(4).position(|bytes| bytes == b"\xfe\xed\xba\xbe").expect("a record");
+    let with = |data: &[u8]| {
+        let mut image = image.clone();
+        let operation = record + 512;
+        image[operation + 4..operation + 8]
+            .copy_from_slice(&u32::try_from(data.len()).expect("short").to_be_bytes());
+        image[operation + 12..][..data.len()].copy_from_slice(data);
+        opened(image).has_unapplied_changes()
+    };
+    let buffer = |block: u8| [b"\x3c\x12\0\0\0\0\0\0".as_slice(), &[block, 0, 0, 0, 0, 0, 0, 0]].concat();
+    assert!(!with(&buffer(0)), "the superblock");
+    assert!(
+        with(&buffer(8)) && with(b"\x3b\x12") && with(&[0xff; 490]),
+        "a block, an inode, and no operation"
+    );
+    let mut image = image;
+    image[record] = 0;
+    assert!(opened(image).has_unapplied_changes(), "no record");
+}
+
+#[test]
 fn a_wrong_checksum_is_damage() {
     let Some(mut image) = made(&[]) else { return };
     // The entry is in the inode of the folder, before the link with the same name in its target.

@@ -54,7 +54,7 @@ pub(super) fn entries(
         if !is_whole || !is_in_order {
             return Err(damaged(format!("a block of folder {} is missing", folder.number)));
         }
-        let mut bytes = Vec::new();
+        let mut bytes: Vec<u8> = Vec::new();
         for (_, block) in blocks {
             bytes.extend(superblock.block(part, *block)?);
         }

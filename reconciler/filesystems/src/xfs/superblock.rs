@@ -36,6 +36,8 @@ pub(super) struct Superblock {
     /// The identity that blocks of format 5 have.
     pub(super) id: [u8; 16],
     version: u64,
+    /// The first block of the log, and the number of its blocks.
+    log: (u64, u64),
     blocks: u64,
     group_blocks: u64,
     groups: u64,
@@ -77,6 +79,7 @@ impl Superblock {
             has_types: if version == 5 { incompatible & TYPES != 0 } else { more & TYPES_4 != 0 },
             id,
             version,
+            log: (at(48, 8), at(96, 4)),
             blocks: at(8, 8),
             group_blocks: at(84, 4),
             groups: at(88, 4),
@@ -118,6 +121,13 @@ impl Superblock {
     /// Whether it has the format whose blocks have checksums.
     pub(super) fn is_checked(&self) -> bool {
         self.version == 5
+    }
+
+    /// Returns the place of the log in bytes, and the number of its blocks of 512 bytes; none if it is on another disk.
+    pub(super) fn log(&self) -> (u64, u64) {
+        let (first, count) = self.log;
+        let is_here = first > 0 && self.has(first, count);
+        if is_here { (self.place(first), count * self.block_size / 512) } else { (0, 0) }
     }
 
     /// Returns the place of an inode in bytes.

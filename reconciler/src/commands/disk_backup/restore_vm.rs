@@ -47,6 +47,7 @@ async fn source(client: &Client, site: &BackupSite, name: &str) -> anyhow::Resul
         namespace: namespace.to_owned(),
         partition: None,
         volume: None,
+        ignore_journal: false,
         state: site.state.clone(),
         connection: site.connection.clone(),
     };
