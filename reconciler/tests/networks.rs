@@ -15,6 +15,8 @@ mod image;
 mod installed;
 #[path = "networks/ipv6.rs"]
 mod ipv6;
+#[path = "networks/learned.rs"]
+mod learned;
 #[path = "networks/leases.rs"]
 mod leases;
 #[path = "networks/names.rs"]

@@ -90,6 +90,14 @@ impl Declared<'_> {
             let detail = "only a network of type \"Bridge\" has it: leave it out.";
             self.wrong(at(IPV6.object).attribute("allocation"), "Allocation of an overlay network", detail);
         }
+        if object.get("source_check").as_str() == Some("Learned") {
+            let detail = "only a network of type \"Bridge\" has it: leave it out.";
+            self.wrong(
+                at(IPV6.object).attribute("source_check"),
+                "Source check of an overlay network",
+                detail,
+            );
+        }
     }
 
     fn check_bridge(&mut self) {
@@ -124,14 +132,19 @@ impl Declared<'_> {
 
     /// An address that berth gives out is always checked.
     fn check_source(&mut self) {
-        let check = self.config.get(IPV4.object).get("source_check").as_str();
-        if self.is_bridge && check == Some("Lease") && !self.is_external(&IPV4) {
-            let detail = "it is for addresses that the network's own DHCP server leases. An address that berth allocates is always checked. Leave it out, or set ipv4.allocation = \"External\".";
-            self.wrong(
-                at(IPV4.object).attribute("source_check"),
-                "source_check without external allocation",
-                detail,
-            );
+        for (family, kind, given) in [
+            (IPV4, "Lease", "that the network's own DHCP server leases"),
+            (IPV6, "Learned", "of the network's own routers"),
+        ] {
+            let check = self.config.get(family.object).get("source_check").as_str();
+            if check == Some(kind) && self.is_bridge && !self.is_external(&family) {
+                let object = family.object;
+                let detail = format!(
+                    "it is for addresses {given}. An address that berth allocates is always checked. Leave it out, or set {object}.allocation = \"External\"."
+                );
+                let path = at(object).attribute("source_check");
+                self.wrong(path, "source_check without external allocation", &detail);
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::{BridgeSpec, Conditions, ObjectUser, ResourceName, WireguardPeer};
 
 pub use crate::route::Route;
-pub use ipv6::{Ipv6Spec, ipv6_at, ipv6_of_mac, link_local_of_mac};
+pub use ipv6::{Ipv6SourceCheck, Ipv6Spec, ipv6_at, ipv6_of_mac, link_local_of_mac};
 
 /// A network, of IPv4, of IPv6 or of both. The VMs of an `Overlay` reach each other and, as `egress` declares, the outside; those of a
 /// `Bridge` are machines of the network that the bridge is on.
@@ -84,6 +84,7 @@ pub use ipv6::{Ipv6Spec, ipv6_at, ipv6_of_mac, link_local_of_mac};
     validation = Rule::new("!has(self.routes) || !has(self.ipv6CIDR) || !isCIDR(self.ipv6CIDR) || self.routes.all(r, !r.via.contains(':') || r.via.matches('^fe[89ab][0-9a-f]:') || (isIP(r.via) && cidr(self.ipv6CIDR).containsIP(r.via)))").message("via of each route of IPv6 must be an address of ipv6CIDR, or a link-local one such as fe80::9").field_path(".routes"),
     validation = Rule::new("!(has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || !(has(self.cidr) || has(self.ipv4.gateway) || has(self.ipv4.range) || (has(self.dns) && self.dns.size() > 0) || (has(self.searchDomains) && self.searchDomains.size() > 0) || (has(self.routes) && self.routes.exists(r, !r.to.contains(':'))))").message("with ipv4.allocation External, guests get everything of IPv4 from a DHCP server that is not berth's: leave cidr, dns, searchDomains, IPv4 routes, ipv4.gateway and ipv4.range out").field_path(".ipv4"),
     validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.sourceCheck) || self.ipv4.sourceCheck == 'None' || (has(self.ipv4.allocation) && self.ipv4.allocation == 'External')").message("ipv4.sourceCheck Lease needs ipv4.allocation External: an address that berth gives out is always checked").field_path(".ipv4"),
+    validation = Rule::new("!has(self.ipv6) || !has(self.ipv6.sourceCheck) || self.ipv6.sourceCheck == 'None' || (has(self.ipv6.allocation) && self.ipv6.allocation == 'External')").message("ipv6.sourceCheck Learned needs ipv6.allocation External: an address that berth gives out is always checked").field_path(".ipv6"),
     validation = Rule::new("!has(self.routes) || !has(self.cidr) || !isCIDR(self.cidr) || self.routes.all(r, r.via.contains(':') || (isIP(r.via) && cidr(self.cidr).containsIP(r.via)))").message("via of each route of IPv4 must be an address of cidr").field_path(".routes"),
     validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.dhcp) || !self.ipv4.dhcp || (has(self.cidr) && !(has(self.ipv4.allocation) && self.ipv4.allocation == 'External'))").message("ipv4.dhcp gives out the addresses that berth allocates: it needs cidr and ipv4.allocation Static; with External, the network has a DHCP server of its own").field_path(".ipv4"),
     validation = Rule::new("!has(self.routes) || !has(self.ipv4) || !has(self.ipv4.gateway) || self.routes.all(r, r.to != '0.0.0.0/0')").message("ipv4.gateway is the default route: leave the route to 0.0.0.0/0 out").field_path(".routes"),

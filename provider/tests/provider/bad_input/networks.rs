@@ -235,6 +235,12 @@ pub(super) fn networks() -> Vec<Bad> {
         ),
         everywhere(with(bridged(), "/ipv4", json!({"source_check": "Arp"})), "ipv4.source_check", "Arp"),
         everywhere(
+            with(on_lan6(), "/ipv6", json!({"source_check": "Learned"})),
+            "ipv6.source_check",
+            "always checked",
+        ),
+        everywhere(with(on_lan6(), "/ipv6", json!({"source_check": "Lease"})), "ipv6.source_check", "Lease"),
+        everywhere(
             json!({"name": "n", "ipv6_cidr": "fd00:60::/64", "ipv6": {"pool": "p"}}),
             "ipv6_cidr",
             "takes its prefix from the pool",

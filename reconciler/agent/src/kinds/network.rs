@@ -14,6 +14,7 @@ mod encryption;
 mod exceptions;
 mod filters;
 mod isolation;
+mod learned;
 mod leases;
 mod limits;
 mod marks;

@@ -12,8 +12,8 @@ use super::{FakeRepositories, FakeSource};
 use crate::keyring::Keyring;
 use crate::{
     Arrival, BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, ExternalLease, Firewall, HostFacts,
-    HostLinks, ImageFacts, KvmFacts, NetworkConfig, NewMove, QemuFacts, Result, SnapshotFacts, SystemError,
-    TapConfig, Uplink, VolumeFacts, WireguardConfig,
+    HostLinks, ImageFacts, KvmFacts, LearnedAddress, NetworkConfig, NewMove, QemuFacts, Result,
+    SnapshotFacts, SystemError, TapConfig, Uplink, VolumeFacts, WireguardConfig,
 };
 
 #[derive(Debug)]
@@ -83,6 +83,8 @@ pub(super) struct State {
     pub(super) seen: BTreeMap<String, BTreeSet<std::net::IpAddr>>,
     /// The leases of the DHCP servers of bridged networks.
     pub(super) leases: Vec<ExternalLease>,
+    /// The IPv6 addresses that guests of bridged networks have taken.
+    pub(super) learned: Vec<LearnedAddress>,
     /// The notes of the states of machines that snapshots keep.
     pub(super) kept_states: BTreeMap<String, Value>,
     /// The files that a machine had open for writing: its guest has written to them.
@@ -158,6 +160,7 @@ impl Default for State {
             occupied: BTreeMap::new(),
             seen: BTreeMap::new(),
             leases: Vec::new(),
+            learned: Vec::new(),
             kept_states: BTreeMap::new(),
             opened: BTreeSet::new(),
             used: BTreeMap::new(),

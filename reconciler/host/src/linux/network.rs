@@ -17,6 +17,7 @@ mod generation;
 pub(super) mod guest_port;
 mod host_ranges;
 mod ipv6;
+mod learning;
 mod lost;
 mod netlink;
 mod over_interface;
@@ -46,8 +47,9 @@ use tokio::sync::OnceCell;
 use super::files::{self, blocking, failed};
 use super::layout::{Layout, check_link};
 use crate::{
-    BridgedNetwork, ExternalLease, Firewall, Forwarding, HostLinks, HostRange, LeaseTaken, NetworkConfig,
-    SystemError, TapConfig, TapFacts, Trace, TraceRequest, Uplink, WireguardConfig, WireguardFacts,
+    BridgedNetwork, ExternalLease, Firewall, Forwarding, HostLinks, HostRange, LearnedAddress, LeaseTaken,
+    NetworkConfig, SystemError, TapConfig, TapFacts, Trace, TraceRequest, Uplink, WireguardConfig,
+    WireguardFacts,
 };
 
 use announce::Announcer;
@@ -58,6 +60,7 @@ use dnsmasq::Servers;
 pub(super) use firewall::NFT;
 use firewall::Rules;
 use foreign::{Guests, Needed};
+use learning::Learning;
 use lost::Removals;
 use netlink::{Link, LinkKind, Netlink};
 use prefixes::Prefixes;
@@ -87,6 +90,7 @@ pub(super) struct LinuxNetworks {
     removals: OnceCell<Removals>,
     changes: OnceCell<Changes>,
     snooping: Snooping,
+    learning: Learning,
     bridged_dhcp: BridgedDhcp,
     /// Whether the firewall that was applied last leads packets of IPv6.
     leads_ipv6: AtomicBool,
@@ -103,6 +107,7 @@ impl LinuxNetworks {
     pub(super) fn new(layout: Layout) -> Self {
         let rules = Rules::new(layout.networks().join("firewall.json"));
         let snooping = Snooping::new(layout.networks().join("leases.json"));
+        let learning = Learning::new(layout.networks().join("learned.json"));
         let wireguard = Wireguard::new(layout.wireguard_key());
         Self {
             layout,
@@ -111,6 +116,7 @@ impl LinuxNetworks {
             removals: OnceCell::new(),
             changes: OnceCell::new(),
             snooping,
+            learning,
             bridged_dhcp: BridgedDhcp::default(),
             leads_ipv6: AtomicBool::new(false),
             may_observe: AtomicBool::new(true),
@@ -156,6 +162,7 @@ impl LinuxNetworks {
         bridged::ensure(&netlink, network).await?;
         let port = netlink.expect(&bridged::inner_of(&network.bridge)).await?;
         self.snooping.listen(&network.bridge, &port, &network.leased)?;
+        self.learning.learn(&netlink, &port, network).await?;
         self.bridged_dhcp.serve(&netlink, network).await
     }
 
@@ -164,9 +171,17 @@ impl LinuxNetworks {
         self.snooping.leases().await
     }
 
-    /// Returns once a guest has another lease than before, or one has ended.
+    /// Lists the IPv6 addresses that guests on bridged networks have taken.
+    pub(super) async fn learned_addresses(&self) -> Result<Vec<LearnedAddress>> {
+        self.learning.addresses().await
+    }
+
+    /// Returns once a guest has another lease or learned address than before, or one has ended.
     pub(super) async fn external_leases_changed(&self) {
-        self.snooping.changed().await;
+        tokio::select! {
+            () = self.snooping.changed() => {}
+            () = self.learning.changed() => {}
+        }
     }
 
     pub(super) async fn host_links(&self) -> Result<HostLinks> {
@@ -223,6 +238,7 @@ impl LinuxNetworks {
         tunnel::remove(&netlink, bridge).await?;
         bridged::remove(&netlink, bridge).await?;
         self.snooping.forget(bridge).await?;
+        self.learning.forget(bridge).await?;
         self.bridged_dhcp.forget(bridge);
         relay::remove(&netlink, bridge).await?;
         if let Some(link) = netlink.link(bridge).await? {
@@ -317,7 +333,8 @@ impl LinuxNetworks {
         if !link.up {
             netlink.set_up(&link).await?;
         }
-        self.bridged_dhcp.listen(&link)
+        self.bridged_dhcp.listen(&link)?;
+        self.learning.listen(&link)
     }
 
     pub(super) async fn remove_tap(&self, name: &str) -> Result<()> {

@@ -29,6 +29,7 @@ pub(super) fn bridged(
             tracked: of_network.iter().any(|interface| !interface.security_groups.is_empty()),
             leased: if network.is_external() { macs(of_network.iter().copied()) } else { Vec::new() },
             served: Vec::new(),
+            learned: Vec::new(),
         })
     };
     let mut parts: Vec<BridgedNetwork> = bridges.iter().filter_map(part).collect();
@@ -222,6 +223,7 @@ mod tests {
             tracked: false,
             leased: Vec::new(),
             served: Vec::new(),
+            learned: Vec::new(),
         };
         assert_eq!(*part, expected);
     }

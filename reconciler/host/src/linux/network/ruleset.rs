@@ -43,7 +43,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use serde_json::{Value, json};
 
 use super::BRIDGE_PREFIX;
-use crate::networks::OVER_PREFIX;
+use crate::bridged_networks::OVER_PREFIX;
 use crate::{Balanced, Egress, Firewall, Forward, Ipv4Network, Nat, RoutedPrefix};
 pub(super) use groups::{GroupChain, group_chains};
 pub(super) use ports::link_local;

@@ -16,6 +16,7 @@ mod host;
 mod hosts;
 mod ipv6;
 mod isolation;
+mod learning;
 mod limits;
 mod marks;
 mod names;

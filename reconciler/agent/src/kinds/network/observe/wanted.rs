@@ -19,6 +19,7 @@ use super::super::encryption::wireguard;
 use super::super::exceptions::exceptions;
 use super::super::filters::{GroupsOf, filters};
 use super::super::isolation::isolated;
+use super::super::learned;
 use super::super::leases::with_leases;
 use super::super::limits::limits;
 use super::super::marks::marks;
@@ -222,6 +223,7 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
         part.into_iter().for_each(|part| part.served.push(served.clone()));
     }
     wanted.firewall.answered.sort();
+    learned::learn(tables, &assigned.bridges, &seen.ports, &mut wanted.bridged);
     wanted.wireguard = wireguard(tables, &assigned.bridges, seen.host);
     let bridges = wanted.bridged.iter().map(|network| network.bridge.clone());
     let over_interfaces: BTreeSet<String> = wanted.bridged.iter().filter_map(over_an_interface).collect();
@@ -253,6 +255,8 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     wanted.firewall.trunks = trunks(tables, &groups_of, &seen.ports, &seen.links);
     wanted.firewall.observed = observed(tables, &seen.ports);
     wanted.firewall.exceptions = exceptions(tables, &groups_of, &interfaces, &leased);
+    let exceptions = &mut wanted.firewall.exceptions;
+    learned::send_from(tables, &assigned.bridges, &groups_of, &leased, seen.learned, exceptions);
     wanted.firewall.filters = filters(tables, &groups_of, &leased, &wanted.firewall.prefixes);
     // A tap that is about to be created counts, so that the firewall is the same before and after.
     wanted.firewall.guests = !seen.taps.is_empty() || !wanted.firewall.ports.is_empty();

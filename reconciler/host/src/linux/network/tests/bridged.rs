@@ -12,6 +12,7 @@ pub(super) fn part(tracked: bool) -> BridgedNetwork {
         tracked,
         leased: Vec::new(),
         served: Vec::new(),
+        learned: Vec::new(),
     }
 }
 
