@@ -11,6 +11,7 @@
 
 pub mod encrypted;
 pub mod lan;
+mod learned;
 
 use std::time::Duration;
 
@@ -205,6 +206,10 @@ fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<(
         "a guest that asks by DHCP gets the address that berth allocated, and no other server is asked",
         || served(fleet, &lan),
     );
+    report
+        .case("a guest has an IPv6 address that it takes itself, unless a machine of the LAN has it", || {
+            learned::learned(fleet, &lan)
+        });
     report.case("what cannot be is refused at plan or named by a condition", || refusals(fleet, &project));
     report.case("an IPPool over the addresses of a Network names it, and gives out others only", || {
         pool_over_a_network(fleet)

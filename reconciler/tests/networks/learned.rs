@@ -12,7 +12,10 @@ fn a_guest_sends_from_the_addresses_that_its_host_has_learned_only() {
         site.join("h1", "192.0.2.1", 1500).await;
         let bridge = HostBridge { name: "vmbr0".into(), mtu: 1500, up: true, filters_vlans: false };
         site.hosts["h1"].change_bridges(&[bridge]);
-        let office = |check: &str| lan(&json!({"ipv6": {"allocation": "External", "sourceCheck": check}}));
+        let office = |check: &str| {
+            lan(&json!({"ipv4": {"allocation": "External", "sourceCheck": "Lease"},
+                "ipv6": {"allocation": "External", "sourceCheck": check}}))
+        };
         site.apply_in("berth-shared", "Network", "office", office("Learned")).await;
         site.apply("Disk", "web", json!({"image": "debian", "size": "4Gi"})).await;
         let spec = json!({"class": "small", "disks": [{"name": "web", "boot": true}],
