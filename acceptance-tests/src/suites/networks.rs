@@ -203,7 +203,7 @@ fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<(
     report.case("a Network whose interface no host can use says of each host why", || unusable(fleet));
     two_hosts(report, fleet, &lan, guest)?;
     report.case(
-        "a guest that asks by DHCP gets the address that berth allocated, and no other server is asked",
+        "a guest that asks by DHCP gets the address that berth allocated, and finds another guest by its name",
         || served(fleet, &lan),
     );
     report
@@ -320,6 +320,9 @@ fn served(fleet: &Fleet, lan: &Lan) -> Result<()> {
         "{text}"
     );
     ensure!(lan.lease(&mac(fleet, "served")?).is_err(), "the LAN's DHCP server has answered it");
+    let path = "/cgi-bin/resolve?name=fixed.default.vms.example.org";
+    let text = http::get(lan.namespace(), SERVED, path, SOON)?;
+    ensure!(field(&text, "address")? == FIXED, "its host has answered for a name: {text}");
     kubectl.delete("vm/served")?;
     kubectl.delete("disk/served")
 }

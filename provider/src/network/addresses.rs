@@ -36,6 +36,7 @@ pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
     declared.check_presence();
     declared.check_source();
     declared.check_dhcp();
+    declared.check_name_server();
     for family in [IPV4, IPV6] {
         declared.check_family(&family);
         declared.check_within(&family);
@@ -154,6 +155,40 @@ impl Declared<'_> {
         if self.is_bridge && is_served && self.is_external(&IPV4) {
             let detail = "with external allocation, guests ask the network's own DHCP server. Leave it out, or set ipv4.allocation = \"Static\".";
             self.wrong(at(IPV4.object).attribute("dhcp"), "dhcp with external allocation", detail);
+        }
+    }
+
+    /// The hosts answer at an address of the network for the names of its VMs.
+    fn check_name_server(&mut self) {
+        let server = self.config.get(IPV4.object).get("name_server");
+        if !self.is_bridge || server.is_null() {
+            return;
+        }
+        let path = at(IPV4.object).attribute("name_server");
+        if self.is_external(&IPV4) {
+            let detail = "with external allocation, berth does not know the addresses of names in advance. Leave it out, or set ipv4.allocation = \"Static\".";
+            return self.wrong(path, "name_server with external allocation", detail);
+        }
+        if !self.has("dns_domain") {
+            let detail = "it answers for the names of dns_domain. Set that too, or leave it out.";
+            return self.wrong(path, "name_server without a domain", detail);
+        }
+        let range = self.config.get(IPV4.cidr).as_str().and_then(|text| text.parse::<IpNet>().ok());
+        let address = server.as_str().and_then(|text| text.parse::<IpAddr>().ok());
+        let is_outside = range.zip(address).is_some_and(|(range, address)| !range.contains(&address));
+        let is_router = self.config.get(IPV4.object).get("gateway").as_str() == server.as_str();
+        if is_outside {
+            self.wrong(
+                path,
+                "name_server outside of the network",
+                "it is not within cidr: choose an address of it.",
+            );
+        } else if is_router && server.as_str().is_some() {
+            self.wrong(
+                path,
+                "name_server of the router",
+                "it is the gateway: choose an address that no machine has.",
+            );
         }
     }
 

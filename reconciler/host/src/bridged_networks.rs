@@ -2,8 +2,10 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use ipnet::Ipv4Net;
 use sha2::{Digest, Sha256};
 
+use crate::names::Names;
 use crate::routes::GuestRoutes;
 
 /// The part of a bridged network on this host.
@@ -22,6 +24,18 @@ pub struct BridgedNetwork {
     pub served: Vec<ServedGuest>,
     /// The guests whose IPv6 addresses are learned from their neighbour discovery.
     pub learned: Vec<LearnedGuest>,
+    /// The names that the host answers for its own guests and for itself. None: it answers nothing.
+    pub names: Option<BridgedNames>,
+}
+
+/// The names of the machines of a bridged network, and where its hosts answer questions about them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BridgedNames {
+    /// An address of the network that no machine there has. It is the same on every host, and the network sees nothing of it.
+    pub address: Ipv4Addr,
+    /// The range of the network.
+    pub range: Ipv4Net,
+    pub names: Names,
 }
 
 /// A guest of a bridged network that gets its IPv6 addresses from others than berth, and sends from those that it has taken first.

@@ -56,7 +56,7 @@ pub use backups::{
 pub use balancing::{Balanced, BalancedPort, PortProtocol, Relay};
 pub use berth_qemu::machine::Architecture;
 pub use bridged_networks::{
-    BridgeChoice, BridgedNetwork, ExternalLease, LearnedAddress, LearnedGuest, ServedGuest,
+    BridgeChoice, BridgedNames, BridgedNetwork, ExternalLease, LearnedAddress, LearnedGuest, ServedGuest,
 };
 pub use dedicated_cpus::{DedicatedCpus, DedicatedFacts, DedicatedRequest, cpu_list, parse_cpu_list};
 pub use error::{RepositoryProblem, Retry, SystemError, VaultProblem};

@@ -165,7 +165,21 @@ pub(super) fn networks() -> Vec<Bad> {
             "dns_domain",
             "101 characters in total",
         ),
-        everywhere(with(bridged(), "/dns_domain", json!("app.internal")), "dns_domain", "Leave it out"),
+        everywhere(with(bridged(), "/dns_domain", json!("app.internal")), "dns_domain", "ipv4.name_server"),
+        everywhere(
+            with(bridged(), "/ipv4", json!({"name_server": "10.80.0.53"})),
+            "ipv4.name_server",
+            "Set that too",
+        ),
+        everywhere(
+            with(
+                with(bridged(), "/ipv4", json!({"name_server": "10.81.0.53"})),
+                "/dns_domain",
+                json!("app.internal"),
+            ),
+            "ipv4.name_server",
+            "not within cidr",
+        ),
         everywhere(external("search_domains", json!(["example.org"])), "search_domains", "leave it out"),
         everywhere(
             external("routes", json!([{"to": "10.0.0.0/8", "via": "10.80.0.9"}])),

@@ -93,6 +93,8 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         "dns_domain": "app.internal", "search_domains": ["example.org"], "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.80.0.9"}]});
     let lan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0", "trunk_vlans": ["10"]}, "cidr": "10.80.0.0/24",
         "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "range": "10.80.0.9-10.80.0.10", "dhcp": false}});
+    let named = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24",
+        "dns_domain": "app.internal", "ipv4": {"allocation": "Static", "name_server": "10.80.0.53"}});
     let vlan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"interface": "eth1", "vlan": 120}, "cidr": "10.80.0.0/24",
         "ipv4": {"allocation": "Static"}});
     let office = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv4": {"allocation": "External", "source_check": "None"}});
@@ -406,6 +408,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_network", lan.clone(), "/ipv4/gateway", json!("10.80.0.2"), Announced::Live),
         ("berth_network", lan.clone(), "/ipv4/range", json!("10.80.0.9-10.80.0.20"), Announced::Live),
         ("berth_network", lan.clone(), "/ipv4/dhcp", json!(true), Announced::Live),
+        ("berth_network", named, "/ipv4/name_server", json!("10.80.0.54"), Announced::Live),
         ("berth_network", lan, "/type", json!("Overlay"), Announced::Replace),
         ("berth_network", office.clone(), "/ipv4/source_check", json!("Lease"), Announced::Live),
         ("berth_network", office, "/ipv4/allocation", json!("Static"), Announced::Replace),

@@ -99,12 +99,12 @@ impl Network {
         self.spec.ipv6_autoconfiguration == Some(true) && self.host_bridge().is_none()
     }
 
-    /// The addresses of its router, which no guest may send from, whatever it is allowed.
+    /// The addresses of its router and of its hosts' name server, which no guest may send from, whatever it is allowed.
     pub fn router_addresses(&self) -> Vec<IpAddr> {
         let is_routed_by_hosts = self.host_bridge().is_none() && self.ipv6_prefix().is_some();
         let mac = self.gateway_mac().filter(|_| is_routed_by_hosts);
         let link_local = mac.and_then(|mac| link_local_of_mac(&mac));
-        let ipv4 = self.gateway().into_iter().map(IpAddr::V4);
+        let ipv4 = self.gateway().into_iter().chain(self.name_server()).map(IpAddr::V4);
         ipv4.chain(self.ipv6_gateway().into_iter().chain(link_local).map(IpAddr::V6)).collect()
     }
 

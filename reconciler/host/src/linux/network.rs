@@ -9,6 +9,7 @@ mod announce;
 mod answers;
 mod bridged;
 mod bridged_dhcp;
+mod bridged_names;
 mod discovery;
 mod dnsmasq;
 mod firewall;
@@ -163,7 +164,8 @@ impl LinuxNetworks {
         let port = netlink.expect(&bridged::inner_of(&network.bridge)).await?;
         self.snooping.listen(&network.bridge, &port, &network.leased)?;
         self.learning.learn(&netlink, &port, network).await?;
-        self.bridged_dhcp.serve(&netlink, network).await
+        self.bridged_dhcp.serve(&netlink, network).await?;
+        self.ensure_bridged_names(network).await
     }
 
     /// Lists the leases of guests on bridged networks.

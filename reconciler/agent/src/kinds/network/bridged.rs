@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-use berth_api::Reason;
 use berth_api::vm::InterfaceStatus;
-use berth_host::{BridgeChoice, BridgedNetwork, GuestRoutes, Port, ServedGuest};
+use berth_api::{Network, Reason};
+use berth_host::{BridgeChoice, BridgedNames, BridgedNetwork, GuestRoutes, Port, ServedGuest};
 
-use super::config::addresses;
+use super::config::{addresses, names};
 use super::filters::{self, GroupsOf};
 use super::leases::macs;
 use crate::index::{Tables, mtu_of};
@@ -30,11 +30,18 @@ pub(super) fn bridged(
             leased: if network.is_external() { macs(of_network.iter().copied()) } else { Vec::new() },
             served: Vec::new(),
             learned: Vec::new(),
+            names: named(&network),
         })
     };
     let mut parts: Vec<BridgedNetwork> = bridges.iter().filter_map(part).collect();
     parts.sort_by(|a, b| a.bridge.cmp(&b.bridge));
     parts
+}
+
+/// Returns the names that the hosts of a bridged network answer, if it has any.
+fn named(network: &Network) -> Option<BridgedNames> {
+    let (address, range) = (network.name_server()?, network.range()?);
+    Some(BridgedNames { address, range, names: names(network)? })
 }
 
 /// Returns a guest that gets the address of this interface from its host by DHCP, with the bridge of the network. None: it gets none.
@@ -62,7 +69,7 @@ pub(super) fn served(
             Some(_) => Some(mtu_for(mtu_of(&network), interface.mtu)),
             None => network.spec.mtu.and_then(|mtu| u16::try_from(mtu).ok()),
         },
-        dns: if own_dns.is_empty() { addresses(&network.spec.dns) } else { own_dns },
+        dns: if own_dns.is_empty() { addresses(&network.bridge_dns()) } else { own_dns },
         search_domains: if own_domains.is_empty() {
             network.spec.search_domains.clone()
         } else {
@@ -224,6 +231,7 @@ mod tests {
             leased: Vec::new(),
             served: Vec::new(),
             learned: Vec::new(),
+            names: None,
         };
         assert_eq!(*part, expected);
     }
@@ -247,6 +255,30 @@ mod tests {
         assert_eq!((guest.address.to_string().as_str(), guest.prefix_len), ("192.0.2.50", 24));
         assert_eq!((guest.routes.default, guest.dns.len()), ("192.0.2.1".parse().ok(), 1));
         assert_eq!(answered, [TAP]);
+    }
+
+    #[test]
+    fn with_a_domain_the_host_answers_at_an_address_that_its_guests_ask() {
+        let parts = |name_server: Value| {
+            let mut spec = lan();
+            spec["dnsDomain"] = "lan.example.org".into();
+            spec["ipv4"] = json!({"dhcp": true, "nameServer": name_server});
+            let index = world(&spec, &json!({"address": "192.0.2.50"}));
+            let ports = vec![port(Some("192.0.2.50"))];
+            let here = Actual { host: "h1", links: vmbr0(1500), ports, ..Actual::default() };
+            let wanted = wanted(&index.read(), &here);
+            (wanted.bridged[0].clone(), wanted.firewall.name_servers)
+        };
+        let (without, none) = parts(Value::Null);
+        assert_eq!((without.names, without.served[0].dns.len(), none.len()), (None, 0, 0));
+        let address = "192.0.2.53".parse().expect("an address");
+        let (with, servers) = parts(json!("192.0.2.53"));
+        let named = with.names.expect("names");
+        assert_eq!((named.address, named.names.domain.as_str()), (address, "lan.example.org"));
+        assert_eq!(
+            (with.served[0].dns.as_slice(), servers),
+            (&[address][..], vec![(BRIDGE.to_owned(), address)])
+        );
     }
 
     #[test]

@@ -144,6 +144,7 @@ mod tests {
                 leased: Vec::new(),
                 served: Vec::new(),
                 learned: Vec::new(),
+                names: None,
             };
             let mut parts = [part];
             learn(&world(check).read(), &bridges(), &[guest(3), guest(2), guest(2)], &mut parts);

@@ -5,6 +5,7 @@ mod balancing_ipv6;
 mod bridged;
 mod bridged_dhcp;
 mod bridged_ipv6;
+mod bridged_names;
 mod dhcp;
 mod dns;
 mod echo;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use berth_api::vm::InterfaceStatus;
 use berth_api::{IPPoolMode, NetworkHost, VM};
-use berth_host::{Forward, Ipv6Route, Lease, Nat, NetworkConfig, RoutedPrefix};
+use berth_host::{BridgedNetwork, Forward, Ipv6Route, Lease, Nat, NetworkConfig, RoutedPrefix};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::super::announcing::{announced_on, occupied, unroutable};
@@ -224,6 +224,8 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     }
     wanted.firewall.answered.sort();
     learned::learn(tables, &assigned.bridges, &seen.ports, &mut wanted.bridged);
+    let name_server = |part: &BridgedNetwork| Some((part.bridge.clone(), part.names.as_ref()?.address));
+    wanted.firewall.name_servers = wanted.bridged.iter().filter_map(name_server).collect();
     wanted.wireguard = wireguard(tables, &assigned.bridges, seen.host);
     let bridges = wanted.bridged.iter().map(|network| network.bridge.clone());
     let over_interfaces: BTreeSet<String> = wanted.bridged.iter().filter_map(over_an_interface).collect();

@@ -13,6 +13,7 @@ pub(super) fn part(tracked: bool) -> BridgedNetwork {
         leased: Vec::new(),
         served: Vec::new(),
         learned: Vec::new(),
+        names: None,
     }
 }
 

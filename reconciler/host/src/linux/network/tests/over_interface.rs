@@ -19,6 +19,7 @@ fn part(bridge: &str, vlan: Option<u16>) -> BridgedNetwork {
         leased: Vec::new(),
         served: Vec::new(),
         learned: Vec::new(),
+        names: None,
     }
 }
 
