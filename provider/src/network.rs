@@ -104,6 +104,7 @@ impl ResourceKind for Network {
                     Field::spec("gateway", Shape::Text(Form::Ipv6)),
                     Field::spec("range", Shape::Text(Form::Ipv6Sequence)),
                     Field::spec("pool", Shape::Text(Form::Name)).effect(Effect::Replace),
+                    Field::spec("dhcp", Shape::Bool),
                     Field::spec("source_check", Shape::Text(Form::Any)),
                 ]),
             ),

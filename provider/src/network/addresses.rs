@@ -91,13 +91,14 @@ impl Declared<'_> {
             let detail = "only a network of type \"Bridge\" has it: leave it out.";
             self.wrong(at(IPV6.object).attribute("allocation"), "Allocation of an overlay network", detail);
         }
-        if object.get("source_check").as_str() == Some("Learned") {
+        let is_declared = [
+            ("source_check", object.get("source_check").as_str() == Some("Learned")),
+            ("dhcp", object.get("dhcp").as_bool() == Some(true)),
+        ];
+        for (name, _) in is_declared.into_iter().filter(|(_, is_declared)| *is_declared) {
             let detail = "only a network of type \"Bridge\" has it: leave it out.";
-            self.wrong(
-                at(IPV6.object).attribute("source_check"),
-                "Source check of an overlay network",
-                detail,
-            );
+            let path = at(IPV6.object).attribute(name);
+            self.wrong(path, "Address settings of an overlay network", detail);
         }
     }
 
@@ -149,12 +150,18 @@ impl Declared<'_> {
         }
     }
 
-    /// A network with a DHCP server of its own needs none of berth's, which would give out other addresses.
+    /// A network with servers of its own needs none of berth's, which would give out other addresses.
     fn check_dhcp(&mut self) {
-        let is_served = self.config.get(IPV4.object).get("dhcp").as_bool() == Some(true);
-        if self.is_bridge && is_served && self.is_external(&IPV4) {
-            let detail = "with external allocation, guests ask the network's own DHCP server. Leave it out, or set ipv4.allocation = \"Static\".";
-            self.wrong(at(IPV4.object).attribute("dhcp"), "dhcp with external allocation", detail);
+        for family in [IPV4, IPV6] {
+            let object = family.object;
+            let is_served = self.config.get(object).get("dhcp").as_bool() == Some(true);
+            if self.is_bridge && is_served && self.is_external(&family) {
+                let detail = format!(
+                    "with external allocation, guests ask {}. Leave it out, or set {object}.allocation = \"Static\".",
+                    family.server
+                );
+                self.wrong(at(object).attribute("dhcp"), "dhcp with external allocation", &detail);
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use sha2::{Digest, Sha256};
 
 use crate::names::Names;
@@ -22,6 +22,8 @@ pub struct BridgedNetwork {
     pub leased: Vec<String>,
     /// The guests whose requests of DHCP the host answers.
     pub served: Vec<ServedGuest>,
+    /// Those whose requests of DHCPv6 and router solicitations it answers.
+    pub served_ipv6: Vec<ServedIpv6Guest>,
     /// The guests whose IPv6 addresses are learned from their neighbour discovery.
     pub learned: Vec<LearnedGuest>,
     /// The names that the host answers for its own guests and for itself. None: it answers nothing.
@@ -60,6 +62,22 @@ pub struct ServedGuest {
     pub dns: Vec<Ipv4Addr>,
     pub search_domains: Vec<String>,
     pub routes: GuestRoutes,
+}
+
+/// A guest of a bridged network that gets its IPv6 address from its host by DHCPv6, if it asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServedIpv6Guest {
+    pub tap: String,
+    /// Lower case.
+    pub mac: String,
+    pub address: Ipv6Addr,
+    /// Of the network.
+    pub prefix: Ipv6Net,
+    /// The link-local address of the network's router. None: the guest gets no default route.
+    pub router: Option<Ipv6Addr>,
+    pub mtu: Option<u16>,
+    pub dns: Vec<Ipv6Addr>,
+    pub search_domains: Vec<String>,
 }
 
 /// The bridge that the part of a bridged network is connected to.

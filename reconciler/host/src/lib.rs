@@ -57,6 +57,7 @@ pub use balancing::{Balanced, BalancedPort, PortProtocol, Relay};
 pub use berth_qemu::machine::Architecture;
 pub use bridged_networks::{
     BridgeChoice, BridgedNames, BridgedNetwork, ExternalLease, LearnedAddress, LearnedGuest, ServedGuest,
+    ServedIpv6Guest,
 };
 pub use dedicated_cpus::{DedicatedCpus, DedicatedFacts, DedicatedRequest, cpu_list, parse_cpu_list};
 pub use error::{RepositoryProblem, Retry, SystemError, VaultProblem};

@@ -355,6 +355,8 @@ pub struct Firewall {
     pub observed: Vec<ObservedPort>,
     /// The taps whose guests' requests of DHCP reach no other machine: their host answers them.
     pub answered: Vec<String>,
+    /// The same of DHCPv6 and router solicitations.
+    pub answered_ipv6: Vec<String>,
     /// The addresses at which the host answers questions of guests of bridged networks about names, with the bridge for their taps.
     pub name_servers: Vec<(String, Ipv4Addr)>,
     /// The filters of taps.

@@ -264,7 +264,13 @@ pub(super) fn networks() -> Vec<Bad> {
             json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"},
                 "ipv4": {"allocation": "External", "dhcp": true}}),
             "ipv4.dhcp",
-            "own DHCP server",
+            "not berth's",
+        ),
+        everywhere(
+            json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"},
+                "ipv6": {"allocation": "External", "dhcp": true}}),
+            "ipv6.dhcp",
+            "routers that are not berth's",
         ),
     ]
 }

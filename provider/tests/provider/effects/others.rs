@@ -99,7 +99,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         "ipv4": {"allocation": "Static"}});
     let office = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv4": {"allocation": "External", "source_check": "None"}});
     let lan6 = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6_cidr": "2001:db8:7::/64",
-        "ipv6": {"allocation": "Static", "gateway": "fe80::1", "range": "2001:db8:7::10-2001:db8:7::1f"}});
+        "ipv6": {"allocation": "Static", "gateway": "fe80::1", "range": "2001:db8:7::10-2001:db8:7::1f", "dhcp": false}});
     let office6 = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6": {"allocation": "External", "source_check": "None"}});
     let pooled = json!({"name": "n", "namespace": "default", "ipv6": {"allocation": "Static", "pool": "p"}});
     let pool = json!({"name": "p", "cidrs": ["192.0.2.0/24"], "network_prefixes": ["2001:db8:100::/56"], "mode": "local", "use_all_addresses": false});
@@ -413,6 +413,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_network", office.clone(), "/ipv4/source_check", json!("Lease"), Announced::Live),
         ("berth_network", office, "/ipv4/allocation", json!("Static"), Announced::Replace),
         ("berth_network", lan6.clone(), "/ipv6/gateway", json!("fe80::2"), Announced::Live),
+        ("berth_network", lan6.clone(), "/ipv6/dhcp", json!(true), Announced::Live),
         ("berth_network", lan6, "/ipv6/range", json!("2001:db8:7::10-2001:db8:7::2f"), Announced::Live),
         ("berth_network", office6.clone(), "/ipv6/source_check", json!("Learned"), Announced::Live),
         ("berth_network", office6, "/ipv6/allocation", json!("Static"), Announced::Replace),

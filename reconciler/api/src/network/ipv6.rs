@@ -36,6 +36,12 @@ pub struct Ipv6Spec {
     /// `status.ipv6CIDR`. No other Network has it until this one is deleted. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<ResourceName>,
+    /// With `allocation` `Static`: whether each host also gives its own VMs their addresses by DHCPv6, for guests without cloud-init. The
+    /// host sends these guests router advertisements too, and no machine of the network: they name `gateway`, if it is a link-local
+    /// address. Machines that are not VMs of the host get no answer, and requests of its VMs reach no other DHCPv6 server. Default: false.
+    /// A change reaches running guests when they ask next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhcp: Option<bool>,
     /// With `allocation` `External`: the IPv6 addresses that a guest may send from. `None` (default): any. `Learned`: the link-local one
     /// of its MAC address, and those that its host has learned from its neighbour discovery. The first guest that uses an address has it,
     /// unless another machine of the network answers for it; at most 16 an interface. A change reaches running guests at once: their
@@ -72,6 +78,12 @@ impl Network {
     pub fn is_ipv6_external(&self) -> bool {
         let external = self.spec.ipv6.as_ref().is_some_and(|ipv6| ipv6.allocation == Allocation::External);
         external && self.host_bridge().is_some()
+    }
+
+    /// Whether its hosts give their guests' IPv6 addresses out by DHCPv6, on a bridge.
+    pub fn serves_dhcp6(&self) -> bool {
+        let declared = self.spec.ipv6.as_ref().is_some_and(|ipv6| ipv6.dhcp == Some(true));
+        declared && self.host_bridge().is_some() && self.ipv6_prefix().is_some() && !self.is_ipv6_external()
     }
 
     /// Whether its guests may send only from the IPv6 addresses that they have taken first, of those that others give out.

@@ -9,6 +9,7 @@ mod announce;
 mod answers;
 mod bridged;
 mod bridged_dhcp;
+mod bridged_dhcp6;
 mod bridged_names;
 mod discovery;
 mod dnsmasq;

@@ -143,6 +143,7 @@ mod tests {
                 tracked: false,
                 leased: Vec::new(),
                 served: Vec::new(),
+                served_ipv6: Vec::new(),
                 learned: Vec::new(),
                 names: None,
             };

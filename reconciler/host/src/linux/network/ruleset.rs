@@ -110,7 +110,8 @@ pub(super) fn replace(firewall: &Firewall, ipv6_closed: &[Ipv6Net], there: &[Tab
     commands.extend(rules(&nat, &forwards, firewall));
     commands.push(BRIDGED.add());
     commands.extend(trunks::pass(&firewall.trunks));
-    let Firewall { ports, exceptions, isolated, advertised, answered, .. } = firewall;
+    let Firewall { ports, exceptions, isolated, advertised, .. } = firewall;
+    let answered = (firewall.answered.as_slice(), firewall.answered_ipv6.as_slice());
     commands.extend(ports::guard(ports, exceptions, isolated, advertised, answered));
     commands.extend(name_servers::hide(&firewall.name_servers));
     commands.extend(isolation::between_ports(&firewall.isolated));

@@ -4,6 +4,7 @@ mod balancing;
 mod balancing_ipv6;
 mod bridged;
 mod bridged_dhcp;
+mod bridged_dhcp6;
 mod bridged_ipv6;
 mod bridged_names;
 mod dhcp;

@@ -12,7 +12,9 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::super::announcing::{announced_on, occupied, unroutable};
 use super::super::balancing::{self, Here, balance};
-use super::super::bridged::{advertised, bridged, over_an_interface, ports, refuse_public, served};
+use super::super::bridged::{
+    advertised, bridged, over_an_interface, ports, refuse_public, served, served_ipv6,
+};
 use super::super::bridges::{Existing, assign};
 use super::super::config::{addresses, config};
 use super::super::encryption::wireguard;
@@ -223,6 +225,14 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
         part.into_iter().for_each(|part| part.served.push(served.clone()));
     }
     wanted.firewall.answered.sort();
+    for interface in &interfaces {
+        let found = served_ipv6(tables, &assigned.bridges, interface, &seen.ports);
+        let Some((bridge, served)) = found else { continue };
+        wanted.firewall.answered_ipv6.push(served.tap.clone());
+        let part = wanted.bridged.iter_mut().find(|part| part.bridge == bridge);
+        part.into_iter().for_each(|part| part.served_ipv6.push(served.clone()));
+    }
+    wanted.firewall.answered_ipv6.sort();
     learned::learn(tables, &assigned.bridges, &seen.ports, &mut wanted.bridged);
     let name_server = |part: &BridgedNetwork| Some((part.bridge.clone(), part.names.as_ref()?.address));
     wanted.firewall.name_servers = wanted.bridged.iter().filter_map(name_server).collect();
