@@ -109,6 +109,7 @@ pub(super) fn replace(firewall: &Firewall, ipv6_closed: &[Ipv6Net], there: &[Tab
     commands.extend(isolation::by_the_host(&firewall.isolated));
     commands.extend(rules(&nat, &forwards, firewall));
     commands.push(BRIDGED.add());
+    commands.extend(balancing::untracked(&firewall.balanced));
     commands.extend(trunks::pass(&firewall.trunks));
     let Firewall { ports, exceptions, isolated, advertised, .. } = firewall;
     let answered = (firewall.answered.as_slice(), firewall.answered_ipv6.as_slice());
@@ -263,6 +264,7 @@ fn rules(nat: &[Nat], forwards: &[Forward], firewall: &Firewall) -> Vec<Value> {
         compare("==", json!({"payload": {"protocol": "icmp", "field": "type"}}), json!("redirect"));
     rules.push(rule("redirects", vec![into_any, redirect, drop()]));
     rules.extend(ipv6::redirects(has_public_ipv6));
+    rules.extend(balancing::redirects(balanced));
     rules
 }
 

@@ -1,6 +1,7 @@
 //! Networks in the test's own network namespace, with guests in namespaces of their own. Needs root.
 
 mod balancing;
+mod balancing_bridged;
 mod balancing_ipv6;
 mod bridged;
 mod bridged_dhcp;
