@@ -523,12 +523,8 @@ mod tests {
     }
 
     fn port_of_web() -> Port {
-        Port {
-            tap: "btt01234567n0".into(),
-            mac: "52:54:00:00:00:01".into(),
-            address: Some(Ipv4Addr::new(10, 77, 0, 2)),
-            ipv6: None,
-        }
+        let (tap, mac) = ("btt01234567n0".into(), "52:54:00:00:00:01".into());
+        Port { tap, mac, address: Some(Ipv4Addr::new(10, 77, 0, 2)), ipv6: None }
     }
 
     #[test]
