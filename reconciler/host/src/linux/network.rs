@@ -9,6 +9,8 @@ mod announce;
 mod answers;
 mod bridged;
 mod bridged_dhcp;
+mod bridged_dhcp6;
+mod bridged_names;
 mod discovery;
 mod dnsmasq;
 mod firewall;
@@ -17,6 +19,7 @@ mod generation;
 pub(super) mod guest_port;
 mod host_ranges;
 mod ipv6;
+mod learning;
 mod lost;
 mod netlink;
 mod over_interface;
@@ -46,8 +49,9 @@ use tokio::sync::OnceCell;
 use super::files::{self, blocking, failed};
 use super::layout::{Layout, check_link};
 use crate::{
-    BridgedNetwork, ExternalLease, Firewall, Forwarding, HostLinks, HostRange, LeaseTaken, NetworkConfig,
-    SystemError, TapConfig, TapFacts, Trace, TraceRequest, Uplink, WireguardConfig, WireguardFacts,
+    BridgedNetwork, ExternalLease, Firewall, Forwarding, HostLinks, HostRange, LearnedAddress, LeaseTaken,
+    NetworkConfig, SystemError, TapConfig, TapFacts, Trace, TraceRequest, Uplink, WireguardConfig,
+    WireguardFacts,
 };
 
 use announce::Announcer;
@@ -58,6 +62,7 @@ use dnsmasq::Servers;
 pub(super) use firewall::NFT;
 use firewall::Rules;
 use foreign::{Guests, Needed};
+use learning::Learning;
 use lost::Removals;
 use netlink::{Link, LinkKind, Netlink};
 use prefixes::Prefixes;
@@ -87,6 +92,7 @@ pub(super) struct LinuxNetworks {
     removals: OnceCell<Removals>,
     changes: OnceCell<Changes>,
     snooping: Snooping,
+    learning: Learning,
     bridged_dhcp: BridgedDhcp,
     /// Whether the firewall that was applied last leads packets of IPv6.
     leads_ipv6: AtomicBool,
@@ -103,6 +109,7 @@ impl LinuxNetworks {
     pub(super) fn new(layout: Layout) -> Self {
         let rules = Rules::new(layout.networks().join("firewall.json"));
         let snooping = Snooping::new(layout.networks().join("leases.json"));
+        let learning = Learning::new(layout.networks().join("learned.json"));
         let wireguard = Wireguard::new(layout.wireguard_key());
         Self {
             layout,
@@ -111,6 +118,7 @@ impl LinuxNetworks {
             removals: OnceCell::new(),
             changes: OnceCell::new(),
             snooping,
+            learning,
             bridged_dhcp: BridgedDhcp::default(),
             leads_ipv6: AtomicBool::new(false),
             may_observe: AtomicBool::new(true),
@@ -156,7 +164,9 @@ impl LinuxNetworks {
         bridged::ensure(&netlink, network).await?;
         let port = netlink.expect(&bridged::inner_of(&network.bridge)).await?;
         self.snooping.listen(&network.bridge, &port, &network.leased)?;
-        self.bridged_dhcp.serve(&netlink, network).await
+        self.learning.learn(&netlink, &port, network).await?;
+        self.bridged_dhcp.serve(&netlink, network).await?;
+        self.ensure_bridged_names(network).await
     }
 
     /// Lists the leases of guests on bridged networks.
@@ -164,9 +174,17 @@ impl LinuxNetworks {
         self.snooping.leases().await
     }
 
-    /// Returns once a guest has another lease than before, or one has ended.
+    /// Lists the IPv6 addresses that guests on bridged networks have taken.
+    pub(super) async fn learned_addresses(&self) -> Result<Vec<LearnedAddress>> {
+        self.learning.addresses().await
+    }
+
+    /// Returns once a guest has another lease or learned address than before, or one has ended.
     pub(super) async fn external_leases_changed(&self) {
-        self.snooping.changed().await;
+        tokio::select! {
+            () = self.snooping.changed() => {}
+            () = self.learning.changed() => {}
+        }
     }
 
     pub(super) async fn host_links(&self) -> Result<HostLinks> {
@@ -223,6 +241,7 @@ impl LinuxNetworks {
         tunnel::remove(&netlink, bridge).await?;
         bridged::remove(&netlink, bridge).await?;
         self.snooping.forget(bridge).await?;
+        self.learning.forget(bridge).await?;
         self.bridged_dhcp.forget(bridge);
         relay::remove(&netlink, bridge).await?;
         if let Some(link) = netlink.link(bridge).await? {
@@ -317,7 +336,8 @@ impl LinuxNetworks {
         if !link.up {
             netlink.set_up(&link).await?;
         }
-        self.bridged_dhcp.listen(&link)
+        self.bridged_dhcp.listen(&link)?;
+        self.learning.listen(&link)
     }
 
     pub(super) async fn remove_tap(&self, name: &str) -> Result<()> {
