@@ -29,6 +29,7 @@ mod public;
 mod relay;
 mod ruleset;
 mod senders;
+mod settings;
 mod snooping;
 mod tap;
 mod trace;
@@ -68,6 +69,7 @@ use netlink::{Link, LinkKind, Netlink};
 use prefixes::Prefixes;
 use public::PublicAddresses;
 pub use relay::relay_link;
+use settings::{sysctl, sysctl_if_there};
 use snooping::Snooping;
 pub(super) use uplink::Choice as UplinkChoice;
 use wireguard::Wireguard;
@@ -582,22 +584,6 @@ fn remove_folder(folder: &Path) -> Result<()> {
     match std::fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed("remove", folder)(error)),
         _ => Ok(()),
-    }
-}
-
-async fn sysctl(key: &str, value: &'static str) -> Result<()> {
-    let path = Path::new("/proc/sys").join(key);
-    blocking(move || {
-        let now = std::fs::read_to_string(&path).map_err(failed("read", &path))?;
-        if now.trim() == value { Ok(()) } else { std::fs::write(&path, value).map_err(failed("set", &path)) }
-    })
-    .await
-}
-
-/// For settings that some kernels lack.
-async fn sysctl_if_there(key: &str, value: &'static str) {
-    if let Err(error) = sysctl(key, value).await {
-        tracing::debug!(key, error = error.chain(), "setting not made");
     }
 }
 
