@@ -11,7 +11,7 @@
 //!
 //! In Ceph, the copy of the latest epoch counts. A host that is declared lost may run on, cut off from the control plane, and not know that: the next
 //! host has a copy of its own epoch before it starts the VM, which no copy of an earlier one replaces. By that, and by its boot disk, which
-//! is the other host's then, the lost one stops to copy.
+//! is the other host's then, the lost one stops copying.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
