@@ -118,7 +118,7 @@ pub(crate) async fn copy(ctx: &Context, vm: &VM, is_final: bool) -> Result<(), E
     Ok(())
 }
 
-/// Copies the state that was just taken over from another host, before that is recorded here.
+/// Copies the state that was just taken over from another host, before that is recorded here. Of an empty one there is no copy.
 pub(crate) async fn keep(ctx: &Context, vm: &VM, instance: &str, archive: Vec<u8>) -> Result<(), Error> {
     let pool = pool_of(&ctx.index.read(), vm);
     let Some(pool) = pool.filter(|_| !archive.is_empty()) else { return Ok(()) };

@@ -37,20 +37,20 @@ pub(super) async fn take_over(
     instance: &str,
     origin: &FirmwareOrigin,
 ) -> Result<(), Error> {
-    match origin {
-        FirmwareOrigin::Here => {}
+    let archive = match origin {
+        FirmwareOrigin::Here => Vec::new(),
         FirmwareOrigin::Nowhere => return Ok(ctx.system.install_firmware_state(instance, &[]).await?),
         FirmwareOrigin::Host(host) => {
             let archive = fetch(ctx, vm, instance, host).await?;
             ctx.system.install_firmware_state(instance, &archive).await?;
             tracing::info!(instance, host, bytes = archive.len(), "firmware state taken over");
-            firmware_copies::keep(ctx, vm, instance, archive).await?;
+            archive
         }
+    };
+    if vm.had_tpm() && !ctx.system.has_tpm_state(instance).await? {
+        return Err(lost(vm, "its former host had none, and no other one has it"));
     }
-    match vm.had_tpm() && !ctx.system.has_tpm_state(instance).await? {
-        true => Err(lost(vm, "its former host had none, and no other one has it")),
-        false => Ok(()),
-    }
+    firmware_copies::keep(ctx, vm, instance, archive).await
 }
 
 /// Returns that a VM with a TPM has lost it.
