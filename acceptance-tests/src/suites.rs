@@ -247,7 +247,7 @@ pub const ALL: &[Suite] = &[
     },
     Suite {
         name: "rbd",
-        about: "disks in a Ceph cluster: a guest with two of them, growth, no monitor, a lost host whose QEMU runs on, an encrypted disk",
+        about: "disks in a Ceph cluster: a guest with two of them, growth, no monitor, a lost host whose QEMU runs on, and a TPM of that host, an encrypted disk",
         limit: minutes(25),
         obstacle: needs_root,
         alone: false,

@@ -1,11 +1,12 @@
 //! A pool in a Ceph cluster with the small guest: its disks, their growth, a VM that moves, a monitor that is away, a host that is lost while
-//! its QEMU runs on and still reaches Ceph, snapshots, backups and images of a disk, an encrypted disk. In a suite of its own: an OSD that stands still, a full
-//! clone and the trash, snapshots with the guest's memory and with a disk in a file, and copies in other pools.
+//! its QEMU runs on and still reaches Ceph, the TPM of a VM of that host, snapshots, backups and images of a disk, an encrypted disk. In a suite of
+//! its own: an OSD that stands still, a full clone and the trash, snapshots with the guest's memory and with a disk in a file, and copies in other pools.
 
 mod backups;
 mod copies;
 mod encryption;
 mod faults;
+mod firmware;
 mod memory;
 mod mixed;
 mod snapshots;
@@ -128,6 +129,9 @@ fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestI
         moves_and_returns(fleet, &guest)
     });
     report.case("its disk grows while it runs", || grows(fleet, ceph, &mut guest));
+    report.case("a VM with a TPM is stopped: a copy of its firmware state is in Ceph", || {
+        firmware::copied(fleet, ceph)
+    });
     report.case("without Ceph's monitor the pool is away, the guest goes on, and others start", || {
         let written = write(fleet, &guest, 5)?;
         ceph.freeze_monitor(true);
@@ -138,11 +142,11 @@ fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestI
         held.and(deleted)
     });
     report.case(
-        "its host is lost, its QEMU is not: the guest goes on elsewhere, and what the old one writes is refused",
+        "its host is lost, its QEMU is not: the guest goes on elsewhere, what the old one writes is refused, and a VM with a TPM keeps that",
         || {
             let held = goes_on_elsewhere(fleet, ceph, &guest);
             let ended = end_guests(fleet);
-            held.and(ended)
+            held.and(ended).and(firmware::delete(fleet))
         },
     );
     report.case("its QEMU is killed: it boots again, and writes to its disks", || killed(fleet, &guest));
@@ -354,6 +358,7 @@ fn goes_on_elsewhere(fleet: &mut Fleet, ceph: &Ceph, guest: &Guest) -> Result<()
     cut_off(fleet.member(LOST)?.namespace(), &address)?;
     let written = write(fleet, guest, 6)?;
     let former = [client(ceph, &images[0])?, client(ceph, &images[1])?];
+    let sealed = firmware::may_go_to(fleet, STAYS)?;
 
     fleet.administrator().run(&["host", "forget", LOST, "--lost"])?.success()?;
     kubectl.until(&format!("vm/{VM}"), "to run elsewhere", ANSWER, |vm| {
@@ -389,6 +394,7 @@ fn goes_on_elsewhere(fleet: &mut Fleet, ceph: &Ceph, guest: &Guest) -> Result<()
         let year: u64 = until.get(..4).unwrap_or_default().parse().with_context(|| until.clone())?;
         ensure!(year >= 1970 + years + 9, "{client} is refused until {until} only");
     }
+    firmware::is_kept(fleet, ceph, &sealed)?;
     guest.project.plan_is_empty()
 }
 

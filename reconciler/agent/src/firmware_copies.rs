@@ -2,16 +2,22 @@
 //! VM starts it with them.
 //!
 //! ```text
-//!   the guest runs: every two minutes, if something has changed ┐
-//!   its QEMU has ended                                          ├──▶ <pool>/firmware/<instance>.state
+//!   it was taken over from another host                         ┐
+//!   the guest runs: every two minutes, if something has changed │    <folder>/firmware/<instance>.state, or
+//!   its QEMU has ended                                          ├──▶ the image berth-firmware-<instance>.… in Ceph
 //!   the VM is given up for a move (final: it is not started     │    (removed with the VM)
 //!   here again, and the next host needs no answer of this one)  ┘
 //! ```
+//!
+//! In Ceph, the copy of the latest epoch counts. A host that is declared lost may run on, cut off from the control plane, and not know that: the next
+//! host has a copy of its own epoch before it starts the VM, which no copy of an earlier one replaces. By that, and by its boot disk, which
+//! is the other host's then, the lost one stops copying.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use berth_api::{StoragePoolType, VM};
+use berth_api::{Disk, StoragePoolType, VM};
 use berth_host::{FirmwareCopy, SystemError};
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
@@ -19,7 +25,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::context::Context;
 use crate::error::Error;
-use crate::index::{Tables, instance_of};
+use crate::index::{Tables, instance_of, volume_of};
 use crate::journal::{Journal, epoch_of};
 use crate::key::ObjectName;
 use crate::pools;
@@ -50,28 +56,44 @@ pub(crate) async fn run(ctx: &Context) {
     }
 }
 
-/// Returns the pool in whose folder the firmware state of a VM is copied: that of its boot disk, if hosts share it.
+/// Returns the pool in which the firmware state of a VM is copied: that of its boot disk, if hosts share it.
 pub(crate) fn pool_of(tables: &Tables, vm: &VM) -> Option<String> {
     if !vm.has_firmware_state() {
         return None;
     }
-    boot_pool(tables, vm).filter(|pool| is_shared_folder(tables, pool))
+    boot_pool(tables, vm).filter(|pool| is_shared(tables, pool))
+}
+
+fn boot_disk(tables: &Tables, vm: &VM) -> Option<Arc<Disk>> {
+    let boot = vm.spec.disks.iter().find(|disk| disk.boot)?;
+    tables.disks.get(&ObjectName::of(vm).beside(boot.name.as_str()))
 }
 
 fn boot_pool(tables: &Tables, vm: &VM) -> Option<String> {
-    let boot = vm.spec.disks.iter().find(|disk| disk.boot)?;
-    let disk = tables.disks.get(&ObjectName::of(vm).beside(boot.name.as_str()))?;
-    Some(disk.pool().to_string())
+    boot_disk(tables, vm).map(|disk| disk.pool().to_string())
 }
 
-fn is_shared_folder(tables: &Tables, pool: &str) -> bool {
-    let pool = tables.pools.get(&ObjectName::new("", pool));
-    pool.is_some_and(|pool| pool.spec.pool_type == StoragePoolType::Shared)
+/// Returns the volume of the boot disk of a VM, if it is in Ceph.
+fn boot_volume_in_ceph(tables: &Tables, vm: &VM) -> Option<String> {
+    let disk = boot_disk(tables, vm)?;
+    let is_in_ceph = pool_type(tables, disk.pool().as_str()) == Some(StoragePoolType::Rbd);
+    volume_of(&disk).filter(|_| is_in_ceph).map(str::to_owned)
+}
+
+fn is_shared(tables: &Tables, pool: &str) -> bool {
+    pool_type(tables, pool).is_some_and(StoragePoolType::is_shared)
+}
+
+fn pool_type(tables: &Tables, pool: &str) -> Option<StoragePoolType> {
+    tables.pools.get(&ObjectName::new("", pool)).map(|pool| pool.spec.pool_type)
 }
 
 /// Copies the firmware state of a VM, if it changes the copy. `is_final`: the VM is about to be given up, and its guest is off.
 pub(crate) async fn copy(ctx: &Context, vm: &VM, is_final: bool) -> Result<(), Error> {
-    let pool = pool_of(&ctx.index.read(), vm);
+    let (pool, in_ceph) = {
+        let tables = ctx.index.read();
+        (pool_of(&tables, vm), boot_volume_in_ceph(&tables, vm))
+    };
     let (Some(pool), Some(instance)) = (pool, instance_of(vm)) else { return Ok(()) };
     let mut known = ctx.copied_firmware.0.lock().await;
     let journal = ctx.system.read_journal(instance).await?.map(Journal::parse).transpose()?;
@@ -84,7 +106,27 @@ pub(crate) async fn copy(ctx: &Context, vm: &VM, is_final: bool) -> Result<(), E
         return Ok(());
     }
     pools::declare(ctx);
+    if let Some(volume) = in_ceph.filter(|_| !is_final)
+        && ctx.system.volume(&pool, &volume).await?.is_none()
+    {
+        // Another host has taken it: this one is cut off, and was declared lost.
+        return Ok(());
+    }
     let copy = FirmwareCopy { uid: vm.uid().unwrap_or_default(), epoch: epoch_of(vm), is_final, archive };
+    ctx.system.write_firmware_copy(&pool, instance, &copy).await?;
+    known.insert(instance.to_owned(), digest);
+    Ok(())
+}
+
+/// Copies the state that was just taken over from another host, before that is recorded here. Of an empty one there is no copy.
+pub(crate) async fn keep(ctx: &Context, vm: &VM, instance: &str, archive: Vec<u8>) -> Result<(), Error> {
+    let pool = pool_of(&ctx.index.read(), vm);
+    let Some(pool) = pool.filter(|_| !archive.is_empty()) else { return Ok(()) };
+    let mut known = ctx.copied_firmware.0.lock().await;
+    pools::declare(ctx);
+    let digest = Sha256::digest(&archive).to_vec();
+    let (uid, epoch) = (vm.uid().unwrap_or_default(), epoch_of(vm));
+    let copy = FirmwareCopy { uid, epoch, is_final: false, archive };
     ctx.system.write_firmware_copy(&pool, instance, &copy).await?;
     known.insert(instance.to_owned(), digest);
     Ok(())
@@ -109,13 +151,13 @@ pub(crate) async fn after_stop(ctx: &Context, vm: &VM) {
 
 /// Removes the copies of a VM that is deleted.
 ///
-/// *Errors*: the pool of its boot disk is away. In others that are away here, it has none.
+/// *Errors*: the pool of its boot disk is away, and it may have one there. In others that are away here, it has none.
 pub(crate) async fn remove(ctx: &Context, vm: &VM) -> Result<(), Error> {
     let Some(instance) = instance_of(vm) else { return Ok(()) };
     let (shared, boot) = {
         let tables = ctx.index.read();
         let names = tables.pools.all().map(|(name, _)| name.name.clone());
-        let shared: Vec<String> = names.filter(|pool| is_shared_folder(&tables, pool)).collect();
+        let shared: Vec<String> = names.filter(|pool| is_shared(&tables, pool)).collect();
         (shared, boot_pool(&tables, vm))
     };
     if shared.is_empty() {
@@ -123,9 +165,10 @@ pub(crate) async fn remove(ctx: &Context, vm: &VM) -> Result<(), Error> {
     }
     let mut known = ctx.copied_firmware.0.lock().await;
     pools::declare(ctx);
+    let of_vm = boot.filter(|_| vm.has_firmware_state());
     for pool in shared {
         match ctx.system.remove_firmware_copy(&pool, instance).await {
-            Err(SystemError::PoolAway { .. }) if boot.as_ref() != Some(&pool) => {}
+            Err(SystemError::PoolAway { .. }) if of_vm.as_ref() != Some(&pool) => {}
             removed => removed?,
         }
     }

@@ -248,13 +248,17 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     /// Whether the instance has the memory of a TPM.
     async fn has_tpm_state(&self, instance: &str) -> Result<bool>;
 
-    /// Writes a copy of the instance's firmware state into the folder of a shared pool, in the place of a former one.
+    /// Writes a copy of the instance's firmware state into a shared pool, in the folder or in Ceph, in the place of a former one. An interrupted call
+    /// leaves the former one or this one.
+    ///
+    /// *Errors*: in Ceph there is one of a later epoch: another host has the VM now.
     async fn write_firmware_copy(&self, pool: &str, instance: &str, copy: &FirmwareCopy) -> Result<()>;
 
-    /// Reads the copy of the instance's firmware state in the folder of a shared pool. None: there is none.
-    async fn firmware_copy(&self, pool: &str, instance: &str) -> Result<Option<FirmwareCopy>>;
+    /// Reads the copy of the instance's firmware state in a shared pool that was written for the VM with this uid under the latest epoch. None: there is
+    /// none.
+    async fn firmware_copy(&self, pool: &str, instance: &str, uid: &str) -> Result<Option<FirmwareCopy>>;
 
-    /// Removes that copy, if there is one.
+    /// Removes the copies of the instance's firmware state, if there are some.
     async fn remove_firmware_copy(&self, pool: &str, instance: &str) -> Result<()>;
 
     /// The directory of an instance's files.

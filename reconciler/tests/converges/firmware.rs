@@ -19,33 +19,43 @@ async fn is_stopped(rig: &Rig) {
     .await;
 }
 
+/// The host is lost, whose copy is in a shared pool of this type.
+async fn starts_with_the_copy(rig: &Rig, pool_type: &str) {
+    rig.system.set_pool_folder("site", None);
+    rig.apply_pool("site", json!({"type": pool_type})).await;
+    rig.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "UEFI"})).await;
+    rig.apply("Disk", "web-root", json!({"size": "4Gi", "pool": "site"})).await;
+    rig.apply("VM", "web", sealed("Running")).await;
+    web_runs(rig).await;
+    let instance = rig.system.hypervisor().instances().remove(0);
+    let before = rig.system.firmware_now(&instance).expect("it has variables");
+    rig.apply("VM", "web", sealed("Stopped")).await;
+    is_stopped(rig).await;
+    until_host("they are copied", || !rig.system.firmware_copies_now().is_empty()).await;
+    // As on its next host.
+    rig.system.lose_firmware();
+    rig.strike_from_here();
+    rig.patch_status("VM", "web", json!({"formerHost": "lost"})).await;
+    rig.until_vm("web", "has its firmware state", |vm| vm.firmware_state_on().is_none()).await;
+    assert_eq!(rig.system.firmware_now(&instance).as_ref(), Some(&before));
+    is_stopped(rig).await;
+    rig.apply("VM", "web", sealed("Running")).await;
+    web_runs(rig).await;
+    assert_eq!(rig.system.firmware_now(&instance), Some(before));
+    rig.must_settle().await;
+    rig.delete("VM", "web").await;
+    rig.until_gone("VM", "web").await;
+    assert!(rig.system.firmware_copies_now().is_empty(), "the copy goes with the VM");
+}
+
 #[test]
 fn a_vm_of_a_lost_host_starts_with_the_firmware_state_that_was_copied_beside_its_boot_disk() {
     converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
-        rig.system.set_pool_folder("site", None);
-        rig.apply_pool("site", json!({"type": "Shared"})).await;
-        rig.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "UEFI"})).await;
-        rig.apply("Disk", "web-root", json!({"size": "4Gi", "pool": "site"})).await;
-        rig.apply("VM", "web", sealed("Running")).await;
-        web_runs(rig).await;
-        let instance = rig.system.hypervisor().instances().remove(0);
-        let before = rig.system.firmware_now(&instance).expect("it has variables");
-        rig.apply("VM", "web", sealed("Stopped")).await;
-        is_stopped(rig).await;
-        until_host("they are copied", || !rig.system.firmware_copies_now().is_empty()).await;
-        // As on its next host.
-        rig.system.lose_firmware();
-        rig.strike_from_here();
-        rig.patch_status("VM", "web", json!({"formerHost": "lost"})).await;
-        rig.until_vm("web", "has its firmware state", |vm| vm.firmware_state_on().is_none()).await;
-        assert_eq!(rig.system.firmware_now(&instance).as_ref(), Some(&before));
-        is_stopped(rig).await;
-        rig.apply("VM", "web", sealed("Running")).await;
-        web_runs(rig).await;
-        assert_eq!(rig.system.firmware_now(&instance), Some(before));
-        rig.must_settle().await;
-        rig.delete("VM", "web").await;
-        rig.until_gone("VM", "web").await;
-        assert!(rig.system.firmware_copies_now().is_empty(), "the copy goes with the VM");
+        starts_with_the_copy(rig, "Shared").await;
     });
+}
+
+#[test]
+fn a_vm_of_a_lost_host_starts_with_the_copy_of_its_firmware_state_in_ceph() {
+    converges(&[Fault::CrashAfter], async |rig| starts_with_the_copy(rig, "RBD").await);
 }

@@ -67,10 +67,16 @@ impl FakeSystem {
         Ok(())
     }
 
-    pub(super) fn firmware_copy_now(&self, pool: &str, instance: &str) -> Result<Option<FirmwareCopy>> {
+    pub(super) fn firmware_copy_now(
+        &self,
+        pool: &str,
+        instance: &str,
+        uid: &str,
+    ) -> Result<Option<FirmwareCopy>> {
         let state = self.state();
         state.ensure_there(pool)?;
-        Ok(state.firmware_copies.get(&(pool.to_owned(), instance.to_owned())).cloned())
+        let found = state.firmware_copies.get(&(pool.to_owned(), instance.to_owned()));
+        Ok(found.filter(|copy| copy.uid == uid).cloned())
     }
 
     pub(super) fn take_firmware_copy(&self, pool: &str, instance: &str) -> Result<()> {

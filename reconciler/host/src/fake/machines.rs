@@ -563,8 +563,8 @@ impl Machines for FakeSystem {
         self.call("write_firmware_copy", async { self.put_firmware_copy(pool, instance, copy) }).await
     }
 
-    async fn firmware_copy(&self, pool: &str, instance: &str) -> Result<Option<FirmwareCopy>> {
-        self.call("firmware_copy", async { self.firmware_copy_now(pool, instance) }).await
+    async fn firmware_copy(&self, pool: &str, instance: &str, uid: &str) -> Result<Option<FirmwareCopy>> {
+        self.call("firmware_copy", async { self.firmware_copy_now(pool, instance, uid) }).await
     }
 
     async fn remove_firmware_copy(&self, pool: &str, instance: &str) -> Result<()> {

@@ -12,6 +12,7 @@
 //!      berth-<id>@<snapshot>                 a snapshot of it: s-… of an object, c-… for a copy, i-… for an Image
 //!      berth-image-<digest>@base             the content of an Image, of which volumes are clones
 //!      berth-import-<host>-<digest>          one that is being written
+//!      berth-firmware-<instance>.…           a copy of the firmware variables and of the TPM of a VM
 //! ```
 //!
 //! All programs have time limits, so that a cluster that does not answer holds up nothing but its own pools: see `client`. Must not
@@ -23,6 +24,7 @@ mod data;
 mod diff;
 mod fence;
 mod filled;
+mod firmware;
 mod images;
 mod luks;
 mod note;

@@ -5,8 +5,8 @@
 //!                   └─it does not──▶ the copy in the shared pool of the boot disk: of a lost host, or the last one before the VM was given up
 //! ```
 //!
-//! They are on disk here before the journal records that, and that is before `status.formerHost` is removed, by which the former host
-//! removes its own. An interruption before the record repeats all of it: the guest has not run here.
+//! They are on disk here, and in a shared pool of the boot disk as a copy of this binding, before the journal records that, and that is before
+//! `status.formerHost` is removed, by which the former host removes its own. An interruption before the record repeats all of it: the guest has not run here.
 
 use berth_api::VM;
 use berth_host::{FirmwareCopy, RemoteError};
@@ -37,19 +37,20 @@ pub(super) async fn take_over(
     instance: &str,
     origin: &FirmwareOrigin,
 ) -> Result<(), Error> {
-    match origin {
-        FirmwareOrigin::Here => {}
+    let archive = match origin {
+        FirmwareOrigin::Here => Vec::new(),
         FirmwareOrigin::Nowhere => return Ok(ctx.system.install_firmware_state(instance, &[]).await?),
         FirmwareOrigin::Host(host) => {
             let archive = fetch(ctx, vm, instance, host).await?;
             ctx.system.install_firmware_state(instance, &archive).await?;
             tracing::info!(instance, host, bytes = archive.len(), "firmware state taken over");
+            archive
         }
+    };
+    if vm.had_tpm() && !ctx.system.has_tpm_state(instance).await? {
+        return Err(lost(vm, "its former host had none, and no other one has it"));
     }
-    match vm.had_tpm() && !ctx.system.has_tpm_state(instance).await? {
-        true => Err(lost(vm, "its former host had none, and no other one has it")),
-        false => Ok(()),
-    }
+    firmware_copies::keep(ctx, vm, instance, archive).await
 }
 
 /// Returns that a VM with a TPM has lost it.
@@ -89,15 +90,16 @@ async fn copy(ctx: &Context, vm: &VM, instance: &str) -> Result<Option<FirmwareC
     let pool = firmware_copies::pool_of(&ctx.index.read(), vm);
     let Some(pool) = pool else { return Ok(None) };
     pools::declare(ctx);
-    Ok(ctx.system.firmware_copy(&pool, instance).await?)
+    Ok(ctx.system.firmware_copy(&pool, instance, &vm.uid().unwrap_or_default()).await?)
 }
 
 /// Whether a copy has the last state of a VM. That of a lost host is the newest that there is; of a host that lives it has to be the last one
-/// before that gave the VM up.
+/// before that gave the VM up. One of the present binding is of an attempt here that was interrupted.
 fn is_usable(vm: &VM, copy: &FirmwareCopy, is_gone: bool) -> bool {
     let released = vm.status.as_ref().and_then(|status| status.released_epoch);
     let is_last = copy.is_final && released == Some(copy.epoch);
-    Some(&copy.uid) == vm.metadata.uid.as_ref() && (is_gone || is_last)
+    let is_own = copy.epoch == epoch_of(vm);
+    Some(&copy.uid) == vm.metadata.uid.as_ref() && (is_gone || is_last || is_own)
 }
 
 #[cfg(test)]
@@ -121,12 +123,15 @@ mod tests {
             archive: Vec::new(),
         };
         assert!(is_usable(&vm, &copy("u", 2, true), false));
+        assert!(is_usable(&vm, &copy("u", 3, false), false), "this host has taken it over before");
         for (other, why) in [
             (copy("u", 1, true), "the guest has run since"),
             (copy("u", 2, false), "the guest may have run since"),
         ] {
             assert!(!is_usable(&vm, &other, false) && is_usable(&vm, &other, true), "{why}");
         }
-        assert!(!is_usable(&vm, &copy("another", 2, true), true));
+        for epoch in [2, 3] {
+            assert!(!is_usable(&vm, &copy("another", epoch, true), true));
+        }
     }
 }

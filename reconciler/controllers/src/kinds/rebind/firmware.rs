@@ -1,9 +1,9 @@
 //! The firmware variables and the memory of the TPM of a VM that leaves its host: whether the next one gets them.
 //!
-//! From a host that lives, its agent gives them to the next one. Those of a VM whose boot disk is in the folder of a shared pool are copied there, so that they
-//! outlive a host that is lost.
+//! From a host that lives, its agent gives them to the next one. Those of a VM whose boot disk is in a shared pool, a folder or Ceph, are copied there, so
+//! that they outlive a host that is lost.
 
-use berth_api::{HostStatus, StoragePoolType, VM, VMStatus};
+use berth_api::{HostStatus, VM, VMStatus};
 use kube::ResourceExt;
 
 use crate::cache::Cache;
@@ -19,11 +19,11 @@ pub(super) fn obstacle(cache: &Cache, vm: &VM, host: &str) -> Option<&'static st
     Some(match has_tpm {
         true => {
             "its TPM was on that host: another one gets it only from an agent that gives it away (status.firmwareMoves and status.server of the \
-             Host), or from the copy in the folder of a shared pool with its boot disk"
+             Host), or from the copy in the pool of its boot disk, of type Shared or RBD"
         }
         false => {
             "its firmware variables, with the keys of Secure Boot, were on that host: another one gets them only from an agent that gives them away \
-             (status.firmwareMoves and status.server of the Host), or from the copy in the folder of a shared pool with its boot disk"
+             (status.firmwareMoves and status.server of the Host), or from the copy in the pool of its boot disk, of type Shared or RBD"
         }
     })
 }
@@ -64,10 +64,10 @@ fn moves_firmware(cache: &Cache, host: &str) -> bool {
     status.and_then(|status| status.firmware_moves).unwrap_or_default()
 }
 
-/// Whether hosts copy the firmware state of a VM into the folder of a shared pool: that of its boot disk.
+/// Whether hosts copy the firmware state of a VM into a shared pool: that of its boot disk.
 fn is_copied(cache: &Cache, vm: &VM) -> bool {
     let Some(boot) = vm.spec.disks.iter().find(|disk| disk.boot) else { return false };
     let disk = cache.tables.disks.named(&vm.namespace().unwrap_or_default(), boot.name.as_str());
     let pool = disk.and_then(|disk| cache.tables.storage_pools.cluster(disk.pool().as_str()));
-    pool.is_some_and(|pool| pool.spec.pool_type == StoragePoolType::Shared)
+    pool.is_some_and(|pool| pool.spec.pool_type.is_shared())
 }

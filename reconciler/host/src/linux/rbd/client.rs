@@ -91,6 +91,13 @@ impl Client {
         self.run(&RBD, args, limit).await
     }
 
+    /// Runs `rbd`, which reads this input. A non-zero exit is not an error here.
+    pub(super) async fn feed_rbd(&self, args: &[&str], input: Vec<u8>, limit: Duration) -> Result<Output> {
+        let conf = self.conf().to_string_lossy().into_owned();
+        let all = [&self.access_args(&conf)[..], args].concat();
+        self.answered(limit, RBD.run_within(&all, input, limit + LONG)).await
+    }
+
     /// Runs `rbd`, and gives its output to `take` as it arrives. A non-zero exit is not an error here.
     pub(super) async fn stream_rbd(
         &self,

@@ -45,6 +45,11 @@ pub(super) fn has_parent(reply: &[u8]) -> Result<bool> {
     parse::<Info>(reply).map(|info| info.parent.is_some())
 }
 
+/// Returns the names of the images of a pool, from `rbd ls`.
+pub(super) fn names(reply: &[u8]) -> Result<Vec<String>> {
+    parse(reply)
+}
+
 /// Returns the sizes of the images of a pool, from `rbd ls -l`.
 pub(super) fn sizes(reply: &[u8]) -> Result<BTreeMap<String, u64>> {
     #[derive(Deserialize)]
@@ -208,6 +213,11 @@ mod tests {
         let listed = br#"[{"image":"a","id":"1","size":5,"format":2},{"image":"a","id":"1","snapshot":"base","size":4,"format":2,
             "protected":"true"}]"#;
         assert_eq!(sizes(listed), Ok(BTreeMap::from([("a".to_owned(), 5)])));
+        assert_eq!(
+            names(br#"["berth-pool","berth-v-1"]"#),
+            Ok(vec!["berth-pool".to_owned(), "berth-v-1".to_owned()])
+        );
+        assert!(names(b"{}").is_err());
         let with_base = br#"[{"id":4,"name":"base","size":1099511627776,"protected":"true","timestamp":"Sat Nov 28 18:21:30 2026"}]"#;
         let base = Snapshot { number: 4, size: 1 << 40, is_protected: true };
         assert_eq!(snapshots(with_base), Ok(BTreeMap::from([("base".to_owned(), base)])));

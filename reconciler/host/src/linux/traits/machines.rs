@@ -302,15 +302,24 @@ impl Machines for LinuxSystem {
     }
 
     async fn write_firmware_copy(&self, pool: &str, instance: &str, copy: &FirmwareCopy) -> Result<()> {
-        self.machines.write_firmware_copy(pool, instance, copy).await
+        match self.rbd.get(pool) {
+            Some(in_ceph) => in_ceph.write_firmware_copy(instance, copy).await,
+            None => self.machines.write_firmware_copy(pool, instance, copy).await,
+        }
     }
 
-    async fn firmware_copy(&self, pool: &str, instance: &str) -> Result<Option<FirmwareCopy>> {
-        self.machines.firmware_copy(pool, instance).await
+    async fn firmware_copy(&self, pool: &str, instance: &str, uid: &str) -> Result<Option<FirmwareCopy>> {
+        match self.rbd.get(pool) {
+            Some(in_ceph) => in_ceph.firmware_copy(instance, uid).await,
+            None => self.machines.firmware_copy(pool, instance, uid).await,
+        }
     }
 
     async fn remove_firmware_copy(&self, pool: &str, instance: &str) -> Result<()> {
-        self.machines.remove_firmware_copy(pool, instance).await
+        match self.rbd.get(pool) {
+            Some(in_ceph) => in_ceph.remove_firmware_copies(instance).await,
+            None => self.machines.remove_firmware_copy(pool, instance).await,
+        }
     }
 
     fn instance_directory(&self, instance: &str) -> PathBuf {

@@ -1,4 +1,4 @@
-//! Copies of the firmware state of instances in the folders of shared pools: a line of JSON, and the archive. The host that a VM is bound to writes
+//! Copies of the firmware state of instances in the folders of shared pools, one file for each instance. The host that a VM is bound to writes
 //! its copy, so that another one has it if that host is lost.
 
 use std::collections::BTreeSet;
@@ -6,25 +6,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
-
 use super::super::super::files::{self, failed};
 use super::super::super::layout::check_name;
 use super::super::{LinuxMachines, Result};
-use crate::{FirmwareCopy, MAX_FIRMWARE_ARCHIVE};
-
-/// The longest line before the archive.
-const MAX_LINE: usize = 4 << 10;
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct CopyHeader {
-    uid: String,
-    epoch: i64,
-    is_final: bool,
-    sha256: String,
-}
+use crate::FirmwareCopy;
 
 impl LinuxMachines {
     pub(in super::super::super) async fn write_firmware_copy(
@@ -48,10 +33,15 @@ impl LinuxMachines {
         &self,
         pool: &str,
         instance: &str,
+        uid: &str,
     ) -> Result<Option<FirmwareCopy>> {
         check_name("instance", instance)?;
         let (pools, of, name) = (self.pool_folders.clone(), pool.to_owned(), file_name(instance));
-        let work = move || read(&pools.firmware_folder(&of)?.join(name));
+        let uid = uid.to_owned();
+        let work = move || {
+            let found = read(&pools.firmware_folder(&of)?.join(name))?;
+            Ok(found.filter(|copy| copy.uid == uid))
+        };
         self.pool_folders.on_pools(&BTreeSet::from([pool.to_owned()]), work).await
     }
 
@@ -74,17 +64,8 @@ fn file_name(instance: &str) -> String {
     format!("{instance}.state")
 }
 
-fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn write(path: &Path, copy: &FirmwareCopy) -> Result<()> {
-    let FirmwareCopy { uid, epoch, is_final, archive } = copy;
-    let header = CopyHeader { uid: uid.clone(), epoch: *epoch, is_final: *is_final, sha256: digest(archive) };
-    let mut bytes = serde_json::to_vec(&header).expect("our own types are plain JSON");
-    bytes.push(b'\n');
-    bytes.extend_from_slice(archive);
-    files::write_atomic(path, &bytes, 0o600)
+    files::write_atomic(path, &copy.stored(), 0o600)
 }
 
 /// Reads a copy. None: there is none.
@@ -93,19 +74,11 @@ fn read(path: &Path) -> Result<Option<FirmwareCopy>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened.map_err(failed("read", path))?,
     };
-    let most = MAX_FIRMWARE_ARCHIVE + MAX_LINE;
     let mut bytes = Vec::new();
-    let limited = file.take(u64::try_from(most).unwrap_or(u64::MAX));
+    let limited = file.take(u64::try_from(FirmwareCopy::MAX_STORED).unwrap_or(u64::MAX));
     io::BufReader::new(limited).read_to_end(&mut bytes).map_err(failed("read", path))?;
     let damaged = || failed("understand", path)(io::ErrorKind::InvalidData.into());
-    let end = bytes.iter().take(MAX_LINE).position(|byte| *byte == b'\n').ok_or_else(damaged)?;
-    let header: CopyHeader = serde_json::from_slice(&bytes[..end]).map_err(|_| damaged())?;
-    let archive = bytes.split_off(end + 1);
-    if digest(&archive) != header.sha256 {
-        return Err(damaged());
-    }
-    let CopyHeader { uid, epoch, is_final, .. } = header;
-    Ok(Some(FirmwareCopy { uid, epoch, is_final, archive }))
+    FirmwareCopy::read_stored(bytes).map(Some).ok_or_else(damaged)
 }
 
 #[cfg(test)]
