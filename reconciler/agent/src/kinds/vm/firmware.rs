@@ -8,7 +8,7 @@
 //! They are on disk here before the journal records that, and that is before `status.formerHost` is removed, by which the former host
 //! removes its own. An interruption before the record repeats all of it: the guest has not run here.
 
-use berth_api::VM;
+use berth_api::{Reason, VM};
 use berth_host::{FirmwareCopy, RemoteError};
 use kube::ResourceExt;
 
@@ -46,7 +46,8 @@ pub(super) async fn take_over(
             tracing::info!(instance, host, bytes = archive.len(), "firmware state taken over");
         }
     }
-    match vm.had_tpm() && !ctx.system.has_tpm_state(instance).await? {
+    let is_needed = vm.had_tpm() && !vm.accepts_firmware_loss();
+    match is_needed && !ctx.system.has_tpm_state(instance).await? {
         true => Err(lost(vm, "its former host had none, and no other one has it")),
         false => Ok(()),
     }
@@ -73,8 +74,13 @@ async fn fetch(ctx: &Context, vm: &VM, instance: &str, host: &str) -> Result<Vec
             Err(error) => text(error),
         },
     };
-    let copy = copy(ctx, vm, instance).await?.filter(|copy| is_usable(vm, copy, is_gone));
-    match copy {
+    let copy = match copy(ctx, vm, instance).await {
+        Err(error) if error.reason() != Reason::PoolAway => {
+            return Err(waits(format!("{why}; the copy in the shared pool: {}", error.chain())));
+        }
+        read => read?,
+    };
+    match copy.filter(|copy| is_usable(vm, copy, is_gone)) {
         Some(copy) => Ok(copy.archive),
         None if !is_gone => Err(waits(why)),
         None if vm.had_tpm() => Err(lost(vm, &why)),

@@ -80,6 +80,14 @@ fn digest(bytes: &[u8]) -> String {
 
 fn write(path: &Path, copy: &FirmwareCopy) -> Result<()> {
     let FirmwareCopy { uid, epoch, is_final, archive } = copy;
+    // A write may wait for a file server for as long as its host is cut off, while the next host of the VM has written its own.
+    if let Ok(Some(present)) = read(path)
+        && present.uid == *uid
+        && present.epoch > *epoch
+    {
+        tracing::warn!(path = %path.display(), "a copy of a later stay of the VM is kept");
+        return Ok(());
+    }
     let header = CopyHeader { uid: uid.clone(), epoch: *epoch, is_final: *is_final, sha256: digest(archive) };
     let mut bytes = serde_json::to_vec(&header).expect("our own types are plain JSON");
     bytes.push(b'\n');
@@ -121,7 +129,13 @@ mod tests {
         assert_eq!(read(&path).expect("no copy"), None);
         let copy = FirmwareCopy { uid: "u".to_owned(), epoch: 2, is_final: true, archive: b"{\n}".to_vec() };
         write(&path, &copy).expect("written");
-        assert_eq!(read(&path).expect("read"), Some(copy));
+        assert_eq!(read(&path).expect("read"), Some(copy.clone()));
+        let delayed = FirmwareCopy { epoch: 1, archive: b"old".to_vec(), ..copy.clone() };
+        write(&path, &delayed).expect("nothing is written");
+        assert_eq!(read(&path).expect("read"), Some(copy.clone()), "of a later stay");
+        let of_another = FirmwareCopy { uid: "v".to_owned(), ..delayed };
+        write(&path, &of_another).expect("written");
+        assert_eq!(read(&path).expect("read"), Some(of_another), "epochs of another VM do not compare");
         let mut bytes = fs::read(&path).expect("there");
         bytes.push(b'x');
         fs::write(&path, &bytes).expect("damaged");

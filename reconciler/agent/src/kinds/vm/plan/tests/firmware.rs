@@ -44,6 +44,8 @@ fn the_firmware_state_comes_from_the_former_host_before_anything_is_started() {
         assert_eq!(from(&moved(None, power, &[left_on("h")])), Some(FirmwareOrigin::Here), "it is back");
         let accepted = moved(Some("3"), power, &[left_on("a")]);
         assert_eq!(from(&accepted), Some(FirmwareOrigin::Nowhere));
+        let accepted_at_home = moved(Some("3"), power, &[left_on("h")]);
+        assert_eq!(from(&accepted_at_home), Some(FirmwareOrigin::Here), "nothing is removed that is there");
         let accepted_before = moved(Some("2"), power, &[left_on("a")]);
         assert_eq!(from(&accepted_before), Some(host("a")), "of another move");
         assert_eq!(from(&moved(None, power, &[])), None);
