@@ -83,3 +83,16 @@ fn a_vm_does_not_start_with_an_empty_tpm_unless_that_is_accepted() {
     let failed = Observed { journal, journal_written: true, ..seen(false) };
     assert!(!plan(&vm, &failed).steps.is_empty(), "its first start failed before the TPM was made");
 }
+
+#[test]
+fn a_guest_of_an_earlier_stay_does_not_stand_for_the_state_of_the_former_host() {
+    let vm = moved(None, "Running", &[left_on("a")]);
+    let reported = |epoch: i64| {
+        let seen = present(RunState::Running);
+        let journal = Journal { epoch, ..seen.journal.clone() };
+        let seen = Observed { journal, ..seen };
+        status(&vm, &seen, &plan(&vm, &seen).readiness, at(NOW)).former_host
+    };
+    assert_eq!(reported(3), None, "it runs with what is here");
+    assert_eq!(reported(1).as_deref(), Some("a"), "the next start takes the newer one");
+}
