@@ -24,6 +24,7 @@ use sha2::{Digest, Sha256};
 use tokio::time::{sleep, timeout};
 
 use crate::context::Context;
+use crate::copied_firmware::Copied;
 use crate::error::Error;
 use crate::index::{Tables, instance_of, volume_of};
 use crate::journal::{Journal, epoch_of};
@@ -89,6 +90,8 @@ fn pool_type(tables: &Tables, pool: &str) -> Option<StoragePoolType> {
 }
 
 /// Copies the firmware state of a VM, if it changes the copy. `is_final`: the VM is about to be given up, and its guest is off.
+///
+/// *Errors*: the pool is away. A VM is given up without the last copy if the next host can fetch the state from this one.
 pub(crate) async fn copy(ctx: &Context, vm: &VM, is_final: bool) -> Result<(), Error> {
     let (pool, in_ceph) = {
         let tables = ctx.index.read();
@@ -101,8 +104,10 @@ pub(crate) async fn copy(ctx: &Context, vm: &VM, is_final: bool) -> Result<(), E
         return Ok(());
     }
     let archive = ctx.system.firmware_state(instance).await?;
-    let digest = Sha256::digest(&archive).to_vec();
-    if archive.is_empty() || (!is_final && known.get(instance) == Some(&digest)) {
+    let copy = FirmwareCopy { uid: vm.uid().unwrap_or_default(), epoch: epoch_of(vm), is_final, archive };
+    let new = Copied { digest: digest(&pool, &copy), is_final };
+    let last = known.get(instance);
+    if copy.archive.is_empty() || last.is_some_and(|last| is_written(last, &new)) {
         return Ok(());
     }
     pools::declare(ctx);
@@ -112,9 +117,16 @@ pub(crate) async fn copy(ctx: &Context, vm: &VM, is_final: bool) -> Result<(), E
         // Another host has taken it: this one is cut off, and was declared lost.
         return Ok(());
     }
-    let copy = FirmwareCopy { uid: vm.uid().unwrap_or_default(), epoch: epoch_of(vm), is_final, archive };
-    ctx.system.write_firmware_copy(&pool, instance, &copy).await?;
-    known.insert(instance.to_owned(), digest);
+    let serves = ctx.config.console.as_ref().is_some_and(|own| own.is_for_hosts);
+    match ctx.system.write_firmware_copy(&pool, instance, &copy).await {
+        Err(away @ SystemError::PoolAway { .. }) if is_final && may_be_missing(serves, last) => {
+            let error = away.chain();
+            tracing::warn!(instance, error, "the VM is given up without a copy of its firmware state");
+            return Ok(());
+        }
+        written => written?,
+    }
+    known.insert(instance.to_owned(), new);
     Ok(())
 }
 
@@ -124,12 +136,28 @@ pub(crate) async fn keep(ctx: &Context, vm: &VM, instance: &str, archive: Vec<u8
     let Some(pool) = pool.filter(|_| !archive.is_empty()) else { return Ok(()) };
     let mut known = ctx.copied_firmware.0.lock().await;
     pools::declare(ctx);
-    let digest = Sha256::digest(&archive).to_vec();
     let (uid, epoch) = (vm.uid().unwrap_or_default(), epoch_of(vm));
     let copy = FirmwareCopy { uid, epoch, is_final: false, archive };
     ctx.system.write_firmware_copy(&pool, instance, &copy).await?;
-    known.insert(instance.to_owned(), digest);
+    known.insert(instance.to_owned(), Copied { digest: digest(&pool, &copy), is_final: false });
     Ok(())
+}
+
+/// Of all that the copy depends on: the same archive in another pool, or of another stay, is another copy.
+fn digest(pool: &str, copy: &FirmwareCopy) -> Vec<u8> {
+    let stay = format!("{pool}/{}/{}/", copy.uid, copy.epoch);
+    Sha256::new().chain_update(stay).chain_update(&copy.archive).finalize().to_vec()
+}
+
+/// Whether the copy that was written last is as good as this one.
+fn is_written(last: &Copied, new: &Copied) -> bool {
+    last.digest == new.digest && (last.is_final || !new.is_final)
+}
+
+/// Whether a VM is given up without its last copy: the next host fetches the state from this one. Not if an earlier attempt to give the VM up
+/// has left another copy that says to be the last one.
+fn may_be_missing(serves: bool, last: Option<&Copied>) -> bool {
+    serves && last.is_none_or(|last| !last.is_final)
 }
 
 /// Whether this host has the newest state of a VM: it has not given the VM up, and has fetched the state if another host had it.
@@ -151,24 +179,23 @@ pub(crate) async fn after_stop(ctx: &Context, vm: &VM) {
 
 /// Removes the copies of a VM that is deleted.
 ///
-/// *Errors*: the pool of its boot disk is away, and it may have one there. In others that are away here, it has none.
+/// *Errors*: it has firmware state, and the pool of its boot disk is away. In others that are away here, it has no copy.
 pub(crate) async fn remove(ctx: &Context, vm: &VM) -> Result<(), Error> {
     let Some(instance) = instance_of(vm) else { return Ok(()) };
-    let (shared, boot) = {
+    let (shared, own) = {
         let tables = ctx.index.read();
         let names = tables.pools.all().map(|(name, _)| name.name.clone());
         let shared: Vec<String> = names.filter(|pool| is_shared(&tables, pool)).collect();
-        (shared, boot_pool(&tables, vm))
+        (shared, pool_of(&tables, vm))
     };
     if shared.is_empty() {
         return Ok(());
     }
     let mut known = ctx.copied_firmware.0.lock().await;
     pools::declare(ctx);
-    let of_vm = boot.filter(|_| vm.has_firmware_state());
     for pool in shared {
         match ctx.system.remove_firmware_copy(&pool, instance).await {
-            Err(SystemError::PoolAway { .. }) if of_vm.as_ref() != Some(&pool) => {}
+            Err(SystemError::PoolAway { .. }) if own.as_ref() != Some(&pool) => {}
             removed => removed?,
         }
     }
@@ -181,6 +208,32 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_copy_is_written_again_in_another_pool_or_under_another_binding() {
+        let copy = |epoch: i64| FirmwareCopy {
+            uid: "u".to_owned(),
+            epoch,
+            is_final: false,
+            archive: b"state".to_vec(),
+        };
+        let copied =
+            |pool: &str, epoch: i64, is_final: bool| Copied { digest: digest(pool, &copy(epoch)), is_final };
+        let last = copied("site", 2, false);
+        assert!(is_written(&last, &copied("site", 2, false)));
+        assert!(!is_written(&last, &copied("other", 2, false)), "the boot disk has moved there");
+        assert!(!is_written(&last, &copied("site", 4, false)), "another host has written its own since");
+        assert!(!is_written(&last, &copied("site", 2, true)), "it is not known as the last one");
+        assert!(is_written(&copied("site", 2, true), &last));
+    }
+
+    #[test]
+    fn a_pool_that_is_away_keeps_a_vm_only_on_a_host_from_which_no_other_fetches() {
+        let last = |is_final| Copied { digest: Vec::new(), is_final };
+        assert!(may_be_missing(true, None) && may_be_missing(true, Some(&last(false))));
+        assert!(!may_be_missing(false, None), "the copy is the only way");
+        assert!(!may_be_missing(true, Some(&last(true))), "that of an attempt before the guest ran again");
+    }
 
     #[test]
     fn a_host_copies_only_the_state_that_is_the_newest() {

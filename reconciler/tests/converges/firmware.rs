@@ -59,3 +59,20 @@ fn a_vm_of_a_lost_host_starts_with_the_firmware_state_that_was_copied_beside_its
 fn a_vm_of_a_lost_host_starts_with_the_copy_of_its_firmware_state_in_ceph() {
     converges(&[Fault::CrashAfter], async |rig| starts_with_the_copy(rig, "RBD").await);
 }
+
+#[test]
+fn a_vm_without_firmware_state_is_deleted_while_the_shared_pool_of_its_boot_disk_is_away() {
+    converges(&[Fault::Error], async |rig| {
+        rig.system.set_pool_folder("site", None);
+        rig.apply_pool("site", json!({"type": "Shared"})).await;
+        rig.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
+        rig.apply("Disk", "web-root", json!({"size": "4Gi", "pool": "site"})).await;
+        rig.apply("VM", "web", sealed("Running")).await;
+        web_runs(rig).await;
+        rig.strike_from_here();
+        rig.system.set_pool_folder("site", Some("its file system is not mounted"));
+        rig.delete("VM", "web").await;
+        rig.until_gone("VM", "web").await;
+        assert!(rig.system.firmware_copies_now().is_empty());
+    });
+}

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use berth_api::firmware_copy::{FirmwareArchive, MAX_ARCHIVE, MAX_LINE, audience, path};
 use berth_api::image_copy::query;
+use berth_api::{ConditionType, Host, condition};
 use berth_console_client::connect;
 use berth_host::{RemoteError, SourceHost};
 use sha2::{Digest, Sha256};
@@ -42,6 +43,10 @@ impl Copies {
     ) -> Result<Vec<u8>, RemoteError> {
         let none = || RemoteError::Unreachable(format!("host {from} reports no server that others reach"));
         let host = self.host(from).await?.ok_or_else(none)?;
+        if is_silent(&host) {
+            // Nothing is fetched from it: without the control plane it verifies no ticket. An attempt would keep a worker for the time of a connection.
+            return Err(RemoteError::Unreachable(format!("host {from} does not report")));
+        }
         let server = host.status.and_then(|status| status.server).ok_or_else(none)?;
         let audience = audience(&vm.namespace, &vm.name, instance);
         let ticket = self.ticket(&audience).await?;
@@ -56,6 +61,13 @@ impl Copies {
         let connection = connect(&server, &path, &ticket).await.map_err(|error| explained(&at, error))?;
         read(&mut BufReader::with_capacity(BUFFER, connection)).await
     }
+}
+
+/// Whether the agent of a host has not renewed its lease.
+fn is_silent(host: &Host) -> bool {
+    let conditions = host.status.as_ref().map(|status| &status.conditions);
+    let ready = conditions.and_then(|all| condition::find(all, ConditionType::Ready.as_str()));
+    ready.is_some_and(|ready| ready.status == "Unknown")
 }
 
 /// Reads the line and the archive.
@@ -84,6 +96,8 @@ async fn read(from_host: &mut (impl AsyncBufRead + Unpin)) -> Result<Vec<u8>, Re
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn sent(length: usize, sha256: &str, archive: &[u8]) -> Vec<u8> {
@@ -92,6 +106,19 @@ mod tests {
         bytes.push(b'\n');
         bytes.extend_from_slice(archive);
         bytes
+    }
+
+    #[test]
+    fn a_host_whose_lease_is_not_renewed_is_not_asked() {
+        let host = |ready: &str| -> Host {
+            let condition = json!({"type": "Ready", "status": ready, "reason": "HostSilent", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"});
+            serde_json::from_value(json!({
+                "metadata": {"name": "a"}, "spec": {}, "status": {"conditions": [condition]},
+            }))
+            .expect("a Host")
+        };
+        assert!(is_silent(&host("Unknown")) && !is_silent(&host("True")) && !is_silent(&host("False")));
     }
 
     #[tokio::test]

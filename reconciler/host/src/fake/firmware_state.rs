@@ -63,7 +63,11 @@ impl FakeSystem {
     pub(super) fn put_firmware_copy(&self, pool: &str, instance: &str, copy: &FirmwareCopy) -> Result<()> {
         let mut state = self.state();
         state.ensure_there(pool)?;
-        state.firmware_copies.insert((pool.to_owned(), instance.to_owned()), copy.clone());
+        let key = (pool.to_owned(), instance.to_owned());
+        let is_later = |present: &FirmwareCopy| present.uid == copy.uid && present.epoch > copy.epoch;
+        if !state.firmware_copies.get(&key).is_some_and(is_later) {
+            state.firmware_copies.insert(key, copy.clone());
+        }
         Ok(())
     }
 

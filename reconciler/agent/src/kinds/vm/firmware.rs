@@ -8,7 +8,7 @@
 //! They are on disk here, and in a shared pool of the boot disk as a copy of this binding, before the journal records that, and that is before
 //! `status.formerHost` is removed, by which the former host removes its own. An interruption before the record repeats all of it: the guest has not run here.
 
-use berth_api::VM;
+use berth_api::{Reason, VM};
 use berth_host::{FirmwareCopy, RemoteError};
 use kube::ResourceExt;
 
@@ -47,7 +47,8 @@ pub(super) async fn take_over(
             archive
         }
     };
-    if vm.had_tpm() && !ctx.system.has_tpm_state(instance).await? {
+    let is_needed = vm.had_tpm() && !vm.accepts_firmware_loss();
+    if is_needed && !ctx.system.has_tpm_state(instance).await? {
         return Err(lost(vm, "its former host had none, and no other one has it"));
     }
     firmware_copies::keep(ctx, vm, instance, archive).await
@@ -74,8 +75,13 @@ async fn fetch(ctx: &Context, vm: &VM, instance: &str, host: &str) -> Result<Vec
             Err(error) => text(error),
         },
     };
-    let copy = copy(ctx, vm, instance).await?.filter(|copy| is_usable(vm, copy, is_gone));
-    match copy {
+    let copy = match copy(ctx, vm, instance).await {
+        Err(error) if error.reason() != Reason::PoolAway => {
+            return Err(waits(format!("{why}; the copy in the shared pool: {}", error.chain())));
+        }
+        read => read?,
+    };
+    match copy.filter(|copy| is_usable(vm, copy, is_gone)) {
         Some(copy) => Ok(copy.archive),
         None if !is_gone => Err(waits(why)),
         None if vm.had_tpm() => Err(lost(vm, &why)),

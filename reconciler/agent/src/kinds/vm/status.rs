@@ -111,8 +111,10 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
 
 /// Whether this host has the firmware state of the VM: durably, or its guest runs with it.
 fn has_firmware(vm: &VM, observed: &Observed) -> bool {
-    let is_recorded = observed.journal_written && observed.journal.firmware == Some(epoch_of(vm));
-    is_recorded || observed.process.is_some()
+    let journal = &observed.journal;
+    let is_recorded = observed.journal_written && journal.firmware == Some(epoch_of(vm));
+    // A process of an earlier stay has an older state than the former host.
+    is_recorded || (observed.process.is_some() && journal.epoch == epoch_of(vm))
 }
 
 /// Reports, in the write of the release, that the guest runs on the other host, and before that why it does not.

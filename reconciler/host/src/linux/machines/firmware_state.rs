@@ -36,7 +36,9 @@ const TPM: &str = "tpm/";
 const TPM_MEMORY: &str = "tpm2-";
 const MOST_TPM_FILES: usize = 16;
 /// The variables of AArch64's firmware are the largest file: 64 MiB, nearly all of them zeros.
-const MOST_FILE: u64 = 64 << 20;
+const MOST_VARIABLES: u64 = 64 << 20;
+/// The memory of a TPM is some hundred KiB.
+const MOST_TPM_FILE: u64 = 4 << 20;
 /// How often the files are read until nothing has changed meanwhile.
 const READS: usize = 5;
 const VERSION: u32 = 1;
@@ -111,14 +113,14 @@ impl LinuxMachines {
 fn read(folder: &Path, tpm: &Path) -> Result<Files> {
     let mut found = Files::new();
     for name in VARIABLES {
-        if let Some(bytes) = read_file(&folder.join(name))? {
+        if let Some(bytes) = read_file(&folder.join(name), MOST_VARIABLES)? {
             found.insert(name.to_owned(), bytes);
         }
     }
     let of_tpm = files::names(tpm)?.into_iter().filter(|name| name.starts_with(TPM_MEMORY));
     for name in of_tpm.filter(|name| is_tpm_file(name)).take(MOST_TPM_FILES) {
         // swtpm exchanges its files by renaming.
-        if let Some(bytes) = read_file(&tpm.join(&name))? {
+        if let Some(bytes) = read_file(&tpm.join(&name), MOST_TPM_FILE)? {
             found.insert(format!("{TPM}{name}"), bytes);
         }
     }
@@ -126,7 +128,7 @@ fn read(folder: &Path, tpm: &Path) -> Result<Files> {
 }
 
 /// Reads a regular file, in whose folder the user of QEMU may have put anything else under its name.
-fn read_file(path: &Path) -> Result<Option<Vec<u8>>> {
+fn read_file(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
     let mut options = OpenOptions::new();
     let opened = options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
     let file = match opened {
@@ -134,12 +136,12 @@ fn read_file(path: &Path) -> Result<Option<Vec<u8>>> {
         opened => opened.map_err(failed("read", path))?,
     };
     let about = file.metadata().map_err(failed("look at", path))?;
-    if !about.is_file() || about.len() > MOST_FILE {
-        let unusable = io::Error::new(io::ErrorKind::InvalidData, "it is no file of at most 64 MiB");
-        return Err(failed("read", path)(unusable));
+    if !about.is_file() || about.len() > most {
+        let unusable = format!("it is no file of at most {} MiB", most >> 20);
+        return Err(failed("read", path)(io::Error::new(io::ErrorKind::InvalidData, unusable)));
     }
     let mut bytes = Vec::new();
-    file.take(MOST_FILE).read_to_end(&mut bytes).map_err(failed("read", path))?;
+    file.take(most).read_to_end(&mut bytes).map_err(failed("read", path))?;
     Ok(Some(bytes))
 }
 
@@ -182,17 +184,18 @@ fn unpack(archive: &[u8]) -> std::result::Result<Files, String> {
     }
     let mut found = Files::new();
     for PackedFile { name, data } in files {
-        let is_known = VARIABLES.contains(&name.as_str()) || name.strip_prefix(TPM).is_some_and(is_tpm_file);
-        if !is_known {
-            return Err(format!("it has a file {name:?}, which is none of the firmware or the TPM"));
-        }
+        let most = match VARIABLES.contains(&name.as_str()) {
+            true => MOST_VARIABLES,
+            false if name.strip_prefix(TPM).is_some_and(is_tpm_file) => MOST_TPM_FILE,
+            false => return Err(format!("it has a file {name:?}, which is none of the firmware or the TPM")),
+        };
         let data = STANDARD.decode(data).map_err(|_| format!("file {name} is no base64"))?;
         let mut bytes = Vec::new();
         let decoder = DeflateDecoder::new(data.as_slice());
-        let read = decoder.take(MOST_FILE + 1).read_to_end(&mut bytes);
+        let read = decoder.take(most + 1).read_to_end(&mut bytes);
         read.map_err(|error| format!("file {name} cannot be decompressed: {error}"))?;
-        if u64::try_from(bytes.len()).is_ok_and(|length| length > MOST_FILE) {
-            return Err(format!("file {name} is larger than 64 MiB"));
+        if u64::try_from(bytes.len()).is_ok_and(|length| length > most) {
+            return Err(format!("file {name} is larger than {} MiB", most >> 20));
         }
         found.insert(name, bytes);
     }
@@ -291,7 +294,21 @@ mod tests {
         let zeros = vec![0; 1 << 20];
         (0..65).for_each(|_| bomb.write_all(&zeros).expect("compressed"));
         let bomb = STANDARD.encode(bomb.finish().expect("compressed"));
-        assert!(unpack(&archive(&[("vars.fd", &bomb)])).expect_err("large").contains("64 MiB"));
+        for (name, most) in [("vars.fd", "64 MiB"), ("tpm/tpm2-00.permall", "4 MiB")] {
+            let refused = unpack(&archive(&[(name, &bomb)])).expect_err(name);
+            assert!(refused.contains(most), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_large_file_of_a_tpm_is_not_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        instance(folder.path(), &[("tpm/tpm2-00.permall", b"keys")]);
+        let tpm = folder.path().join("tpm");
+        assert!(read(folder.path(), &tpm).is_ok());
+        let file = fs::File::create(tpm.join("tpm2-00.permall")).expect("made");
+        file.set_len(MOST_TPM_FILE + 1).expect("as swtpm could");
+        assert!(read(folder.path(), &tpm).is_err());
     }
 
     #[test]

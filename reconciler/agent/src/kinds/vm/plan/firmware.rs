@@ -24,10 +24,11 @@ pub(super) fn taken_over(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
         return Some(Plan::without_steps(readiness(text)));
     }
     let own = vm.status.as_ref().and_then(|status| status.binding.as_ref()).map(|binding| &*binding.host);
-    let origin = if vm.accepts_firmware_loss() {
-        FirmwareOrigin::Nowhere
-    } else if own == Some(former) {
+    let origin = if own == Some(former) {
+        // Also if a loss is accepted: what is here is not lost.
         FirmwareOrigin::Here
+    } else if vm.accepts_firmware_loss() {
+        FirmwareOrigin::Nowhere
     } else {
         FirmwareOrigin::Host(former.to_owned())
     };

@@ -65,6 +65,14 @@ fn file_name(instance: &str) -> String {
 }
 
 fn write(path: &Path, copy: &FirmwareCopy) -> Result<()> {
+    // A write may wait for a file server for as long as its host is cut off, while the next host of the VM has written its own.
+    if let Ok(Some(present)) = read(path)
+        && present.uid == copy.uid
+        && present.epoch > copy.epoch
+    {
+        tracing::warn!(path = %path.display(), "a copy of a later stay of the VM is kept");
+        return Ok(());
+    }
     files::write_atomic(path, &copy.stored(), 0o600)
 }
 
@@ -94,7 +102,13 @@ mod tests {
         assert_eq!(read(&path).expect("no copy"), None);
         let copy = FirmwareCopy { uid: "u".to_owned(), epoch: 2, is_final: true, archive: b"{\n}".to_vec() };
         write(&path, &copy).expect("written");
-        assert_eq!(read(&path).expect("read"), Some(copy));
+        assert_eq!(read(&path).expect("read"), Some(copy.clone()));
+        let delayed = FirmwareCopy { epoch: 1, archive: b"old".to_vec(), ..copy.clone() };
+        write(&path, &delayed).expect("nothing is written");
+        assert_eq!(read(&path).expect("read"), Some(copy.clone()), "of a later stay");
+        let of_another = FirmwareCopy { uid: "v".to_owned(), ..delayed };
+        write(&path, &of_another).expect("written");
+        assert_eq!(read(&path).expect("read"), Some(of_another), "epochs of another VM do not compare");
         let mut bytes = fs::read(&path).expect("there");
         bytes.push(b'x');
         fs::write(&path, &bytes).expect("damaged");

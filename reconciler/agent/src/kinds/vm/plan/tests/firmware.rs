@@ -44,6 +44,8 @@ fn the_firmware_state_comes_from_the_former_host_before_anything_is_started() {
         assert_eq!(from(&moved(None, power, &[left_on("h")])), Some(FirmwareOrigin::Here), "it is back");
         let accepted = moved(Some("3"), power, &[left_on("a")]);
         assert_eq!(from(&accepted), Some(FirmwareOrigin::Nowhere));
+        let accepted_at_home = moved(Some("3"), power, &[left_on("h")]);
+        assert_eq!(from(&accepted_at_home), Some(FirmwareOrigin::Here), "nothing is removed that is there");
         let accepted_before = moved(Some("2"), power, &[left_on("a")]);
         assert_eq!(from(&accepted_before), Some(host("a")), "of another move");
         assert_eq!(from(&moved(None, power, &[])), None);
@@ -80,4 +82,17 @@ fn a_vm_does_not_start_with_an_empty_tpm_unless_that_is_accepted() {
     let journal = Journal { epoch: 3, firmware: Some(3), ..Journal::new(&vm) };
     let failed = Observed { journal, journal_written: true, ..seen(false) };
     assert!(!plan(&vm, &failed).steps.is_empty(), "its first start failed before the TPM was made");
+}
+
+#[test]
+fn a_guest_of_an_earlier_stay_does_not_stand_for_the_state_of_the_former_host() {
+    let vm = moved(None, "Running", &[left_on("a")]);
+    let reported = |epoch: i64| {
+        let seen = present(RunState::Running);
+        let journal = Journal { epoch, ..seen.journal.clone() };
+        let seen = Observed { journal, ..seen };
+        status(&vm, &seen, &plan(&vm, &seen).readiness, at(NOW)).former_host
+    };
+    assert_eq!(reported(3), None, "it runs with what is here");
+    assert_eq!(reported(1).as_deref(), Some("a"), "the next start takes the newer one");
 }
