@@ -50,6 +50,7 @@ pub mod screen;
 pub mod second_interface;
 pub mod secure_boot;
 pub mod shared_folders;
+pub mod site;
 pub mod size;
 pub mod snapshot_schedule;
 pub mod snapshots;
@@ -70,6 +71,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 pub use kit::Kit;
+use site::ControlPlane;
 
 use crate::report::Report;
 use crate::{manifests, prerequisites, tools};
@@ -179,7 +181,7 @@ pub const ALL: &[Suite] = &[
         obstacle: needs_root,
         alone: false,
         extended: false,
-        run: guest_examples::guests,
+        run: |kit, report| guest_examples::guests(kit, report, ControlPlane::Embedded),
     },
     Suite {
         name: "disks",
@@ -188,7 +190,7 @@ pub const ALL: &[Suite] = &[
         obstacle: needs_root,
         alone: false,
         extended: false,
-        run: guest_examples::disks,
+        run: |kit, report| guest_examples::disks(kit, report, ControlPlane::Embedded),
     },
     Suite {
         name: "addresses",
@@ -197,7 +199,7 @@ pub const ALL: &[Suite] = &[
         obstacle: needs_root,
         alone: false,
         extended: false,
-        run: guest_examples::addresses,
+        run: |kit, report| guest_examples::addresses(kit, report, ControlPlane::Embedded),
     },
     Suite {
         name: "images",
@@ -206,7 +208,7 @@ pub const ALL: &[Suite] = &[
         obstacle: needs_root,
         alone: false,
         extended: false,
-        run: guest_examples::images,
+        run: |kit, report| guest_examples::images(kit, report, ControlPlane::Embedded),
     },
     Suite {
         name: "modules",
@@ -251,7 +253,7 @@ pub const ALL: &[Suite] = &[
         obstacle: needs_root,
         alone: false,
         extended: false,
-        run: rbd::run,
+        run: |kit, report| rbd::run(kit, report, ControlPlane::Embedded),
     },
     Suite {
         name: "upgrade",
@@ -323,7 +325,7 @@ pub const ALL: &[Suite] = &[
         obstacle: || needs_root().or_else(tools::cannot_build_go),
         alone: false,
         extended: false,
-        run: backups::run,
+        run: |kit, report| backups::run(kit, report, ControlPlane::Embedded),
     },
     Suite {
         name: "converge-every-call",
@@ -423,6 +425,60 @@ pub const ALL: &[Suite] = &[
         alone: false,
         extended: true,
         run: attack::kubernetes,
+    },
+    Suite {
+        name: "guests-kubernetes",
+        about: "the cases of guests on a real kube-apiserver",
+        limit: minutes(40),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        extended: true,
+        run: |kit, report| guest_examples::guests(kit, report, ControlPlane::Kubernetes),
+    },
+    Suite {
+        name: "disks-kubernetes",
+        about: "the cases of disks on a real kube-apiserver",
+        limit: minutes(40),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        extended: true,
+        run: |kit, report| guest_examples::disks(kit, report, ControlPlane::Kubernetes),
+    },
+    Suite {
+        name: "addresses-kubernetes",
+        about: "the cases of addresses on a real kube-apiserver",
+        limit: minutes(35),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        extended: true,
+        run: |kit, report| guest_examples::addresses(kit, report, ControlPlane::Kubernetes),
+    },
+    Suite {
+        name: "images-kubernetes",
+        about: "the cases of images on a real kube-apiserver",
+        limit: minutes(25),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        extended: true,
+        run: |kit, report| guest_examples::images(kit, report, ControlPlane::Kubernetes),
+    },
+    Suite {
+        name: "rbd-kubernetes",
+        about: "the cases of rbd on a real kube-apiserver",
+        limit: minutes(35),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        extended: true,
+        run: |kit, report| rbd::run(kit, report, ControlPlane::Kubernetes),
+    },
+    Suite {
+        name: "backup-kubernetes",
+        about: "the cases of backup, without the loss of the site, on a real kube-apiserver",
+        limit: minutes(25),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        extended: true,
+        run: |kit, report| backups::run(kit, report, ControlPlane::Kubernetes),
     },
 ];
 
