@@ -485,3 +485,19 @@ pub const ALL: &[Suite] = &[
 fn needs_root() -> Option<String> {
     (!prerequisites::is_root()).then(|| "it needs root: it makes network namespaces and taps".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_suite_on_kubernetes_is_extended_and_repeats_another_suite() {
+        let of_kubernetes: Vec<&Suite> =
+            ALL.iter().filter(|suite| suite.name.ends_with("-kubernetes")).collect();
+        assert!(!of_kubernetes.is_empty());
+        for suite in of_kubernetes {
+            let repeats = |other: &Suite| ControlPlane::Kubernetes.suite(other.name) == suite.name;
+            assert!(suite.extended && ALL.iter().any(repeats), "{}", suite.name);
+        }
+    }
+}
