@@ -374,13 +374,6 @@ impl Berth {
         process::run(&mut command, END)
     }
 
-    /// Runs `berth undelete DISK --as NAME`.
-    pub fn undelete_as(&self, disk: &str, name: &str) -> Result<Finished> {
-        let mut command = self.command("undelete");
-        command.args([disk, "--as", name]).arg("--state-dir").arg(&self.state);
-        process::run(&mut command, END)
-    }
-
     /// Runs a command that reads the state directory: `top`, `doctor`.
     pub fn on_state(&self, name: &str, arguments: &[&str]) -> Result<Finished> {
         let mut command = self.command(name);

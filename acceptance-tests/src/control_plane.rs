@@ -1,5 +1,6 @@
 //! A real Kubernetes control plane: etcd and kube-apiserver with RBAC, nothing else. No controller manager, no scheduler, no
-//! kubelet: a feature that works here needs only the API.
+//! kubelet: a feature that works here needs only the API, and where it has owners, [a stand-in](crate::garbage_collector) for their garbage
+//! collector.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -22,6 +22,7 @@ use crate::access::Access;
 use crate::berth::{self, Administrator, Berth};
 use crate::control_plane::{KubernetesControlPlane, Location, PORT, Programs};
 use crate::footprint::{self, Footprint};
+use crate::garbage_collector::GarbageCollector;
 use crate::image_server::ImageServer;
 use crate::kubectl::{Kubectl, condition_of};
 use crate::machine::Machine;
@@ -109,6 +110,7 @@ pub struct Cluster {
     controllers: Berth,
     kubectl: Kubectl,
     kubeconfig: PathBuf,
+    _garbage: GarbageCollector,
     _plane: KubernetesControlPlane,
 }
 
@@ -140,8 +142,9 @@ impl Cluster {
         let kubectl = Kubectl::new(&parts.kubectl, &kubeconfig, &folder.path().join("home"), outside);
         kubectl.apply(&definitions)?;
         kubectl.ok(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"])?;
+        let garbage = GarbageCollector::start(Access::read(&kubeconfig, namespace)?);
         controllers.spawn_controllers(&kubeconfig, None)?;
-        Ok(Self { controllers, kubectl, kubeconfig, _plane: plane })
+        Ok(Self { controllers, kubectl, kubeconfig, _garbage: garbage, _plane: plane })
     }
 
     /// kubectl as its administrator.
@@ -302,6 +305,18 @@ impl Fleet {
             ensure!(ready, "its status is {:#}", host["status"]);
             Ok(())
         })
+    }
+
+    /// Starts the program of a host again, with the control plane if that is the one of `berth up`, and waits until the host is ready.
+    pub fn start_again(&mut self, name: &str) -> Result<()> {
+        let is_first = self.members.first().is_some_and(|first| first.name == name);
+        let is_up = self.is_embedded() && is_first;
+        let berth = &mut self.member_mut(name)?.berth;
+        match is_up {
+            true => berth.spawn_up()?,
+            false => berth.spawn_joined(None, &[])?,
+        }
+        self.host_is_ready(name)
     }
 
     /// The hosts.

@@ -16,6 +16,7 @@ pub mod differential;
 pub mod fleet;
 pub mod footprint;
 pub mod foreign_packages;
+pub mod garbage_collector;
 pub mod guests;
 pub mod http;
 pub mod image_server;

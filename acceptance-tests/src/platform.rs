@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::berth::{self, Berth};
+use crate::access::Access;
+use crate::berth::{self, Administrator, Berth};
 use crate::control_plane::{KubernetesControlPlane, Location, Programs};
 use crate::footprint::{self, Footprint};
+use crate::garbage_collector::GarbageCollector;
 use crate::image_server::ImageServer;
 use crate::kubectl::Kubectl;
 use crate::machine::Machine;
@@ -55,11 +57,22 @@ pub struct Parts {
     pub logs: PathBuf,
 }
 
+/// How the host of a Kubernetes control plane logs in there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostLogin {
+    /// With the administrator's kubeconfig, which may do everything.
+    Administrator,
+    /// With an account of its own, as a host that joins by token.
+    Joined,
+}
+
 #[derive(Debug)]
 enum Running {
     Embedded(Box<Berth>),
     /// `account`: the kubeconfig of the controllers.
     Kubernetes {
+        login: HostLogin,
+        garbage: Option<GarbageCollector>,
         plane: Box<KubernetesControlPlane>,
         controllers: Box<Berth>,
         host: Box<Berth>,
@@ -149,7 +162,7 @@ impl Platform {
     }
 
     /// A real kube-apiserver and etcd, with `berth controllers` and `berth host`.
-    pub fn kubernetes(parts: &Parts, programs: &Programs) -> Result<Self> {
+    pub fn kubernetes(parts: &Parts, programs: &Programs, login: HostLogin) -> Result<Self> {
         let ground = Ground::lay(parts)?;
         let plane = KubernetesControlPlane::start(
             programs,
@@ -167,7 +180,8 @@ impl Platform {
         let controllers = Box::new(ground.berth(parts, "controllers.log"));
         let host = Box::new(ground.berth(parts, "host.log"));
         let account = ground.folder.path().join("controllers.kubeconfig");
-        let running = Running::Kubernetes { plane: Box::new(plane), controllers, host, account };
+        let (plane, garbage) = (Box::new(plane), None);
+        let running = Running::Kubernetes { login, garbage, plane, controllers, host, account };
         Ok(ground.finish(running, kubeconfig, kubectl, parts.logs.clone()))
     }
 
@@ -186,6 +200,10 @@ impl Platform {
         config["users"][0]["user"] = serde_json::json!({"token": token.trim()});
         fs::write(account, config.to_string())?;
         self.kubectl.ok(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"])?;
+        let access = Access::read(&self.kubeconfig, &self.namespace)?;
+        if let Running::Kubernetes { garbage, .. } = &mut self.running {
+            *garbage = Some(GarbageCollector::start(access));
+        }
         self.start()?;
         // The controllers create the defaults in parallel with the host's start; this is the last of them.
         self.kubectl.until("storagepool/default", "made", Duration::from_secs(60), |_| true)?;
@@ -196,9 +214,17 @@ impl Platform {
     pub fn start(&mut self) -> Result<()> {
         match &mut self.running {
             Running::Embedded(berth) => berth.start(&self.kubectl),
-            Running::Kubernetes { controllers, host, account, .. } => {
+            Running::Kubernetes { login, controllers, host, account, .. } => {
                 controllers.spawn_controllers(account, Some(berth::HEALTH))?;
-                host.spawn_host(HOST_NAME, &self.kubeconfig)?;
+                match login {
+                    HostLogin::Administrator => host.spawn_host(HOST_NAME, &self.kubeconfig)?,
+                    HostLogin::Joined if host.host_kubeconfig().exists() => host.spawn_joined(None, &[])?,
+                    HostLogin::Joined => {
+                        let administrator =
+                            Administrator::new(host.program(), &self.namespace, &self.kubeconfig);
+                        host.spawn_joined(Some(&administrator.token(HOST_NAME)?), &[])?;
+                    }
+                }
                 wait::until("the host to be ready", Duration::from_secs(90), || {
                     controllers.must_run()?;
                     host.must_run()?;
@@ -294,6 +320,12 @@ impl Platform {
             Running::Embedded(berth) => berth,
             Running::Kubernetes { host, .. } => host,
         }
+    }
+
+    /// Deletes an empty namespace. kube-apiserver alone has no controller that completes the deletion.
+    pub fn delete_namespace(&self, name: &str) -> Result<()> {
+        let waits = if self.is_embedded() { "--timeout=60s" } else { "--wait=false" };
+        self.kubectl.ok(&["delete", "namespace", name, waits]).map(drop)
     }
 
     /// Whether this is the embedded control plane.

@@ -51,6 +51,7 @@ pub mod screen;
 pub mod second_interface;
 pub mod secure_boot;
 pub mod shared_folders;
+pub mod site;
 pub mod size;
 pub mod snapshot_schedule;
 pub mod snapshots;
@@ -71,6 +72,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 pub use kit::Kit;
+use site::ControlPlane;
 
 use crate::report::Report;
 use crate::{manifests, prerequisites, tools};
@@ -180,7 +182,7 @@ pub const ALL: &[Suite] = &[
         obstacle: needs_root,
         alone: false,
         extended: false,
-        run: guest_examples::guests,
+        run: |kit, report| guest_examples::guests(kit, report, ControlPlane::Embedded),
     },
     Suite {
         name: "disks",
@@ -189,7 +191,7 @@ pub const ALL: &[Suite] = &[
         obstacle: needs_root,
         alone: false,
         extended: false,
-        run: guest_examples::disks,
+        run: |kit, report| guest_examples::disks(kit, report, ControlPlane::Embedded),
     },
     Suite {
         name: "addresses",
@@ -198,7 +200,7 @@ pub const ALL: &[Suite] = &[
         obstacle: needs_root,
         alone: false,
         extended: false,
-        run: guest_examples::addresses,
+        run: |kit, report| guest_examples::addresses(kit, report, ControlPlane::Embedded),
     },
     Suite {
         name: "images",
@@ -207,7 +209,7 @@ pub const ALL: &[Suite] = &[
         obstacle: needs_root,
         alone: false,
         extended: false,
-        run: guest_examples::images,
+        run: |kit, report| guest_examples::images(kit, report, ControlPlane::Embedded),
     },
     Suite {
         name: "modules",
@@ -252,7 +254,7 @@ pub const ALL: &[Suite] = &[
         obstacle: needs_root,
         alone: false,
         extended: false,
-        run: rbd::run,
+        run: |kit, report| rbd::run(kit, report, ControlPlane::Embedded),
     },
     Suite {
         name: "upgrade",
@@ -324,7 +326,7 @@ pub const ALL: &[Suite] = &[
         obstacle: || needs_root().or_else(tools::cannot_build_go),
         alone: false,
         extended: false,
-        run: backups::run,
+        run: |kit, report| backups::run(kit, report, ControlPlane::Embedded),
     },
     Suite {
         name: "converge-every-call",
@@ -434,8 +436,78 @@ pub const ALL: &[Suite] = &[
         extended: true,
         run: attack::kubernetes,
     },
+    Suite {
+        name: "guests-kubernetes",
+        about: "the cases of guests on a real kube-apiserver",
+        limit: minutes(40),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        extended: true,
+        run: |kit, report| guest_examples::guests(kit, report, ControlPlane::Kubernetes),
+    },
+    Suite {
+        name: "disks-kubernetes",
+        about: "the cases of disks on a real kube-apiserver",
+        limit: minutes(40),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        extended: true,
+        run: |kit, report| guest_examples::disks(kit, report, ControlPlane::Kubernetes),
+    },
+    Suite {
+        name: "addresses-kubernetes",
+        about: "the cases of addresses on a real kube-apiserver",
+        limit: minutes(35),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        extended: true,
+        run: |kit, report| guest_examples::addresses(kit, report, ControlPlane::Kubernetes),
+    },
+    Suite {
+        name: "images-kubernetes",
+        about: "the cases of images on a real kube-apiserver",
+        limit: minutes(25),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        extended: true,
+        run: |kit, report| guest_examples::images(kit, report, ControlPlane::Kubernetes),
+    },
+    Suite {
+        name: "rbd-kubernetes",
+        about: "the cases of rbd on a real kube-apiserver",
+        limit: minutes(35),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        extended: true,
+        run: |kit, report| rbd::run(kit, report, ControlPlane::Kubernetes),
+    },
+    Suite {
+        name: "backup-kubernetes",
+        about: "the cases of backup, without the loss of the site, on a real kube-apiserver",
+        limit: minutes(25),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        extended: true,
+        run: |kit, report| backups::run(kit, report, ControlPlane::Kubernetes),
+    },
 ];
 
 fn needs_root() -> Option<String> {
     (!prerequisites::is_root()).then(|| "it needs root: it makes network namespaces and taps".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_suite_on_kubernetes_is_extended_and_repeats_another_suite() {
+        let of_kubernetes: Vec<&Suite> =
+            ALL.iter().filter(|suite| suite.name.ends_with("-kubernetes")).collect();
+        assert!(!of_kubernetes.is_empty());
+        for suite in of_kubernetes {
+            let repeats = |other: &Suite| ControlPlane::Kubernetes.suite(other.name) == suite.name;
+            assert!(suite.extended && ALL.iter().any(repeats), "{}", suite.name);
+        }
+    }
 }

@@ -12,7 +12,7 @@ use anyhow::Result;
 
 use super::Kit;
 use crate::guests::GuestImage;
-use crate::platform::Platform;
+use crate::platform::{HostLogin, Platform};
 use crate::report::Report;
 
 /// On `berth up`.
@@ -28,8 +28,9 @@ pub fn kubernetes(kit: &Kit, report: &mut Report) -> Result<()> {
     let parts = report.step("the programs are built", || kit.parts("attack-kubernetes"))?;
     let guest = report.step("the small guest is built", || kit.small_guest())?;
     let programs = report.step("kube-apiserver is built from source", || kit.kubernetes())?;
-    let mut platform =
-        report.step("etcd and kube-apiserver serve", || Platform::kubernetes(&parts, &programs))?;
+    let mut platform = report.step("etcd and kube-apiserver serve", || {
+        Platform::kubernetes(&parts, &programs, HostLogin::Administrator)
+    })?;
     report.step("the CRDs, policies and roles apply, and controllers and host start", || {
         platform.install_on_kubernetes()
     })?;

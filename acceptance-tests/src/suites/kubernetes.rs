@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Kit, kubectl, lifecycle, quotas, restrictions, uploads, verbs};
 use crate::berth::{CONTROLLERS_METRICS, HEALTH};
 use crate::http;
-use crate::platform::Platform;
+use crate::platform::{HostLogin, Platform};
 use crate::report::Report;
 
 /// Runs the suite.
@@ -16,8 +16,9 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let parts = report.step("the programs are built", || kit.parts("kubernetes"))?;
     let guest = report.step("the small guest is built", || kit.small_guest())?;
     let programs = report.step("kube-apiserver is built from source", || kit.kubernetes())?;
-    let mut platform =
-        report.step("etcd and kube-apiserver serve", || Platform::kubernetes(&parts, &programs))?;
+    let mut platform = report.step("etcd and kube-apiserver serve", || {
+        Platform::kubernetes(&parts, &programs, HostLogin::Administrator)
+    })?;
     report.step("the CRDs, policies and roles apply, and controllers and host start", || {
         platform.install_on_kubernetes()
     })?;

@@ -112,5 +112,5 @@ fn shared(platform: &Platform) -> Result<()> {
     }
     share(serde_json::Value::Null)?;
     borrower.ok(&["delete", "image/borrowed", "disk/borrowed", "--timeout=60s"])?;
-    kubectl.ok(&["delete", "namespace", "borrower", "--timeout=60s"]).map(drop)
+    platform.delete_namespace("borrower")
 }

@@ -94,7 +94,7 @@ fn default_of_a_namespace(platform: &Platform) -> Result<()> {
     ensure!(file.exists(), "{} is not there", file.display());
     within.ok(&["delete", "vm", "papers", "--timeout=60s"])?;
     within.ok(&["delete", "disk", "papers", "--ignore-not-found", "--timeout=60s"])?;
-    kubectl.ok(&["delete", "namespace", "archives", "--timeout=60s"]).map(drop)
+    platform.delete_namespace("archives")
 }
 
 /// The disk of the running guest moves while it runs on, with its data; then back while it is off, and the VM starts after that.

@@ -1,6 +1,7 @@
 //! A pool in a Ceph cluster with the small guest: its disks, their growth, a VM that moves, a monitor that is away, a host that is lost while
 //! its QEMU runs on and still reaches Ceph, the TPM of a VM of that host, snapshots, backups and images of a disk, an encrypted disk. In a suite of
 //! its own: an OSD that stands still, a full clone and the trash, snapshots with the guest's memory and with a disk in a file, and copies in other pools.
+//! The first ones also run on a real Kubernetes control plane.
 
 mod backups;
 mod copies;
@@ -20,6 +21,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::Kit;
+use super::site::ControlPlane;
 use crate::berth::RbdPool;
 use crate::ceph::{self, Ceph};
 use crate::control_plane::Location;
@@ -58,29 +60,29 @@ const LOST: &str = "h2";
 
 type Cases = fn(&mut Report, &mut Fleet, &mut Ceph, &GuestImage) -> Result<()>;
 
-/// On `berth up`.
-pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
-    on_ceph(kit, report, "rbd", cases)
+/// Runs the suite.
+pub fn run(kit: &Kit, report: &mut Report, on: ControlPlane) -> Result<()> {
+    on_ceph(kit, report, ("rbd", on), cases)
 }
 
 /// The longer cases, on `berth up`.
 pub fn snapshots_and_copies(kit: &Kit, report: &mut Report) -> Result<()> {
-    on_ceph(kit, report, "rbd-snapshots", longer_cases)
+    on_ceph(kit, report, ("rbd-snapshots", ControlPlane::Embedded), longer_cases)
 }
 
-fn on_ceph(kit: &Kit, report: &mut Report, name: &str, cases: Cases) -> Result<()> {
-    let parts = report.step("the programs are built", || kit.parts(name))?;
+fn on_ceph(kit: &Kit, report: &mut Report, (name, on): (&str, ControlPlane), cases: Cases) -> Result<()> {
+    let parts = report.step("the programs are built", || kit.parts(&on.suite(name)))?;
     let servers = report.step("Ceph's programs are there", || kit.ceph())?;
     let guest = report.step("the small guest is built", || kit.small_guest())?;
-    let mut fleet =
-        report.step("berth up serves its segment, and its own host is ready", || Fleet::embedded(&parts))?;
+    let mut fleet = on.fleet(kit, report, &parts)?;
     let mut ceph = report.step("a Ceph cluster serves the segment", || {
         let namespace = fleet.server(CEPH)?;
         let folder = fleet.folder().join("ceph");
-        let place = Location { namespace: &namespace, address: CEPH, ipv6: None, folder: &folder, logs: &parts.logs };
+        let place =
+            Location { namespace: &namespace, address: CEPH, ipv6: None, folder: &folder, logs: &parts.logs };
         Ceph::start(&servers, place)
     })?;
-    report.step("both hosts know its pool, of which one joins", || offer(&mut fleet, &ceph))?;
+    report.step("both hosts know its pool", || offer(&mut fleet, &ceph))?;
     let before = report.step("the empty hosts are looked at", || fleet.footprints())?;
     let outcome = cases(report, &mut fleet, &mut ceph, &guest);
     if outcome.is_err() || report.count().failed > 0 {
@@ -91,7 +93,7 @@ fn on_ceph(kit: &Kit, report: &mut Report, name: &str, cases: Cases) -> Result<(
         let stays: Vec<_> = before.into_iter().filter(|(name, _)| name == STAYS).collect();
         fleet.nothing_beyond(&stays, SOON)
     });
-    report.case("SIGTERM ends berth up, and Ceph", || {
+    report.case("SIGTERM ends berth, and Ceph", || {
         fleet.stop()?;
         ceph.stop()
     });
@@ -100,13 +102,20 @@ fn on_ceph(kit: &Kit, report: &mut Report, name: &str, cases: Cases) -> Result<(
 
 fn offer(fleet: &mut Fleet, ceph: &Ceph) -> Result<()> {
     let pool = RbdPool { pools: (POOL, ceph::POOL), configuration: ceph.configuration(), user: ceph::USER };
-    let berth = &mut fleet.member_mut(STAYS)?.berth;
-    berth.stop()?;
-    berth.offer_rbd(&pool);
-    berth.spawn_up()?;
-    fleet.host_is_ready(STAYS)?;
-    let mut machine = fleet.machine(2)?;
-    machine.berth.offer_rbd(&pool);
+    if fleet.is_embedded() {
+        let berth = &mut fleet.member_mut(STAYS)?.berth;
+        berth.stop()?;
+        berth.offer_rbd(&pool);
+        fleet.start_again(STAYS)?;
+    } else {
+        join(fleet, 1, &pool)?;
+    }
+    join(fleet, 2, &pool)
+}
+
+fn join(fleet: &mut Fleet, number: u32, pool: &RbdPool) -> Result<()> {
+    let mut machine = fleet.machine(number)?;
+    machine.berth.offer_rbd(pool);
     fleet.join_on(machine, &[])
 }
 

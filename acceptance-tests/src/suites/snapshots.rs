@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use super::console::administrator;
 use super::kubectl::contains_all;
 use super::lifecycle::{guest_disk, page, serial_of};
 use crate::guests::GuestImage;
@@ -208,7 +209,8 @@ fn restored(
     ensure!(disk.size == 2 << 30, "the snapshot was taken of a smaller disk: {disk:?}");
     project.plan_is_empty()?;
     // The data from before.
-    let undelete = || platform.host().undelete_as("snapshots-data", "snapshots-before")?.success();
+    let undelete = ["undelete", "snapshots-data", "--as", "snapshots-before"];
+    let undelete = || administrator(platform).run(&undelete)?.success();
     wait::until("undelete", BOOT, undelete)?;
     let former = kubectl.condition("disk/snapshots-before", "Ready=True", None, BOOT)?;
     ensure!(former["status"]["size"] == "2Gi", "{former:#}");

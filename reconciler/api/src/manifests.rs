@@ -144,6 +144,8 @@ fn roles(crds: &[Value]) -> Vec<Value> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -255,6 +257,31 @@ mod tests {
         for other in ["berth-operator", "berth-host"] {
             assert_eq!(label(other), Value::Null, "{other} is for programs of berth alone");
         }
+    }
+
+    #[test]
+    fn a_host_writes_the_status_of_its_host_and_of_every_kind_that_is_bound_to_hosts() {
+        let mut bound = BTreeSet::from(["hosts".to_owned()]);
+        for crd in crds() {
+            let status = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"];
+            let plural = crd["spec"]["names"]["plural"].as_str().unwrap_or_default();
+            // The status of a PublicIP is written by the controllers alone.
+            if status["properties"]["binding"].is_object() && plural != "publicips" {
+                bound.insert(plural.to_owned());
+            }
+        }
+        let statuses = |resources: &Value| -> BTreeSet<String> {
+            let names = resources.as_array().into_iter().flatten().filter_map(Value::as_str);
+            names.filter_map(|name| name.strip_suffix("/status")).map(str::to_owned).collect()
+        };
+        let role = access::cluster_role();
+        let rules = role["rules"].as_array().into_iter().flatten();
+        let allowed: BTreeSet<String> = rules.flat_map(|rule| statuses(&rule["resources"])).collect();
+        assert_eq!(allowed, bound);
+        let policies = host_policies::all();
+        let rules = policies.iter().map(|policy| &policy["spec"]["matchConstraints"]["resourceRules"][0]);
+        let limited: BTreeSet<String> = rules.flat_map(|rule| statuses(&rule["resources"])).collect();
+        assert_eq!(limited, bound, "the policies leave a host its own objects");
     }
 
     #[test]

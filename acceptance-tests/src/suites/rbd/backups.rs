@@ -49,10 +49,8 @@ pub(super) fn case(fleet: &mut Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> 
     let restored = json!({"source": {"backup": BACKUPS[1]}, "pool": POOL});
     attach(fleet, RESTORED, &restored)?;
     // A restore that has begun begins anew.
-    let berth = &mut fleet.member_mut(STAYS)?.berth;
-    berth.crash()?;
-    berth.spawn_up()?;
-    fleet.host_is_ready(STAYS)?;
+    fleet.member_mut(STAYS)?.berth.crash()?;
+    fleet.start_again(STAYS)?;
     ensure!(read_by_guest(fleet, guest, RESTORED)? == written, "it has not the data of the backup");
     let image = ceph.image(&volume(fleet, RESTORED)?)?;
     ensure!(image["size"] == 128 << 20 && image["parent"].is_null(), "{image}");
