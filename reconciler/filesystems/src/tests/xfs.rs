@@ -159,7 +159,7 @@ fn with_a_tree(image: &mut [u8]) -> (usize, usize) {
     let (block, inode_size) = (number(4, 4), usize::try_from(number(104, 2)).expect("small"));
     let (group_blocks, bits) = (number(84, 4), number(124, 1));
     let last = number(8, 8) - 1;
-    let pointer = (last / group_blocks) << bits | last % group_blocks;
+    let pointer = ((last / group_blocks) << bits) | (last % group_blocks);
     let leaf = usize::try_from(last * block).expect("small");
     assert_eq!((number(inode + 76, 4), image[inode + 82]), (1, 0), "one extent, and no attributes");
     let (high, low) = (number(inode + 100, 8), number(inode + 108, 8));

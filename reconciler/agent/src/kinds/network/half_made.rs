@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use berth_api::Network;
-use berth_host::{Firewall, Nat, Tunnel};
+use berth_host::{Firewall, Tunnel};
 
 /// Returns the tunnel whose rules let nothing in by any tunnel that the network may have here: no packet comes from that address.
 pub(super) fn closed_tunnel(network: &Network) -> Option<Tunnel> {

@@ -180,7 +180,7 @@ fn vm(name: &str, host: &str, state: &str, address: &str) -> VM {
     serde_json::from_value(vm).expect("a VM")
 }
 
-fn host(name: &str, draining: bool, health: &serde_json::Value) -> Host {
+fn host(name: &str, draining: bool, health: &Value) -> Host {
     let host = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "Host", "metadata": {"name": name, "uid": name, "resourceVersion": "1"},
         "spec": {"draining": draining}, "status": {"observedGeneration": 1, "targetHealth": health},
@@ -189,7 +189,7 @@ fn host(name: &str, draining: bool, health: &serde_json::Value) -> Host {
 }
 
 /// The Network `ns/default` with two hosts that report.
-fn cache(draining: &str, health: &serde_json::Value, vms: &[VM]) -> Cache {
+fn cache(draining: &str, health: &Value, vms: &[VM]) -> Cache {
     let now = tokio::time::Instant::now();
     let mut cache = Cache::new(Duration::from_secs(40));
     let network = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Network",

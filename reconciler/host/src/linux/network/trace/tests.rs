@@ -82,6 +82,8 @@ fn firewall(egress: Egress) -> Firewall {
         nat: vec![nat(BRIDGE, "10.77.0.0/24", egress), nat(OTHER, "10.78.0.0/24", Egress::Masquerade)],
         bridged: vec![LAN.into()],
         advertised: Vec::new(),
+        answered_ipv6: Vec::new(),
+        name_servers: Vec::new(),
         forwards: [("198.51.100.7", "10.77.0.2"), ("2001:db8::7", "fd00:60::2")]
             .map(|(public, private)| (ip(public), ip(private)))
             .map(|(public, private)| Forward { public, private, announced_on: Some("eth0".into()) })
