@@ -92,6 +92,8 @@ pub(super) struct LinuxNetworks {
     leads_ipv6: AtomicBool,
     /// Whether there may be a table of the addresses that guests send from.
     may_observe: AtomicBool,
+    /// Whether that table keeps guests of the firewall that was applied last to the addresses that they claimed.
+    chooses: AtomicBool,
     prefixes: Prefixes,
     /// Whether the kernel had VLANs when it was asked.
     vlans: OnceCell<bool>,
@@ -114,6 +116,7 @@ impl LinuxNetworks {
             bridged_dhcp: BridgedDhcp::default(),
             leads_ipv6: AtomicBool::new(false),
             may_observe: AtomicBool::new(true),
+            chooses: AtomicBool::new(false),
             prefixes: Prefixes::default(),
             vlans: OnceCell::new(),
             wireguard,
@@ -373,11 +376,16 @@ impl LinuxNetworks {
 
     async fn apply_rules(&self, firewall: &Firewall, ipv6_closed: &[Ipv6Net]) -> Result<()> {
         if firewall.observed.iter().any(|port| port.chosen.is_some()) {
-            // First: the other rules pass all addresses of their network to guests that choose among them.
             self.may_observe.store(true, Ordering::Relaxed);
+            self.chooses.store(true, Ordering::Relaxed);
+            if let Some(closed) = senders::meanwhile(firewall, &senders::choosing().await?) {
+                self.rules.apply(&closed, ipv6_closed).await?;
+            }
+            // First: the other rules pass all addresses of their network to guests that choose among them.
             senders::observe(&firewall.observed).await?;
             return self.rules.apply(firewall, ipv6_closed).await;
         }
+        self.chooses.store(false, Ordering::Relaxed);
         self.rules.apply(firewall, ipv6_closed).await?;
         let has_observed = !firewall.observed.is_empty();
         if has_observed || self.may_observe.load(Ordering::Relaxed) {
@@ -405,7 +413,7 @@ impl LinuxNetworks {
         let removals = self.removals.get_or_try_init(async || Removals::open()).await?;
         let changes = self.changes.get_or_try_init(async || Changes::open()).await?;
         tokio::select! {
-            () = removals.next() => Ok(()),
+            () = removals.next(|| self.chooses.load(Ordering::Relaxed)) => Ok(()),
             lost = self.answers_lost(changes) => lost,
         }
     }
