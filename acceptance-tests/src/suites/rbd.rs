@@ -76,7 +76,7 @@ fn on_ceph(kit: &Kit, report: &mut Report, name: &str, cases: Cases) -> Result<(
     let mut ceph = report.step("a Ceph cluster serves the segment", || {
         let namespace = fleet.server(CEPH)?;
         let folder = fleet.folder().join("ceph");
-        let place = Location { namespace: &namespace, address: CEPH, folder: &folder, logs: &parts.logs };
+        let place = Location { namespace: &namespace, address: CEPH, ipv6: None, folder: &folder, logs: &parts.logs };
         Ceph::start(&servers, place)
     })?;
     report.step("both hosts know its pool, of which one joins", || offer(&mut fleet, &ceph))?;
