@@ -39,7 +39,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ipnet::{Ipv4Net, Ipv6Net};
+use ipnet::Ipv4Net;
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 
@@ -63,6 +63,7 @@ use netlink::{Link, LinkKind, Netlink};
 use prefixes::Prefixes;
 use public::PublicAddresses;
 pub use relay::relay_link;
+use senders::Senders;
 use snooping::Snooping;
 pub(super) use uplink::Choice as UplinkChoice;
 use wireguard::Wireguard;
@@ -90,10 +91,7 @@ pub(super) struct LinuxNetworks {
     bridged_dhcp: BridgedDhcp,
     /// Whether the firewall that was applied last leads packets of IPv6.
     leads_ipv6: AtomicBool,
-    /// Whether there may be a table of the addresses that guests send from.
-    may_observe: AtomicBool,
-    /// Whether that table keeps guests of the firewall that was applied last to the addresses that they claimed.
-    chooses: AtomicBool,
+    senders: Senders,
     prefixes: Prefixes,
     /// Whether the kernel had VLANs when it was asked.
     vlans: OnceCell<bool>,
@@ -115,8 +113,7 @@ impl LinuxNetworks {
             snooping,
             bridged_dhcp: BridgedDhcp::default(),
             leads_ipv6: AtomicBool::new(false),
-            may_observe: AtomicBool::new(true),
-            chooses: AtomicBool::new(false),
+            senders: Senders::default(),
             prefixes: Prefixes::default(),
             vlans: OnceCell::new(),
             wireguard,
@@ -358,7 +355,7 @@ impl LinuxNetworks {
         self.announcer.only(&wanted.announced());
         public::silence(&netlink, &wanted).await?;
         if wanted.is_empty() {
-            self.apply_rules(firewall, &ipv6_closed).await?;
+            self.senders.apply(&self.rules, firewall, &ipv6_closed).await?;
             return match netlink.link(PUBLIC_LINK).await? {
                 Some(link) => {
                     link.must_be(LinkKind::Bridge)?;
@@ -369,38 +366,9 @@ impl LinuxNetworks {
         }
         // Addresses are added before the rules that need them, and removed after them.
         let link = public::add(&netlink, &wanted).await?;
-        self.apply_rules(firewall, &ipv6_closed).await?;
+        self.senders.apply(&self.rules, firewall, &ipv6_closed).await?;
         public::only(&netlink, &link, &wanted).await?;
         public::announce(&netlink, &self.announcer, &wanted).await
-    }
-
-    async fn apply_rules(&self, firewall: &Firewall, ipv6_closed: &[Ipv6Net]) -> Result<()> {
-        if firewall.observed.iter().any(|port| port.chosen.is_some()) {
-            self.may_observe.store(true, Ordering::Relaxed);
-            self.chooses.store(true, Ordering::Relaxed);
-            if let Some(closed) = senders::meanwhile(firewall, &senders::choosing().await?) {
-                self.rules.apply(&closed, ipv6_closed).await?;
-            }
-            // First: the other rules pass all addresses of their network to guests that choose among them.
-            senders::observe(&firewall.observed).await?;
-            return self.rules.apply(firewall, ipv6_closed).await;
-        }
-        self.chooses.store(false, Ordering::Relaxed);
-        self.rules.apply(firewall, ipv6_closed).await?;
-        let has_observed = !firewall.observed.is_empty();
-        if has_observed || self.may_observe.load(Ordering::Relaxed) {
-            match senders::observe(&firewall.observed).await {
-                Ok(()) => self.may_observe.store(has_observed, Ordering::Relaxed),
-                // The rules for guests do not depend on it.
-                Err(error) => {
-                    tracing::warn!(
-                        error = error.chain(),
-                        "the addresses that guests send from cannot be read"
-                    );
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Lists the addresses that guests have sent from, by tap.
@@ -413,7 +381,7 @@ impl LinuxNetworks {
         let removals = self.removals.get_or_try_init(async || Removals::open()).await?;
         let changes = self.changes.get_or_try_init(async || Changes::open()).await?;
         tokio::select! {
-            () = removals.next(|| self.chooses.load(Ordering::Relaxed)) => Ok(()),
+            () = removals.next(|| self.senders.have_choices()) => Ok(()),
             lost = self.answers_lost(changes) => lost,
         }
     }

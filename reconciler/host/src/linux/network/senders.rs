@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use ipnet::Ipv6Net;
 use serde_json::Value;
 
-use super::firewall::{self, NFT};
+use super::firewall::{self, NFT, Rules};
 use super::{Result, ruleset};
 use crate::{Firewall, ObservedPort};
 use ruleset::senders::SENDERS;
@@ -13,8 +15,67 @@ use ruleset::senders::SENDERS;
 /// A network may have thousands of addresses.
 const WITHOUT_ADDRESSES: &[&str] = &["-t"];
 
+/// The table, as far as it is known here.
+#[derive(Debug)]
+pub(super) struct Senders {
+    /// Whether it may be there.
+    may_be_there: AtomicBool,
+    /// Whether it keeps guests of the firewall that was applied last to the addresses that they claimed.
+    chooses: AtomicBool,
+}
+
+impl Default for Senders {
+    fn default() -> Self {
+        Self { may_be_there: AtomicBool::new(true), chooses: AtomicBool::new(false) }
+    }
+}
+
+impl Senders {
+    /// Whether other rules rely on the table.
+    pub(super) fn have_choices(&self) -> bool {
+        self.chooses.load(Ordering::Relaxed)
+    }
+
+    /// Applies the rules with the table that they rely on.
+    ///
+    /// *Guarantees:* at no moment may a guest send from an address that it has not claimed.
+    pub(super) async fn apply(
+        &self,
+        rules: &Rules,
+        firewall: &Firewall,
+        ipv6_closed: &[Ipv6Net],
+    ) -> Result<()> {
+        if firewall.observed.iter().any(|port| port.chosen.is_some()) {
+            self.may_be_there.store(true, Ordering::Relaxed);
+            self.chooses.store(true, Ordering::Relaxed);
+            if let Some(closed) = meanwhile(firewall, &choosing().await?) {
+                rules.apply(&closed, ipv6_closed).await?;
+            }
+            // First: the other rules pass all addresses of their network to guests that choose among them.
+            observe(&firewall.observed).await?;
+            return rules.apply(firewall, ipv6_closed).await;
+        }
+        self.chooses.store(false, Ordering::Relaxed);
+        rules.apply(firewall, ipv6_closed).await?;
+        let has_observed = !firewall.observed.is_empty();
+        if has_observed || self.may_be_there.load(Ordering::Relaxed) {
+            match observe(&firewall.observed).await {
+                Ok(()) => self.may_be_there.store(has_observed, Ordering::Relaxed),
+                // The rules for guests do not depend on it.
+                Err(error) => {
+                    tracing::warn!(
+                        error = error.chain(),
+                        "the addresses that guests send from cannot be read"
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Has the addresses of exactly these ports collected from now on.
-pub(super) async fn observe(ports: &[ObservedPort]) -> Result<()> {
+async fn observe(ports: &[ObservedPort]) -> Result<()> {
     let there = match listing(WITHOUT_ADDRESSES).await {
         // Where nothing can be listed, nothing was made.
         Err(_) if ports.is_empty() => return Ok(()),
@@ -30,13 +91,13 @@ pub(super) async fn observe(ports: &[ObservedPort]) -> Result<()> {
 }
 
 /// Lists the taps whose guests choose their addresses by the rules that are there.
-pub(super) async fn choosing() -> Result<BTreeSet<String>> {
+async fn choosing() -> Result<BTreeSet<String>> {
     Ok(listing(WITHOUT_ADDRESSES).await?.as_ref().map(ruleset::senders::choosing).unwrap_or_default())
 }
 
 /// Returns the rules to apply before this table changes, if it holds guests that choose by it now and are not to any more: only the other
 /// rules close the addresses that it passes no more. `choosing`: those that choose by it now; the others do so after that.
-pub(super) fn meanwhile(firewall: &Firewall, choosing: &BTreeSet<String>) -> Option<Firewall> {
+fn meanwhile(firewall: &Firewall, choosing: &BTreeSet<String>) -> Option<Firewall> {
     let ports = firewall.observed.iter().filter(|port| port.chosen.is_some());
     let wanted: BTreeSet<&str> = ports.map(|port| port.tap.as_str()).collect();
     if choosing.iter().all(|tap| wanted.contains(tap.as_str())) {

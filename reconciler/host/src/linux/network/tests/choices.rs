@@ -26,7 +26,7 @@ fn tap(last: u8) -> String {
 }
 
 fn rules(guests: &[u8]) -> Firewall {
-    let prefix = "fd00:60::/64".parse().expect("a prefix");
+    let prefix: Ipv6Net = "fd00:60::/64".parse().expect("a prefix");
     let port = |last: &u8| Port {
         tap: tap(*last),
         mac: lease(*last).mac,
