@@ -35,6 +35,8 @@ const NEEDED: &[(&str, &str)] = &[
     ("xorriso", "xorriso"),
     ("objcopy", "binutils"),
     ("mke2fs", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("mkntfs", "ntfs-3g"),
     ("ssh-keygen", "openssh-client"),
     ("xz", "xz-utils"),
     ("openssl", "openssl"),

@@ -94,6 +94,7 @@ impl ResourceKind for Network {
                     Field::spec("range", Shape::Text(Form::Ipv4Sequence)),
                     Field::spec("source_check", Shape::Text(Form::Any)),
                     Field::spec("dhcp", Shape::Bool),
+                    Field::spec("name_server", Shape::Text(Form::Ipv4)),
                 ]),
             ),
             Field::spec(
@@ -105,6 +106,8 @@ impl ResourceKind for Network {
                     Field::spec("gateway", Shape::Text(Form::Ipv6)),
                     Field::spec("range", Shape::Text(Form::Ipv6Sequence)),
                     Field::spec("pool", Shape::Text(Form::Name)).effect(Effect::Replace),
+                    Field::spec("dhcp", Shape::Bool),
+                    Field::spec("source_check", Shape::Text(Form::Any)),
                 ]),
             ),
             Field::spec("cidr", Shape::Text(Form::Ipv4Range)).effect(Effect::Replace),
@@ -358,9 +361,10 @@ fn check_dns_domain(config: &Value) -> Option<Diagnostic> {
         Some(Diagnostic::error(summary, format!("{at}: {detail}")).at(at.clone()))
     };
     let declared = config.get("dns_domain");
-    if !declared.is_null() && config.get("type").as_str() == Some("Bridge") {
-        let detail =
-            "only a network of type \"Overlay\" has it: on a bridge, berth has no name server. Leave it out.";
+    let ipv4 = config.get("ipv4");
+    let has_server = ipv4.is_unknown() || !ipv4.get("name_server").is_null();
+    if !declared.is_null() && config.get("type").as_str() == Some("Bridge") && !has_server {
+        let detail = "on a bridge, hosts answer for it at the address ipv4.name_server, which no machine of the network has. Set that too, or leave the domain out.";
         return refused("dns_domain of a bridged network", detail.to_owned());
     }
     let domain = declared.as_str()?;

@@ -38,6 +38,7 @@ pub use download::{
 };
 pub use files::{
     CopyFilesOptions, DiskBackupAction, DiskBackupOptions, FileSource, ListFilesOptions, PathInDisk,
+    VolumeName,
 };
 pub(crate) use guest::Site;
 pub use guest::{ButtonOptions, CpOptions, ExecOptions, Place, PortForwardOptions, Ports, SshOptions};

@@ -7,7 +7,7 @@ use std::{
 };
 
 use berth_api::{Network, PublicIP, PublicIPStatus, VM, condition};
-use berth_host::Balanced;
+use berth_host::{Balanced, HostBridge, HostRange};
 use kube::{
     Api,
     api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams},
@@ -422,6 +422,37 @@ async fn a_public_prefix_is_routed_to_its_vm_and_has_no_address_of_another() {
         condition::find(&status.conditions, "Stalled").is_some_and(|c| c.message.contains("has the mode l2"))
     })
     .await;
+    site.stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_on_a_bridge_is_reached_by_the_network_of_the_bridge_if_the_host_is_on_it() {
+    let mut site = Site::new().await;
+    site.join("h1", "198.51.100.1");
+    let bridge = HostBridge { name: "vmbr0".into(), mtu: 1500, up: true, filters_vlans: false };
+    site.hosts["h1"].change_bridges(&[bridge]);
+    let lan = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Network", "metadata": {"name": "lan"},
+        "spec": {"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "192.0.2.0/24", "ipv4": {"range": "192.0.2.50-192.0.2.59"}}});
+    let networks: Api<Network> = Api::namespaced(site.client.clone(), "berth-shared");
+    networks.patch("lan", &PatchParams::apply("user"), &Patch::Apply(&lan)).await.expect("a network");
+    site.balancer(json!([port(&["web-1"])])).await;
+    site.vm("web-1", "h1", json!({"network": "lan"})).await;
+    let why = async || {
+        let status = site.status().await;
+        let found = condition::find(&status.conditions, "TargetsAvailable");
+        found.map(|found| found.message.clone()).unwrap_or_default()
+    };
+    site.until("the condition has the cause", async || why().await.contains("has no address")).await;
+    assert!(why().await.contains("192.0.2.0/24 host h1"), "{}", why().await);
+    site.hosts["h1"].change_facts(|facts| {
+        let range = "192.0.2.0/24".parse().expect("a range");
+        facts.ranges.push(HostRange { range, is_route: false });
+    });
+    let status = site.available(1).await;
+    assert!(status.forwarding_addresses.is_empty(), "{status:?}");
+    site.sends_to("h1", 1).await;
+    let by_lan = ("vmbr0".to_owned(), IpAddr::from([192, 0, 2, 50]));
+    assert_eq!(site.balanced("h1")[0].by_lan, [by_lan]);
     site.stop.cancel();
 }
 

@@ -6,6 +6,7 @@ mod behind;
 mod bridges;
 mod encryption;
 mod ipv6;
+mod learned;
 mod leases;
 mod names;
 mod observed;

@@ -1,8 +1,9 @@
 //! `examples/backup` with the small guest: backups of a running guest's disk in a folder and in an S3 server, and disks that are made
-//! from them; backups of both disks by a schedule; single files out of a backup and its snapshot. Then verifications, and the total loss of
-//! the site.
+//! from them; backups of both disks by a schedule; single files out of backups and a snapshot, from FAT, XFS, NTFS and a logical volume. Then
+//! verifications, and the total loss of the site.
 
 mod drill;
+mod file_systems;
 
 use std::fs;
 use std::net::TcpStream;
@@ -63,7 +64,10 @@ fn example(report: &mut Report, platform: &Platform, guest: &GuestImage, s3_serv
             project.init()?;
             let s3 = S3::start(s3_server, platform)?;
             let done = backed_up(platform, &project);
-            let other = done.and_then(|sums| in_s3(platform, &sums)).and_then(|()| by_a_schedule(platform));
+            let other = done
+                .and_then(|sums| in_s3(platform, &sums))
+                .and_then(|()| by_a_schedule(platform))
+                .and_then(|()| file_systems::read_back(platform));
             let delete = |kind| platform.kubectl().ok(&["delete", kind, "--all", "--timeout=60s"]);
             delete("snapsched")?;
             delete("backups").and(other)?;

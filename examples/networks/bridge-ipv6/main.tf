@@ -21,14 +21,15 @@ resource "berth_network" "lan" {
   dns       = ["203.0.113.1", "2001:db8:7::1"]
 }
 
-# The same bridge, for VMs that get everything from the network's own DHCP server and its routers.
+# The same bridge, for VMs that get everything from the network's own DHCP server and its routers. With source_check, a guest sends
+# only from the IPv6 addresses that it has taken first.
 resource "berth_network" "office" {
   namespace = "berth-shared"
   name      = "office"
   type      = "Bridge"
   bridge    = { name = var.bridge }
   ipv4      = { allocation = "External" }
-  ipv6      = { allocation = "External" }
+  ipv6      = { allocation = "External", source_check = "Learned" }
 }
 
 resource "berth_image" "debian" {

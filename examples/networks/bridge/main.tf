@@ -8,15 +8,16 @@ provider "berth" {}
 
 # The network that the hosts' bridge is on. It is declared in berth-shared, by an administrator, and VMs of all namespaces name it.
 # berth gives out the addresses of the range; nothing else of the network may use them. With dhcp, each host also answers the DHCP
-# requests of its own VMs, for guests without cloud-init.
+# requests of its own VMs, for guests without cloud-init. Guests ask their host for names, at an address that no machine of the network
+# has: the VM fixed is fixed.default.vms.example.org.
 resource "berth_network" "lan" {
-  namespace = "berth-shared"
-  name      = "lan"
-  type      = "Bridge"
-  bridge    = { name = var.bridge }
-  cidr      = "203.0.113.0/24"
-  ipv4      = { gateway = "203.0.113.1", range = "203.0.113.50-203.0.113.59", dhcp = true }
-  dns       = ["203.0.113.1"]
+  namespace  = "berth-shared"
+  name       = "lan"
+  type       = "Bridge"
+  bridge     = { name = var.bridge }
+  cidr       = "203.0.113.0/24"
+  ipv4       = { gateway = "203.0.113.1", range = "203.0.113.50-203.0.113.59", dhcp = true, name_server = "203.0.113.3" }
+  dns_domain = "vms.example.org"
 }
 
 # The same bridge, for VMs that ask the network's own DHCP server. With source_check, a guest sends only from the address that the

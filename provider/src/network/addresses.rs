@@ -36,6 +36,7 @@ pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
     declared.check_presence();
     declared.check_source();
     declared.check_dhcp();
+    declared.check_name_server();
     for family in [IPV4, IPV6] {
         declared.check_family(&family);
         declared.check_within(&family);
@@ -90,6 +91,15 @@ impl Declared<'_> {
             let detail = "only a network of type \"Bridge\" has it: leave it out.";
             self.wrong(at(IPV6.object).attribute("allocation"), "Allocation of an overlay network", detail);
         }
+        let is_declared = [
+            ("source_check", object.get("source_check").as_str() == Some("Learned")),
+            ("dhcp", object.get("dhcp").as_bool() == Some(true)),
+        ];
+        for (name, _) in is_declared.into_iter().filter(|(_, is_declared)| *is_declared) {
+            let detail = "only a network of type \"Bridge\" has it: leave it out.";
+            let path = at(IPV6.object).attribute(name);
+            self.wrong(path, "Address settings of an overlay network", detail);
+        }
     }
 
     fn check_bridge(&mut self) {
@@ -124,23 +134,68 @@ impl Declared<'_> {
 
     /// An address that berth gives out is always checked.
     fn check_source(&mut self) {
-        let check = self.config.get(IPV4.object).get("source_check").as_str();
-        if self.is_bridge && check == Some("Lease") && !self.is_external(&IPV4) {
-            let detail = "it is for addresses that the network's own DHCP server leases. An address that berth allocates is always checked. Leave it out, or set ipv4.allocation = \"External\".";
-            self.wrong(
-                at(IPV4.object).attribute("source_check"),
-                "source_check without external allocation",
-                detail,
-            );
+        for (family, kind, given) in [
+            (IPV4, "Lease", "that the network's own DHCP server leases"),
+            (IPV6, "Learned", "of the network's own routers"),
+        ] {
+            let check = self.config.get(family.object).get("source_check").as_str();
+            if check == Some(kind) && self.is_bridge && !self.is_external(&family) {
+                let object = family.object;
+                let detail = format!(
+                    "it is for addresses {given}. An address that berth allocates is always checked. Leave it out, or set {object}.allocation = \"External\"."
+                );
+                let path = at(object).attribute("source_check");
+                self.wrong(path, "source_check without external allocation", &detail);
+            }
         }
     }
 
-    /// A network with a DHCP server of its own needs none of berth's, which would give out other addresses.
+    /// A network with servers of its own needs none of berth's, which would give out other addresses.
     fn check_dhcp(&mut self) {
-        let is_served = self.config.get(IPV4.object).get("dhcp").as_bool() == Some(true);
-        if self.is_bridge && is_served && self.is_external(&IPV4) {
-            let detail = "with external allocation, guests ask the network's own DHCP server. Leave it out, or set ipv4.allocation = \"Static\".";
-            self.wrong(at(IPV4.object).attribute("dhcp"), "dhcp with external allocation", detail);
+        for family in [IPV4, IPV6] {
+            let object = family.object;
+            let is_served = self.config.get(object).get("dhcp").as_bool() == Some(true);
+            if self.is_bridge && is_served && self.is_external(&family) {
+                let detail = format!(
+                    "with external allocation, guests ask {}. Leave it out, or set {object}.allocation = \"Static\".",
+                    family.server
+                );
+                self.wrong(at(object).attribute("dhcp"), "dhcp with external allocation", &detail);
+            }
+        }
+    }
+
+    /// The hosts answer at an address of the network for the names of its VMs.
+    fn check_name_server(&mut self) {
+        let server = self.config.get(IPV4.object).get("name_server");
+        if !self.is_bridge || server.is_null() {
+            return;
+        }
+        let path = at(IPV4.object).attribute("name_server");
+        if self.is_external(&IPV4) {
+            let detail = "with external allocation, berth does not know the addresses of names in advance. Leave it out, or set ipv4.allocation = \"Static\".";
+            return self.wrong(path, "name_server with external allocation", detail);
+        }
+        if !self.has("dns_domain") {
+            let detail = "it answers for the names of dns_domain. Set that too, or leave it out.";
+            return self.wrong(path, "name_server without a domain", detail);
+        }
+        let range = self.config.get(IPV4.cidr).as_str().and_then(|text| text.parse::<IpNet>().ok());
+        let address = server.as_str().and_then(|text| text.parse::<IpAddr>().ok());
+        let is_outside = range.zip(address).is_some_and(|(range, address)| !range.contains(&address));
+        let is_router = self.config.get(IPV4.object).get("gateway").as_str() == server.as_str();
+        if is_outside {
+            self.wrong(
+                path,
+                "name_server outside of the network",
+                "it is not within cidr: choose an address of it.",
+            );
+        } else if is_router && server.as_str().is_some() {
+            self.wrong(
+                path,
+                "name_server of the router",
+                "it is the gateway: choose an address that no machine has.",
+            );
         }
     }
 

@@ -234,7 +234,11 @@ async fn restore_servers(ctx: &Context) {
                 }
             },
             Some(bridge) = paused.next() => {
-                ctx.networks.applied().networks.remove(&bridge);
+                {
+                    let mut applied = ctx.networks.applied();
+                    applied.networks.remove(&bridge);
+                    applied.bridged.remove(&bridge);
+                }
                 ctx.queue.add(Key::networks());
             }
         }

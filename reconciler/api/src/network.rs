@@ -1,6 +1,7 @@
 //! Network: a private network of VMs, or a network that hosts already have.
 
 mod ipv6;
+mod name_server;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -13,7 +14,7 @@ use sha2::{Digest, Sha256};
 use crate::{BridgeSpec, Conditions, ObjectUser, ResourceName, WireguardPeer};
 
 pub use crate::route::Route;
-pub use ipv6::{Ipv6Spec, ipv6_at, ipv6_of_mac, link_local_of_mac};
+pub use ipv6::{Ipv6SourceCheck, Ipv6Spec, ipv6_at, ipv6_of_mac, link_local_of_mac};
 
 /// A network, of IPv4, of IPv6 or of both. The VMs of an `Overlay` reach each other and, as `egress` declares, the outside; those of a
 /// `Bridge` are machines of the network that the bridge is on.
@@ -77,7 +78,7 @@ pub use ipv6::{Ipv6Spec, ipv6_at, ipv6_of_mac, link_local_of_mac};
     validation = Rule::new("!has(self.isolated) || !self.isolated || !(has(self.type) && self.type == 'Bridge')").message("isolated is for a Network of type Overlay: on a Bridge, guests of different hosts reach each other by the network of the hosts, whose switch can isolate them").field_path(".isolated"),
     validation = Rule::new("(has(self.encryption) ? self.encryption : 'None') == (has(oldSelf.encryption) ? oldSelf.encryption : 'None')").message("encryption cannot change: hosts would send unencrypted packets until all of them have changed; create another Network").field_path(".encryption"),
     validation = Rule::new("!has(self.encryption) || self.encryption == 'None' || !(has(self.type) && self.type == 'Bridge')").message("encryption is for a Network of type Overlay: on a Bridge, packets between hosts are those of the network of the hosts").field_path(".encryption"),
-    validation = Rule::new("!has(self.dnsDomain) || !(has(self.type) && self.type == 'Bridge')").message("dnsDomain is for a Network of type Overlay: on a Bridge, berth has no name server").field_path(".dnsDomain"),
+    validation = Rule::new("!has(self.dnsDomain) || !(has(self.type) && self.type == 'Bridge') || (has(self.ipv4) && has(self.ipv4.nameServer))").message("dnsDomain of a Network of type Bridge needs ipv4.nameServer: the address at which its hosts answer").field_path(".dnsDomain"),
     validation = Rule::new("!has(self.dnsDomain) || !has(self.searchDomains) || self.dnsDomain.size() + self.searchDomains.join('').size() <= 100").message("dnsDomain is the first of the search domains, and they must have at most 100 characters in total: more does not fit into a packet of DHCP").field_path(".dnsDomain"),
     validation = Rule::new("!has(self.ipv6Egress) || self.ipv6Egress == 'None' || has(self.ipv6CIDR) || (has(self.ipv6) && has(self.ipv6.pool))").message("ipv6Egress needs ipv6CIDR or ipv6.pool").field_path(".ipv6Egress"),
     validation = Rule::new("has(self.cidr) || has(self.ipv6CIDR) || (has(self.ipv6) && has(self.ipv6.pool)) || (has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || (has(self.ipv6) && has(self.ipv6.allocation) && self.ipv6.allocation == 'External')").message("cidr is missing: a Network has cidr, ipv6CIDR or both, unless ipv4.allocation or ipv6.allocation is External").field_path(".cidr"),
@@ -87,8 +88,12 @@ pub use ipv6::{Ipv6Spec, ipv6_at, ipv6_of_mac, link_local_of_mac};
     validation = Rule::new("!has(self.routes) || !has(self.ipv6CIDR) || !isCIDR(self.ipv6CIDR) || self.routes.all(r, !r.via.contains(':') || r.via.matches('^fe[89ab][0-9a-f]:') || (isIP(r.via) && cidr(self.ipv6CIDR).containsIP(r.via)))").message("via of each route of IPv6 must be an address of ipv6CIDR, or a link-local one such as fe80::9").field_path(".routes"),
     validation = Rule::new("!(has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || !(has(self.cidr) || has(self.ipv4.gateway) || has(self.ipv4.range) || (has(self.dns) && self.dns.size() > 0) || (has(self.searchDomains) && self.searchDomains.size() > 0) || (has(self.routes) && self.routes.exists(r, !r.to.contains(':'))))").message("with ipv4.allocation External, guests get everything of IPv4 from a DHCP server that is not berth's: leave cidr, dns, searchDomains, IPv4 routes, ipv4.gateway and ipv4.range out").field_path(".ipv4"),
     validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.sourceCheck) || self.ipv4.sourceCheck == 'None' || (has(self.ipv4.allocation) && self.ipv4.allocation == 'External')").message("ipv4.sourceCheck Lease needs ipv4.allocation External: an address that berth gives out is always checked").field_path(".ipv4"),
+    validation = Rule::new("!has(self.ipv6) || !has(self.ipv6.dhcp) || !self.ipv6.dhcp || (has(self.type) && self.type == 'Bridge' && has(self.ipv6CIDR) && !(has(self.ipv6.allocation) && self.ipv6.allocation == 'External'))").message("ipv6.dhcp gives out the addresses that berth allocates on a Bridge: it needs ipv6CIDR and ipv6.allocation Static; with External, the network's own routers configure guests").field_path(".ipv6"),
+    validation = Rule::new("!has(self.ipv6) || !has(self.ipv6.sourceCheck) || self.ipv6.sourceCheck == 'None' || (has(self.ipv6.allocation) && self.ipv6.allocation == 'External')").message("ipv6.sourceCheck Learned needs ipv6.allocation External: an address that berth gives out is always checked").field_path(".ipv6"),
     validation = Rule::new("!has(self.routes) || !has(self.cidr) || !isCIDR(self.cidr) || self.routes.all(r, r.via.contains(':') || (isIP(r.via) && cidr(self.cidr).containsIP(r.via)))").message("via of each route of IPv4 must be an address of cidr").field_path(".routes"),
     validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.dhcp) || !self.ipv4.dhcp || (has(self.cidr) && !(has(self.ipv4.allocation) && self.ipv4.allocation == 'External'))").message("ipv4.dhcp gives out the addresses that berth allocates: it needs cidr and ipv4.allocation Static; with External, the network has a DHCP server of its own").field_path(".ipv4"),
+    validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.nameServer) || (has(self.dnsDomain) && has(self.cidr) && !(has(self.ipv4.allocation) && self.ipv4.allocation == 'External'))").message("ipv4.nameServer answers questions about the names of dnsDomain: it needs dnsDomain, cidr and ipv4.allocation Static").field_path(".ipv4"),
+    validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.nameServer) || !has(self.cidr) || !isCIDR(self.cidr) || (isIP(self.ipv4.nameServer) && cidr(self.cidr).containsIP(self.ipv4.nameServer) && !(has(self.ipv4.gateway) && self.ipv4.gateway == self.ipv4.nameServer))").message("ipv4.nameServer must be an address of cidr other than ipv4.gateway").field_path(".ipv4"),
     validation = Rule::new("!has(self.routes) || !has(self.ipv4) || !has(self.ipv4.gateway) || self.routes.all(r, r.to != '0.0.0.0/0')").message("ipv4.gateway is the default route: leave the route to 0.0.0.0/0 out").field_path(".routes"),
     validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.gateway) || !has(self.cidr) || !isCIDR(self.cidr) || (isIP(self.ipv4.gateway) && cidr(self.cidr).containsIP(self.ipv4.gateway))").message("ipv4.gateway must be an address of cidr").field_path(".ipv4"),
     validation = Rule::new("!has(self.securityGroups) || self.securityGroups.size() == 0 || !(has(self.ipv6) && has(self.ipv6.allocation) && self.ipv6.allocation == 'External')").message("securityGroups need the addresses that berth gives out: leave them out, or set ipv6.allocation to Static").field_path(".securityGroups"),
@@ -164,8 +169,8 @@ pub struct NetworkSpec {
     #[schemars(length(max = 4), inner(length(max = 39), regex(pattern = r"^[0-9a-f.:]+$")))]
     #[x_kube(validation = Rule::new("self.all(a, isIP(a))").message("must be addresses, such as 9.9.9.9 or 2620:fe::fe"))]
     pub dns: Vec<String>,
-    /// The domain of the names of an `Overlay`'s VMs, for example `app.internal`: the name server at the gateway knows the VM `web` as
-    /// `web.app.internal`, in `berth-shared` as `web.NAMESPACE.app.internal`, and its addresses by that name. Guests get the
+    /// The domain of the names of VMs, for example `app.internal`: the name server at the gateway of an `Overlay`, or at `ipv4.nameServer`
+    /// of a `Bridge`, knows the VM `web` as `web.app.internal`, in `berth-shared` as `web.NAMESPACE.app.internal`, and its addresses by that name. Guests get the
     /// domain as the first of their search domains, except in `berth-shared`. The name server asks no other one about names of this
     /// domain. At least two labels and at most 50 characters, 100 with the search domains. Default: none, and VMs have no names. A
     /// change reaches the name server within seconds, and a running guest when it renews its lease.
@@ -290,6 +295,12 @@ pub struct Ipv4Spec {
     /// reaches running guests when they ask next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhcp: Option<bool>,
+    /// With `dnsDomain`: the address at which each host answers questions of its own VMs, and of the host, about the names of the
+    /// network's VMs. No VM gets it, and no machine of the network may have it, which sees nothing of it. Guests use it as their name
+    /// server, unless `dns` declares others. A change reaches guests as that of `dns`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$"))]
+    pub name_server: Option<String>,
 }
 
 /// The IPv4 addresses that guests may send from where others give them out.

@@ -88,3 +88,9 @@ pub(crate) fn number(bytes: &[u8], offset: usize, length: usize) -> u64 {
     let found = bytes.get(offset..offset + length).unwrap_or_default();
     found.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
+
+/// Returns the number in these bytes of a buffer, big-endian; 0 beyond its end.
+pub(crate) fn big_endian(bytes: &[u8], offset: usize, length: usize) -> u64 {
+    let found = bytes.get(offset..offset + length).unwrap_or_default();
+    found.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}

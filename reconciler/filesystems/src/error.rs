@@ -31,8 +31,24 @@ pub enum FsError {
         /// The partitions that there are, for people.
         there: String,
     },
+    /// There is no such logical volume.
+    #[error("the disk has no logical volume {name}: it has {there}")]
+    NoVolume {
+        /// As given, for people.
+        name: String,
+        /// The partitions and volumes that there are, for people.
+        there: String,
+    },
+    /// The partition has logical volumes.
+    #[error("{place} is a physical volume of LVM, choose one of its logical volumes: the disk has {there}")]
+    PhysicalVolume {
+        /// The partition.
+        place: String,
+        /// The partitions and volumes that there are, for people.
+        there: String,
+    },
     /// The partition has no file system that is read.
-    #[error("{place} has {content}: only ext2, ext3, ext4 and FAT are read")]
+    #[error("{place} has {content}: only ext2, ext3, ext4, XFS, NTFS and FAT are read")]
     Unsupported {
         /// The partition.
         place: String,
@@ -40,13 +56,15 @@ pub enum FsError {
         content: String,
     },
     /// The file system is of a kind that is read, and has options that are not.
-    #[error("the ext4 file system cannot be read: {detail}")]
+    #[error("the {what} cannot be read: {detail}")]
     Features {
+        /// The file system.
+        what: &'static str,
         /// For people.
         detail: String,
     },
     /// No partition has a file system that is read.
-    #[error("nothing on the disk can be read, only ext2, ext3, ext4 and FAT are; it has {there}")]
+    #[error("nothing on the disk can be read, only ext2, ext3, ext4, XFS, NTFS and FAT are; it has {there}")]
     NothingToRead {
         /// For people.
         there: String,
@@ -90,6 +108,14 @@ pub enum FsError {
     Encrypted {
         /// The path, for people.
         path: String,
+    },
+    /// The content is in a form that is not read.
+    #[error("{path} cannot be read: {detail}")]
+    Content {
+        /// The path, for people.
+        path: String,
+        /// For people.
+        detail: &'static str,
     },
     /// The tables lead nowhere.
     #[error("the file system is damaged: its tables lead nowhere")]

@@ -1,7 +1,7 @@
 //! ext2, ext3 and ext4, read by code of this crate.
 //!
 //! ```text
-//!  Ext          paths: one folder after the other from the root
+//!  Ext          nodes by their inodes
 //!    │
 //!    ├── folder, file    entries and content, by the map of the blocks of an inode
 //!    ├── map             extents, or lists of blocks
@@ -16,7 +16,6 @@
 //! has them (`metadata_csum`) are verified, except those of the indexes of folders, which are not used.
 
 mod blocks;
-mod checksum;
 mod file;
 mod folder;
 mod inode;
@@ -24,37 +23,29 @@ mod journal;
 mod map;
 mod superblock;
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::io::Read;
-use std::rc::Rc;
 
 use crate::disk::Window;
 use crate::error::{FsError, Result};
-use crate::volume::{MOST_NAMES, Node, NodeKind, Volume, shown};
+use crate::lookup::{self, Lookup, Numbered};
+use crate::volume::{Node, NodeKind, Volume, shown};
 use blocks::Blocks;
 use file::Content;
 use inode::{Inode, ROOT};
 use superblock::Superblock;
 
+const WHAT: &str = "ext4 file system";
 /// The longest target of a link, as Linux has it.
 const LONGEST_LINK: u64 = 4096;
 
 pub(crate) struct Ext {
     blocks: Blocks,
     superblock: Superblock,
-    /// The folder that was read last, whose entries are usually looked up one after the other.
-    last: RefCell<Option<Listing>>,
-}
-
-/// The inodes of the entries of a folder.
-struct Listing {
-    path: Vec<u8>,
-    inodes: Rc<BTreeMap<Vec<u8>, u64>>,
+    lookup: Lookup,
 }
 
 fn damaged(detail: impl Into<String>) -> FsError {
-    FsError::Damaged { what: "ext4 file system", detail: detail.into() }
+    FsError::Damaged { what: WHAT, detail: detail.into() }
 }
 
 impl Ext {
@@ -68,7 +59,7 @@ impl Ext {
             (blocks, found)
         };
         part.found();
-        Ok(Self { blocks, superblock, last: RefCell::default() })
+        Ok(Self { blocks, superblock, lookup: Lookup::default() })
     }
 
     fn inode(&self, number: u64) -> Result<Inode> {
@@ -77,66 +68,31 @@ impl Ext {
 
     /// Returns the inode of a path.
     fn inode_of(&self, path: &[u8]) -> Result<Inode> {
-        let slash = path.iter().rposition(|byte| *byte == b'/');
-        let (folder, name) = match slash {
-            Some(at) => (&path[..at], &path[at + 1..]),
-            None => (&path[..0], path),
-        };
-        if name.is_empty() {
-            return self.inode(ROOT);
-        }
-        let found = self.inodes_in(folder)?.get(name).copied();
-        self.inode(found.ok_or_else(|| FsError::NotFound { path: shown(path) })?)
+        self.inode(self.lookup.number(self, path)?)
+    }
+}
+
+impl Numbered for Ext {
+    fn root(&self) -> u64 {
+        ROOT
     }
 
-    /// Returns the inodes of the entries of a folder. The path has no slash at its end.
-    fn inodes_in(&self, path: &[u8]) -> Result<Rc<BTreeMap<Vec<u8>, u64>>> {
-        if let Some(last) = self.last.borrow().as_ref()
-            && last.path == path
-        {
-            return Ok(last.inodes.clone());
-        }
-        let mut at = self.inode(ROOT)?;
-        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-            let mut found = None;
-            self.entries(&at, path, &mut |entry: &[u8], inode| {
-                if entry == name {
-                    found = Some(inode);
-                }
-                Ok(())
-            })?;
-            at = self.inode(found.ok_or_else(|| FsError::NotFound { path: shown(path) })?)?;
-        }
-        let mut inodes = BTreeMap::new();
-        self.entries(&at, path, &mut |entry: &[u8], inode| {
-            inodes.insert(entry.to_vec(), inode);
-            Ok(())
-        })?;
-        let inodes = Rc::new(inodes);
-        *self.last.borrow_mut() = Some(Listing { path: path.to_vec(), inodes: inodes.clone() });
-        Ok(inodes)
-    }
-
-    /// Calls `visit` with the name and the inode of each entry of a folder.
     fn entries(
         &self,
-        folder: &Inode,
+        folder: u64,
         path: &[u8],
         visit: &mut dyn FnMut(&[u8], u64) -> Result<()>,
     ) -> Result<()> {
+        let folder = self.inode(folder)?;
         if folder.node.kind != NodeKind::Folder {
             return Err(FsError::NotAFolder { path: shown(path) });
         }
-        readable(folder, path)?;
-        let mut count = 0;
-        folder::entries(&self.blocks, folder, &mut |name: &[u8], inode| {
-            count += 1;
-            if count > MOST_NAMES {
-                return Err(damaged(format!("{} has more than {MOST_NAMES} entries", shown(path))));
-            }
-            self.blocks.found();
-            visit(name, inode)
-        })
+        readable(&folder, path)?;
+        folder::entries(&self.blocks, &folder, visit)
+    }
+
+    fn found(&self) {
+        self.blocks.found();
     }
 }
 
@@ -157,8 +113,8 @@ impl Volume for Ext {
     }
 
     fn names(&self, path: &[u8], visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let folder = self.inode_of(path)?;
-        self.entries(&folder, path, &mut |name: &[u8], _| visit(name))
+        let folder = self.lookup.number(self, path)?;
+        lookup::entries(self, folder, path, &mut |name: &[u8], _| visit(name))
     }
 
     fn link(&self, path: &[u8]) -> Result<Vec<u8>> {

@@ -2,7 +2,10 @@
 
 mod ext;
 mod fat;
+mod lvm;
+mod ntfs;
 mod partitions;
+mod xfs;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -10,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::{Disk, FsError, NodeKind, Tree};
+use crate::{Choice, Content, Disk, FsError, NodeKind, Tree};
 
 /// The limit of nodes of a walk: a damaged folder can contain itself.
 const MOST_NODES: usize = 500;
@@ -74,20 +77,54 @@ fn walk(tree: &Tree) -> Result<BTreeMap<String, Vec<u8>>, FsError> {
     Ok(found)
 }
 
+fn choice_of(content: &Content) -> Choice {
+    match (&content.volume, content.partition) {
+        (Some(name), _) => Choice::Volume(name.clone()),
+        (None, Some(number)) => Choice::Partition(number),
+        (None, None) => Choice::Largest,
+    }
+}
+
 /// Reads everything of a disk that is damaged. It ends, in whatever way: a panic ends the process of a person at most.
 fn survive(bytes: Vec<u8>) {
-    let disk = disk(bytes);
+    in_time(|| drop(catch_unwind(AssertUnwindSafe(|| read_all(bytes)))));
+}
+
+/// Reads everything of a disk that is damaged. It ends, without a panic.
+fn endure(bytes: Vec<u8>) {
+    in_time(|| read_all(bytes));
+}
+
+fn in_time(reads: impl FnOnce()) {
     let begun = Instant::now();
-    let walked = catch_unwind(AssertUnwindSafe(|| {
-        for content in crate::contents(&disk).unwrap_or_default() {
-            if let Ok(tree) = crate::open(&disk, content.partition) {
-                let _ = walk(&tree);
-            }
-        }
-    }));
-    drop(walked);
+    reads();
     let took = begun.elapsed();
     assert!(took < LONGEST, "{took:?}");
+}
+
+fn read_all(bytes: Vec<u8>) {
+    let disk = disk(bytes);
+    for content in crate::contents(&disk).unwrap_or_default() {
+        if let Ok(tree) = crate::open(&disk, &choice_of(&content)) {
+            let _ = walk(&tree);
+        }
+    }
+}
+
+/// Returns the sectors of an image that have something.
+fn used(image: &[u8]) -> Vec<usize> {
+    let sectors = image.chunks_exact(512).enumerate();
+    sectors.filter(|(_, sector)| **sector != [0; 512]).map(|(index, _)| index).collect()
+}
+
+/// Damages an image in so many places of these sectors.
+fn damaged(image: &[u8], used: &[usize], places: usize, numbers: &mut Numbers) -> Vec<u8> {
+    let mut image = image.to_vec();
+    for _ in 0..places {
+        let at = used[numbers.next(used.len())] * 512 + numbers.next(512);
+        image[at] = u8::try_from(numbers.next(256)).expect("a byte");
+    }
+    image
 }
 
 /// Numbers that are the same in each run.

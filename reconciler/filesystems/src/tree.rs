@@ -5,12 +5,14 @@ use std::fmt;
 use std::io::{self, Read};
 use std::rc::Rc;
 
-use crate::detect::{Content, FileSystem, contents_of};
+use crate::detect::{Content, FileSystem, Layout, Place, layout};
 use crate::disk::{Disk, Window};
 use crate::error::{FsError, Result};
 use crate::ext::Ext;
 use crate::fat::Fat;
+use crate::ntfs::Ntfs;
 use crate::volume::{MOST_NAMES, Node, NodeKind, Volume, shown};
+use crate::xfs::Xfs;
 
 /// The limit of links on a path, as Linux has it.
 const MOST_LINKS: usize = 40;
@@ -23,6 +25,7 @@ pub struct Tree {
     volume: Box<dyn Volume>,
     content: Content,
     part: Window,
+    there: String,
 }
 
 impl fmt::Debug for Tree {
@@ -31,43 +34,75 @@ impl fmt::Debug for Tree {
     }
 }
 
-/// Opens the file system of a partition; without a number, the largest one that can be read.
+/// Which of the file systems of a disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// The largest one that can be read.
+    #[default]
+    Largest,
+    /// The one in the partition with this number, as Linux counts them.
+    Partition(u32),
+    /// The one in this logical volume: the volume group, a slash, and the logical volume.
+    Volume(String),
+}
+
+/// Opens a file system of a disk.
 ///
 /// # Errors
-/// There is no such partition; its content cannot be read, or is damaged.
-pub fn open(disk: &Rc<dyn Disk>, partition: Option<u32>) -> Result<Tree, FsError> {
-    let whole = Window::whole(disk);
-    let all = contents_of(&whole)?;
-    let content = *chosen(&all, partition)?;
-    let part = whole.part(content.start, content.length);
+/// There is no such partition or logical volume; its content cannot be read, or is damaged.
+pub fn open(disk: &Rc<dyn Disk>, choice: &Choice) -> Result<Tree, FsError> {
+    let Layout { places, damage } = layout(disk)?;
+    let there = list_of(&places);
+    let place = match (chosen(&places, choice, &there), damage) {
+        (Ok(place), _) => place,
+        // It may be in what is damaged.
+        (Err(FsError::NothingToRead { .. } | FsError::NoVolume { .. }), Some(damage)) => return Err(damage),
+        (Err(error), _) => return Err(error),
+    };
+    let Place { content, part } = place;
     let volume: Box<dyn Volume> = match content.file_system {
-        FileSystem::Ext => Box::new(Ext::open(&part)?),
-        FileSystem::Fat => Box::new(Fat::open(&part)?),
+        FileSystem::Ext => Box::new(Ext::open(part)?),
+        FileSystem::Fat => Box::new(Fat::open(part)?),
+        FileSystem::Xfs => Box::new(Xfs::open(part)?),
+        FileSystem::Ntfs => Box::new(Ntfs::open(part)?),
+        FileSystem::PhysicalVolume => {
+            return Err(FsError::PhysicalVolume { place: content.place(), there });
+        }
         other @ (FileSystem::Other(_) | FileSystem::Unknown) => {
             let (place, content) = (content.place(), other.name().to_owned());
             return Err(FsError::Unsupported { place, content });
         }
     };
-    Ok(Tree { volume, content, part })
+    Ok(Tree { volume, content: content.clone(), part: part.clone(), there })
 }
 
-fn chosen(all: &[Content], partition: Option<u32>) -> Result<&Content> {
-    let there = || {
-        let named = |content: &Content| match content.partition {
-            Some(number) => format!("partition {number} ({})", content.file_system.name()),
-            None => content.file_system.name().to_owned(),
-        };
-        let each: Vec<String> = all.iter().map(named).collect();
-        if each.is_empty() { "no partition".to_owned() } else { each.join(", ") }
+/// Names all contents, for people.
+fn list_of(places: &[Place]) -> String {
+    let named = |Place { content, .. }: &Place| {
+        let name = content.file_system.name();
+        let is_disk = content.partition.is_none() && content.volume.is_none();
+        if is_disk { name.to_owned() } else { format!("{} ({name})", content.place()) }
     };
-    match partition {
-        Some(number) => {
-            let found = all.iter().find(|content| content.partition == Some(number));
-            found.ok_or_else(|| FsError::NoPartition { number, there: there() })
+    match places {
+        [] => "no partition".to_owned(),
+        places => places.iter().map(named).collect::<Vec<_>>().join(", "),
+    }
+}
+
+fn chosen<'a>(places: &'a [Place], choice: &Choice, there: &str) -> Result<&'a Place> {
+    let there = || there.to_owned();
+    match choice {
+        Choice::Partition(number) => {
+            let found = places.iter().find(|place| place.content.partition == Some(*number));
+            found.ok_or_else(|| FsError::NoPartition { number: *number, there: there() })
         }
-        None => {
-            let readable = all.iter().filter(|content| content.file_system.is_read());
-            let largest = readable.max_by_key(|content| content.length);
+        Choice::Volume(name) => {
+            let found = places.iter().find(|place| place.content.volume.as_ref() == Some(name));
+            found.ok_or_else(|| FsError::NoVolume { name: shown(name.as_bytes()), there: there() })
+        }
+        Choice::Largest => {
+            let readable = places.iter().filter(|place| place.content.file_system.is_read());
+            let largest = readable.max_by_key(|place| place.content.length);
             largest.ok_or_else(|| FsError::NothingToRead { there: there() })
         }
     }
@@ -80,9 +115,19 @@ impl Tree {
         self.volume.as_ref()
     }
 
-    /// Returns the partition, and the file system in it.
+    /// Returns the partition or the logical volume, and the file system in it.
     pub fn content(&self) -> &Content {
         &self.content
+    }
+
+    /// Whether its journal has changes that are not applied: files can be missing, older, or have other content.
+    pub fn has_unapplied_changes(&self) -> bool {
+        self.volume.has_unapplied_changes()
+    }
+
+    /// Returns the partitions and the logical volumes of the disk, for people.
+    pub fn there(&self) -> &str {
+        &self.there
     }
 
     /// Returns the path without links, `.` and `..`. A link at its end stays if it is not followed.

@@ -38,6 +38,11 @@ pub struct Node {
 
 /// A file system. Paths are absolute, and no part of them is a link, `.` or `..`.
 pub(crate) trait Volume {
+    /// Whether its journal has changes that are not applied.
+    fn has_unapplied_changes(&self) -> bool {
+        false
+    }
+
     fn node(&self, path: &[u8]) -> Result<Node>;
 
     /// Calls `visit` with the name of each entry of a folder, as it is stored, until that fails.

@@ -12,6 +12,9 @@ pub struct Balanced {
     /// By bridge, the address under which connections to guests of that network on other hosts are forwarded, of the family of the
     /// public address.
     pub sources: Vec<(String, IpAddr)>,
+    /// Those of the guests that are machines of a bridged network, with the host's bridge there: connections to them come from the host's
+    /// own address in that network. IPv4 only.
+    pub by_lan: Vec<(String, IpAddr)>,
 }
 
 /// A port of a public address.

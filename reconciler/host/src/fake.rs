@@ -26,7 +26,7 @@ mod vaults;
 mod volumes;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_engine::Clock;
@@ -37,7 +37,7 @@ use tokio::sync::Notify;
 
 use crate::{
     BridgedNetwork, Credentials, ExternalLease, Filters, Firewall, HostBridge, HostFacts, HostInterface,
-    NetworkConfig, PoolFolderFacts, Uplink,
+    LearnedAddress, NetworkConfig, PoolFolderFacts, Uplink,
 };
 pub use backups::FakeRepositories;
 pub use faults::{FaultAction, Faults, NoFaults, When};
@@ -306,6 +306,13 @@ impl FakeSystem {
         let (bridge, mac) = (bridge.to_owned(), mac.to_owned());
         state.leases.extend(address.map(|address| ExternalLease { bridge, mac, address }));
         drop(state);
+        self.leases_changed.notify_one();
+    }
+
+    /// Has a guest of a bridged network take an IPv6 address that no other machine has.
+    pub fn learn(&self, bridge: &str, mac: &str, address: Ipv6Addr) {
+        let (bridge, mac) = (bridge.to_owned(), mac.to_owned());
+        self.state().learned.push(LearnedAddress { bridge, mac, address });
         self.leases_changed.notify_one();
     }
 

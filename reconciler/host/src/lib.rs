@@ -20,6 +20,7 @@
 //! interruption completes the work. The convergence tests use the fake to make each call fail or be interrupted in turn.
 mod backups;
 mod balancing;
+mod bridged_networks;
 mod dedicated_cpus;
 mod error;
 #[cfg(feature = "fake")]
@@ -55,6 +56,10 @@ pub use backups::{
 };
 pub use balancing::{Balanced, BalancedPort, PortProtocol, Relay};
 pub use berth_qemu::machine::Architecture;
+pub use bridged_networks::{
+    BridgeChoice, BridgedNames, BridgedNetwork, ExternalLease, LearnedAddress, LearnedGuest, ServedGuest,
+    ServedIpv6Guest,
+};
 pub use dedicated_cpus::{DedicatedCpus, DedicatedFacts, DedicatedRequest, cpu_list, parse_cpu_list};
 pub use error::{RepositoryProblem, Retry, SystemError, VaultProblem};
 pub use firmware_state::{FirmwareCopy, MAX_FIRMWARE_ARCHIVE};
@@ -73,10 +78,9 @@ pub use machines::{
 };
 pub use names::{NameRecord, Names};
 pub use networks::{
-    BridgeChoice, BridgedNetwork, Egress, ExternalLease, Firewall, Forward, Forwarding, HostBridge,
-    HostInterface, HostLinks, HostRange, Ipv4Network, Ipv6Network, Isolation, Lease, LeaseTaken, Nat,
-    NetworkConfig, Networks, PortException, PortLimits, PortMark, PortTrunk, RoutedPrefix, ServedGuest,
-    TapConfig, TapFacts, TraceRequest, TrafficLimit, Tunnel, Uplink,
+    Egress, Firewall, Forward, Forwarding, HostBridge, HostInterface, HostLinks, HostRange, Ipv4Network,
+    Ipv6Network, Isolation, Lease, LeaseTaken, Nat, NetworkConfig, Networks, PortException, PortLimits,
+    PortMark, PortTrunk, RoutedPrefix, TapConfig, TapFacts, TraceRequest, TrafficLimit, Tunnel, Uplink,
 };
 pub use packet_filter::{
     ChosenAddresses, FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, ObservedPort, Port,

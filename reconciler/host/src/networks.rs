@@ -8,14 +8,14 @@ use async_trait::async_trait;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use tokio::net::TcpStream;
 
 use crate::Result;
 use crate::balancing::{Balanced, Relay};
+use crate::bridged_networks::{BridgedNetwork, ExternalLease, LearnedAddress};
 use crate::names::Names;
 use crate::packet_filter::{Filters, ObservedPort, Port};
-use crate::routes::{GuestRoutes, Ipv6Route, Route};
+use crate::routes::{Ipv6Route, Route};
 use crate::trace::{Trace, TracedPacket};
 use crate::wireguard::WireguardConfig;
 
@@ -93,8 +93,12 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
     /// restart.
     async fn external_leases(&self) -> Result<Vec<ExternalLease>>;
 
-    /// Waits until a guest has another lease than before, or one has ended. One caller at a time, which hears of each change since its
-    /// first call.
+    /// Lists the IPv6 addresses that guests ([`BridgedNetwork::learned`]) have taken first and used in the last two hours. They are known
+    /// again after a restart.
+    async fn learned_addresses(&self) -> Result<Vec<LearnedAddress>>;
+
+    /// Waits until a guest has another lease or learned address than before, or one has ended. One caller at a time, which hears of each
+    /// change since its first call.
     async fn external_leases_changed(&self) -> Result<()>;
 
     /// Returns the interface on which public addresses can be announced, and the addresses that the host already has.
@@ -185,66 +189,6 @@ pub enum Egress {
     Masquerade,
     /// Unchanged.
     Routed,
-}
-
-/// The part of a bridged network on this host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BridgedNetwork {
-    /// The bridge for taps. At most 15 characters, `bth-…`.
-    pub bridge: String,
-    /// The bridge that it is connected to.
-    pub to: BridgeChoice,
-    /// Whether packets between its ports are tracked as connections, for the filters of interfaces.
-    pub tracked: bool,
-    /// The MAC addresses, lower case and in order, of guests whose IPv4 addresses the network's DHCP server gives out: its answers to
-    /// them are read.
-    pub leased: Vec<String>,
-    /// The guests whose requests of DHCP the host answers.
-    pub served: Vec<ServedGuest>,
-}
-
-/// A guest of a bridged network that gets its IPv4 address from its host by DHCP, if it asks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServedGuest {
-    pub tap: String,
-    /// Lower case.
-    pub mac: String,
-    pub address: Ipv4Addr,
-    /// Of the network.
-    pub prefix_len: u8,
-    pub hostname: String,
-    pub mtu: Option<u16>,
-    pub dns: Vec<Ipv4Addr>,
-    pub search_domains: Vec<String>,
-    pub routes: GuestRoutes,
-}
-
-/// The bridge that the part of a bridged network is connected to.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum BridgeChoice {
-    /// One that the host has.
-    Named(String),
-    /// One that berth makes, the same for all networks of the same interface and VLAN.
-    Over { interface: String, vlan: Option<u16> },
-}
-
-impl BridgeChoice {
-    /// The name of the bridge.
-    pub fn name(&self) -> String {
-        match self {
-            Self::Named(name) => name.clone(),
-            Self::Over { interface, vlan } => format!("{OVER_PREFIX}{}", interface_id(interface, *vlan)),
-        }
-    }
-}
-
-/// The prefix of the bridges that berth makes over interfaces.
-pub(crate) const OVER_PREFIX: &str = "btb-";
-
-/// The end of the names of berth's links over an interface and VLAN.
-pub(crate) fn interface_id(interface: &str, vlan: Option<u16>) -> String {
-    let hash = Sha256::digest(format!("{interface}/{}", vlan.unwrap_or_default()));
-    hash[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The links of a host that bridged networks can be connected to.
@@ -362,16 +306,6 @@ pub struct LeaseTaken {
     pub taken_at: Timestamp,
 }
 
-/// An IPv4 address that a DHCP server of a bridged network, which is not berth's, has leased to a guest.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ExternalLease {
-    /// The bridge for the network's taps.
-    pub bridge: String,
-    /// Lower case.
-    pub mac: String,
-    pub address: Ipv4Addr,
-}
-
 /// A tap for one NIC of one machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TapConfig {
@@ -421,6 +355,10 @@ pub struct Firewall {
     pub observed: Vec<ObservedPort>,
     /// The taps whose guests' requests of DHCP reach no other machine: their host answers them.
     pub answered: Vec<String>,
+    /// The same of DHCPv6 and router solicitations.
+    pub answered_ipv6: Vec<String>,
+    /// The addresses at which the host answers questions of guests of bridged networks about names, with the bridge for their taps.
+    pub name_servers: Vec<(String, Ipv4Addr)>,
     /// The filters of taps.
     pub filters: Filters,
     /// Whether any guest, known or not, has a tap here or is about to get one: the rules then stay in place.

@@ -65,13 +65,36 @@ pub struct FileSource {
     /// The namespace of the object.
     #[arg(short, long, default_value = "default")]
     pub namespace: String,
-    /// The number of the partition. Default: the largest one that can be read: ext2, ext3, ext4 or FAT.
-    #[arg(long, value_name = "NUMBER")]
+    /// The number of the partition. Default: the largest partition or logical volume that can be read: ext2, ext3, ext4, XFS, NTFS or FAT.
+    #[arg(long, value_name = "NUMBER", conflicts_with = "volume")]
     pub partition: Option<u32>,
+    /// The logical volume of LVM, with its volume group.
+    #[arg(long, value_name = "GROUP/VOLUME")]
+    pub volume: Option<VolumeName>,
+    /// Reads an XFS file system with changes in its journal as it is without them: files can be missing, older, or have other content.
+    #[arg(long)]
+    pub ignore_journal: bool,
     #[command(flatten)]
     pub state: StateDir,
     #[command(flatten)]
     pub connection: Connection,
+}
+
+/// The name of a logical volume, with its volume group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeName(pub String);
+
+impl FromStr for VolumeName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('/') {
+            Some((group, volume)) if !group.is_empty() && !volume.is_empty() && !volume.contains('/') => {
+                Ok(Self(text.to_owned()))
+            }
+            _ => Err(format!("{text:?} is not GROUP/VOLUME, such as rhel/root")),
+        }
+    }
 }
 
 /// A path in the file system of an object.
@@ -107,6 +130,14 @@ mod tests {
         assert_eq!("daily:etc".parse(), path("daily", "etc"));
         for wrong in ["", ":", "daily", "daily:", ":/etc"] {
             assert!(wrong.parse::<PathInDisk>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_logical_volume_is_named_with_its_group() {
+        assert_eq!("rhel/root".parse(), Ok(VolumeName("rhel/root".to_owned())));
+        for wrong in ["", "root", "/root", "rhel/", "/dev/rhel/root"] {
+            assert!(wrong.parse::<VolumeName>().is_err(), "{wrong}");
         }
     }
 }

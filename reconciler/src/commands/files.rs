@@ -17,7 +17,7 @@ use std::io::Write;
 
 use anyhow::{Context, bail, ensure};
 use berth_api::{Quantity, disk_read::DiskOrigin};
-use berth_filesystems::{FsError, Tree};
+use berth_filesystems::{Choice, FileSystem, FsError, Tree};
 
 use crate::cli::{CopyFilesOptions, FileSource, ListFilesOptions};
 pub(super) use origin::opened;
@@ -29,9 +29,13 @@ use remote_disk::with_disk;
 pub(super) async fn list(origin: DiskOrigin, options: ListFilesOptions) -> anyhow::Result<()> {
     let ListFilesOptions { name, path, source } = options;
     let data = Box::pin(opened(origin, &source, &name)).await?;
-    let partition = source.partition;
+    let (choice, ignores_journal) = (choice(&source), source.ignore_journal);
     let listed = with_disk(data, move |disk, alive| {
-        let tree = described(berth_filesystems::open(&disk, partition))?;
+        let tree = described(berth_filesystems::open(&disk, &choice), ignores_journal)?;
+        let content = tree.content();
+        if content.partition.is_some() || content.volume.is_some() {
+            eprintln!("the disk has {}", tree.there());
+        }
         list::lines(&tree, path.as_bytes(), alive)
     });
     let listed = listed.await.with_context(|| what(origin, &source, &name))?;
@@ -54,9 +58,9 @@ pub(super) async fn copy(origin: DiskOrigin, options: CopyFilesOptions) -> anyho
     let CopyFilesOptions { from, to, recursive, force, source } = options;
     let target = copy::Target::new(&from.path, &to, recursive, force)?;
     let data = Box::pin(opened(origin, &source, &from.name)).await?;
-    let partition = source.partition;
+    let (choice, ignores_journal) = (choice(&source), source.ignore_journal);
     let copied = with_disk(data, move |disk, alive| {
-        let tree = described(berth_filesystems::open(&disk, partition))?;
+        let tree = described(berth_filesystems::open(&disk, &choice), ignores_journal)?;
         copy::run(&tree, from.path.as_bytes(), &target, alive)
     });
     let copied = copied.await.with_context(|| what(origin, &source, &from.name))?;
@@ -72,13 +76,33 @@ fn what(origin: DiskOrigin, source: &FileSource, name: &str) -> String {
     format!("reading {} {name} in namespace {}", origin.kind(), source.namespace)
 }
 
+/// Returns the file system that the options name.
+fn choice(source: &FileSource) -> Choice {
+    match (&source.volume, source.partition) {
+        (Some(volume), _) => Choice::Volume(volume.0.clone()),
+        (None, Some(number)) => Choice::Partition(number),
+        (None, None) => Choice::Largest,
+    }
+}
+
 /// Prints which file system it is, or explains what else can be done without one.
-fn described(tree: Result<Tree, FsError>) -> anyhow::Result<Tree> {
+fn described(tree: Result<Tree, FsError>, ignores_journal: bool) -> anyhow::Result<Tree> {
     match tree {
         Ok(tree) => {
             let content = tree.content();
             let (place, name) = (content.place(), content.file_system.name());
             eprintln!("{place}: {name}, {}", Quantity::from_bytes(content.length).0);
+            ensure!(
+                ignores_journal || !tree.has_unapplied_changes(),
+                "the {name} file system has changes in its journal, which is not applied: it was mounted, and not frozen by qemu-guest-agent. \
+                 Make a Disk from it (source), and mount that in a VM; or read what is in place with --ignore-journal: files can be missing, \
+                 older, or have content of other files"
+            );
+            if tree.has_unapplied_changes() || content.file_system == FileSystem::Ntfs {
+                eprintln!(
+                    "berth: the journal of {name} is not applied: the newest changes can be missing or incomplete"
+                );
+            }
             Ok(tree)
         }
         Err(

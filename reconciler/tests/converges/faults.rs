@@ -85,6 +85,7 @@ fn has_effect(call: &str) -> bool {
         "instance_bytes",
         "seen_addresses",
         "external_leases",
+        "learned_addresses",
     ];
     !call.starts_with("GET ") && !reads.contains(&call) && !more.contains(&call)
 }

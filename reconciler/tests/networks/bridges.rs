@@ -58,6 +58,21 @@ fn a_bridged_network_belongs_to_the_administrator_and_what_it_is_cannot_change()
             ),
             (lan(&json!({"cidr": "192.0.2.0/24", "ipv4": {"range": "192.0.2.50"}})), "spec.ipv4.range"),
             (lan(&json!({"ipv4": {"allocation": "External", "dhcp": true}})), "ipv4.dhcp gives out"),
+            (lan(&json!({"ipv6": {"allocation": "External", "dhcp": true}})), "ipv6.dhcp gives out"),
+            (
+                lan(&json!({"ipv6CIDR": "2001:db8:7::/64", "ipv6": {"sourceCheck": "Learned"}})),
+                "ipv6.sourceCheck Learned needs",
+            ),
+            (
+                lan(&json!({"cidr": "192.0.2.0/24", "ipv4": {"nameServer": "192.0.2.53"}})),
+                "ipv4.nameServer answers questions",
+            ),
+            (
+                lan(
+                    &json!({"cidr": "192.0.2.0/24", "dnsDomain": "vms.example.org", "ipv4": {"nameServer": "192.0.3.53"}}),
+                ),
+                "ipv4.nameServer must be",
+            ),
             (lan(&json!({"cidr": "192.0.2.0/24", "ipv6": {"pool": "p"}})), "ipv6.pool gives an Overlay"),
             (lan(&json!({"cidr": "192.0.2.0/24", "ipv4": {"allocation": "External"}})), "leave cidr"),
             (lan(&json!({"dns": ["192.0.2.1"], "ipv4": {"allocation": "External"}})), "leave cidr"),

@@ -1,6 +1,7 @@
 //! The names of a network's VMs: the controllers list them, and the agents of all hosts of the network have them.
 
 use berth_api::VMState;
+use berth_host::HostBridge;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -97,12 +98,48 @@ fn a_domain_of_names_has_two_labels_and_belongs_to_an_overlay() {
         }
         let bridged = lan(&json!({"cidr": "192.0.2.0/24", "dnsDomain": "app.internal"}));
         let refused = create(bridged).await.expect_err("a bridge").to_string();
-        assert!(refused.contains("dnsDomain is for a Network of type Overlay"), "{refused}");
+        assert!(refused.contains("dnsDomain of a Network of type Bridge needs ipv4.nameServer"), "{refused}");
         let mut long = overlay("app.internal");
         long["searchDomains"] = json!(["a".repeat(60), "b".repeat(29)]);
         let refused = create(long).await.expect_err("too long").to_string();
         assert!(refused.contains("dnsDomain is the first of the search domains"), "{refused}");
         create(overlay("app.internal")).await.expect("a domain");
+        site.stop.cancel();
+    });
+}
+
+#[test]
+fn a_host_answers_for_the_names_of_the_vms_of_a_bridge_and_no_vm_gets_its_address() {
+    in_simulated_time(async {
+        let mut site = Site::new().await;
+        site.join("h1", "198.51.100.1", 1500).await;
+        let bridge = HostBridge { name: "vmbr0".into(), mtu: 1500, up: true, filters_vlans: false };
+        site.hosts["h1"].change_bridges(&[bridge]);
+        let office = |more: &Value| {
+            let mut spec = lan(&json!({"cidr": "192.0.2.0/24", "dnsDomain": "lan.example.org"}));
+            spec["ipv4"] = more.clone();
+            spec
+        };
+        let named = json!({"range": "192.0.2.50-192.0.2.59", "nameServer": "192.0.2.50"});
+        site.apply_in("berth-shared", "Network", "office", office(&named)).await;
+        site.apply("Disk", "web", json!({"image": "debian", "size": "4Gi"})).await;
+        let spec = json!({"class": "small", "disks": [{"name": "web", "boot": true}],
+            "networkInterfaces": [{"name": "nic0", "network": "office"}]});
+        site.apply("VM", "web", spec).await;
+        site.runs("web").await;
+        let host = site.hosts["h1"].clone();
+        let records = || {
+            let networks = host.bridged_networks();
+            let names = networks.first().and_then(|network| network.names.as_ref());
+            let records = names.into_iter().flat_map(|names| &names.names.records);
+            records.map(|record| format!("{} {}", record.name, record.address)).collect::<Vec<_>>()
+        };
+        site.until("the host has the name", async || records() == ["web.default 192.0.2.51"]).await;
+        let servers = host.firewall_now().name_servers;
+        assert_eq!(
+            servers.iter().map(|(_, address)| address.to_string()).collect::<Vec<_>>(),
+            ["192.0.2.50"]
+        );
         site.stop.cancel();
     });
 }

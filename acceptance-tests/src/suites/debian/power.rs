@@ -262,7 +262,7 @@ impl Guest<'_> {
         contains_all(&self.run("sudo cat /run/cloud-init/instance-data.json")?, &["again.example.org"])?;
         let page = http::get_within(self.platform.neighbour(), self.address, "/", SOON)?;
         contains_all(&page, &["hello again"])?;
-        let has_token = |vm: &serde_json::Value| {
+        let has_token = |vm: &Value| {
             vm["status"]["restartToken"].as_str().is_some_and(|t| t.starts_with("debian"))
         };
         self.platform.kubectl().until(VM, "its restart token", SOON, has_token)?;

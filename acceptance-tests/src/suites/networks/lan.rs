@@ -16,7 +16,8 @@ pub const CARD: &str = "lan0";
 pub const GATEWAY: &str = "203.0.113.1";
 /// Another machine of the LAN.
 pub const OTHER: &str = "203.0.113.9";
-const SWITCH: &str = "lan";
+/// The interface of the gateway on the LAN.
+pub const SWITCH: &str = "lan";
 
 /// The LAN.
 #[derive(Debug)]

@@ -183,7 +183,21 @@ pub(super) fn networks() -> Vec<Bad> {
             "dns_domain",
             "101 characters in total",
         ),
-        everywhere(with(bridged(), "/dns_domain", json!("app.internal")), "dns_domain", "Leave it out"),
+        everywhere(with(bridged(), "/dns_domain", json!("app.internal")), "dns_domain", "ipv4.name_server"),
+        everywhere(
+            with(bridged(), "/ipv4", json!({"name_server": "10.80.0.53"})),
+            "ipv4.name_server",
+            "Set that too",
+        ),
+        everywhere(
+            with(
+                with(bridged(), "/ipv4", json!({"name_server": "10.81.0.53"})),
+                "/dns_domain",
+                json!("app.internal"),
+            ),
+            "ipv4.name_server",
+            "not within cidr",
+        ),
         everywhere(external("search_domains", json!(["example.org"])), "search_domains", "leave it out"),
         everywhere(
             external("routes", json!([{"to": "10.0.0.0/8", "via": "10.80.0.9"}])),
@@ -253,6 +267,12 @@ pub(super) fn networks() -> Vec<Bad> {
         ),
         everywhere(with(bridged(), "/ipv4", json!({"source_check": "Arp"})), "ipv4.source_check", "Arp"),
         everywhere(
+            with(on_lan6(), "/ipv6", json!({"source_check": "Learned"})),
+            "ipv6.source_check",
+            "always checked",
+        ),
+        everywhere(with(on_lan6(), "/ipv6", json!({"source_check": "Lease"})), "ipv6.source_check", "Lease"),
+        everywhere(
             json!({"name": "n", "ipv6_cidr": "fd00:60::/64", "ipv6": {"pool": "p"}}),
             "ipv6_cidr",
             "takes its prefix from the pool",
@@ -262,7 +282,13 @@ pub(super) fn networks() -> Vec<Bad> {
             json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"},
                 "ipv4": {"allocation": "External", "dhcp": true}}),
             "ipv4.dhcp",
-            "own DHCP server",
+            "not berth's",
+        ),
+        everywhere(
+            json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"},
+                "ipv6": {"allocation": "External", "dhcp": true}}),
+            "ipv6.dhcp",
+            "routers that are not berth's",
         ),
     ]
 }

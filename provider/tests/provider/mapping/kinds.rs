@@ -317,6 +317,18 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_network",
+            json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6": {"allocation": "External", "source_check": "Learned"}}),
+            json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6Egress": "None",
+                "ipv6": {"allocation": "External", "sourceCheck": "Learned"}}),
+        ),
+        (
+            "berth_network",
+            json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24", "dns_domain": "app.internal", "ipv4": {"name_server": "10.80.0.53"}}),
+            json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24", "dnsDomain": "app.internal", "ipv6Egress": "None",
+                "ipv4": {"allocation": "Static", "nameServer": "10.80.0.53"}}),
+        ),
+        (
+            "berth_network",
             json!({"type": "Bridge", "bridge": {"interface": "eth1", "vlan": 120}, "cidr": "10.80.0.0/24"}),
             json!({"type": "Bridge", "bridge": {"interface": "eth1", "vlan": 120}, "cidr": "10.80.0.0/24", "ipv6Egress": "None"}),
         ),

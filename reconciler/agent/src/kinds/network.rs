@@ -15,6 +15,7 @@ mod exceptions;
 mod filters;
 mod half_made;
 mod isolation;
+mod learned;
 mod leases;
 mod limits;
 mod marks;

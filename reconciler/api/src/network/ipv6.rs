@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::Ipv6Net;
 use kube::KubeSchema;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Allocation, Egress, Network};
@@ -35,6 +36,26 @@ pub struct Ipv6Spec {
     /// `status.ipv6CIDR`. No other Network has it until this one is deleted. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<ResourceName>,
+    /// With `allocation` `Static`: whether each host also gives its own VMs their addresses by DHCPv6, for guests without cloud-init. The
+    /// host sends these guests router advertisements too, and no machine of the network: they name `gateway`, if it is a link-local
+    /// address. Machines that are not VMs of the host get no answer, and requests of its VMs reach no other DHCPv6 server. Default: false.
+    /// A change reaches running guests when they ask next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhcp: Option<bool>,
+    /// With `allocation` `External`: the IPv6 addresses that a guest may send from. `None` (default): any. `Learned`: the link-local one
+    /// of its MAC address, and those that its host has learned from its neighbour discovery. The first guest that uses an address has it,
+    /// unless another machine of the network answers for it; at most 16 an interface. A change reaches running guests at once: their
+    /// host learns the addresses within seconds of their use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_check: Option<Ipv6SourceCheck>,
+}
+
+/// The IPv6 addresses that guests may send from where others give them out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Ipv6SourceCheck {
+    #[default]
+    None,
+    Learned,
 }
 
 impl Network {
@@ -57,6 +78,18 @@ impl Network {
     pub fn is_ipv6_external(&self) -> bool {
         let external = self.spec.ipv6.as_ref().is_some_and(|ipv6| ipv6.allocation == Allocation::External);
         external && self.host_bridge().is_some()
+    }
+
+    /// Whether its hosts give their guests' IPv6 addresses out by DHCPv6, on a bridge.
+    pub fn serves_dhcp6(&self) -> bool {
+        let declared = self.spec.ipv6.as_ref().is_some_and(|ipv6| ipv6.dhcp == Some(true));
+        declared && self.host_bridge().is_some() && self.ipv6_prefix().is_some() && !self.is_ipv6_external()
+    }
+
+    /// Whether its guests may send only from the IPv6 addresses that they have taken first, of those that others give out.
+    pub fn checks_learned(&self) -> bool {
+        let check = self.spec.ipv6.as_ref().and_then(|ipv6| ipv6.source_check);
+        check == Some(Ipv6SourceCheck::Learned) && self.is_ipv6_external()
     }
 
     /// The IPv6 address of its router: in an overlay the first of the prefix.
@@ -83,12 +116,12 @@ impl Network {
         self.is_autoconfigured() && self.spec.ipv6_privacy_addresses == Some(true)
     }
 
-    /// The addresses of its router, which no guest may send from, whatever it is allowed.
+    /// The addresses of its router and of its hosts' name server, which no guest may send from, whatever it is allowed.
     pub fn router_addresses(&self) -> Vec<IpAddr> {
         let is_routed_by_hosts = self.host_bridge().is_none() && self.ipv6_prefix().is_some();
         let mac = self.gateway_mac().filter(|_| is_routed_by_hosts);
         let link_local = mac.and_then(|mac| link_local_of_mac(&mac));
-        let ipv4 = self.gateway().into_iter().map(IpAddr::V4);
+        let ipv4 = self.gateway().into_iter().chain(self.name_server()).map(IpAddr::V4);
         ipv4.chain(self.ipv6_gateway().into_iter().chain(link_local).map(IpAddr::V6)).collect()
     }
 
@@ -241,5 +274,17 @@ mod tests {
         let external = network(spec);
         assert!(external.is_ipv6_external() && !external.is_external() && !external.has_ipv4());
         assert_eq!((external.ipv6_prefix(), external.ipv6_pool()), (None, None));
+    }
+    #[test]
+    fn learned_addresses_are_checked_only_where_routers_give_them_out_and_if_it_is_declared() {
+        let checks = |ipv6: serde_json::Value| {
+            network(json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6": ipv6})).checks_learned()
+        };
+        assert!(checks(json!({"allocation": "External", "sourceCheck": "Learned"})));
+        assert!(!checks(json!({"allocation": "External", "sourceCheck": "None"})));
+        assert!(!checks(json!({"allocation": "External"})));
+        assert!(!checks(json!({"sourceCheck": "Learned"})));
+        let other = json!({"metadata": {"name": "lan"}, "spec": {"ipv6": {"sourceCheck": "Lease"}}});
+        assert!(serde_json::from_value::<Network>(other).is_err());
     }
 }

@@ -2,6 +2,7 @@
 //! the PublicIP is deleted. With ports it leads to their targets.
 
 mod balancing;
+mod by_lan;
 mod observe;
 mod plan;
 mod ports;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::checksum::crc32c;
 use super::damaged;
+use crate::checksum::crc32c;
 use crate::disk::Window;
 use crate::error::{FsError, Result};
 

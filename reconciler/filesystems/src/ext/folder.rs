@@ -1,10 +1,10 @@
 //! The entries of a folder, one block after the other. An index of hashes is in blocks that look like ones without entries, and is not used.
 
 use super::blocks::Blocks;
-use super::checksum::crc32c;
 use super::damaged;
 use super::inode::Inode;
 use super::map::runs;
+use crate::checksum::crc32c;
 use crate::disk::number;
 use crate::error::Result;
 

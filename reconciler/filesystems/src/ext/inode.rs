@@ -1,9 +1,9 @@
 //! Inodes: the nodes of a file system by their numbers.
 
 use super::blocks::Blocks;
-use super::checksum::{crc32c, crc32c_without};
 use super::damaged;
 use super::superblock::Superblock;
+use crate::checksum::{crc32c, crc32c_without};
 use crate::disk::number;
 use crate::error::Result;
 use crate::volume::{Node, NodeKind, time};

@@ -17,14 +17,15 @@ mod format;
 use std::collections::BTreeMap;
 
 use super::blocks::{Blocks, JOURNAL_MAGIC, Newer};
-use super::checksum::crc32c;
-use super::damaged;
 use super::inode::Inode;
 use super::map::{Run, runs};
 use super::superblock::{self, Superblock};
+use super::{WHAT, damaged};
+use crate::checksum::crc32c;
+use crate::disk::big_endian;
 use crate::error::{FsError, Result};
 use crate::volume::NodeKind;
-use format::{Format, big_endian};
+use format::Format;
 
 /// The limits of the numbers of blocks in a journal, which are those of one of 2 GiB: each takes some 60 bytes of memory.
 const MOST_TAGS: usize = 512 << 10;
@@ -46,6 +47,7 @@ struct Logged {
 pub(super) fn applied(blocks: Blocks, superblock: Superblock, there: u64) -> Result<(Blocks, Superblock)> {
     if superblock.journal == 0 {
         return Err(FsError::Features {
+            what: WHAT,
             detail: "it was not unmounted, and its journal is on another disk".to_owned(),
         });
     }

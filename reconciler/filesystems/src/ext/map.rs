@@ -4,9 +4,9 @@
 //! allocated (`fallocate`) and never written, whose blocks have old data of other files.
 
 use super::blocks::Blocks;
-use super::checksum::crc32c;
 use super::damaged;
 use super::inode::Inode;
+use crate::checksum::crc32c;
 use crate::disk::number;
 use crate::error::Result;
 

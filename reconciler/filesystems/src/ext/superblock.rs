@@ -2,8 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use super::checksum::{START, crc32c};
-use super::damaged;
+use super::{WHAT, damaged};
+use crate::checksum::{START, crc32c};
 use crate::disk::number;
 use crate::error::{FsError, Result};
 
@@ -212,7 +212,7 @@ fn refuse_unknown(features: u64) -> Result<()> {
         true => format!("it has features that are not known ({unknown:#x})"),
         false => format!("it has the feature {}", names.join(" and ")),
     };
-    Err(FsError::Features { detail })
+    Err(FsError::Features { what: WHAT, detail })
 }
 
 #[test]

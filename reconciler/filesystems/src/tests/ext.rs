@@ -92,7 +92,7 @@ fn sparse() -> Vec<u8> {
 }
 
 fn opened(bytes: Vec<u8>) -> Tree {
-    crate::open(&disk(bytes), None).expect("opened")
+    crate::open(&disk(bytes), &Choice::Largest).expect("opened")
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn many_entries_and_groups_with_descriptors_of_their_own_are_read() {
 fn a_file_system_with_inline_data_is_refused_by_the_name_of_the_feature() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(image) = made_of(folder.path(), 4 << 20, &["-O", "inline_data"]) else { return };
-    let error = crate::open(&disk(image), None).expect_err("refused").to_string();
+    let error = crate::open(&disk(image), &Choice::Largest).expect_err("refused").to_string();
     assert_eq!(error, "the ext4 file system cannot be read: it has the feature inline_data");
 }
 
@@ -199,7 +199,7 @@ fn absurd_numbers_are_refused_before_memory_is_taken_for_them() {
     let refused = |offset: usize, bytes: &[u8]| {
         let mut image = image.clone();
         image[1024 + offset..][..bytes.len()].copy_from_slice(bytes);
-        crate::open(&disk(image), None).expect_err("refused").to_string()
+        crate::open(&disk(image), &Choice::Largest).expect_err("refused").to_string()
     };
     let huge = [0xff; 4];
     assert!(refused(4, &huge).contains("its place has 4194304 bytes"));
@@ -208,7 +208,8 @@ fn absurd_numbers_are_refused_before_memory_is_taken_for_them() {
     assert!(refused(0x58, &[0; 2]).contains("an inode has 0 bytes"));
     // A feature that no program knows.
     assert!(refused(0x60, &[0, 0, 0, 0x80]).contains("cannot be read"));
-    let truncated = crate::open(&disk(image[..2 << 20].to_vec()), None).expect_err("truncated").to_string();
+    let truncated =
+        crate::open(&disk(image[..2 << 20].to_vec()), &Choice::Largest).expect_err("truncated").to_string();
     assert!(truncated.contains("its place has 2097152 bytes"), "{truncated}");
 }
 

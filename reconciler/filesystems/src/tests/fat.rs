@@ -29,7 +29,7 @@ pub(super) fn made() -> Vec<u8> {
 #[test]
 fn files_are_read_by_names_of_any_case() {
     let bytes = made();
-    let tree = crate::open(&disk(bytes), None).expect("opened");
+    let tree = crate::open(&disk(bytes), &Choice::Largest).expect("opened");
     assert_eq!(tree.content().file_system, crate::FileSystem::Fat);
     assert_eq!(names(&tree, "/EFI"), ["GRUB.CFG", "a file with a long name.txt"]);
     assert_eq!(read(&tree, "/EFI/a file with a long name.txt").expect("read"), b"long");
@@ -58,7 +58,7 @@ fn a_folder_without_end_is_damage() {
     let mut bytes = made();
     // All of its entries are deleted.
     without_end(&mut bytes).fill(0xe5);
-    let tree = crate::open(&disk(bytes), None).expect("opened");
+    let tree = crate::open(&disk(bytes), &Choice::Largest).expect("opened");
     let error = tree.names(b"/EFI").expect_err("without end");
     assert!(matches!(error, FsError::Endless), "{error}");
 }
@@ -71,7 +71,7 @@ fn entries_that_lead_back_count_as_others_do() {
         entry[..11].copy_from_slice(b".          ");
         entry[11] = 0x10;
     }
-    let tree = crate::open(&disk(bytes), None).expect("opened");
+    let tree = crate::open(&disk(bytes), &Choice::Largest).expect("opened");
     let error = tree.names(b"/EFI").expect_err("without end").to_string();
     assert!(error.contains("has more than 1048576 entries"), "{error}");
 }
@@ -81,7 +81,7 @@ fn a_name_that_leads_elsewhere_is_damage() {
     let mut bytes = made();
     let name = bytes.windows(11).position(|name| name == b"GRUB    CFG").expect("the entry");
     bytes[name..name + 4].copy_from_slice(b"A/..");
-    let tree = crate::open(&disk(bytes), None).expect("opened");
+    let tree = crate::open(&disk(bytes), &Choice::Largest).expect("opened");
     let error = tree.names(b"/EFI").expect_err("no name").to_string();
     assert!(error.contains("the folder is damaged") && error.contains('/'), "{error}");
 }

@@ -7,7 +7,7 @@ const SECTOR: usize = 512;
 const MIB: usize = 1 << 20;
 
 /// An entry of an MBR: its place in the table, the type, the first sector and the number of sectors.
-fn entry(disk: &mut [u8], place: usize, kind: u8, first: u32, count: u32) {
+pub(super) fn entry(disk: &mut [u8], place: usize, kind: u8, first: u32, count: u32) {
     let at = 446 + place * 16;
     disk[at + 4] = kind;
     disk[at + 8..at + 12].copy_from_slice(&first.to_le_bytes());
@@ -50,10 +50,14 @@ fn a_gpt_has_partitions_with_numbers_and_the_one_that_can_be_read_is_chosen() {
             [(Some(2), mib, FileSystem::Fat), (Some(5), 12 * mib, FileSystem::Unknown)],
             "{sector}"
         );
-        let tree = crate::open(&disk, None).expect("opened");
+        let tree = crate::open(&disk, &Choice::Largest).expect("opened");
         assert_eq!((tree.content().partition, names(&tree, "/")), (Some(2), vec!["EFI".to_owned()]));
-        let refused = |partition| crate::open(&disk, Some(partition)).expect_err("refused").to_string();
-        assert_eq!(refused(5), "partition 5 has unknown content: only ext2, ext3, ext4 and FAT are read");
+        let refused =
+            |partition| crate::open(&disk, &Choice::Partition(partition)).expect_err("refused").to_string();
+        assert_eq!(
+            refused(5),
+            "partition 5 has unknown content: only ext2, ext3, ext4, XFS, NTFS and FAT are read"
+        );
         assert_eq!(
             refused(1),
             "the disk has no partition 1: it has partition 2 (FAT), partition 5 (unknown content)"
@@ -97,18 +101,19 @@ fn content_that_is_not_read_has_a_name() {
     let contains = |offset: usize, magic: &[u8]| {
         let mut bytes = vec![0; MIB];
         bytes[offset..offset + magic.len()].copy_from_slice(magic);
-        crate::open(&disk(bytes), None).expect_err("not read").to_string()
+        crate::open(&disk(bytes), &Choice::Largest).expect_err("not read").to_string()
     };
     let known: [(usize, &[u8], &str); 5] = [
-        (0, b"XFSB", "XFS"),
         (0x1_0040, b"_BHRfS_M", "btrfs"),
-        (3, b"NTFS    ", "NTFS"),
+        (3, b"EXFAT   ", "exFAT"),
+        (3, b"-FVE-FS-", "BitLocker"),
         (0, b"LUKS\xba\xbe", "LUKS encryption"),
-        (536, b"LVM2 001", "a physical volume of LVM"),
+        (0x1000, b"\xfc\x4e\x2b\xa9", "a part of a RAID"),
     ];
     for (offset, magic, name) in known {
-        let text =
-            format!("nothing on the disk can be read, only ext2, ext3, ext4 and FAT are; it has {name}");
+        let text = format!(
+            "nothing on the disk can be read, only ext2, ext3, ext4, XFS, NTFS and FAT are; it has {name}"
+        );
         assert_eq!(contains(offset, magic), text);
     }
     assert!(contains(0, b"").contains("unknown content"));

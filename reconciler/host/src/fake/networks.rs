@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use tokio::net::TcpStream;
 
 use crate::{
-    BridgeChoice, BridgedNetwork, ExternalLease, Firewall, Forwarding, HostInterface, HostLinks, Lease,
-    LeaseTaken, NetworkConfig, Networks, Port, Result, StepResult, SystemError, TapConfig, TapFacts, Trace,
-    TraceEnd, TraceObject, TraceRequest, TraceStep, Uplink, WireguardConfig,
+    BridgeChoice, BridgedNetwork, ExternalLease, Firewall, Forwarding, HostInterface, HostLinks,
+    LearnedAddress, Lease, LeaseTaken, NetworkConfig, Networks, Port, Result, StepResult, SystemError,
+    TapConfig, TapFacts, Trace, TraceEnd, TraceObject, TraceRequest, TraceStep, Uplink, WireguardConfig,
 };
 
 use super::FakeSystem;
@@ -245,6 +245,18 @@ impl Networks for FakeSystem {
             Ok(state.leases.iter().filter(is_read).cloned().collect())
         };
         self.call("external_leases", work).await
+    }
+
+    async fn learned_addresses(&self) -> Result<Vec<LearnedAddress>> {
+        let work = async {
+            let state = self.state();
+            let is_learned = |address: &&LearnedAddress| {
+                let network = state.bridged.get(&address.bridge);
+                network.is_some_and(|network| network.learned.iter().any(|guest| guest.mac == address.mac))
+            };
+            Ok(state.learned.iter().filter(is_learned).cloned().collect())
+        };
+        self.call("learned_addresses", work).await
     }
 
     async fn external_leases_changed(&self) -> Result<()> {

@@ -12,8 +12,8 @@ use super::{FakeRepositories, FakeSource};
 use crate::keyring::Keyring;
 use crate::{
     Arrival, BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, ExternalLease, Firewall,
-    FirmwareCopy, HostFacts, HostLinks, ImageFacts, KvmFacts, NetworkConfig, NewMove, QemuFacts, Result,
-    SnapshotFacts, SystemError, TapConfig, Uplink, VolumeFacts, WireguardConfig,
+    FirmwareCopy, HostFacts, HostLinks, ImageFacts, KvmFacts, LearnedAddress, NetworkConfig, NewMove,
+    QemuFacts, Result, SnapshotFacts, SystemError, TapConfig, Uplink, VolumeFacts, WireguardConfig,
 };
 
 #[derive(Debug)]
@@ -89,6 +89,8 @@ pub(super) struct State {
     pub(super) firmware: BTreeMap<String, Vec<u8>>,
     /// The copies of them in shared pools, by pool and instance.
     pub(super) firmware_copies: BTreeMap<(String, String), FirmwareCopy>,
+    /// The IPv6 addresses that guests of bridged networks have taken.
+    pub(super) learned: Vec<LearnedAddress>,
     /// The notes of the states of machines that snapshots keep.
     pub(super) kept_states: BTreeMap<String, Value>,
     /// The files that a machine had open for writing: its guest has written to them.
@@ -167,6 +169,7 @@ impl Default for State {
             leases: Vec::new(),
             firmware: BTreeMap::new(),
             firmware_copies: BTreeMap::new(),
+            learned: Vec::new(),
             kept_states: BTreeMap::new(),
             opened: BTreeSet::new(),
             used: BTreeMap::new(),

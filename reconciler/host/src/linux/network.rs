@@ -9,6 +9,8 @@ mod announce;
 mod answers;
 mod bridged;
 mod bridged_dhcp;
+mod bridged_dhcp6;
+mod bridged_names;
 mod discovery;
 mod dnsmasq;
 mod firewall;
@@ -17,6 +19,7 @@ mod generation;
 pub(super) mod guest_port;
 mod host_ranges;
 mod ipv6;
+mod learning;
 mod lost;
 mod netlink;
 mod over_interface;
@@ -26,6 +29,7 @@ mod public;
 mod relay;
 mod ruleset;
 mod senders;
+mod settings;
 mod snooping;
 mod tap;
 mod trace;
@@ -46,8 +50,9 @@ use tokio::sync::OnceCell;
 use super::files::{self, blocking, failed};
 use super::layout::{Layout, check_link};
 use crate::{
-    BridgedNetwork, ExternalLease, Firewall, Forwarding, HostLinks, HostRange, LeaseTaken, NetworkConfig,
-    SystemError, TapConfig, TapFacts, Trace, TraceRequest, Uplink, WireguardConfig, WireguardFacts,
+    BridgedNetwork, ExternalLease, Firewall, Forwarding, HostLinks, HostRange, LearnedAddress, LeaseTaken,
+    NetworkConfig, SystemError, TapConfig, TapFacts, Trace, TraceRequest, Uplink, WireguardConfig,
+    WireguardFacts,
 };
 
 use announce::Announcer;
@@ -58,12 +63,14 @@ use dnsmasq::Servers;
 pub(super) use firewall::NFT;
 use firewall::Rules;
 use foreign::{Guests, Needed};
+use learning::Learning;
 use lost::Removals;
 use netlink::{Link, LinkKind, Netlink};
 use prefixes::Prefixes;
 use public::PublicAddresses;
 pub use relay::relay_link;
 use senders::Senders;
+use settings::{sysctl, sysctl_if_there};
 use snooping::Snooping;
 pub(super) use uplink::Choice as UplinkChoice;
 use wireguard::Wireguard;
@@ -88,6 +95,7 @@ pub(super) struct LinuxNetworks {
     removals: OnceCell<Removals>,
     changes: OnceCell<Changes>,
     snooping: Snooping,
+    learning: Learning,
     bridged_dhcp: BridgedDhcp,
     /// Whether the firewall that was applied last leads packets of IPv6.
     leads_ipv6: AtomicBool,
@@ -103,6 +111,7 @@ impl LinuxNetworks {
     pub(super) fn new(layout: Layout) -> Self {
         let rules = Rules::new(layout.networks().join("firewall.json"));
         let snooping = Snooping::new(layout.networks().join("leases.json"));
+        let learning = Learning::new(layout.networks().join("learned.json"));
         let wireguard = Wireguard::new(layout.wireguard_key());
         Self {
             layout,
@@ -111,6 +120,7 @@ impl LinuxNetworks {
             removals: OnceCell::new(),
             changes: OnceCell::new(),
             snooping,
+            learning,
             bridged_dhcp: BridgedDhcp::default(),
             leads_ipv6: AtomicBool::new(false),
             senders: Senders::default(),
@@ -156,7 +166,9 @@ impl LinuxNetworks {
         bridged::ensure(&netlink, network).await?;
         let port = netlink.expect(&bridged::inner_of(&network.bridge)).await?;
         self.snooping.listen(&network.bridge, &port, &network.leased)?;
-        self.bridged_dhcp.serve(&netlink, network).await
+        self.learning.learn(&netlink, &port, network).await?;
+        self.bridged_dhcp.serve(&netlink, network).await?;
+        self.ensure_bridged_names(network).await
     }
 
     /// Lists the leases of guests on bridged networks.
@@ -164,9 +176,17 @@ impl LinuxNetworks {
         self.snooping.leases().await
     }
 
-    /// Returns once a guest has another lease than before, or one has ended.
+    /// Lists the IPv6 addresses that guests on bridged networks have taken.
+    pub(super) async fn learned_addresses(&self) -> Result<Vec<LearnedAddress>> {
+        self.learning.addresses().await
+    }
+
+    /// Returns once a guest has another lease or learned address than before, or one has ended.
     pub(super) async fn external_leases_changed(&self) {
-        self.snooping.changed().await;
+        tokio::select! {
+            () = self.snooping.changed() => {}
+            () = self.learning.changed() => {}
+        }
     }
 
     pub(super) async fn host_links(&self) -> Result<HostLinks> {
@@ -223,6 +243,7 @@ impl LinuxNetworks {
         tunnel::remove(&netlink, bridge).await?;
         bridged::remove(&netlink, bridge).await?;
         self.snooping.forget(bridge).await?;
+        self.learning.forget(bridge).await?;
         self.bridged_dhcp.forget(bridge);
         relay::remove(&netlink, bridge).await?;
         if let Some(link) = netlink.link(bridge).await? {
@@ -317,7 +338,8 @@ impl LinuxNetworks {
         if !link.up {
             netlink.set_up(&link).await?;
         }
-        self.bridged_dhcp.listen(&link)
+        self.bridged_dhcp.listen(&link)?;
+        self.learning.listen(&link)
     }
 
     pub(super) async fn remove_tap(&self, name: &str) -> Result<()> {
@@ -538,22 +560,6 @@ fn remove_folder(folder: &Path) -> Result<()> {
     match std::fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed("remove", folder)(error)),
         _ => Ok(()),
-    }
-}
-
-async fn sysctl(key: &str, value: &'static str) -> Result<()> {
-    let path = Path::new("/proc/sys").join(key);
-    blocking(move || {
-        let now = std::fs::read_to_string(&path).map_err(failed("read", &path))?;
-        if now.trim() == value { Ok(()) } else { std::fs::write(&path, value).map_err(failed("set", &path)) }
-    })
-    .await
-}
-
-/// For settings that some kernels lack.
-async fn sysctl_if_there(key: &str, value: &'static str) {
-    if let Err(error) = sysctl(key, value).await {
-        tracing::debug!(key, error = error.chain(), "setting not made");
     }
 }
 

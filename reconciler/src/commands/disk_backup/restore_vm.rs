@@ -46,6 +46,8 @@ async fn source(client: &Client, site: &BackupSite, name: &str) -> anyhow::Resul
     let from = FileSource {
         namespace: namespace.to_owned(),
         partition: None,
+        volume: None,
+        ignore_journal: false,
         state: site.state.clone(),
         connection: site.connection.clone(),
     };

@@ -9,7 +9,7 @@ use berth_api::{IPPoolMode, PortProtocol, PublicIP, PublicIPStatus};
 use berth_host::{Balanced, BalancedPort, NetworkConfig, Relay, relay_link};
 
 use crate::index::Tables;
-use crate::networking::{Check, CheckedTarget, Health};
+use crate::networking::{Check, CheckedTarget, Health, find};
 use crate::probes::GuestAddress;
 
 /// Returns the PublicIPs with ports that this host has.
@@ -66,6 +66,9 @@ pub(super) fn balance(
         let sources = add_relays(status, public, bridges, networks, here.host);
         let reached = |name: &str| -> Option<GuestAddress> {
             let target = status.targets.iter().find(|target| target.name == name)?;
+            if let Some((bridge, address)) = by_lan(tables, target) {
+                return Some(GuestAddress { bridge, address });
+            }
             let bridge = bridges.get(&target.network)?;
             let is_here = target.host == here.host;
             if !is_here && !sources.iter().any(|(of, _)| of == bridge) {
@@ -80,10 +83,22 @@ pub(super) fn balance(
             balanced_port(entry, (public, port), reached, here, &mut wanted)
         };
         let ports = ip.spec.ports.iter().filter_map(balanced).collect();
-        wanted.balanced.push(Balanced { public, announced_on, ports, sources });
+        let mut by_lan: Vec<(String, IpAddr)> =
+            status.targets.iter().filter_map(|target| by_lan(tables, target)).collect();
+        by_lan.sort();
+        by_lan.dedup();
+        wanted.balanced.push(Balanced { public, announced_on, ports, sources, by_lan });
     }
     wanted.balanced.sort();
     wanted
+}
+
+/// Returns the bridge of this host by which a target is reached as a machine of its network, with its address. None: it is on an overlay.
+fn by_lan(tables: &Tables, target: &PortTarget) -> Option<(String, IpAddr)> {
+    let network = find(tables, &target.network)?;
+    let bridge = network.host_bridge()?.name.clone()?;
+    let address = target.address.parse().ok().filter(IpAddr::is_ipv4)?;
+    Some((bridge, address))
 }
 
 /// Adds the ways to targets on other hosts; returns the addresses under which connections to them are forwarded, by bridge. All are of the
@@ -340,5 +355,32 @@ mod tests {
         let found = wanted(&index.read(), &Actual { host: "h1", ..Actual::default() });
         assert_eq!(targets(&found), ["10.77.0.2"]);
         assert_eq!(found.networks[0].relay, None);
+    }
+    #[test]
+    fn targets_on_a_bridge_are_reached_by_the_hosts_own_bridge_on_whichever_host_they_are() {
+        let index = world(&json!({"name": "http", "port": 80, "targets": ["web-1"]}));
+        let lan = json!({
+            "metadata": {"name": "lan", "namespace": "berth-shared", "resourceVersion": "1"},
+            "spec": {"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "192.0.2.0/24"},
+            "status": {"observedGeneration": 1, "vni": 78},
+        });
+        index.apply::<berth_api::Network>(Event::Apply(serde_json::from_value(lan).expect("a Network")));
+        let target = |name: &str, host: &str, address: &str| json!({"name": name, "host": host, "network": "berth-shared/lan", "address": address});
+        let check = json!({"type": "tcp"});
+        let port = json!({"name": "http", "port": 80, "targets": ["web-1", "web-2"], "healthCheck": check});
+        let ip = json!({
+            "metadata": {"name": "web", "namespace": "ns", "resourceVersion": "2"}, "spec": {"ports": [port]},
+            "status": {"observedGeneration": 1, "address": "198.18.100.1", "binding": {"host": "h1", "epoch": 1},
+                "targets": [target("web-1", "h1", "192.0.2.50"), target("web-2", "h2", "192.0.2.51")]},
+        });
+        index.apply::<PublicIP>(Event::Apply(serde_json::from_value(ip).expect("a PublicIP")));
+        let uplink = uplink();
+        let seen = Actual { host: "h1", uplink: Some(&uplink), ..Actual::default() };
+        let found = wanted(&index.read(), &seen);
+        let of = |last: u8| ("vmbr0".to_owned(), IpAddr::from([192, 0, 2, last]));
+        assert_eq!(found.firewall.balanced[0].by_lan, [of(50), of(51)]);
+        assert!(found.firewall.balanced[0].sources.is_empty());
+        let places: Vec<&str> = found.checks.values().map(|check| check.place.bridge.as_str()).collect();
+        assert_eq!(places, ["vmbr0", "vmbr0"]);
     }
 }

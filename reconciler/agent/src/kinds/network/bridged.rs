@@ -3,15 +3,19 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-use berth_api::Reason;
 use berth_api::vm::InterfaceStatus;
-use berth_host::{BridgeChoice, BridgedNetwork, GuestRoutes, Port, ServedGuest};
+use berth_api::{Network, Reason};
+use berth_host::{
+    BridgeChoice, BridgedNames, BridgedNetwork, GuestRoutes, Port, ServedGuest, ServedIpv6Guest,
+};
 
-use super::config::addresses;
+use super::config::{addresses, names};
 use super::filters::{self, GroupsOf};
 use super::leases::macs;
 use crate::index::{Tables, mtu_of};
-use crate::networking::{GuestPort, RefusedAddress, bridge_choice, find, mtu_for, routes_for, routes_of};
+use crate::networking::{
+    GuestPort, RefusedAddress, bridge_choice, find, mtu_for, own_ipv6_gateway, routes_for, routes_of,
+};
 
 /// Returns the parts of bridged networks here. `interfaces`: those of all guests.
 pub(super) fn bridged(
@@ -29,11 +33,20 @@ pub(super) fn bridged(
             tracked: of_network.iter().any(|interface| !interface.security_groups.is_empty()),
             leased: if network.is_external() { macs(of_network.iter().copied()) } else { Vec::new() },
             served: Vec::new(),
+            served_ipv6: Vec::new(),
+            learned: Vec::new(),
+            names: named(&network),
         })
     };
     let mut parts: Vec<BridgedNetwork> = bridges.iter().filter_map(part).collect();
     parts.sort_by(|a, b| a.bridge.cmp(&b.bridge));
     parts
+}
+
+/// Returns the names that the hosts of a bridged network answer, if it has any.
+fn named(network: &Network) -> Option<BridgedNames> {
+    let (address, range) = (network.name_server()?, network.range()?);
+    Some(BridgedNames { address, range, names: names(network)? })
 }
 
 /// Returns a guest that gets the address of this interface from its host by DHCP, with the bridge of the network. None: it gets none.
@@ -61,7 +74,7 @@ pub(super) fn served(
             Some(_) => Some(mtu_for(mtu_of(&network), interface.mtu)),
             None => network.spec.mtu.and_then(|mtu| u16::try_from(mtu).ok()),
         },
-        dns: if own_dns.is_empty() { addresses(&network.spec.dns) } else { own_dns },
+        dns: if own_dns.is_empty() { addresses(&network.bridge_dns()) } else { own_dns },
         search_domains: if own_domains.is_empty() {
             network.spec.search_domains.clone()
         } else {
@@ -73,6 +86,42 @@ pub(super) fn served(
             Some(address),
             has_default,
         ),
+    };
+    Some((bridge.clone(), guest))
+}
+
+/// As [`served`], of its IPv6 address by DHCPv6.
+pub(super) fn served_ipv6(
+    tables: &Tables,
+    bridges: &BTreeMap<String, String>,
+    interface: &InterfaceStatus,
+    ports: &[GuestPort],
+) -> Option<(String, ServedIpv6Guest)> {
+    let network = find(tables, &interface.network).filter(|network| network.serves_dhcp6())?;
+    let bridge = bridges.get(&interface.network)?;
+    let mac = interface.mac_address.to_ascii_lowercase();
+    let is_its = |guest: &&GuestPort| guest.network == interface.network && guest.port.mac == mac;
+    let tap = ports.iter().find(is_its)?.port.tap.clone();
+    let router = own_ipv6_gateway(&network, interface).or_else(|| network.ipv6_gateway());
+    let has_default = interface.default_route != Some(false);
+    let (own_dns, own_domains) = (addresses(&interface.dns), interface.search_domains.clone());
+    let guest = ServedIpv6Guest {
+        tap,
+        mac,
+        address: interface.ipv6_address.parse().ok()?,
+        prefix: network.ipv6_prefix()?,
+        // A router advertises itself by its link-local address only.
+        router: router.filter(|router| has_default && router.is_unicast_link_local()),
+        mtu: match interface.mtu {
+            Some(_) => Some(mtu_for(mtu_of(&network), interface.mtu)),
+            None => network.spec.mtu.and_then(|mtu| u16::try_from(mtu).ok()),
+        },
+        dns: if own_dns.is_empty() { addresses(&network.spec.dns) } else { own_dns },
+        search_domains: if own_domains.is_empty() {
+            network.spec.search_domains.clone()
+        } else {
+            own_domains
+        },
     };
     Some((bridge.clone(), guest))
 }
@@ -222,6 +271,9 @@ mod tests {
             tracked: false,
             leased: Vec::new(),
             served: Vec::new(),
+            served_ipv6: Vec::new(),
+            learned: Vec::new(),
+            names: None,
         };
         assert_eq!(*part, expected);
     }
@@ -245,6 +297,53 @@ mod tests {
         assert_eq!((guest.address.to_string().as_str(), guest.prefix_len), ("192.0.2.50", 24));
         assert_eq!((guest.routes.default, guest.dns.len()), ("192.0.2.1".parse().ok(), 1));
         assert_eq!(answered, [TAP]);
+    }
+
+    #[test]
+    fn with_dhcp6_the_host_answers_its_guests_and_names_the_link_local_router() {
+        let served = |ipv6: Value| {
+            let spec = json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6CIDR": "2001:db8:7::/64",
+                "ipv6": ipv6, "dns": ["192.0.2.1", "2001:db8:7::1"]});
+            let index = world(&spec, &json!({}));
+            let mut port = port(None);
+            port.port.ipv6 = "2001:db8:7::50".parse().ok();
+            let status = json!({"name": "nic0", "network": "berth-shared/lan", "macAddress": MAC, "ipv6Address": "2001:db8:7::50"});
+            let interface: InterfaceStatus = serde_json::from_value(status).expect("an interface");
+            let bridges = BTreeMap::from([("berth-shared/lan".to_owned(), BRIDGE.to_owned())]);
+            served_ipv6(&index.read(), &bridges, &interface, &[port])
+        };
+        assert_eq!(served(json!({"gateway": "fe80::1"})), None);
+        assert_eq!(served(json!({"gateway": "fe80::1", "dhcp": false})), None);
+        let (bridge, guest) = served(json!({"gateway": "fe80::1", "dhcp": true})).expect("it is served");
+        assert_eq!((bridge.as_str(), guest.tap.as_str(), guest.mac.as_str()), (BRIDGE, TAP, MAC));
+        assert_eq!((guest.address.to_string().as_str(), guest.dns.len()), ("2001:db8:7::50", 1));
+        assert_eq!(guest.router, "fe80::1".parse().ok());
+        let global = served(json!({"gateway": "2001:db8:7::1", "dhcp": true}));
+        assert_eq!(global.expect("it is served").1.router, None, "it cannot be advertised");
+    }
+
+    #[test]
+    fn with_a_domain_the_host_answers_at_an_address_that_its_guests_ask() {
+        let parts = |name_server: Value| {
+            let mut spec = lan();
+            spec["dnsDomain"] = "lan.example.org".into();
+            spec["ipv4"] = json!({"dhcp": true, "nameServer": name_server});
+            let index = world(&spec, &json!({"address": "192.0.2.50"}));
+            let ports = vec![port(Some("192.0.2.50"))];
+            let here = Actual { host: "h1", links: vmbr0(1500), ports, ..Actual::default() };
+            let wanted = wanted(&index.read(), &here);
+            (wanted.bridged[0].clone(), wanted.firewall.name_servers)
+        };
+        let (without, none) = parts(Value::Null);
+        assert_eq!((without.names, without.served[0].dns.len(), none.len()), (None, 0, 0));
+        let address = "192.0.2.53".parse().expect("an address");
+        let (with, servers) = parts(json!("192.0.2.53"));
+        let named = with.names.expect("names");
+        assert_eq!((named.address, named.names.domain.as_str()), (address, "lan.example.org"));
+        assert_eq!(
+            (with.served[0].dns.as_slice(), servers),
+            (&[address][..], vec![(BRIDGE.to_owned(), address)])
+        );
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(super) fn config(network: &Network, bridge: &str, host: &str) -> Option<Netw
 
 /// Returns the names of the VMs of a network with a domain, on all hosts: its status lists them, also while this host knows none of
 /// these VMs.
-fn names(network: &Network) -> Option<Names> {
+pub(super) fn names(network: &Network) -> Option<Names> {
     let domain = network.spec.dns_domain.clone()?;
     let named = network.status.iter().flat_map(|status| &status.names);
     let of = |named: &NetworkName| {

@@ -13,10 +13,13 @@ use crate::index::Tables;
 use crate::networking::{GuestPort, find};
 
 /// The addresses of the families that are given out by others than berth: the guest sends from any, except where it is held to its
-/// lease. Without its Network, a guest with no known address got it from another DHCP server.
+/// lease or to the addresses that are learned. Without its Network, a guest with no known address got it from another DHCP server.
 fn given_out_elsewhere(network: Option<&Network>, port: &Port) -> Vec<IpNet> {
     let (ipv4, ipv6) = match network {
-        Some(network) => (network.is_external() && !network.checks_leases(), network.is_ipv6_external()),
+        Some(network) => {
+            let ipv6 = network.is_ipv6_external() && !network.checks_learned();
+            (network.is_external() && !network.checks_leases(), ipv6)
+        }
         None => (port.address.is_none() && port.ipv6.is_none(), false),
     };
     let ipv4 = ipv4.then(|| IpNet::V4(Ipv4Net::default()));
@@ -229,6 +232,9 @@ mod tests {
         let checked = json!({"allocation": "External", "sourceCheck": "Lease"});
         let checked = json!({"type": "Bridge", "bridge": bridge, "ipv4": checked, "ipv6": external});
         assert_eq!(any(checked, None, &[]), ["::/0"], "of IPv4 its lease only");
+        let learned = json!({"allocation": "External", "sourceCheck": "Learned"});
+        let learned = json!({"type": "Bridge", "bridge": bridge, "ipv4": external, "ipv6": learned});
+        assert_eq!(any(learned, None, &[]), ["0.0.0.0/0"], "of IPv6 those that it has taken first only");
         let fixed = json!({"type": "Bridge", "bridge": bridge, "ipv6CIDR": "2001:db8:7::/64"});
         assert_eq!(any(fixed, Some("2001:db8:7::50"), &[]), [""; 0], "its own address only");
     }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use berth_api::vm::InterfaceStatus;
 use berth_api::{PublicIP, VM};
 use berth_host::{
-    BridgedNetwork, ExternalLease, Firewall, HostLinks, HostRange, InstanceFacts, NetworkConfig, SystemError,
-    TapFacts, Uplink, WireguardConfig,
+    BridgedNetwork, ExternalLease, Firewall, HostLinks, HostRange, InstanceFacts, LearnedAddress,
+    NetworkConfig, SystemError, TapFacts, Uplink, WireguardConfig,
 };
 use ipnet::IpNet;
 use kube::Client;
@@ -99,6 +99,8 @@ pub(super) struct Actual<'a> {
     pub(super) ports: Vec<GuestPort>,
     /// The leases of DHCP servers that are not berth's.
     pub(super) leases: &'a [ExternalLease],
+    /// The IPv6 addresses that guests have taken where others than berth give them out.
+    pub(super) learned: &'a [LearnedAddress],
     /// Ranges that the host itself uses.
     pub(super) ranges: &'a [HostRange],
     /// Bridges and interfaces of the host, which bridged networks name.
@@ -151,6 +153,8 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
     let links = if any_bridged { ctx.system.host_links().await? } else { HostLinks::default() };
     let any_external = ctx.index.read().networks.all().any(|(_, network)| network.is_external());
     let leases = if any_external { ctx.system.external_leases().await? } else { Vec::new() };
+    let any_learned = ctx.index.read().networks.all().any(|(_, network)| network.checks_learned());
+    let learned = if any_learned { ctx.system.learned_addresses().await? } else { Vec::new() };
     let has_wireguard = has_wireguard(ctx).await?;
     let facts;
     let mut seen = Actual {
@@ -162,6 +166,7 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
         taps: &taps,
         ports: ports.all,
         leases: &leases,
+        learned: &learned,
         ranges: &[],
         links,
         closed: &ctx.config.control_plane,

@@ -205,6 +205,8 @@ mod tests {
                     isolated: [],
                     observed: [],
                     answered: [],
+                    answered_ipv6: [],
+                    name_servers: [],
                     filters: Filters {
                         ports: [],
                         groups: [],
@@ -520,16 +522,16 @@ mod tests {
         assert_eq!(seen.refused.values().next().map(|r| r.reason), Some(Reason::HostAddress));
     }
 
+    fn port_of_web() -> Port {
+        let (tap, mac) = ("btt01234567n0".into(), "52:54:00:00:00:01".into());
+        Port { tap, mac, address: Some(Ipv4Addr::new(10, 77, 0, 2)), ipv6: None }
+    }
+
     #[test]
     fn a_guest_sends_as_what_its_journal_says_and_stays_on_the_bridge_it_is_on() {
         let index = world(false, true);
         let taps = [TapFacts { name: "btt01234567n0".into(), bridge: Some("bth-6a60db49".into()) }];
-        let port = Port {
-            tap: "btt01234567n0".into(),
-            mac: "52:54:00:00:00:01".into(),
-            address: Some(Ipv4Addr::new(10, 77, 0, 2)),
-            ipv6: None,
-        };
+        let port = port_of_web();
         let noted = vec![GuestPort {
             network: "berth-shared/default".into(),
             port: port.clone(),
@@ -545,12 +547,7 @@ mod tests {
     #[test]
     fn the_firewall_is_the_same_before_and_after_a_guests_tap_is_made() {
         let index = world(true, true);
-        let port = Port {
-            tap: "btt01234567n0".into(),
-            mac: "52:54:00:00:00:01".into(),
-            address: Some(Ipv4Addr::new(10, 77, 0, 2)),
-            ipv6: None,
-        };
+        let port = port_of_web();
         let noted = vec![GuestPort { network: "berth-shared/default".into(), port, groups: Vec::new() }];
         let before = Actual { host: "h1", ports: noted, ..Actual::default() };
         let taps = [TapFacts { name: "btt01234567n0".into(), bridge: Some(BRIDGE.into()) }];

@@ -84,10 +84,10 @@ fn name_servers(
     has_ipv6: bool,
 ) -> Vec<String> {
     let (own, common) = (&interface.dns, &network.spec.dns);
-    let declared = if own.is_empty() { common } else { own };
     if network.host_bridge().is_some() {
-        return declared.clone();
+        return if own.is_empty() { network.bridge_dns() } else { own.clone() };
     }
+    let declared = if own.is_empty() { common } else { own };
     let of = |list: &[String], is_ipv6: bool| -> Vec<String> {
         list.iter().filter(|address| address.contains(':') == is_ipv6).cloned().collect()
     };

@@ -191,7 +191,7 @@ impl Lan {
         Some(Self {
             ipv4,
             ipv6,
-            dns: network.spec.dns.clone(),
+            dns: network.bridge_dns(),
             search_domains: network.spec.search_domains.clone(),
             routes: routes_of(network),
             ipv6_routes: ipv6_routes_of(network),

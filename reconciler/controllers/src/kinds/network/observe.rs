@@ -105,7 +105,8 @@ fn place(cache: &Cache, network: &Network, host: &str) -> Option<NetworkHost> {
 /// Returns the names of the VMs of a network (`namespace/name`). Each VM of the network's namespace has its own. In `berth-shared`,
 /// where VMs of all namespaces meet, a name contains the namespace, so that no tenant gets that of another one's VM.
 fn names(cache: &Cache, network: &Network, name: &str) -> Vec<NetworkName> {
-    if network.spec.dns_domain.is_none() || network.host_bridge().is_some() {
+    let is_unserved = network.host_bridge().is_some() && network.name_server().is_none();
+    if network.spec.dns_domain.is_none() || is_unserved {
         return Vec::new();
     }
     let namespace = network.namespace().unwrap_or_default();

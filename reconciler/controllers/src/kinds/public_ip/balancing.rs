@@ -20,7 +20,7 @@ use crate::{
     plan::Dependency,
 };
 
-use super::ports;
+use super::{by_lan, ports};
 
 /// The longest message about the targets of a port.
 const MAX_MESSAGE: usize = 4096;
@@ -57,6 +57,12 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP, address: Option<IpAddr>) -> 
     let mut seen: BTreeMap<&str, Seen> =
         vms.iter().map(|(name, vm)| (*name, target(cache, name, vm.as_deref(), is_ipv6))).collect();
     let host = holder(cache, ip, &seen, &vms);
+    for target in seen.values_mut() {
+        let why = target.as_ref().ok().and_then(|found| by_lan::out_of_reach(cache, host.as_deref(), found));
+        if let Some(why) = why {
+            *target = Err(why);
+        }
+    }
     let networks = vms.values().flatten().filter_map(|vm| first_network(vm)).collect();
     let forwarding_addresses =
         forwarding_addresses(cache, ip, (host.as_deref(), is_ipv6), &networks, &mut seen);
@@ -112,12 +118,12 @@ fn target(cache: &Cache, name: &str, vm: Option<&VM>, is_ipv6: bool) -> Seen {
     let network = interface.network.split_once('/');
     let network = network
         .and_then(|(ns, name)| cache.tables.networks.get(&Key::namespaced(ObjectKind::Network, ns, name)));
-    if network.is_some_and(|network| network.host_bridge().is_some()) {
-        return Err(
-            "has its first interface on a bridge of its host, to which berth forwards nothing".to_owned()
-        );
+    let lan = network.filter(|network| network.host_bridge().is_some());
+    if let Some(why) = lan.and_then(|lan| by_lan::obstacle(lan, vm, interface, is_ipv6)) {
+        return Err(why);
     }
-    if let Some(why) = network.filter(|_| is_ipv6).and_then(|network| network.without_public_ipv6()) {
+    let overlay = network.filter(|network| network.host_bridge().is_none());
+    if let Some(why) = overlay.filter(|_| is_ipv6).and_then(|network| network.without_public_ipv6()) {
         return Err(format!("has its first interface on Network {}, which {why}", interface.network));
     }
     Ok(PortTarget {
@@ -163,7 +169,10 @@ fn forwarding_addresses(
         given.iter().filter(|given| networks.contains(&given.network)).cloned().collect();
     for target in seen.values_mut() {
         let Ok(found) = target else { continue };
-        if Some(found.host.as_str()) == host || all.iter().any(|given| given.network == found.network) {
+        if by_lan::is_on_bridge(cache, &found.network)
+            || Some(found.host.as_str()) == host
+            || all.iter().any(|given| given.network == found.network)
+        {
             continue;
         }
         match free_address(cache, &found.network, is_ipv6) {

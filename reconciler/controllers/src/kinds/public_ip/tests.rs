@@ -7,7 +7,7 @@ use std::{net::IpAddr, time::Duration};
 use berth_api::public_ip::ForwardingAddress;
 use berth_api::{ConditionType, Host, IPPool, Network, PublicIP, PublicIPStatus, Reason, VM, condition};
 use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cache::Cache;
 
@@ -342,4 +342,38 @@ fn a_checked_target_counts_once_the_host_that_has_the_address_reports_a_success(
     assert_eq!(found.ports[0].message, "VM web-2 fails its health check: no answer within 2 s");
     let none = seen(&cache("", &json!([]), &vms), &balancer("h1", true));
     assert_eq!((none.ports[0].available, none.forwarding_addresses.len()), (0, 0));
+}
+
+#[test]
+fn targets_on_a_bridge_are_reached_by_a_host_with_an_address_in_their_network() {
+    let world = |segments: &[&str], more: Value| {
+        let vms = [vm("web-1", "h1", "Running", "10.77.0.2"), vm("web-2", "h2", "Running", "10.77.0.3")];
+        let mut cache = cache("", &json!([]), &vms);
+        let mut spec = json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.77.0.0/24"});
+        spec.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
+        let network = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Network",
+            "metadata": {"name": "default", "namespace": "ns", "uid": "n", "resourceVersion": "2"}, "spec": spec});
+        let now = tokio::time::Instant::now();
+        cache.put(serde_json::from_value::<Network>(network).expect("a Network"), now);
+        let mut holder = host("h1", false, &json!([]));
+        holder.metadata.resource_version = Some("2".into());
+        let segments = segments.iter().map(|segment| (*segment).to_owned()).collect();
+        holder.status.as_mut().expect("a status").segments = segments;
+        cache.put(holder, now);
+        let found = seen(&cache, &balancer("h1", false));
+        assert!(found.forwarding_addresses.is_empty(), "{found:?}");
+        (found.targets.len(), found.ports[0].message.clone())
+    };
+    for reached in [["10.77.0.0/24"], ["10.77.0.0/16"]] {
+        assert_eq!(world(&reached, json!({})), (2, String::new()));
+    }
+    for (segments, more, words) in [
+        (&[][..], json!({}), "range 10.77.0.0/24 host h1, which has the public address, has no address"),
+        (&["10.78.0.0/24"][..], json!({}), "has no address: give it one on its bridge vmbr0"),
+        (&["10.77.0.0/24"][..], json!({"securityGroups": ["web"]}), "has security groups"),
+        (&["10.77.0.0/24"][..], json!({"bridge": {"interface": "eth1"}}), "use one with bridge.name"),
+    ] {
+        let (count, message) = world(segments, more);
+        assert!(count == 0 && message.contains(words), "{words}: {count} {message}");
+    }
 }

@@ -226,11 +226,11 @@ fn pick(
         let first = if gateway == Some(lowest) { u32::from(lowest).saturating_add(1).into() } else { lowest };
         let begin = index.lowest_free(&name, first).into();
         let mut rest = (begin..=u32::from(highest)).map(Ipv4Addr::from);
-        let free = rest.find(|a| Some(*a) != gateway && is_free(*a));
+        let free = rest.find(|a| !network.is_reserved(*a) && is_free(*a));
         return free.map(Some).ok_or_else(|| format!("network {name} ({range}) has no free address"));
     };
     let address: Ipv4Addr = wanted.parse().map_err(|_| format!("{wanted} is not an IPv4 address"))?;
-    if address < lowest || address > highest || Some(address) == gateway {
+    if address < lowest || address > highest || network.is_reserved(address) {
         let within =
             if network.host_bridge().is_some() { format!("{lowest}-{highest}") } else { range.to_string() };
         return Err(format!("{address} is not an address for VMs of network {name} ({within})"));

@@ -1,10 +1,11 @@
 //! The blocks of a journal. Its numbers are big-endian.
 
+use crate::checksum::{START, crc32c, crc32c_without};
+use crate::disk::big_endian;
 use crate::error::{FsError, Result};
 use crate::ext::blocks::{Blocks, JOURNAL_MAGIC};
-use crate::ext::checksum::{START, crc32c, crc32c_without};
-use crate::ext::damaged;
 use crate::ext::inode::Inode;
+use crate::ext::{WHAT, damaged};
 
 /// The types of the superblock of a journal: without features, and with them.
 const FIRST_VERSION: u64 = 3;
@@ -175,16 +176,11 @@ fn refuse_unknown(features: u64) -> Result<()> {
     let name =
         REFUSED.iter().find(|(bit, _)| unknown & bit != 0).map_or("unknown features", |(_, name)| *name);
     Err(FsError::Features {
+        what: WHAT,
         detail: format!(
             "it was not unmounted, and its journal has {name} ({unknown:#x}); one that is frozen for the snapshot has an empty journal"
         ),
     })
-}
-
-/// Returns the number in these bytes; 0 beyond the end.
-pub(super) fn big_endian(bytes: &[u8], offset: usize, length: usize) -> u64 {
-    let found = bytes.get(offset..offset + length).unwrap_or_default();
-    found.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 /// Returns a number of at most 32 bits.

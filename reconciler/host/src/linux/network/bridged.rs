@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  guest ─ tap ─ bth-0a1b2c3d ─ btv-0a1b2c3d ═ btu-0a1b2c3d ─ vmbr0 ─ eth1 ─ LAN
-//!                (no address)                                 (the host's)
+//!                (no address, or that of its name server)      (the host's)
 //! ```
 //!
 //! In place of the host's bridge, there may be one of berth's over an interface ([`over_interface`]).
@@ -12,8 +12,8 @@
 
 use super::netlink::{Link, LinkKind, Netlink, network};
 use super::{
-    BRIDGE_PREFIX, PORT_PREFIX, Result, bridge_mac, check_link, host_ranges, ours, over_interface, sysctl,
-    sysctl_if_there, tracking,
+    BRIDGE_PREFIX, PORT_PREFIX, Result, bridge_mac, bridged_names, check_link, host_ranges, ours,
+    over_interface, sysctl_if_there, tracking,
 };
 use crate::{BridgeChoice, BridgedNetwork, HostBridge};
 
@@ -104,14 +104,11 @@ async fn ensure_bridge(netlink: &Netlink, wanted: &BridgedNetwork) -> Result<Lin
     if bridge.tracked != wanted.tracked {
         tracking::set(netlink, &bridge, wanted.tracked).await?;
     }
-    // A bridge that was an overlay's would answer on the host's network.
-    netlink.exact_addresses(&bridge, &[]).await?;
-    // Without this, the kernel answers ARP requests for all addresses of the host here too, with the MAC address of this bridge,
-    // and what machines of the network then send to the host would not arrive.
-    sysctl(&format!("net/ipv4/conf/{name}/arp_ignore"), "8").await?;
+    bridged_names::ensure_address(netlink, &bridge, wanted.names.as_ref()).await?;
     if !bridge.up {
         netlink.set_up(&bridge).await?;
     }
+    bridged_names::ensure_route(netlink, &bridge, wanted.names.as_ref()).await?;
     Ok(bridge)
 }
 
@@ -138,6 +135,7 @@ async fn without_ipv6(link: &str) {
 
 /// Removes the connection to the host's bridge, and with the last one a bridge over an interface. Removing one end of a pair removes the other.
 pub(super) async fn remove(netlink: &Netlink, bridge: &str) -> Result<()> {
+    bridged_names::remove_route(netlink, bridge).await?;
     for name in [outer_of(bridge), inner_of(bridge)] {
         let Some(link) = netlink.link(&name).await? else { continue };
         link.must_be(LinkKind::Veth)?;

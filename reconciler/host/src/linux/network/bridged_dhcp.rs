@@ -19,6 +19,7 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
+use super::bridged_dhcp6::BridgedDhcp6;
 use super::netlink::{Link, Netlink, network};
 use super::{Result, announce, bridge_mac, probe, snooping};
 use crate::{BridgedNetwork, ServedGuest};
@@ -35,6 +36,7 @@ const BETWEEN_ANSWERS: Duration = Duration::from_millis(20);
 pub(super) struct BridgedDhcp {
     /// By tap.
     served: Mutex<BTreeMap<String, Served>>,
+    ipv6: BridgedDhcp6,
 }
 
 /// A guest that is answered, with the socket once its tap is there.
@@ -87,16 +89,18 @@ impl BridgedDhcp {
                 self.listen(&link)?;
             }
         }
-        Ok(())
+        self.ipv6.serve(netlink, wanted).await
     }
 
     /// Answers no guest of this bridge any more.
     pub(super) fn forget(&self, bridge: &str) {
         self.served().retain(|_, of| of.bridge != bridge);
+        self.ipv6.forget(bridge);
     }
 
     /// Opens the socket on a tap, if its guest is to be answered and it has none.
     pub(super) fn listen(&self, tap: &Link) -> Result<()> {
+        self.ipv6.listen(tap)?;
         let mut served = self.served();
         let Some(of) = served.get_mut(&tap.name) else { return Ok(()) };
         if of.listener.as_ref().is_some_and(|open| open.link == tap.index && !open.task.is_finished()) {

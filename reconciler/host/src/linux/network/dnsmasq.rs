@@ -26,7 +26,7 @@ use sha2::{Digest, Sha256};
 use super::super::files::{self, blocking, failed};
 use super::super::program::Program;
 use super::Result;
-use crate::{LeaseTaken, NetworkConfig};
+use crate::{LeaseTaken, Names, NetworkConfig};
 
 use process::Daemon;
 pub(super) use servers::Servers;
@@ -63,13 +63,21 @@ async fn ensure(folder: &Path, network: &NetworkConfig) -> Result<()> {
         // The DHCP server leaves the port of DNS first, or takes it last.
         Some(names) => {
             ensure_dhcp(folder, network).await?;
-            names::ensure(folder, network, names).await
+            names::ensure(folder, names::Place::of(network), names).await
         }
         None => {
             names::remove(folder).await?;
             ensure_dhcp(folder, network).await
         }
     }
+}
+
+/// Ensures that the name server of a bridged network runs with exactly these names. Other name servers of the network know its machines,
+/// and are asked about the addresses that have no name here.
+async fn ensure_names(folder: &Path, bridge: &str, names: &Names) -> Result<()> {
+    let own = folder.to_owned();
+    blocking(move || files::ensure_folder(&own)).await?;
+    names::ensure(folder, names::Place { bridge, ipv4: None, ipv6: None }, names).await
 }
 
 async fn ensure_dhcp(folder: &Path, network: &NetworkConfig) -> Result<()> {

@@ -3,6 +3,7 @@
 mod bridge_info;
 mod ipv6_addresses;
 mod routes;
+mod source_routes;
 mod wireguard;
 
 use std::net::{IpAddr, Ipv4Addr};

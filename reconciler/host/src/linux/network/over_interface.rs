@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::host_ranges::is_berths;
 use super::netlink::{Link, LinkKind, Netlink, network};
 use super::{PORT_PREFIX, Result, blocking, bridge_mac, sysctl, sysctl_if_there};
-use crate::networks::{OVER_PREFIX, interface_id};
+use crate::bridged_networks::{OVER_PREFIX, interface_id};
 use crate::{BridgeChoice, HostInterface};
 
 /// The VLAN interfaces that berth makes.

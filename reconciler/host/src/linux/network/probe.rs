@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::announce::{ASKS, ETHERTYPE_ARP, frame, on_link, packet_socket, send_frame};
 use super::discovery::{self, ADVERTISEMENT, ETHERTYPE_IPV6, ICMPV6, SOLICITATION};
+use super::hardware_address;
 use super::netlink::{Link, network};
 use crate::SystemError;
 
@@ -29,23 +30,32 @@ pub(super) async fn occupant(link: &Link, address: IpAddr) -> Result<Option<Stri
     let Some(mac) = link.mac else { return Ok(None) };
     let failed = |error: io::Error| network("ask for an address on", &link.name, error.to_string());
     let socket = listening(link.index, address).map_err(failed)?;
+    ask(&socket, link.index, mac, address).await.map_err(failed)
+}
+
+/// As [`occupant`], by a socket that receives the claims of other machines. `mac`: the sender of the probes.
+pub(super) async fn ask(
+    socket: &OwnedFd,
+    link: u32,
+    mac: [u8; 6],
+    address: IpAddr,
+) -> io::Result<Option<String>> {
     // From the unspecified address: a request with the address itself as its sender would be an announcement.
     let question = match address {
         IpAddr::V4(address) => frame(mac, Ipv4Addr::UNSPECIFIED, address, ASKS),
         IpAddr::V6(address) => discovery::probe(mac, address),
     };
     for _ in 0..PROBES {
-        send_frame(&socket, link.index, &question).map_err(failed)?;
+        send_frame(socket, link, &question)?;
         for _ in 0..WAIT.as_millis() / LOOK_EVERY.as_millis() {
             tokio::time::sleep(LOOK_EVERY).await;
-            while let Some(packet) = receive(&socket, MOST_BYTES).map_err(failed)? {
+            while let Some(packet) = receive(socket, MOST_BYTES)? {
                 let claimed = match address {
                     IpAddr::V4(address) => claims(&packet, address),
                     IpAddr::V6(address) => discovery::claims(&packet, address),
                 };
                 if let Some(other) = claimed.filter(|other| *other != mac) {
-                    let text: Vec<String> = other.iter().map(|byte| format!("{byte:02x}")).collect();
-                    return Ok(Some(text.join(":")));
+                    return Ok(Some(hardware_address(other)));
                 }
             }
         }

@@ -22,13 +22,16 @@ pub(super) struct PublicAddresses {
     ipv6: BTreeSet<Ipv6Addr>,
     /// By interface.
     announced: BTreeMap<String, BTreeSet<IpAddr>>,
+    /// Whether they lead to machines of networks that the host is on, for which no private network has turned on forwarding.
+    leads_to_lan: bool,
 }
 
 impl PublicAddresses {
     pub(super) fn of(firewall: &Firewall) -> Self {
         let forwards = firewall.forwards.iter().map(|f| (f.public, &f.announced_on));
         let balanced = firewall.balanced.iter().map(|b| (b.public, &b.announced_on));
-        let mut found = Self::default();
+        let leads_to_lan = firewall.balanced.iter().any(|balanced| !balanced.by_lan.is_empty());
+        let mut found = Self { leads_to_lan, ..Self::default() };
         for (public, announced_on) in forwards.chain(balanced) {
             match public {
                 IpAddr::V4(public) => found.ipv4.insert(public),
@@ -70,6 +73,9 @@ pub(super) async fn add(netlink: &Netlink, public: &PublicAddresses) -> Result<L
     };
     link.must_be(LinkKind::Bridge)?;
     netlink.add_missing(&link, &public.ipv4()).await?;
+    if public.leads_to_lan {
+        sysctl("net/ipv4/ip_forward", "1").await?;
+    }
     if !link.up {
         netlink.set_up(&link).await?;
     }

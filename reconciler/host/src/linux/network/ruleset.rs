@@ -30,6 +30,7 @@ mod ipv6;
 mod isolation;
 mod limits;
 mod marks;
+mod name_servers;
 mod ports;
 pub(super) mod senders;
 mod translation;
@@ -43,8 +44,8 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use serde_json::{Value, json};
 
 use super::BRIDGE_PREFIX;
-use crate::networks::OVER_PREFIX;
-use crate::{Balanced, Egress, Firewall, Forward, Ipv4Network, Nat, RoutedPrefix};
+use crate::bridged_networks::OVER_PREFIX;
+use crate::{Egress, Firewall, Forward, Ipv4Network, Nat, RoutedPrefix};
 pub(super) use groups::{GroupChain, group_chains};
 pub(super) use ports::link_local;
 
@@ -97,7 +98,7 @@ pub(super) fn replace(firewall: &Firewall, ipv6_closed: &[Ipv6Net], there: &[Tab
     forwards.sort();
     forwards.dedup_by_key(|f| f.public);
     commands.push(ROUTED.add());
-    commands.extend(sets(&nat, &forwards));
+    commands.extend(sets(&nat, &forwards, &firewall.name_servers));
     commands.extend([range_set(CLOSED, closed(firewall)), range_set(ALLOWED, firewall.allowed.clone())]);
     commands.extend(ipv6::sets(&nat, ipv6_closed));
     commands.extend(chains());
@@ -106,11 +107,14 @@ pub(super) fn replace(firewall: &Firewall, ipv6_closed: &[Ipv6Net], there: &[Tab
     }
     commands.extend(between_ports_only(&firewall.bridged));
     commands.extend(isolation::by_the_host(&firewall.isolated));
-    commands.extend(rules(&nat, &forwards, &firewall.balanced, &firewall.prefixes));
+    commands.extend(rules(&nat, &forwards, firewall));
     commands.push(BRIDGED.add());
+    commands.extend(balancing::untracked(&firewall.balanced));
     commands.extend(trunks::pass(&firewall.trunks));
-    let Firewall { ports, exceptions, isolated, advertised, answered, .. } = firewall;
+    let Firewall { ports, exceptions, isolated, advertised, .. } = firewall;
+    let answered = (firewall.answered.as_slice(), firewall.answered_ipv6.as_slice());
     commands.extend(ports::guard(ports, exceptions, isolated, advertised, answered));
+    commands.extend(name_servers::hide(&firewall.name_servers));
     commands.extend(isolation::between_ports(&firewall.isolated));
     commands.extend(groups::filter(&firewall.filters));
     commands.extend(limits::limit(&firewall.limits));
@@ -163,7 +167,7 @@ fn deletions(there: &[Table]) -> Vec<Value> {
     there.iter().flat_map(|table| [table.add(), json!({"delete": table.id()})]).collect()
 }
 
-fn sets(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {
+fn sets(nat: &[Nat], forwards: &[Forward], name_servers: &[(String, Ipv4Addr)]) -> Vec<Value> {
     let set = |name: &str, kind: Value, elements: Vec<Value>| {
         let mut set = json!({"family": ROUTED.family, "table": TABLE, "name": name, "type": kind});
         if !elements.is_empty() {
@@ -171,8 +175,9 @@ fn sets(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {
         }
         json!({"add": {"set": set}})
     };
-    let gateways =
-        ipv4_networks(nat).map(|(bridge, ipv4)| json!({"concat": [bridge, ipv4.gateway]})).collect();
+    let gateways = ipv4_networks(nat).map(|(bridge, ipv4)| (bridge, ipv4.gateway));
+    let all = gateways.chain(name_servers.iter().map(|(bridge, address)| (bridge.as_str(), *address)));
+    let gateways = all.map(|(bridge, address)| json!({"concat": [bridge, address]})).collect();
     let mut sets = translation::maps(forwards);
     sets.push(set(GATEWAYS, json!(["ifname", "ipv4_addr"]), gateways));
     sets
@@ -210,7 +215,8 @@ fn own_addresses_leave(network: &Nat, prefixes: &[RoutedPrefix]) -> Vec<Value> {
     all.into_iter().map(|expressions| rule("forward", expressions)).collect()
 }
 
-fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced], prefixes: &[RoutedPrefix]) -> Vec<Value> {
+fn rules(nat: &[Nat], forwards: &[Forward], firewall: &Firewall) -> Vec<Value> {
+    let Firewall { balanced, prefixes, name_servers, .. } = firewall;
     let mut rules = translation::to_private(forwards);
     rules.extend(
         tunnels::within_wireguard(nat).into_iter().map(|(chain, expressions)| rule(chain, expressions)),
@@ -229,7 +235,7 @@ fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced], prefixes: &[R
     rules.extend(balancing::nothing_else(nat));
     rules.extend(balancing::refuse(balanced));
     rules.extend(ipv6::to_host(nat).into_iter().map(|expressions| rule("input", expressions)));
-    rules.extend(to_host(nat).into_iter().map(|expressions| rule("input", expressions)));
+    rules.extend(to_host(nat, name_servers).into_iter().map(|expressions| rule("input", expressions)));
     for network in nat {
         rules.extend(ipv4_leaving(network, forwards));
         // The kernel may pass bridged packets to the firewall; packets within a network are accepted.
@@ -258,6 +264,7 @@ fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced], prefixes: &[R
         compare("==", json!({"payload": {"protocol": "icmp", "field": "type"}}), json!("redirect"));
     rules.push(rule("redirects", vec![into_any, redirect, drop()]));
     rules.extend(ipv6::redirects(has_public_ipv6));
+    rules.extend(balancing::redirects(balanced));
     rules
 }
 
@@ -294,7 +301,7 @@ fn between_ports_only(bridged: &[String]) -> Vec<Value> {
 }
 
 /// The packets that a guest may send to the host, to any of the host's addresses.
-fn to_host(nat: &[Nat]) -> Vec<Vec<Value>> {
+fn to_host(nat: &[Nat], name_servers: &[(String, Ipv4Addr)]) -> Vec<Vec<Value>> {
     let to_its_gateway = || {
         let there = json!({"concat": [meta("iifname"), field("daddr")]});
         compare("==", there, json!(format!("@{GATEWAYS}")))
@@ -311,7 +318,9 @@ fn to_host(nat: &[Nat]) -> Vec<Vec<Value>> {
         vec![to_its_gateway(), port("tcp", 53), accept()],
         vec![to_its_gateway(), echo, accept()],
     ];
-    let gateways = ipv4_networks(nat).map(|(_, ipv4)| ipv4.gateway.into()).collect();
+    let gateways = ipv4_networks(nat).map(|(_, ipv4)| ipv4.gateway);
+    let gateways = gateways.chain(name_servers.iter().map(|(_, address)| *address));
+    let gateways = gateways.map(IpAddr::V4).collect();
     rules.extend(close_name_servers("ip", &gateways));
     rules.extend([
         vec![from_guest(), allowed, accept()],

@@ -312,11 +312,16 @@ async fn hear(socket: AsyncFd<OwnedFd>, bridge: String, heard: Arc<Heard>) {
 }
 
 /// Opens a socket for the UDP packets between two ports that come by a link.
-#[allow(unsafe_code, reason = "tokio has no safe function for it")]
 pub(super) fn open(link: u32, (from, to): (u16, u16)) -> io::Result<AsyncFd<OwnedFd>> {
+    open_filtered(link, &mut udp_between(from, to))
+}
+
+/// Opens a socket for the frames on a link that a filter takes.
+#[allow(unsafe_code, reason = "tokio has no safe function for it")]
+pub(super) fn open_filtered(link: u32, filter: &mut [libc::sock_filter]) -> io::Result<AsyncFd<OwnedFd>> {
     // Bound to no protocol until the filter is there: the link may carry much other traffic.
     let socket = packet_socket(0)?;
-    probe::filter(&socket, &mut udp_between(from, to))?;
+    probe::filter(&socket, filter)?;
     probe::bind(&socket, link, EVERY_PROTOCOL)?;
     // SAFETY: the descriptor is owned by the AsyncFd, which deregisters it before it is closed.
     Ok(unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }?)

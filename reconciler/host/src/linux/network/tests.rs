@@ -1,10 +1,13 @@
 //! Networks in the test's own network namespace, with guests in namespaces of their own. Needs root.
 
 mod balancing;
+mod balancing_bridged;
 mod balancing_ipv6;
 mod bridged;
 mod bridged_dhcp;
+mod bridged_dhcp6;
 mod bridged_ipv6;
+mod bridged_names;
 mod choices;
 mod dhcp;
 mod dns;
@@ -17,6 +20,7 @@ mod host;
 mod hosts;
 mod ipv6;
 mod isolation;
+mod learning;
 mod limits;
 mod marks;
 mod names;

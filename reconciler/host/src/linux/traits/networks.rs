@@ -8,8 +8,8 @@ use tokio::net::TcpStream;
 
 use crate::linux::{LinuxSystem, network};
 use crate::{
-    BridgedNetwork, ExternalLease, Firewall, Forwarding, HostLinks, LeaseTaken, NetworkConfig, Networks,
-    Result, TapConfig, TapFacts, Trace, TraceRequest, Uplink, WireguardConfig,
+    BridgedNetwork, ExternalLease, Firewall, Forwarding, HostLinks, LearnedAddress, LeaseTaken,
+    NetworkConfig, Networks, Result, TapConfig, TapFacts, Trace, TraceRequest, Uplink, WireguardConfig,
 };
 
 #[async_trait]
@@ -84,6 +84,10 @@ impl Networks for LinuxSystem {
 
     async fn external_leases(&self) -> Result<Vec<ExternalLease>> {
         self.networks.external_leases().await
+    }
+
+    async fn learned_addresses(&self) -> Result<Vec<LearnedAddress>> {
+        self.networks.learned_addresses().await
     }
 
     async fn external_leases_changed(&self) -> Result<()> {

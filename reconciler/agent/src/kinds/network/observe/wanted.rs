@@ -7,18 +7,21 @@ use std::sync::Arc;
 
 use berth_api::vm::InterfaceStatus;
 use berth_api::{IPPoolMode, NetworkHost, VM};
-use berth_host::{Forward, Ipv6Route, Lease, Nat, NetworkConfig, RoutedPrefix};
+use berth_host::{BridgedNetwork, Forward, Ipv6Route, Lease, Nat, NetworkConfig, RoutedPrefix};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::super::announcing::{announced_on, occupied, unroutable};
 use super::super::balancing::{self, Here, balance};
-use super::super::bridged::{advertised, bridged, over_an_interface, ports, refuse_public, served};
+use super::super::bridged::{
+    advertised, bridged, over_an_interface, ports, refuse_public, served, served_ipv6,
+};
 use super::super::bridges::{Existing, assign};
 use super::super::config::{addresses, config};
 use super::super::encryption::wireguard;
 use super::super::exceptions::{by_mac, exceptions};
 use super::super::filters::{GroupsOf, filters};
 use super::super::isolation::isolated;
+use super::super::learned;
 use super::super::leases::with_leases;
 use super::super::limits::limits;
 use super::super::marks::marks;
@@ -222,6 +225,17 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
         part.into_iter().for_each(|part| part.served.push(served.clone()));
     }
     wanted.firewall.answered.sort();
+    for interface in &interfaces {
+        let found = served_ipv6(tables, &assigned.bridges, interface, &seen.ports);
+        let Some((bridge, served)) = found else { continue };
+        wanted.firewall.answered_ipv6.push(served.tap.clone());
+        let part = wanted.bridged.iter_mut().find(|part| part.bridge == bridge);
+        part.into_iter().for_each(|part| part.served_ipv6.push(served.clone()));
+    }
+    wanted.firewall.answered_ipv6.sort();
+    learned::learn(tables, &assigned.bridges, &seen.ports, &mut wanted.bridged);
+    let name_server = |part: &BridgedNetwork| Some((part.bridge.clone(), part.names.as_ref()?.address));
+    wanted.firewall.name_servers = wanted.bridged.iter().filter_map(name_server).collect();
     wanted.wireguard = wireguard(tables, &assigned.bridges, seen.host);
     let bridges = wanted.bridged.iter().map(|network| network.bridge.clone());
     let over_interfaces: BTreeSet<String> = wanted.bridged.iter().filter_map(over_an_interface).collect();
@@ -254,6 +268,8 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     let interfaces = by_mac(&interfaces);
     wanted.firewall.observed = observed(tables, &assigned.bridges, &groups_of, &interfaces, &seen.ports);
     wanted.firewall.exceptions = exceptions(tables, &groups_of, &interfaces, &leased);
+    let exceptions = &mut wanted.firewall.exceptions;
+    learned::send_from(tables, &assigned.bridges, &groups_of, &leased, seen.learned, exceptions);
     wanted.firewall.filters = filters(tables, &groups_of, &leased, &wanted.firewall.prefixes);
     // A tap that is about to be created counts, so that the firewall is the same before and after.
     wanted.firewall.guests = !seen.taps.is_empty() || !wanted.firewall.ports.is_empty();

@@ -45,10 +45,29 @@ impl Files {
     }
 }
 
+/// The network of a name server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    pub(super) bridge: &'a str,
+    /// The ranges of which no other name server is asked about addresses.
+    pub(super) ipv4: Option<Ipv4Net>,
+    pub(super) ipv6: Option<Ipv6Net>,
+}
+
+impl<'a> Place<'a> {
+    pub(super) fn of(network: &'a NetworkConfig) -> Self {
+        Self {
+            bridge: &network.bridge,
+            ipv4: network.ipv4.map(|ipv4| ipv4.range),
+            ipv6: network.ipv6.map(|ipv6| ipv6.prefix),
+        }
+    }
+}
+
 /// Ensures that the network's name server runs with exactly these names.
-pub(super) async fn ensure(folder: &Path, network: &NetworkConfig, names: &Names) -> Result<()> {
+pub(super) async fn ensure(folder: &Path, place: Place<'_>, names: &Names) -> Result<()> {
     let files = Files::within(folder);
-    let conf = conf(&files, network, names, config::user());
+    let conf = conf(&files, place, names, config::user());
     let records = records(names);
     let start = {
         let files = files.clone();
@@ -104,18 +123,18 @@ pub(super) async fn remove(folder: &Path) -> Result<()> {
     .await
 }
 
-fn conf(files: &Files, network: &NetworkConfig, names: &Names, user: Option<&str>) -> String {
-    let mut conf = config::head(&files.pid, &network.bridge, user);
+fn conf(files: &Files, place: Place<'_>, names: &Names, user: Option<&str>) -> String {
+    let mut conf = config::head(&files.pid, place.bridge, user);
     let mut line = |text: std::fmt::Arguments<'_>| {
         writeln!(conf, "{text}").expect("writing to memory");
     };
     // No other name server is asked about these.
     line(format_args!("local=/{}/", names.domain));
-    for zone in network.ipv4.into_iter().flat_map(|ipv4| reverse_zones(ipv4.range)) {
+    for zone in place.ipv4.into_iter().flat_map(reverse_zones) {
         line(format_args!("local=/{zone}/"));
     }
-    if let Some(ipv6) = network.ipv6 {
-        line(format_args!("local=/{}/", ipv6_reverse_zone(ipv6.prefix)));
+    if let Some(prefix) = place.ipv6 {
+        line(format_args!("local=/{}/", ipv6_reverse_zone(prefix)));
     }
     line(format_args!("local-ttl={TTL}"));
     line(format_args!("addn-hosts={}", files.names.display()));
@@ -207,8 +226,12 @@ mod tests {
     fn the_server_answers_for_its_domain_and_for_the_networks_addresses() {
         let network = network("app.internal");
         let names = options::names_of(&network).expect("a domain");
-        let conf =
-            conf(&Files::within(Path::new("/s/network/bth-0a1b2c3d")), &network, names, Some("dnsmasq"));
+        let conf = conf(
+            &Files::within(Path::new("/s/network/bth-0a1b2c3d")),
+            Place::of(&network),
+            names,
+            Some("dnsmasq"),
+        );
         insta::assert_snapshot!(conf, @r"
         # Written by berth.
         user=dnsmasq

@@ -18,20 +18,27 @@ use super::super::super::files::blocking;
 use super::super::Result;
 use super::process::Daemon;
 use super::{DNSMASQ, Files, names};
-use crate::NetworkConfig;
+use crate::{Names, NetworkConfig};
 
 /// The servers of this host's networks.
 #[derive(Debug, Default)]
 pub(in super::super) struct Servers {
-    /// The folders of the networks whose servers are to run, by bridge.
-    expected: Mutex<BTreeMap<String, PathBuf>>,
+    /// The networks whose servers are to run, by bridge.
+    expected: Mutex<BTreeMap<String, Expected>>,
     changed: Notify,
     /// Held while servers are started and ended on purpose, and while they are looked for.
     turn: tokio::sync::Mutex<()>,
 }
 
+#[derive(Clone, Debug)]
+struct Expected {
+    folder: PathBuf,
+    /// False for a bridged network, which has a name server only.
+    has_dhcp: bool,
+}
+
 impl Servers {
-    fn expected(&self) -> MutexGuard<'_, BTreeMap<String, PathBuf>> {
+    fn expected(&self) -> MutexGuard<'_, BTreeMap<String, Expected>> {
         self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -39,9 +46,26 @@ impl Servers {
     pub(in super::super) async fn ensure(&self, folder: &Path, network: &NetworkConfig) -> Result<()> {
         let turn = self.turn.lock().await;
         super::ensure(folder, network).await?;
-        self.expected().insert(network.bridge.clone(), folder.to_owned());
+        let expected = Expected { folder: folder.to_owned(), has_dhcp: true };
+        self.expected().insert(network.bridge.clone(), expected);
         drop(turn);
         // The processes may be others.
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// Ensures that the name server of a bridged network runs with exactly these names.
+    pub(in super::super) async fn ensure_names(
+        &self,
+        folder: &Path,
+        bridge: &str,
+        names: &Names,
+    ) -> Result<()> {
+        let turn = self.turn.lock().await;
+        super::ensure_names(folder, bridge, names).await?;
+        let expected = Expected { folder: folder.to_owned(), has_dhcp: false };
+        self.expected().insert(bridge.to_owned(), expected);
+        drop(turn);
         self.changed.notify_one();
         Ok(())
     }
@@ -82,10 +106,12 @@ impl Servers {
         let expected = self.expected().clone();
         blocking(move || {
             let mut running = Vec::new();
-            for (bridge, folder) in expected {
-                let files = Files::within(&folder);
-                let dhcp = Daemon::find(&files.conf, &files.pid)?;
-                running.push((bridge.clone(), dhcp.map(Daemon::into_fd)));
+            for (bridge, Expected { folder, has_dhcp }) in expected {
+                if has_dhcp {
+                    let files = Files::within(&folder);
+                    let dhcp = Daemon::find(&files.conf, &files.pid)?;
+                    running.push((bridge.clone(), dhcp.map(Daemon::into_fd)));
+                }
                 if names::is_there(&folder) {
                     let names = names::find(&folder)?;
                     running.push((bridge, names.map(Daemon::into_fd)));

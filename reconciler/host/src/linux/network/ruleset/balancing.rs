@@ -8,6 +8,7 @@
 //!                     by such an interface come answers, and neighbour discovery of IPv6, only
 //! ```
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use serde_json::{Value, json};
@@ -15,11 +16,15 @@ use sha2::{Digest, Sha256};
 
 use super::super::relay::{OUTER_PREFIX, relay_link};
 use super::ports::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION};
-use super::{accept, answers, compare, drop, meta, rule};
+use super::{BRIDGED, accept, answers, compare, drop, meta, rule};
 use crate::{Balanced, BalancedPort, Nat, PortProtocol};
 
 /// The number of parts that clients' addresses are divided into. A guest that comes or goes moves its share of them only.
 const PARTS: u32 = 256;
+
+const BY_LAN: &str = "by_lan";
+/// Before the kernel tracks a frame.
+const BY_LAN_PRIORITY: i32 = -300;
 
 impl PortProtocol {
     const fn name(self) -> &'static str {
@@ -108,8 +113,52 @@ pub(super) fn sources(balanced: &[Balanced]) -> Vec<Value> {
             let from = json!({"snat": {"family": family, "addr": source}});
             rules.push(rule("postrouting", vec![by_it, of_it, from]));
         }
+        for (bridge, target) in &address.by_lan {
+            let by_it = compare("==", meta("oifname"), json!(bridge));
+            let to_it = compare("==", field(family(*target), "daddr"), json!(target));
+            let original =
+                json!({"ct": {"key": format!("{} daddr", family(address.public)), "dir": "original"}});
+            let of_it = compare("==", original, json!(address.public));
+            rules.push(rule("postrouting", vec![by_it, to_it, of_it, json!({"masquerade": null})]));
+        }
     }
     rules
+}
+
+/// Rules of the chain `redirects`: a client of a bridged network is not sent to the guest itself, which does not know the public address.
+pub(super) fn redirects(balanced: &[Balanced]) -> Vec<Value> {
+    let bridges: BTreeSet<&String> =
+        balanced.iter().flat_map(|address| &address.by_lan).map(|(bridge, _)| bridge).collect();
+    let redirect = compare("==", field("icmp", "type"), json!("redirect"));
+    let rule = |bridge: &String| {
+        rule("redirects", vec![compare("==", meta("oifname"), json!(bridge)), redirect.clone(), drop()])
+    };
+    bridges.into_iter().map(rule).collect()
+}
+
+/// The chain that leaves connections to guests of bridged networks untracked between the ports of bridges: the host has translated its
+/// own ones, and a kernel that tracks bridged packets would take them for others and drop them. Such guests have no filters.
+pub(super) fn untracked(balanced: &[Balanced]) -> Vec<Value> {
+    let mut rules: BTreeSet<(IpAddr, &str, u16)> = BTreeSet::new();
+    for address in balanced {
+        let by_lan = |target: &&IpAddr| address.by_lan.iter().any(|(_, of)| of == *target);
+        for port in &address.ports {
+            let targets = port.targets.iter().filter(by_lan);
+            rules.extend(targets.map(|target| (*target, port.protocol.name(), port.target_port)));
+        }
+    }
+    if rules.is_empty() {
+        return Vec::new();
+    }
+    let mut commands = vec![BRIDGED.chain(BY_LAN, "filter", "prerouting", BY_LAN_PRIORITY)];
+    for (target, protocol, port) in rules {
+        for (place, number) in [("daddr", "dport"), ("saddr", "sport")] {
+            let machine = compare("==", field(family(target), place), json!(target));
+            let port = compare("==", field(protocol, number), json!(port));
+            commands.push(BRIDGED.rule(BY_LAN, vec![machine, port, json!({"notrack": null})]));
+        }
+    }
+    commands
 }
 
 /// Rules of the chains `forward` and `input`, after those that accept answers: nothing else comes by a relay. They are there as long
@@ -172,6 +221,7 @@ mod tests {
             announced_on: None,
             ports: vec![port],
             sources: vec![("bth-00004d".into(), source)],
+            by_lan: Vec::new(),
         }]
     }
 
@@ -204,7 +254,8 @@ mod tests {
     fn ports_of_an_ipv6_address_lead_to_ipv6_addresses_and_neighbours_still_find_it() {
         let public = "2001:db8::7".parse().expect("an address");
         let ports = vec![port(&["fd00:60::2", "fd00:60::3"], true)];
-        let balanced = [Balanced { public, announced_on: None, ports, sources: Vec::new() }];
+        let balanced =
+            [Balanced { public, announced_on: None, ports, sources: Vec::new(), by_lan: Vec::new() }];
         let rules = choose(&balanced);
         let choice = &rules[0]["add"]["rule"]["expr"];
         let to = json!({"payload": {"protocol": "ip6", "field": "daddr"}});
@@ -239,6 +290,26 @@ mod tests {
             }
         }
         assert!(shares.len() == 3 && shares.values().all(|share| *share > PARTS / 6), "{shares:?}");
+    }
+
+    #[test]
+    fn a_guest_of_a_bridged_network_sees_the_hosts_address_there_and_is_not_tracked_twice() {
+        let mut balanced = balanced(port(&["192.0.2.50"], false));
+        assert!(untracked(&balanced).is_empty() && redirects(&balanced).is_empty());
+        balanced[0].sources.clear();
+        balanced[0].by_lan = vec![("vmbr0".into(), "192.0.2.50".parse().expect("an address"))];
+        let rules = sources(&balanced);
+        let [by, to, of, from] = rules[0]["add"]["rule"]["expr"].as_array().expect("a list").as_slice()
+        else {
+            panic!("{rules:?}")
+        };
+        assert_eq!((&by["match"]["right"], &to["match"]["right"]), (&json!("vmbr0"), &json!("192.0.2.50")));
+        assert_eq!(of["match"]["right"], "198.51.100.7");
+        assert!(from.get("masquerade").is_some(), "{from}");
+        let untracked = untracked(&balanced);
+        assert_eq!(untracked.len(), 3, "a chain, and a rule for each direction");
+        assert_eq!(untracked[1]["add"]["rule"]["expr"][1]["match"]["right"], 8443);
+        assert_eq!(redirects(&balanced).len(), 1);
     }
 
     #[test]

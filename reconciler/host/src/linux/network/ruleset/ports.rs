@@ -57,13 +57,13 @@ const UPPER: [u8; 3] = [6, 17, 58];
 const VRRP: u8 = 112;
 
 /// The sets, chains and rules, for an empty table. `advertised`: the bridges whose guests hear the network's routers. `answered`: the taps
-/// whose guests' requests of DHCP are kept from the network.
+/// whose guests' requests of DHCP are kept from the network, and those whose requests of DHCPv6 are.
 pub(super) fn guard(
     ports: &[Port],
     exceptions: &[PortException],
     isolated: &[Isolation],
     advertised: &[String],
-    answered: &[String],
+    (answered, answered_ipv6): (&[String], &[String]),
 ) -> Vec<Value> {
     let mut ports: Vec<&Port> = ports.iter().collect();
     ports.sort();
@@ -116,7 +116,9 @@ pub(super) fn guard(
         }
     }
     commands.extend(
-        rules(exceptions, advertised).into_iter().map(|expressions| BRIDGED.rule(CHAIN, expressions)),
+        rules(exceptions, advertised, answered_ipv6)
+            .into_iter()
+            .map(|expressions| BRIDGED.rule(CHAIN, expressions)),
     );
     commands
 }
@@ -291,7 +293,18 @@ fn vrrp(exceptions: &[PortException]) -> Option<Vec<Value>> {
     (!taps.is_empty()).then(|| vec![by_one, is_ipv6, is_vrrp, accept()])
 }
 
-fn rules(exceptions: &[PortException], advertised: &[String]) -> Vec<Vec<Value>> {
+/// The frames by which these taps ask for an IPv6 address and for routers: the host answers from below the bridge.
+fn asks_dhcp6(answered: &[String]) -> Vec<Vec<Value>> {
+    if answered.is_empty() {
+        return Vec::new();
+    }
+    let by_one = || compare("==", meta("iifname"), json!({"set": answered}));
+    let to_servers = compare("==", payload("udp", "dport"), json!(547));
+    let to_routers = compare("==", payload("icmpv6", "type"), json!(ROUTER_SOLICITATION));
+    vec![vec![by_one(), to_servers, drop()], vec![by_one(), to_routers, drop()]]
+}
+
+fn rules(exceptions: &[PortException], advertised: &[String], answered_ipv6: &[String]) -> Vec<Vec<Value>> {
     let not_of = |left: Value, set: &str| {
         compare("!=", json!({"concat": [meta("iifname"), left]}), json!(format!("@{set}")))
     };
@@ -312,6 +325,7 @@ fn rules(exceptions: &[PortException], advertised: &[String]) -> Vec<Vec<Value>>
     for (field, value) in [("htype", 1), ("ptype", 0x0800), ("hlen", 6), ("plen", 4)] {
         rules.push(vec![is_not("arp", field, json!(value)), drop()]);
     }
+    rules.extend(asks_dhcp6(answered_ipv6));
     rules.extend([
         vec![not_of(payload("arp", "saddr ether"), MACS), drop()],
         // A guest that probes whether its address is free.
@@ -484,7 +498,7 @@ mod tests {
             gateways: vec!["fd00:60::1".parse().expect("an address")],
         };
         let text = |exceptions: &[PortException]| {
-            Value::from(guard(std::slice::from_ref(&port), exceptions, &[], &[], &[])).to_string()
+            Value::from(guard(std::slice::from_ref(&port), exceptions, &[], &[], (&[], &[]))).to_string()
         };
         let (with, without) = (text(&[exception]), text(&[]));
         for part in [

@@ -33,7 +33,8 @@ fn make(host: &Host, other: &Host, ports: Vec<BalancedPort>, remote: &'static [&
     });
     let sources = relay.iter().map(|_| (BRIDGE.to_owned(), IpAddr::from(address(SOURCE)))).collect();
     let public = address(PUBLIC).into();
-    let balanced = Balanced { public, announced_on: Some("up0".to_owned()), ports, sources };
+    let balanced =
+        Balanced { public, announced_on: Some("up0".to_owned()), ports, sources, by_lan: Vec::new() };
     let config = NetworkConfig {
         mtu: 1450,
         tunnel: Some(tunnel.clone()),

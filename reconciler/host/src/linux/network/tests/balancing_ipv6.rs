@@ -67,6 +67,7 @@ fn make(host: &Host, other: &Host, ports: &[BalancedPort], remote: &[&str], more
             announced_on: announced_on.map(str::to_owned),
             ports: ports.to_vec(),
             sources: relay.iter().map(|_| (BRIDGE.to_owned(), address(SOURCE))).collect(),
+            by_lan: Vec::new(),
         });
     }
     balanced.retain(|balanced| !balanced.ports.is_empty());

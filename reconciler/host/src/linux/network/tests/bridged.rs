@@ -12,6 +12,9 @@ pub(super) fn part(tracked: bool) -> BridgedNetwork {
         tracked,
         leased: Vec::new(),
         served: Vec::new(),
+        served_ipv6: Vec::new(),
+        learned: Vec::new(),
+        names: None,
     }
 }
 

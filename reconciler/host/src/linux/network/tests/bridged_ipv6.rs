@@ -13,7 +13,7 @@ const ICMPV6: u8 = 58;
 const ROUTER: u8 = 9;
 const LAST: &str = "the last";
 
-fn mac(last: u8) -> [u8; 6] {
+pub(super) fn mac(last: u8) -> [u8; 6] {
     [0x52, 0x54, 0, 0, 0, last]
 }
 
@@ -44,15 +44,15 @@ fn rules(is_external: bool) -> Firewall {
     }
 }
 
-fn address(text: &str) -> Ipv6Addr {
+pub(super) fn address(text: &str) -> Ipv6Addr {
     text.parse().expect("an address")
 }
 
-fn frame(from: u8, source: Ipv6Addr, payload: &[u8], what: &str) -> Vec<u8> {
+pub(super) fn frame(from: u8, source: Ipv6Addr, payload: &[u8], what: &str) -> Vec<u8> {
     [&ethernet(mac(from), IPV6, &ipv6(source, ICMPV6, payload))[..], &mark(what)].concat()
 }
 
-fn about(kind: u8, target: Ipv6Addr) -> Vec<u8> {
+pub(super) fn about(kind: u8, target: Ipv6Addr) -> Vec<u8> {
     [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &target.octets()].concat()
 }
 
@@ -63,7 +63,7 @@ fn honest(from: u8) -> Vec<u8> {
 }
 
 /// Sends the frames, then an honest one until it arrives; returns those that arrived.
-fn arrived(
+pub(super) fn arrived(
     from: (&Guest, u8),
     inbox: &Receiver<Vec<u8>>,
     cases: &[(&'static str, Vec<u8>)],

@@ -103,6 +103,7 @@ fn make(
             target_port: 80,
         }],
         sources: vec![(BRIDGE.to_owned(), address(SOURCE).into())],
+        by_lan: Vec::new(),
     };
     let config =
         NetworkConfig { tunnel: Some(tunnel.clone()), relay, ..network(BRIDGE, "10.77.0.0/24", Vec::new()) };

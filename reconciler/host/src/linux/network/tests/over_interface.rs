@@ -18,6 +18,9 @@ fn part(bridge: &str, vlan: Option<u16>) -> BridgedNetwork {
         tracked: false,
         leased: Vec::new(),
         served: Vec::new(),
+        served_ipv6: Vec::new(),
+        learned: Vec::new(),
+        names: None,
     }
 }
 

@@ -138,6 +138,7 @@ fn ports_of_an_ipv6_address_lead_to_guests_and_all_others_are_refused() {
             announced_on: Some("up0".to_owned()),
             ports: vec![port],
             sources: Vec::new(),
+            by_lan: Vec::new(),
         };
         let firewall = Firewall { balanced: vec![balanced], ..rules(&[], None) };
         a.run(move |f| {

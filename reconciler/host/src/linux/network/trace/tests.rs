@@ -97,6 +97,7 @@ fn firewall(egress: Egress) -> Firewall {
                 target_port: 81,
             }],
             sources: vec![(BRIDGE.into(), "10.77.0.9".parse().expect("an address"))],
+            by_lan: Vec::new(),
         }],
         prefixes: Vec::new(),
         ports: (2..=5).map(port).collect(),

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use berth_filesystems::{Disk, Tree};
+use berth_filesystems::{Choice, Disk, Tree};
 use tempfile::TempDir;
 
 struct Memory(Vec<u8>);
@@ -48,7 +48,7 @@ pub(super) fn tree(folder: &TempDir) -> Option<Tree> {
         // So that the folder can be removed.
         fs::set_permissions(root.join("etc/deep"), Permissions::from_mode(0o700)).expect("set");
         let disk: Rc<dyn Disk> = Rc::new(Memory(fs::read(&image).expect("an image")));
-        return Some(berth_filesystems::open(&disk, None).expect("opened"));
+        return Some(berth_filesystems::open(&disk, &Choice::Largest).expect("opened"));
     }
     eprintln!("skipped: there is no mkfs.ext4 (Debian, Ubuntu: apt install e2fsprogs)");
     None

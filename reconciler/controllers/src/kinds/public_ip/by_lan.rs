@@ -1,0 +1,71 @@
+//! Targets of ports that are on a bridged network: the host with the public address reaches them as a machine of that network.
+
+use std::sync::Arc;
+
+use berth_api::{Network, VM, public_ip::PortTarget, vm::InterfaceStatus};
+use ipnet::Ipv4Net;
+use kube::ResourceExt;
+
+use crate::{
+    cache::Cache,
+    key::{Key, ObjectKind},
+};
+
+/// Returns the Network of this `namespace/name`, if it is a bridge of hosts.
+fn bridge<'a>(cache: &'a Cache, name: &str) -> Option<&'a Arc<Network>> {
+    let (namespace, name) = name.split_once('/')?;
+    let network = cache.tables.networks.get(&Key::namespaced(ObjectKind::Network, namespace, name))?;
+    network.host_bridge().is_some().then_some(network)
+}
+
+/// Whether the Network of this `namespace/name` is a bridge of hosts.
+pub(super) fn is_on_bridge(cache: &Cache, name: &str) -> bool {
+    bridge(cache, name).is_some()
+}
+
+/// Returns why no host forwards connections to this interface on a bridge, as the end of a sentence that begins with the VM.
+pub(super) fn obstacle(
+    network: &Network,
+    vm: &VM,
+    interface: &InterfaceStatus,
+    is_ipv6: bool,
+) -> Option<String> {
+    let name = network.name_any();
+    if is_ipv6 {
+        return Some(format!(
+            "has its first interface on Network {name}, a bridge, to whose IPv6 addresses berth forwards nothing"
+        ));
+    }
+    if network.host_bridge()?.name.is_none() {
+        return Some(format!(
+            "has its first interface on Network {name} over an interface of the hosts, on which they have no address: use one with bridge.name"
+        ));
+    }
+    let declared =
+        vm.spec.network_interfaces.iter().find(|declared| declared.name.as_str() == interface.name);
+    let has_own = declared.is_some_and(|declared| !declared.security_groups.is_empty());
+    (has_own || !network.spec.security_groups.is_empty()).then(|| {
+        format!("has security groups on Network {name}, a bridge, where they would not see the clients: take them out")
+    })
+}
+
+/// Returns why the host with the public address does not reach this target, as the end of a sentence that begins with the VM. None: it
+/// does, or the target is on an overlay.
+pub(super) fn out_of_reach(cache: &Cache, host: Option<&str>, target: &PortTarget) -> Option<String> {
+    let network = bridge(cache, &target.network)?;
+    let (host, range) = (host?, network.range()?);
+    let status = cache.tables.hosts.cluster(host).and_then(|host| host.status.as_ref());
+    let segments = status.map(|status| status.segments.as_slice()).unwrap_or_default();
+    let is_there = |segment: &String| {
+        let segment = segment.parse::<Ipv4Net>();
+        segment.is_ok_and(|segment| segment.contains(&range) || range.contains(&segment))
+    };
+    if segments.iter().any(is_there) {
+        return None;
+    }
+    let bridge = network.host_bridge()?.name.clone().unwrap_or_default();
+    Some(format!(
+        "is on Network {}, in whose range {range} host {host}, which has the public address, has no address: give it one on its bridge {bridge}",
+        network.name_any()
+    ))
+}
