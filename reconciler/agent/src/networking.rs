@@ -81,6 +81,8 @@ pub(crate) struct Applied {
     /// The interface of WireGuard, if there is one.
     pub(crate) wireguard: Option<WireguardConfig>,
     pub(crate) firewall: Option<Firewall>,
+    /// Whether others may be in effect than these, since a write of the firewall that has not succeeded.
+    pub(crate) may_have_other_rules: bool,
     /// Public addresses of VMs here that are not forwarded, and why.
     pub(crate) refused: BTreeMap<IpAddr, RefusedAddress>,
     /// The bridge of each network (`namespace/name`) that has one here.

@@ -53,7 +53,7 @@ pub(crate) enum Step {
     EnsureBridged(BridgedNetwork),
     EnsureWireguard(WireguardConfig),
     RemoveWireguard,
-    ApplyFirewall(Firewall),
+    ApplyFirewall(Box<Firewall>),
     RemoveTap(String),
     RemoveNetwork(String),
 }
@@ -146,7 +146,8 @@ async fn pass(ctx: &Context, ensure_all: bool) -> Result<Requeue, Error> {
     for step in plan::plan(&observed) {
         let step = match step {
             Step::ApplyFirewall(rules) if !half_made.is_empty() => {
-                let kept = Step::ApplyFirewall(rules_meanwhile(ctx, rules, std::mem::take(&mut half_made))?);
+                let kept = rules_meanwhile(ctx, *rules, std::mem::take(&mut half_made))?;
+                let kept = Step::ApplyFirewall(Box::new(kept));
                 if observed.is_in_effect(&kept) && !observed.ensure_all {
                     continue;
                 }

@@ -43,7 +43,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ipnet::{Ipv4Net, Ipv6Net};
+use ipnet::Ipv4Net;
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 
@@ -69,6 +69,7 @@ use netlink::{Link, LinkKind, Netlink};
 use prefixes::Prefixes;
 use public::PublicAddresses;
 pub use relay::relay_link;
+use senders::Senders;
 use settings::{sysctl, sysctl_if_there};
 use snooping::Snooping;
 pub(super) use uplink::Choice as UplinkChoice;
@@ -98,8 +99,7 @@ pub(super) struct LinuxNetworks {
     bridged_dhcp: BridgedDhcp,
     /// Whether the firewall that was applied last leads packets of IPv6.
     leads_ipv6: AtomicBool,
-    /// Whether there may be a table of the addresses that guests send from.
-    may_observe: AtomicBool,
+    senders: Senders,
     prefixes: Prefixes,
     /// Whether the kernel had VLANs when it was asked.
     vlans: OnceCell<bool>,
@@ -123,7 +123,7 @@ impl LinuxNetworks {
             learning,
             bridged_dhcp: BridgedDhcp::default(),
             leads_ipv6: AtomicBool::new(false),
-            may_observe: AtomicBool::new(true),
+            senders: Senders::default(),
             prefixes: Prefixes::default(),
             vlans: OnceCell::new(),
             wireguard,
@@ -377,7 +377,7 @@ impl LinuxNetworks {
         self.announcer.only(&wanted.announced());
         public::silence(&netlink, &wanted).await?;
         if wanted.is_empty() {
-            self.apply_rules(firewall, &ipv6_closed).await?;
+            self.senders.apply(&self.rules, firewall, &ipv6_closed).await?;
             return match netlink.link(PUBLIC_LINK).await? {
                 Some(link) => {
                     link.must_be(LinkKind::Bridge)?;
@@ -388,33 +388,9 @@ impl LinuxNetworks {
         }
         // Addresses are added before the rules that need them, and removed after them.
         let link = public::add(&netlink, &wanted).await?;
-        self.apply_rules(firewall, &ipv6_closed).await?;
+        self.senders.apply(&self.rules, firewall, &ipv6_closed).await?;
         public::only(&netlink, &link, &wanted).await?;
         public::announce(&netlink, &self.announcer, &wanted).await
-    }
-
-    async fn apply_rules(&self, firewall: &Firewall, ipv6_closed: &[Ipv6Net]) -> Result<()> {
-        if firewall.observed.iter().any(|port| port.chosen.is_some()) {
-            // First: the other rules pass all addresses of their network to guests that choose among them.
-            self.may_observe.store(true, Ordering::Relaxed);
-            senders::observe(&firewall.observed).await?;
-            return self.rules.apply(firewall, ipv6_closed).await;
-        }
-        self.rules.apply(firewall, ipv6_closed).await?;
-        let has_observed = !firewall.observed.is_empty();
-        if has_observed || self.may_observe.load(Ordering::Relaxed) {
-            match senders::observe(&firewall.observed).await {
-                Ok(()) => self.may_observe.store(has_observed, Ordering::Relaxed),
-                // The rules for guests do not depend on it.
-                Err(error) => {
-                    tracing::warn!(
-                        error = error.chain(),
-                        "the addresses that guests send from cannot be read"
-                    );
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Lists the addresses that guests have sent from, by tap.
@@ -427,7 +403,7 @@ impl LinuxNetworks {
         let removals = self.removals.get_or_try_init(async || Removals::open()).await?;
         let changes = self.changes.get_or_try_init(async || Changes::open()).await?;
         tokio::select! {
-            () = removals.next() => Ok(()),
+            () = removals.next(|| self.senders.have_choices()) => Ok(()),
             lost = self.answers_lost(changes) => lost,
         }
     }

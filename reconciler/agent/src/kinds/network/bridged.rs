@@ -221,7 +221,7 @@ mod tests {
             "spec": network, "status": {"observedGeneration": 1, "vni": 77, "hosts": [
                 {"name": "h1", "address": "192.0.2.11"}, {"name": "h2", "address": "192.0.2.12"}]},
         });
-        index.apply::<berth_api::Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
+        index.apply::<Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
         index
     }
 

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 
 use berth_api::Network;
 use berth_api::vm::InterfaceStatus;
-use berth_host::{Port, PortException};
+use berth_host::{ObservedPort, Port, PortException};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::filters::{self, GroupsOf};
@@ -64,20 +64,24 @@ pub(super) fn chosen_prefix(
 }
 
 /// Returns the exceptions of these ports. `interfaces`: those in the statuses of the guests here, which count as they are now. A filtered
-/// interface sends from addresses that the filter knows, and from no others.
+/// interface sends from addresses that the filter knows, and from no others. `observed`: the taps whose guests are held to the addresses
+/// that they claim; of another one no guest chooses any.
 pub(super) fn exceptions(
     tables: &Tables,
     groups_of: &GroupsOf,
     interfaces: &ByMac<'_>,
+    observed: &[ObservedPort],
     ports: &[GuestPort],
 ) -> Vec<PortException> {
+    let of_tap = |port: &ObservedPort| Some((port.tap.clone(), port.chosen.as_ref()?.prefix));
+    let prefixes: BTreeMap<String, Ipv6Net> = observed.iter().filter_map(of_tap).collect();
     let exception = |guest: &GuestPort| {
         let network = find(tables, &guest.network);
         let mut any = match filters::groups(groups_of, guest).is_empty() {
             true => given_out_elsewhere(network.as_deref(), &guest.port),
             false => Vec::new(),
         };
-        let chosen = chosen_prefix(network.as_deref(), groups_of, interfaces, guest);
+        let chosen = prefixes.get(&guest.port.tap).copied();
         any.extend(chosen.into_iter().flat_map(|prefix| [prefix, LINK_LOCAL]).map(IpNet::V6));
         let declared = interfaces.get(&(guest.network.as_str(), guest.port.mac.clone()));
         let declared = declared.zip(network.as_deref());
@@ -110,6 +114,7 @@ pub(super) fn exceptions(
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
+    use berth_host::ChosenAddresses;
     use kube::runtime::watcher::Event;
     use serde_json::json;
 
@@ -150,7 +155,13 @@ mod tests {
         ];
         let found = {
             let interfaces: Vec<&InterfaceStatus> = interfaces.iter().collect();
-            exceptions(&index.read(), &GroupsOf::new(), &by_mac(&interfaces), &[port(2), port(3), port(4)])
+            exceptions(
+                &index.read(),
+                &GroupsOf::new(),
+                &by_mac(&interfaces),
+                &[],
+                &[port(2), port(3), port(4)],
+            )
         };
         let [only] = &found[..] else { panic!("{found:?}") };
         assert_eq!((only.tap.as_str(), only.ranges.len(), only.macs.len()), ("btt2", 1, 1));
@@ -175,7 +186,7 @@ mod tests {
         };
         let port = Port { tap: "btt2".into(), mac, address: "192.0.2.50".parse().ok(), ipv6: None };
         let guest = GuestPort { network: "berth-shared/lan".into(), port, groups: Vec::new() };
-        let found = exceptions(&index.read(), &GroupsOf::new(), &by_mac(&[&interface]), &[guest]);
+        let found = exceptions(&index.read(), &GroupsOf::new(), &by_mac(&[&interface]), &[], &[guest]);
         let [only] = &found[..] else { panic!("{found:?}") };
         assert_eq!(
             only.ranges.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -200,7 +211,7 @@ mod tests {
         };
         let port = Port { tap: "btt2".into(), mac, address: None, ipv6: "fd00:60::2".parse().ok() };
         let guest = GuestPort { network: "ns/six".into(), port, groups: Vec::new() };
-        let found = exceptions(&index.read(), &GroupsOf::new(), &by_mac(&[&interface]), &[guest]);
+        let found = exceptions(&index.read(), &GroupsOf::new(), &by_mac(&[&interface]), &[], &[guest]);
         let [only] = &found[..] else { panic!("{found:?}") };
         assert_eq!(only.ranges.iter().map(ToString::to_string).collect::<Vec<_>>(), ranges[..3]);
         let gateways: Vec<String> = only.gateways.iter().map(ToString::to_string).collect();
@@ -219,7 +230,7 @@ mod tests {
             let port = Port { tap: "btt2".into(), mac: "52:54:00:00:00:02".into(), address: None, ipv6 };
             let groups = groups.iter().map(|name| (*name).to_owned()).collect();
             let guest = GuestPort { network: "berth-shared/lan".into(), port, groups };
-            let found = exceptions(&index.read(), &GroupsOf::new(), &ByMac::new(), &[guest]);
+            let found = exceptions(&index.read(), &GroupsOf::new(), &ByMac::new(), &[], &[guest]);
             found.iter().flat_map(|one| &one.ranges).map(ToString::to_string).collect::<Vec<_>>()
         };
         let bridge = json!({"name": "vmbr0"});
@@ -241,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_chooses_sends_from_its_prefix_unless_it_is_filtered_or_declares_addresses_of_it() {
-        let found = |chooses: bool, ranges: &[&str], groups: &[&str]| {
+        let found_with = |is_held: bool, chooses: bool, ranges: &[&str], groups: &[&str]| {
             let index = Index::default();
             let spec = json!({"ipv6CIDR": "fd00:60::/64", "ipv6Autoconfiguration": true, "ipv6PrivacyAddresses": chooses});
             let network = json!({"metadata": {"name": "app", "namespace": "ns", "resourceVersion": "1"}, "spec": spec,
@@ -258,13 +269,23 @@ mod tests {
             let port = Port { tap: "btt2".into(), mac, address: None, ipv6 };
             let groups = groups.iter().map(|name| (*name).to_owned()).collect();
             let guest = GuestPort { network: "ns/app".into(), port, groups };
-            let found = exceptions(&index.read(), &GroupsOf::new(), &by_mac(&[&interface]), &[guest]);
+            let (tables, interfaces) = (index.read(), by_mac(&[&interface]));
+            let network = find(&tables, "ns/app");
+            let prefix = chosen_prefix(network.as_deref(), &GroupsOf::new(), &interfaces, &guest);
+            let observed = prefix.filter(|_| is_held).map(|prefix| ObservedPort {
+                tap: "btt2".into(),
+                chosen: Some(ChosenAddresses { bridge: "bth-00004d".into(), prefix, own: Vec::new() }),
+                ..ObservedPort::default()
+            });
+            let found = exceptions(&tables, &GroupsOf::new(), &interfaces, observed.as_slice(), &[guest]);
             let texts = found.iter().map(|one| {
                 let ranges: Vec<String> = one.ranges.iter().map(ToString::to_string).collect();
                 format!("{} but {}", ranges.join(" "), one.gateways.len())
             });
             texts.collect::<Vec<_>>()
         };
+        let found =
+            |chooses: bool, ranges: &[&str], groups: &[&str]| found_with(true, chooses, ranges, groups);
         assert_eq!(found(true, &[], &[]), ["fd00:60::/64 fe80::/64 but 2"]);
         let routed = "2001:db8:5:0:1::/80";
         assert_eq!(found(true, &[routed], &[]), ["fd00:60::/64 fe80::/64 2001:db8:5:0:1::/80 but 2"]);
@@ -272,5 +293,7 @@ mod tests {
         assert_eq!(found(true, &["::/0"], &[]), ["::/0 but 2"]);
         assert_eq!(found(true, &[], &["ns/web"]), [""; 0]);
         assert_eq!(found(false, &[], &[]), [""; 0]);
+        let unheld = found_with(false, true, &[], &[]);
+        assert_eq!(unheld, [""; 0], "nothing holds it to its claims: a network without a bridge here");
     }
 }

@@ -6,7 +6,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use berth_api::Network;
-use berth_host::{Firewall, Tunnel};
+use berth_host::{Firewall, Nat, Tunnel};
+use ipnet::{Ipv4Net, Ipv6Net};
 
 /// Returns the tunnel whose rules let nothing in by any tunnel that the network may have here: no packet comes from that address.
 pub(super) fn closed_tunnel(network: &Network) -> Option<Tunnel> {
@@ -18,7 +19,13 @@ pub(super) fn closed_tunnel(network: &Network) -> Option<Tunnel> {
     Some(Tunnel { vni, local: nowhere, peers: vec![nowhere] })
 }
 
-/// Gives a network the rules that it had before. `closed`: in place of a tunnel if these are not known, as in the first pass of an agent.
+/// The ranges of a network, which it keeps.
+fn ranges(nat: &Nat) -> (Option<Ipv4Net>, Option<Ipv6Net>) {
+    (nat.ipv4.map(|ipv4| ipv4.range), nat.ipv6.map(|ipv6| ipv6.prefix))
+}
+
+/// Gives a network the rules that it had before. `closed`: in place of a tunnel if these are not known, as in the first pass of an agent,
+/// or are those of a network that was deleted: a bridge is named after an identifier, which the next network may get.
 ///
 /// Returns false if neither is known: the rules must not be applied then.
 pub(super) fn keep_rules(
@@ -27,8 +34,10 @@ pub(super) fn keep_rules(
     bridge: &str,
     closed: Option<Tunnel>,
 ) -> bool {
-    let former = before.and_then(|before| before.nat.iter().find(|nat| nat.bridge == bridge)).cloned();
     let place = rules.nat.iter().position(|nat| nat.bridge == bridge);
+    let is_its = |former: &&Nat| place.is_none_or(|place| ranges(former) == ranges(&rules.nat[place]));
+    let former = before.and_then(|before| before.nat.iter().find(|nat| nat.bridge == bridge));
+    let former = former.filter(is_its).cloned();
     match (former, place) {
         (Some(former), Some(place)) => rules.nat[place] = former,
         (Some(former), None) => rules.nat.push(former),
@@ -44,6 +53,7 @@ pub(super) fn keep_rules(
 
 #[cfg(test)]
 mod tests {
+    use berth_host::{Egress, Ipv4Network};
     use serde_json::json;
 
     use super::*;
@@ -68,6 +78,24 @@ mod tests {
         assert!(keep_rules(&mut rules, Some(&before), BRIDGE, None));
         let expected = [nat(BRIDGE, Some(2)), nat("bth-00004e", Some(3)), nat("bth-00004f", None)];
         assert_eq!(rules.nat, expected);
+    }
+
+    #[test]
+    fn a_network_does_not_get_the_rules_of_a_deleted_one_that_had_its_identifier() {
+        let of_range = |range: &str, peer: Option<u8>| {
+            let (range, gateway) = (range.parse().expect("a range"), Ipv4Addr::new(10, 77, 0, 1));
+            let ipv4 = Ipv4Network { range, gateway, egress: Egress::Masquerade };
+            Nat { ipv4: Some(ipv4), ..nat(BRIDGE, peer) }
+        };
+        let before = firewall(vec![of_range("10.77.0.0/16", Some(2))]);
+        let closed = Tunnel { vni: 77, local: Ipv4Addr::UNSPECIFIED.into(), peers: Vec::new() };
+        let mut rules = firewall(vec![of_range("10.78.0.0/16", None)]);
+        assert!(keep_rules(&mut rules, Some(&before), BRIDGE, Some(closed.clone())));
+        let expected = Nat { tunnel: Some(closed), ..of_range("10.78.0.0/16", None) };
+        assert_eq!(rules.nat, [expected]);
+        let mut same = firewall(vec![of_range("10.77.0.0/16", None)]);
+        assert!(keep_rules(&mut same, Some(&before), BRIDGE, None));
+        assert_eq!(same.nat, before.nat);
     }
 
     #[test]

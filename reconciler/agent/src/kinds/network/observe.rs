@@ -343,7 +343,9 @@ impl Observed {
             Step::EnsureWireguard(config) => {
                 self.applied.wireguard.as_ref() == Some(config) && self.has_wireguard
             }
-            Step::ApplyFirewall(firewall) => self.applied.firewall.as_ref() == Some(firewall),
+            Step::ApplyFirewall(firewall) => {
+                self.applied.firewall.as_ref() == Some(firewall.as_ref()) && !self.applied.may_have_other_rules
+            }
             Step::ProbeAddresses { .. }
             | Step::RemoveTap(_)
             | Step::RemoveNetwork(_)
@@ -388,6 +390,16 @@ mod tests {
 
     fn failed() -> SystemError {
         SystemError::Program { program: "dnsmasq", detail: "port 53 is in use".to_owned() }
+    }
+
+    #[test]
+    fn after_a_write_of_the_firewall_that_failed_the_rules_from_before_are_written_too() {
+        let mut observed = Observed::default();
+        observed.applied.firewall = Some(Firewall::default());
+        let step = Step::ApplyFirewall(Box::default());
+        assert!(observed.is_in_effect(&step));
+        observed.applied.may_have_other_rules = true;
+        assert!(!observed.is_in_effect(&step));
     }
 
     #[test]

@@ -122,7 +122,7 @@ fn names(cache: &Cache, network: &Network, name: &str) -> Vec<NetworkName> {
         let has_address = |i: &InterfaceStatus| !i.address.is_empty() || !i.ipv6_address.is_empty();
         let on_it = interfaces.filter(|i| i.network == name && has_address(i));
         let named = on_it.flat_map(|interface| {
-            let ipv6 = ipv6_addresses_of(&object, interface);
+            let ipv6 = ipv6_addresses_of(object, interface);
             let first = NetworkName {
                 name: called.clone(),
                 address: interface.address.clone(),

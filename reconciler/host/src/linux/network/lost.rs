@@ -18,6 +18,8 @@ const NEW_TABLE: u16 = SUBSYSTEM;
 const DELETE_TABLE: u16 = SUBSYSTEM | 2;
 /// `NFTA_TABLE_NAME`
 const NAME: u16 = 1;
+/// The names of berth's tables: those of the rules, and that of senders.
+const NAMES: [&str; 2] = [ruleset::TABLE, ruleset::senders::SENDERS.name];
 /// The lengths of a netlink message's header, and of the one of netfilter behind it.
 const HEADER: usize = 16;
 const NETFILTER: usize = 4;
@@ -46,11 +48,13 @@ impl Removals {
         Ok(Self { socket })
     }
 
-    /// Returns once a table of berth's is removed and not made again at once.
-    pub(super) async fn next(&self) {
-        let mut removed = false;
+    /// Returns once a table of berth's is removed and not made again at once. `guards`: whether that of senders counts, which the agent
+    /// itself removes when no rule relies on it.
+    pub(super) async fn next(&self, guards: impl Fn() -> bool) {
+        let mut removed = [false; 2];
         loop {
-            let received = match removed {
+            let [rules, senders] = removed;
+            let received = match rules || (senders && guards()) {
                 false => self.socket.recv_from_full().await,
                 true => match tokio::time::timeout(PATIENCE, self.socket.recv_from_full()).await {
                     Ok(received) => received,
@@ -59,12 +63,14 @@ impl Removals {
             };
             match received {
                 Ok((bytes, _)) => {
-                    if let Some(last) = last_change(&bytes) {
-                        removed = last == Change::Removed;
+                    for (removed, table) in removed.iter_mut().zip(NAMES) {
+                        if let Some(last) = last_change(&bytes, table) {
+                            *removed = last == Change::Removed;
+                        }
                     }
                 }
                 // Messages were lost: one of them may have been such a removal.
-                Err(_) => removed = true,
+                Err(_) => removed = [true; 2],
             }
         }
     }
@@ -76,8 +82,8 @@ enum Change {
     Removed,
 }
 
-/// Returns the last change of one of berth's tables among these messages. A replacement removes a table and makes it again.
-fn last_change(mut bytes: &[u8]) -> Option<Change> {
+/// Returns the last change of the tables with this name among these messages. A replacement removes a table and makes it again.
+fn last_change(mut bytes: &[u8], table: &str) -> Option<Change> {
     let mut last = None;
     while bytes.len() >= HEADER {
         let length = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -86,7 +92,7 @@ fn last_change(mut bytes: &[u8]) -> Option<Change> {
             return last;
         };
         let attributes = bytes.get(HEADER + NETFILTER..length).unwrap_or_default();
-        if name(attributes).is_some_and(|name| name == ruleset::TABLE.as_bytes()) {
+        if name(attributes).is_some_and(|name| name == table.as_bytes()) {
             last = match kind {
                 NEW_TABLE => Some(Change::Made),
                 DELETE_TABLE => Some(Change::Removed),
@@ -133,22 +139,26 @@ mod tests {
 
     #[test]
     fn a_replacement_of_a_table_is_no_removal_and_other_tables_do_not_matter() {
+        let of_rules = |bytes: &[u8]| last_change(bytes, ruleset::TABLE);
         let removed = message(DELETE_TABLE, "berth");
         let replaced = [removed.clone(), message(NEW_TABLE, "berth")].concat();
-        assert_eq!(last_change(&removed), Some(Change::Removed));
-        assert_eq!(last_change(&replaced), Some(Change::Made));
-        assert_eq!(last_change(&message(DELETE_TABLE, "berths")), None);
-        assert_eq!(last_change(&[replaced, message(DELETE_TABLE, "filter")].concat()), Some(Change::Made));
+        assert_eq!(of_rules(&removed), Some(Change::Removed));
+        assert_eq!(of_rules(&replaced), Some(Change::Made));
+        assert_eq!(of_rules(&message(DELETE_TABLE, "berths")), None);
+        let of_senders = message(DELETE_TABLE, "berth_senders");
+        assert_eq!(of_rules(&of_senders), None);
+        assert_eq!(last_change(&of_senders, NAMES[1]), Some(Change::Removed));
+        assert_eq!(of_rules(&[replaced, message(DELETE_TABLE, "filter")].concat()), Some(Change::Made));
     }
 
     #[test]
     fn messages_that_are_cut_are_not_read_beyond_their_end() {
         let whole = message(DELETE_TABLE, "berth");
         for end in 0..whole.len() {
-            assert_eq!(last_change(&whole[..end]), None, "{end}");
+            assert_eq!(last_change(&whole[..end], "berth"), None, "{end}");
         }
         let mut lies = whole;
         lies[HEADER + NETFILTER] = 0;
-        assert_eq!(last_change(&lies), None, "an attribute without length");
+        assert_eq!(last_change(&lies, "berth"), None, "an attribute without length");
     }
 }

@@ -38,6 +38,7 @@ use std::future::Future;
 use std::process::Command;
 use std::time::Duration;
 
+use ipnet::Ipv6Net;
 use tempfile::TempDir;
 
 use super::*;

@@ -267,7 +267,8 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     wanted.firewall.trunks = trunks(tables, &groups_of, &seen.ports, &seen.links);
     let interfaces = by_mac(&interfaces);
     wanted.firewall.observed = observed(tables, &assigned.bridges, &groups_of, &interfaces, &seen.ports);
-    wanted.firewall.exceptions = exceptions(tables, &groups_of, &interfaces, &leased);
+    let observed = &wanted.firewall.observed;
+    wanted.firewall.exceptions = exceptions(tables, &groups_of, &interfaces, observed, &leased);
     let exceptions = &mut wanted.firewall.exceptions;
     learned::send_from(tables, &assigned.bridges, &groups_of, &leased, seen.learned, exceptions);
     wanted.firewall.filters = filters(tables, &groups_of, &leased, &wanted.firewall.prefixes);

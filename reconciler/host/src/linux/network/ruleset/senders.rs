@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Nothing is dropped here, but by [`choices`]. The table is one of its own because a change of the rules replaces the others with all that
-//! they know.
+//! they know. The first rule has a checksum of all as its comment: those of other addresses, or of another version, are as many.
 
 mod choices;
 
@@ -16,11 +16,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::ports::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION};
 use super::{Table, accept, compare, meta};
 use crate::ObservedPort;
-pub(in super::super) use choices::declare;
+pub(in super::super) use choices::{choosing, declare};
 
 pub(in super::super) const SENDERS: Table = Table { family: "bridge", name: "berth_senders" };
 const CHAIN: &str = "senders";
@@ -43,10 +44,13 @@ pub(in super::super) fn change(ports: &[ObservedPort], there: Option<&Value>) ->
         return there.map(|_| json!({"nftables": [SENDERS.add(), {"delete": SENDERS.id()}]}));
     }
     let (rules, chains) = (rules(&wanted), choices::chains(ports));
+    let additions = choices::additions(ports, &chains);
+    let mark = checksum(&json!([rules, additions]));
     let known: BTreeSet<&str> = there.map(|there| names(there, "set").collect()).unwrap_or_default();
     let needed: BTreeSet<&str> = wanted.keys().chain(declared.keys()).map(String::as_str).collect();
     let count = rules.len() + chains.values().map(Vec::len).sum::<usize>();
-    let is_complete = there.is_some_and(|there| objects(there, "rule").count() == count);
+    let is_marked = |there: &Value| objects(there, "rule").any(|rule| rule["comment"] == mark);
+    let is_complete = there.is_some_and(|there| objects(there, "rule").count() == count && is_marked(there));
     if is_complete && known == needed {
         return None;
     }
@@ -68,9 +72,20 @@ pub(in super::super) fn change(ports: &[ObservedPort], there: Option<&Value>) ->
         set["size"] = json!(MOST);
         json!({"add": {"set": set}})
     }));
-    commands.extend(rules.into_iter().map(|expressions| SENDERS.rule(CHAIN, expressions)));
-    commands.extend(choices::additions(ports, &chains));
+    let mut first = Some(mark);
+    commands.extend(rules.into_iter().map(|expressions| {
+        let mut command = SENDERS.rule(CHAIN, expressions);
+        if let Some(mark) = first.take() {
+            command["add"]["rule"]["comment"] = json!(mark);
+        }
+        command
+    }));
+    commands.extend(additions);
     Some(json!({"nftables": commands}))
+}
+
+fn checksum(rules: &Value) -> String {
+    Sha256::digest(rules.to_string().as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// A set or chain of the table.
@@ -176,10 +191,12 @@ mod tests {
         commands.iter().filter_map(kind).collect()
     }
 
-    /// A listing with these sets and so many rules.
-    fn listing(sets: &[&str], rules: usize) -> Value {
+    /// A listing with these sets and the rules that a change adds.
+    fn listing(sets: &[&str], change: Option<&Value>) -> Value {
         let sets = sets.iter().map(|name| json!({"set": {"name": name}}));
-        let rules = (0..rules).map(|_| json!({"rule": {"chain": CHAIN}}));
+        let commands = change.and_then(|change| change["nftables"].as_array()).into_iter().flatten();
+        let rules = commands.filter_map(|command| command["add"].get("rule"));
+        let rules = rules.map(|rule| json!({"rule": rule}));
         json!({"nftables": sets.chain(rules).collect::<Vec<_>>()})
     }
 
@@ -190,9 +207,9 @@ mod tests {
         assert_eq!(made[..3], ["add table berth_senders", "add chain senders", "flush chain senders"]);
         assert_eq!(made[3..6], ["add set ipv4_btt1n0", "add set ipv4_btt2n0", "add set ipv6_btt1n0"]);
         assert_eq!(made.len(), 6 + 5, "two rules for all, and one for each set");
-        let there = listing(&["ipv4_btt1n0", "ipv4_btt2n0", "ipv6_btt1n0"], 5);
+        let there = listing(&["ipv4_btt1n0", "ipv4_btt2n0", "ipv6_btt1n0"], change(&ports, None).as_ref());
         assert_eq!(change(&ports, Some(&there)), None, "it is so");
-        let flushed = listing(&["ipv4_btt1n0", "ipv4_btt2n0", "ipv6_btt1n0"], 0);
+        let flushed = listing(&["ipv4_btt1n0", "ipv4_btt2n0", "ipv6_btt1n0"], None);
         assert_eq!(
             kinds(change(&ports, Some(&flushed))).len(),
             3 + 5,
@@ -217,17 +234,34 @@ mod tests {
             }),
             ..port(tap, false, false)
         };
-        let made = change(&[chosen("btt1n0")], None).unwrap_or_default();
-        let count = made["nftables"].as_array().into_iter().flatten();
-        let count = count.filter(|command| command["add"]["rule"].is_object()).count();
+        let made = change(&[chosen("btt1n0")], None);
         let sets = ["chosen_btt1n0", "held_bth-00004d", "pairs_bth-00004d"];
-        assert_eq!(change(&[chosen("btt1n0")], Some(&listing(&sets, count))), None, "it is so");
-        let more = kinds(change(&[chosen("btt1n0"), chosen("btt2n0")], Some(&listing(&sets, count))));
+        let there = listing(&sets, made.as_ref());
+        assert_eq!(change(&[chosen("btt1n0")], Some(&there)), None, "it is so");
+        let more = kinds(change(&[chosen("btt1n0"), chosen("btt2n0")], Some(&there)));
         assert!(!more.iter().any(|command| command.contains(" set ")), "{more:?}");
-        let other = kinds(change(&[chosen("btt2n0")], Some(&listing(&sets, count))));
+        let other = kinds(change(&[chosen("btt2n0")], Some(&there)));
         let deleted: Vec<&String> = other.iter().filter(|command| command.contains(" set ")).collect();
         assert_eq!(deleted, ["delete set chosen_btt1n0"]);
-        assert_eq!(kinds(change(&[], Some(&listing(&sets, count)))).len(), 2, "the table goes");
+        assert_eq!(kinds(change(&[], Some(&there))).len(), 2, "the table goes");
+    }
+
+    #[test]
+    fn as_many_rules_about_other_addresses_are_written_again() {
+        let chosen = |own: &str, prefix: &str| ObservedPort {
+            chosen: Some(crate::ChosenAddresses {
+                bridge: "bth-00004d".to_owned(),
+                prefix: prefix.parse().expect("a prefix"),
+                own: vec![own.parse().expect("an address")],
+            }),
+            ..port("btt1n0", false, false)
+        };
+        let ports = [chosen("fd00:60::5054:ff:fe00:2", "fd00:60::/64")];
+        let sets = ["chosen_btt1n0", "held_bth-00004d", "pairs_bth-00004d"];
+        let there = listing(&sets, change(&ports, None).as_ref());
+        assert_eq!(change(&ports, Some(&there)), None, "it is so");
+        assert!(change(&[chosen("fd00:60::5054:ff:fe00:3", "fd00:60::/64")], Some(&there)).is_some());
+        assert!(change(&[chosen("fd00:60::5054:ff:fe00:2", "fd00:61::/64")], Some(&there)).is_some());
     }
 
     #[test]

@@ -26,7 +26,7 @@ fn tap(last: u8) -> String {
 }
 
 fn rules(guests: &[u8]) -> Firewall {
-    let prefix = "fd00:60::/64".parse().expect("a prefix");
+    let prefix: Ipv6Net = "fd00:60::/64".parse().expect("a prefix");
     let port = |last: &u8| Port {
         tap: tap(*last),
         mac: lease(*last).mac,
@@ -174,5 +174,25 @@ fn a_guest_has_no_more_than_sixteen_addresses_at_a_time() {
         assert!((8..=16).contains(&claimed), "{claimed}");
         assert!(passes(&one, &inbox, (5, data(5, formed(5)))), "it keeps its own");
         host.networks.remove(BRIDGE).await.expect("removed");
+    });
+}
+
+#[test]
+fn the_table_of_claims_is_missed_at_once_while_a_guest_chooses() {
+    in_own_namespace(|| async {
+        let host = Fixture::new();
+        let lost = async |wait| {
+            tokio::time::timeout(Duration::from_millis(wait), host.networks.firewall_removed()).await
+        };
+        assert!(lost(10).await.is_err(), "it listens");
+        host.networks.apply_firewall(&rules(&[5])).await.expect("written");
+        host.networks.apply_firewall(&rules(&[5, 6])).await.expect("changed");
+        assert!(lost(400).await.is_err(), "no removal");
+        run("nft", "delete table bridge berth_senders");
+        assert!(matches!(lost(1000).await, Ok(Ok(()))), "another program has removed it");
+        host.networks.apply_firewall(&rules(&[5, 6])).await.expect("written again");
+        assert!(run("nft", "list table bridge berth_senders").contains(&format!("from_{}", tap(6))));
+        host.networks.apply_firewall(&rules(&[])).await.expect("no guest chooses");
+        assert!(lost(400).await.is_err(), "berth itself has removed it");
     });
 }

@@ -7,7 +7,7 @@
 //!    of a tap       chosen   the addresses that its guest uses, at most sixteen
 //!    chain choices  a frame of a tap or of a tunnel ── map `choosers` ─▶ its chain `from`
 //!    from a tap     about an address, or by discovery from one: in `pairs` or `own` passes; in `held` is dropped; else it is claimed
-//!                   any other packet: from an address in `pairs` or `own`
+//!                   any other packet: from an address in `pairs`, which it keeps by that, or `own`
 //!    from a tunnel  neighbour discovery about or from an address that another MAC address has is dropped; else it is claimed
 //! ```
 //!
@@ -15,12 +15,12 @@
 //! identifier of a MAC address cannot be claimed: they are those of other interfaces. Nor can those whose identifier begins with 32 zeros:
 //! they are those of the gateway and of hosts. nftables has no name for the target of a message, so that addresses are numbers in all sets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
 
 use serde_json::{Value, json};
 
-use super::super::super::tunnel;
+use super::super::super::{TAP_PREFIX, tunnel};
 use super::super::ports::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, ROUTER_SOLICITATION, number_of};
 use super::super::{accept, compare, drop, meta};
 use super::{MOST, PRIORITY, SENDERS, TIMEOUT, names, of_table};
@@ -86,6 +86,12 @@ pub(in super::super::super) fn declare(ports: &[ObservedPort], there: Option<&Va
         .map(|(name, declared)| format!("add set {family} {table} {name} {declared}\n"))
         .collect();
     (!missing.is_empty()).then(|| format!("add table {family} {table}\n{}", missing.concat()))
+}
+
+/// Returns the taps whose guests choose by the rules that are there.
+pub(in super::super::super) fn choosing(there: &Value) -> BTreeSet<String> {
+    let of = names(there, "chain").filter_map(|name| name.strip_prefix("from_"));
+    of.filter(|of| of.starts_with(TAP_PREFIX)).map(str::to_owned).collect()
 }
 
 /// The wanted chains with their rules.
@@ -157,6 +163,8 @@ fn from_tap(tap: &str, of_tap: &ChosenAddresses) -> Vec<Rule> {
     let ChosenAddresses { bridge, prefix, own } = of_tap;
     let (about, by) = (format!("target_{tap}"), format!("source_{tap}"));
     let discovery = json!({"set": [ROUTER_SOLICITATION, NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT]});
+    let is_paired = || member_of(with_mac(SOURCE), &pairs(bridge));
+    let hold = [update(with_mac(SOURCE), &pairs(bridge)), update(address(SOURCE), &held(bridge))];
     vec![
         // The detection of duplicates, which is the first sign of an address.
         vec![from_none(), of_type(json!(NEIGHBOUR_SOLICITATION)), go_to(&about)],
@@ -164,7 +172,9 @@ fn from_tap(tap: &str, of_tap: &ChosenAddresses) -> Vec<Rule> {
         vec![of_type(discovery), go_to(&by)],
         vec![outside(SOURCE, upper_half(prefix.network())), accept()],
         vec![one_of(SOURCE, own), accept()],
-        vec![member_of(with_mac(SOURCE), &pairs(bridge)), accept()],
+        // Neighbours that hear of a guest by its connections do not ask for it, so that its claim would end while it uses the address.
+        [vec![is_paired(), update(address(SOURCE), &chosen(tap))], hold.to_vec(), vec![accept()]].concat(),
+        vec![is_paired(), accept()],
         vec![drop()],
     ]
 }
@@ -342,7 +352,11 @@ mod tests {
         let ends: Vec<&str> = chains["source_bth-00004d"].iter().map(|rule| end(rule)).collect();
         assert_eq!(ends, ["return", "return", "return", "return", "drop", "set"]);
         let ends: Vec<&str> = chains["from_btt2"].iter().map(|rule| end(rule)).collect();
-        assert_eq!(ends, ["goto", "jump", "goto", "accept", "accept", "accept", "drop"]);
+        assert_eq!(ends, ["goto", "jump", "goto", "accept", "accept", "accept", "accept", "drop"]);
+        let kept = json!(chains["from_btt2"][5]).to_string();
+        for set in ["@chosen_btt2", "@pairs_bth-00004d", "@held_bth-00004d"] {
+            assert!(kept.contains(&format!(r#""set":"{set}""#)), "what a guest uses it keeps: {kept}");
+        }
         assert!(super::chains(&[]).is_empty());
     }
 
@@ -358,6 +372,7 @@ mod tests {
         let chains = listed.iter().map(|name| json!({"chain": {"name": name}}));
         let map = json!({"map": {"name": "choosers"}});
         let there = json!({"nftables": chains.chain([map]).collect::<Vec<_>>()});
+        assert_eq!(choosing(&there), BTreeSet::from(["btt2".to_owned()]));
         let commands = |stays: bool| -> Vec<String> {
             let removed = removals(Some(&there), stays).into_iter();
             let name = |command: Value| {
