@@ -85,15 +85,11 @@ impl Architecture {
     }
 
     /// Returns the option that lets a guest suspend itself to its memory (ACPI S3), which is QEMU's default and not that of the machine
-    /// types of some distributions. Firmware with system management mode requires that it cannot: its variables would be unprotected.
-    /// Other architectures have no such state.
-    pub(super) fn suspension(self, smm: bool) -> Vec<String> {
+    /// types of some distributions. Other architectures have no such state.
+    pub(super) const fn suspension(self) -> Option<&'static str> {
         match self {
-            Self::X86_64 => {
-                let option = format!("driver=ICH9-LPC,property=disable_s3,value={}", u8::from(smm));
-                vec!["-global".to_owned(), option]
-            }
-            Self::Aarch64 => Vec::new(),
+            Self::X86_64 => Some("driver=ICH9-LPC,property=disable_s3,value=0"),
+            Self::Aarch64 => None,
         }
     }
 

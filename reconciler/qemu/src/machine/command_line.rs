@@ -210,7 +210,10 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, affinity: &Affinity, args: 
         machine.push_str(&format!(",{property}={value}"));
     }
     args.pair("-machine", machine);
-    args.0.extend(architecture.suspension(files.uefi.as_ref().is_some_and(|uefi| uefi.smm)));
+    let has_suspension = files.uefi.as_ref().is_none_or(|uefi| !uefi.smm);
+    if let Some(option) = architecture.suspension().filter(|_| has_suspension) {
+        args.pair("-global", option);
+    }
     // Before those of the firmware: the last one counts.
     for (name, value) in spec.extras.options_of("global") {
         if let Some((device, property)) = name.split_once('.') {
@@ -335,6 +338,8 @@ fn firmware(uefi: &UefiFiles, args: &mut Arguments) {
     }
     if uefi.smm {
         args.pair("-global", "driver=cfi.pflash01,property=secure,value=on");
+        // The firmware requires that the guest cannot suspend to memory: it would leave the variables unprotected.
+        args.pair("-global", "driver=ICH9-LPC,property=disable_s3,value=1");
     }
 }
 
