@@ -105,7 +105,12 @@ fn a_guest_that_sleeps_is_shut_down_or_saved_before_its_host_is() {
     let drained = Observed { draining: true, ..present(RunState::Suspended) };
     assert_eq!(names(&plan(&to_sleep(), &drained)), ["WriteJournal"], "its stop begins");
     let saved = shutdown::declared(&to_sleep(), Some(AtShutdown::Suspend)).into_owned();
-    assert_eq!(names(&plan(&saved, &present(RunState::Suspended))), ["WakeUp"], "before it is saved");
+    let shut_down =
+        |state| Observed { at_shutdown: Some(AtShutdown::Suspend), draining: true, ..present(state) };
+    assert_eq!(names(&plan(&saved, &shut_down(RunState::Suspended))), ["WakeUp"], "before it is saved");
+    // One that suspended itself goes on after the boot, too.
+    let by_itself = shutdown::declared(&vm(json!({})), Some(AtShutdown::Suspend)).into_owned();
+    assert_eq!(names(&plan(&by_itself, &shut_down(RunState::Suspended))), ["WakeUp"]);
     assert_eq!(shutdown::declared(&to_sleep(), None).into_owned(), to_sleep());
 }
 
