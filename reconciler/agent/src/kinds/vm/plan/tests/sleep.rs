@@ -1,5 +1,6 @@
 //! A guest that is suspended to its memory, and woken up.
 
+use berth_api::vm::StopSnapshot;
 use berth_qemu::machine::MachineSpec;
 
 use super::*;
@@ -89,7 +90,13 @@ fn a_guest_is_woken_up_for_every_other_power() {
         asked: 0,
         cancelled: false,
     });
-    assert_eq!(names(&plan(&vm(json!({"power": "Stopped"})), &stopping)), ["WakeUp"]);
+    let mut stopped = vm(json!({"power": "Stopped"}));
+    let wakes = plan(&stopped, &stopping);
+    assert_eq!(names(&wakes), ["WakeUp"]);
+    let request = StopSnapshot { name: "web-stop".into(), requested_at: String::new(), message: None };
+    stopped.status.as_mut().expect("bound").stop_snapshot = Some(Box::new(request));
+    let reported = status(&stopped, &stopping, &wakes.readiness, at(NOW));
+    assert!(reported.stop_snapshot.is_some(), "it is still to be taken, before the guest is asked");
     let hard = vm(json!({"power": "Stopped", "stop": {"mode": "Hard"}}));
     assert_eq!(names(&plan(&hard, &stopping)), ["EndProcess"]);
     stopping.now = at(NOW + 60);
