@@ -85,12 +85,13 @@ impl Architecture {
     }
 
     /// Returns the option that lets a guest suspend itself to its memory (ACPI S3), which is QEMU's default and not that of the machine
-    /// types of some distributions. Other architectures have no such state.
-    pub(super) const fn suspension(self) -> Option<&'static str> {
-        match self {
-            Self::X86_64 => Some("driver=ICH9-LPC,property=disable_s3,value=0"),
-            Self::Aarch64 => None,
+    /// types of some distributions. None with system management mode, whose firmware requires that it cannot, and for other
+    /// architectures, which have no such state.
+    pub(super) fn suspension(self, smm: bool) -> Vec<String> {
+        if smm || self != Self::X86_64 {
+            return Vec::new();
         }
+        vec!["-global".to_owned(), "driver=ICH9-LPC,property=disable_s3,value=0".to_owned()]
     }
 
     /// How to install that program.

@@ -210,10 +210,7 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, affinity: &Affinity, args: 
         machine.push_str(&format!(",{property}={value}"));
     }
     args.pair("-machine", machine);
-    let has_suspension = files.uefi.as_ref().is_none_or(|uefi| !uefi.smm);
-    if let Some(option) = architecture.suspension().filter(|_| has_suspension) {
-        args.pair("-global", option);
-    }
+    args.0.extend(architecture.suspension(files.uefi.as_ref().is_some_and(|uefi| uefi.smm)));
     // Before those of the firmware: the last one counts.
     for (name, value) in spec.extras.options_of("global") {
         if let Some((device, property)) = name.split_once('.') {
