@@ -396,6 +396,14 @@ fn images_and_backups_wait_while_those_that_have_a_host_take_the_space_of_the_li
         !why(ObjectKind::Image, "used").is_empty(),
         "a disk that names it does not get it past the quota"
     );
+    let anew = |name| excess_of_image_anew(&cache, &Key::namespaced(ObjectKind::Image, "team", name));
+    assert_eq!(anew("there"), None, "its own file is replaced");
+    let waits = anew("url").map(|excess| excess.text);
+    assert_eq!(
+        waits.as_deref(),
+        Some("Quota q: imageStorage: 4Gi used, limit 4Gi"),
+        "that of another one is not"
+    );
     assert_eq!(why(ObjectKind::Backup, "new"), "Quota q: backupStorage: 8Gi used, limit 8Gi");
     assert_eq!((why(ObjectKind::Image, "there"), why(ObjectKind::Backup, "there")), Default::default());
     let quota = cache.tables.quotas.all().next().expect("it is there").clone();
