@@ -241,7 +241,8 @@ fn of_disks_and_cards() -> Vec<Change> {
         card(&["networkInterfaces.mtu"], Seen::Waits, json!({"mtu": 1400})),
         card(&["networkInterfaces.link"], Seen::Same, json!({"link": "Down"})),
         card(&["networkInterfaces.model"], Seen::Waits, json!({"model": "e1000e"})),
-        card(&["networkInterfaces.queues"], Seen::Waits, json!({"queues": 2})),
+        // More than its CPUs: one for each is the default where the kernel of the host moves the packets.
+        card(&["networkInterfaces.queues"], Seen::Waits, json!({"queues": 4})),
         card(&["networkInterfaces.acceleration"], Seen::Waits, json!({"acceleration": "Off"})),
         card(&["networkInterfaces.network"], Seen::Refused, json!({"network": "lan"})),
         card(&["networkInterfaces.dhcp4"], Seen::Refused, json!({"dhcp4": false})),

@@ -1,7 +1,9 @@
 //! Guests that are suspended to their memory.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use berth_agent::{AtShutdown, HostShutdown};
 use berth_api::{VM, VMState, condition};
 use berth_qemu::power::RunState;
 use serde_json::{Value, json};
@@ -24,13 +26,17 @@ fn to_sleep() -> Value {
 
 async fn booted() -> Fixture {
     let fixture = Fixture::start().await;
+    boots(&fixture).await;
+    fixture
+}
+
+async fn boots(fixture: &Fixture) {
     fixture.furnish().await;
     fixture.make_vm(json!({})).await;
     fixture.running_vm().await;
     let seen =
         |vm: &VM| vm.status.as_ref().is_some_and(|s| reason_of(&s.conditions, "GuestReady") == "GuestSeen");
     fixture.until::<VM>("web", seen).await;
-    fixture
 }
 
 fn run_state(fixture: &Fixture) -> RunState {
@@ -130,4 +136,28 @@ async fn the_memory_of_a_sleeping_guest_is_lost_with_its_host_which_the_status_s
     fixture.assert_quiet().await;
     fixture.change::<VM>("web", json!({"power": "Running"})).await;
     fixture.running_vm().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_memory_of_a_sleeping_guest_is_saved_before_its_host_is_shut_down_and_is_there_after_the_boot() {
+    let fixture = Fixture::without_agent().await;
+    let shutdown = Arc::new(HostShutdown::default());
+    let shared = shutdown.clone();
+    fixture.start_agent_configured(|config| config.shutdown = shared);
+    boots(&fixture).await;
+    let boot = || fixture.system.hypervisor().view(INSTANCE).and_then(|view| view.boot);
+    let before = boot();
+    assert!(before.is_some(), "it has booted");
+    falls_asleep(&fixture).await;
+    shutdown.stop(AtShutdown::Suspend);
+    let is_saved = |vm: &VM| fixture.system.hypervisor().instances().is_empty() && is_ready(vm, "Suspended");
+    fixture.until::<VM>("web", is_saved).await;
+    assert_eq!(fixture.system.saved_states_now().len(), 1, "its memory is in a file");
+    fixture.crash_agent().await;
+    fixture.system.hypervisor().reboot();
+    fixture.start_agent();
+    fixture.until::<VM>("web", |vm| is_ready(vm, "Suspended") && state(VMState::Suspended)(vm)).await;
+    fixture.change::<VM>("web", json!({"power": "Running"})).await;
+    fixture.running_vm().await;
+    assert_eq!(boot(), before, "the guest did not boot again");
 }

@@ -69,7 +69,7 @@ enum Decision {
 pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
     let Some(stored) = cache.tables.images.get(key).cloned() else { return Outcome::Settled };
     let image = for_token(&stored);
-    let plan = within_quota(cache, key, plan(&image, &observe(cache, &image)));
+    let plan = within_quota(cache, &stored, plan(&image, &observe(cache, &image)));
     let mut status = status(&image, &plan.decision, config.clock.now());
     status.hosts = holders::of(cache, &image);
     let users = cache.listed_users(key, &status.used_by);
@@ -87,13 +87,18 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     plan.outcome
 }
 
-/// Holds an image that no host has got yet back while a Quota of its namespace is used up.
-fn within_quota(cache: &Cache, key: &Key, plan: Plan<Decision>) -> Plan<Decision> {
+/// Holds an image back that no host has got yet, or whose content is to be made anew, while a Quota of its namespace is used up.
+fn within_quota(cache: &Cache, stored: &Image, plan: Plan<Decision>) -> Plan<Decision> {
     let binds = matches!(
         &plan.decision,
         Decision::Bind(_) | Decision::BindTo(_) | Decision::BindToCopy(_) | Decision::BindForUpload(_)
     );
-    match quota::excess(cache, key).filter(|_| binds) {
+    let key = Key::of(stored);
+    let excess = match stored.is_outdated() {
+        true => quota::excess_of_image_anew(cache, &key),
+        false => quota::excess(cache, &key),
+    };
+    match excess.filter(|_| binds) {
         Some(excess) => {
             Plan::blocked(Decision::WaitFor(Reason::QuotaExceeded, excess.text), vec![excess.dependency])
         }

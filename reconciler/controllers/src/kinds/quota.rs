@@ -56,6 +56,16 @@ pub(crate) fn excess(cache: &Cache, key: &Key) -> Option<Excess> {
     })
 }
 
+/// Returns why an Image that has a host does not get its content anew: the files of the others take the space of the limit. That of its former
+/// content is replaced.
+pub(crate) fn excess_of_image_anew(cache: &Cache, key: &Key) -> Option<Excess> {
+    let limited = Limited::of(cache, key.namespace())?;
+    let (placed, own) = (limited.usage.placed(), limited.usage.get(key)?.amounts);
+    let image_storage = placed.image_storage.saturating_sub(own.image_storage);
+    let used = QuotaAmounts { image_storage, ..placed };
+    limited.first_excess(|quota| quota.spec.hard.image_storage_used_up(used))
+}
+
 /// Returns why objects with these amounts are not created. Those that wait count, as for admission: it would refuse the creation.
 pub(crate) fn excess_of_new(cache: &Cache, namespace: &str, more: QuotaAmounts) -> Option<Excess> {
     if more == QuotaAmounts::default() {

@@ -85,16 +85,13 @@ impl Architecture {
     }
 
     /// Returns the option that lets a guest suspend itself to its memory (ACPI S3), which is QEMU's default and not that of the machine
-    /// types of some distributions. Firmware with system management mode requires that it cannot: its variables would be unprotected.
-    /// Other architectures have no such state.
+    /// types of some distributions. None with system management mode, whose firmware requires that it cannot, and for other
+    /// architectures, which have no such state.
     pub(super) fn suspension(self, smm: bool) -> Vec<String> {
-        match self {
-            Self::X86_64 => {
-                let option = format!("driver=ICH9-LPC,property=disable_s3,value={}", u8::from(smm));
-                vec!["-global".to_owned(), option]
-            }
-            Self::Aarch64 => Vec::new(),
+        if smm || self != Self::X86_64 {
+            return Vec::new();
         }
+        vec!["-global".to_owned(), "driver=ICH9-LPC,property=disable_s3,value=0".to_owned()]
     }
 
     /// How to install that program.

@@ -335,6 +335,8 @@ fn firmware(uefi: &UefiFiles, args: &mut Arguments) {
     }
     if uefi.smm {
         args.pair("-global", "driver=cfi.pflash01,property=secure,value=on");
+        // The firmware requires that the guest cannot suspend to memory: it would leave the variables unprotected.
+        args.pair("-global", "driver=ICH9-LPC,property=disable_s3,value=1");
     }
 }
 

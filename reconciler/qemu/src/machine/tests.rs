@@ -177,9 +177,14 @@ fn secure_boot_protects_the_variables_by_system_management_mode() {
     let secure = with_uefi(Firmware::UefiSecureBoot, true);
     insta::assert_snapshot!(added(&with_uefi(Firmware::Uefi, false), &secure), @r##"
     -machine pc-q35-7.2,usb=off,memory-backend=ram,graphics=off,pflash0=firmware-code,pflash1=firmware-vars,smm=on
-    -global driver=ICH9-LPC,property=disable_s3,value=1
     -global driver=cfi.pflash01,property=secure,value=on
+    -global driver=ICH9-LPC,property=disable_s3,value=1
     "##);
+    let mut chosen = secure;
+    chosen.machine.extras.options = [("global.ICH9-LPC.disable_s3".to_owned(), "0".to_owned())].into();
+    let line = shown(&chosen);
+    let last = line.lines().rfind(|option| option.contains("disable_s3"));
+    assert!(last.is_some_and(|option| option.ends_with("value=1")), "{line}");
 }
 
 #[test]

@@ -115,10 +115,9 @@ pub(super) fn requested(observed: &Observed, stored: Option<Box<StopSnapshot>>) 
         })),
         // A guest that cannot be read for a moment, or does not run, has not been asked to shut down.
         None if observed.process.is_some()
-            && observed
-                .machine
-                .as_ref()
-                .is_none_or(|machine| matches!(machine.run_state, RunState::IoError | RunState::Paused))
+            && observed.machine.as_ref().is_none_or(|machine| {
+                matches!(machine.run_state, RunState::IoError | RunState::Paused | RunState::Suspended)
+            })
             && observed.journal.stop.as_ref().is_some_and(|stop| stop.asked == 0 && !stop.cancelled) =>
         {
             stored

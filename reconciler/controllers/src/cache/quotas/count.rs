@@ -2,7 +2,7 @@
 
 use berth_api::{
     ADDRESS_FINALIZER, Backup, Disk, DiskSnapshot, DiskSpec, HOST_FINALIZER, Image, PublicIP, Quantity,
-    QuotaAmounts, RESTORE_ANNOTATION, ResourceName, USED_FINALIZER, VM, VMStatus,
+    QuotaAmounts, RESTORE_ANNOTATION, ResourceName, VM, VMStatus,
     host::{MOST_CPUS, MOST_MEMORY},
     storage_pool::space,
 };
@@ -150,10 +150,9 @@ fn of_image(image: &Image) -> Counted {
     let bytes = status.and_then(|status| status.bytes).or(image.spec.source.upload.map(|upload| upload.size));
     let image_storage = bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default();
     let amounts = QuotaAmounts { images: 1, image_storage, ..QuotaAmounts::default() };
-    // One that has lost its status is known by its finalizer, if it is used.
-    let is_used = image.finalizers().iter().any(|finalizer| finalizer == USED_FINALIZER);
+    // Its finalizer does not say that it has a host: disks that name one hold it while it waits, too.
     let has_host = status.is_some_and(|status| status.binding.is_some() || status.virtual_size.is_some());
-    Counted::new(image, is_used || has_host, amounts)
+    Counted::new(image, has_host, amounts)
 }
 
 fn of_backup(backup: &Backup) -> Counted {

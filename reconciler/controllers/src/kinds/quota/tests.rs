@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use berth_api::{
     ADDRESS_FINALIZER, Backup, ConditionType, Disk, DiskSnapshot, HOST_FINALIZER, Host, Image, PublicIP,
-    Quota, QuotaAmounts, RESTORE_ANNOTATION, VM, VMClass, condition,
+    Quota, QuotaAmounts, RESTORE_ANNOTATION, USED_FINALIZER, VM, VMClass, condition,
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -366,12 +366,15 @@ fn images_and_backups_wait_while_those_that_have_a_host_take_the_space_of_the_li
     let stored = |bytes: i64| json!({"completedAt": "2026-01-01T00:00:00Z", "storedBytes": bytes});
     let upload = |size: i64| json!({"upload": {"size": size}, "sha256": "0".repeat(64)});
     let url = || json!({"url": "https://a/b", "sha256": "0".repeat(64)});
+    let mut used_image = image("used", url(), json!(null));
+    used_image.metadata.finalizers = Some(vec![USED_FINALIZER.to_owned()]);
     let hard = json!({"imageStorage": "4Gi", "backupStorage": "8Gi"});
     let objects = |images: i64, backups: i64| {
         vec![
             Object::from(image("there", url(), bound(images))),
             image("upload", upload(2 << 30), json!(null)).into(),
             image("url", url(), json!(null)).into(),
+            used_image.clone().into(),
             backup("there", stored(backups)).into(),
             backup("new", json!(null)).into(),
         ]
@@ -389,6 +392,18 @@ fn images_and_backups_wait_while_those_that_have_a_host_take_the_space_of_the_li
     assert_eq!(why(ObjectKind::Image, "url"), "Quota q: imageStorage: 4Gi used, limit 4Gi");
     let upload = why(ObjectKind::Image, "upload");
     assert_eq!(upload, "Quota q: imageStorage: 4Gi used, 2Gi more needed, limit 4Gi");
+    assert!(
+        !why(ObjectKind::Image, "used").is_empty(),
+        "a disk that names it does not get it past the quota"
+    );
+    let anew = |name| excess_of_image_anew(&cache, &Key::namespaced(ObjectKind::Image, "team", name));
+    assert_eq!(anew("there"), None, "its own file is replaced");
+    let waits = anew("url").map(|excess| excess.text);
+    assert_eq!(
+        waits.as_deref(),
+        Some("Quota q: imageStorage: 4Gi used, limit 4Gi"),
+        "that of another one is not"
+    );
     assert_eq!(why(ObjectKind::Backup, "new"), "Quota q: backupStorage: 8Gi used, limit 8Gi");
     assert_eq!((why(ObjectKind::Image, "there"), why(ObjectKind::Backup, "there")), Default::default());
     let quota = cache.tables.quotas.all().next().expect("it is there").clone();

@@ -288,12 +288,6 @@ pub(super) fn readiness(
         );
         return Some(Readiness::Reconciling(Reason::WaitingForRepository, text));
     }
-    if let Some((most, excess)) = &observed.over_quota
-        && observed.due.iter().filter(|due| is_to_be_made(declared, observed, due)).count() > *most
-    {
-        let text = format!("{}: no further backup is made", excess.text);
-        return Some(Readiness::Reconciling(Reason::QuotaExceeded, text));
-    }
     let (mut failed, mut late) = (Vec::new(), Vec::new());
     for (due, own, made) in unfinished(declared, observed) {
         let conditions = own.backup.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
@@ -312,7 +306,17 @@ pub(super) fn readiness(
         [first, others @ ..] => Some(format!("{first} (and {} more)", others.len())),
     };
     let stalled = counted(&failed).map(|text| Readiness::Stalled(Reason::BackupFailed, text));
-    stalled.or_else(|| counted(&late).map(|text| Readiness::Reconciling(Reason::BackupFailed, text)))
+    // One that failed takes a place of the Quota until it is deleted: it is named first.
+    stalled
+        .or_else(|| over_quota(declared, observed))
+        .or_else(|| counted(&late).map(|text| Readiness::Reconciling(Reason::BackupFailed, text)))
+}
+
+fn over_quota(declared: &ScheduledBackups, observed: &ObservedBackups) -> Option<Readiness> {
+    let (most, excess) = observed.over_quota.as_ref()?;
+    let new = observed.due.iter().filter(|due| is_to_be_made(declared, observed, due));
+    let text = format!("{}: no further backup is made", excess.text);
+    (new.count() > *most).then_some(Readiness::Reconciling(Reason::QuotaExceeded, text))
 }
 
 pub(super) fn dependencies(

@@ -82,8 +82,8 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
                 .requeue_after(TRY_AGAIN)
         }
         RunState::Paused => resume(observed, machine, Reason::Paused, PAUSED),
-        // Also one that is to be paused, or saved to a file: it runs for a moment.
-        RunState::Suspended => resume(observed, machine, Reason::Suspended, WAKES),
+        // Also one that is to be paused: it runs for a moment.
+        RunState::Suspended => wake(observed, machine),
         // A crash came while its memory was saved for a snapshot: the state is not of the guest that goes on.
         RunState::PostMigrate => {
             let mut plan = resume(observed, machine, Reason::Paused, PAUSED);
@@ -159,6 +159,11 @@ pub(super) fn resume(observed: &Observed, machine: &MachineState, reason: Reason
     let step = if machine.run_state == RunState::Suspended { Step::WakeUp } else { Step::Start };
     let plan = if due { Plan::steps(vec![step], readiness) } else { Plan::without_steps(readiness) };
     plan.requeue_after(RESUME_EVERY)
+}
+
+/// Wakes up a guest that has suspended itself to its memory.
+pub(super) fn wake(observed: &Observed, machine: &MachineState) -> Plan<Step> {
+    resume(observed, machine, Reason::Suspended, WAKES)
 }
 
 fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {

@@ -17,6 +17,7 @@ use jiff::SignedDuration;
 use super::super::media;
 use super::super::vsock;
 use super::interfaces::are_recorded;
+use super::running;
 use super::sleep;
 use super::start::{disks_ready, enough_of_its_own, limits, since};
 use super::stop::held_by_host;
@@ -75,6 +76,10 @@ fn runs(observed: &Observed) -> bool {
 /// Records what is to be saved, of a guest that runs or is paused.
 fn begin(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     let machine = observed.machine.as_ref()?;
+    if machine.run_state == RunState::Suspended {
+        // Its memory is saved once it is awake, also before its host is shut down: a stop would lose it.
+        return Some(running::wake(observed, machine));
+    }
     if !matches!(machine.run_state, RunState::Running | RunState::Paused) || !are_recorded(observed) {
         return None;
     }

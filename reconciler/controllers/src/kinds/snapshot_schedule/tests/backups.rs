@@ -205,6 +205,21 @@ fn a_schedule_makes_no_backup_beyond_a_quota_and_says_so() {
 }
 
 #[test]
+fn a_backup_that_failed_and_takes_the_last_place_of_a_quota_is_named() {
+    let mut site = site(with_backups());
+    let quota: Quota =
+        object(json!({"metadata": {"name": "q", "namespace": "ns"}, "spec": {"hard": {"backups": 1}}}));
+    put(&mut site.cache, quota);
+    site.hour(1);
+    site.report_backups(&stalled("SnapshotLost"));
+    site.hour(2);
+    assert_eq!(
+        (site.backup_hours(), reason(&site.plan("2026-01-01T02:01:00Z"))),
+        (vec!["0101".into()], (true, Reason::BackupFailed))
+    );
+}
+
+#[test]
 fn a_snapshot_stays_until_its_backup_is_complete_and_until_the_next_one_has_read_what_changed() {
     let mut site = site(with_backups());
     site.hour(1);

@@ -1,5 +1,6 @@
 //! A guest that is suspended to its memory, and woken up.
 
+use berth_api::vm::StopSnapshot;
 use berth_qemu::machine::MachineSpec;
 
 use super::*;
@@ -89,7 +90,13 @@ fn a_guest_is_woken_up_for_every_other_power() {
         asked: 0,
         cancelled: false,
     });
-    assert_eq!(names(&plan(&vm(json!({"power": "Stopped"})), &stopping)), ["WakeUp"]);
+    let mut stopped = vm(json!({"power": "Stopped"}));
+    let wakes = plan(&stopped, &stopping);
+    assert_eq!(names(&wakes), ["WakeUp"]);
+    let request = StopSnapshot { name: "web-stop".into(), requested_at: String::new(), message: None };
+    stopped.status.as_mut().expect("bound").stop_snapshot = Some(Box::new(request));
+    let reported = status(&stopped, &stopping, &wakes.readiness, at(NOW));
+    assert!(reported.stop_snapshot.is_some(), "it is still to be taken, before the guest is asked");
     let hard = vm(json!({"power": "Stopped", "stop": {"mode": "Hard"}}));
     assert_eq!(names(&plan(&hard, &stopping)), ["EndProcess"]);
     stopping.now = at(NOW + 60);
@@ -105,7 +112,12 @@ fn a_guest_that_sleeps_is_shut_down_or_saved_before_its_host_is() {
     let drained = Observed { draining: true, ..present(RunState::Suspended) };
     assert_eq!(names(&plan(&to_sleep(), &drained)), ["WriteJournal"], "its stop begins");
     let saved = shutdown::declared(&to_sleep(), Some(AtShutdown::Suspend)).into_owned();
-    assert_eq!(names(&plan(&saved, &present(RunState::Suspended))), ["WakeUp"], "before it is saved");
+    let shut_down =
+        |state| Observed { at_shutdown: Some(AtShutdown::Suspend), draining: true, ..present(state) };
+    assert_eq!(names(&plan(&saved, &shut_down(RunState::Suspended))), ["WakeUp"], "before it is saved");
+    // One that suspended itself goes on after the boot, too.
+    let by_itself = shutdown::declared(&vm(json!({})), Some(AtShutdown::Suspend)).into_owned();
+    assert_eq!(names(&plan(&by_itself, &shut_down(RunState::Suspended))), ["WakeUp"]);
     assert_eq!(shutdown::declared(&to_sleep(), None).into_owned(), to_sleep());
 }
 
