@@ -56,7 +56,7 @@ impl LinuxSystem {
         if let Some(source) = self.rbd.get(pool) {
             let (_, disk) = source.snapshot_node(id).await?;
             let made = if let Some(rbd) = target {
-                rbd.create(new, None, Some((Data::Ceph(&disk), progress)), None).await?
+                Box::pin(rbd.create(new, None, Some((Data::Ceph(&disk), progress)), None)).await?
             } else {
                 let bytes = source.data_bytes(&facts.volume, id).await?;
                 self.copy_to_file(new, SnapshotContent::Raw { disk, bytes }, None, progress).await?
@@ -73,7 +73,7 @@ impl LinuxSystem {
         };
         let (layout, folder, user) = (self.layout.clone(), links.0.clone(), self.tools_user);
         let input = blocking(move || content.into_input(&layout, &folder, user)).await?;
-        let made = rbd.create(new, None, Some((Data::Files(&input), progress)), None).await;
+        let made = Box::pin(rbd.create(new, None, Some((Data::Files(&input), progress)), None)).await;
         drop(links);
         made
     }
@@ -94,12 +94,14 @@ impl LinuxSystem {
         }
         let links = Links(self.layout.snapshot_links(&new.pool, &format!("{IMAGE_LINKS}copy-{}", new.id)));
         let (path, folder) = (file.to_owned(), links.0.clone());
-        let source = self.on_pool(&new.pool, move |v| v.raw_source(&path, &folder)).await?;
+        // In the order in which they go: whatever gets the lock next finds one name.
+        let held = (links, self.on_pool(&new.pool, move |v| v.raw_source(&path, &folder)).await?);
+        let source = &held.1;
         let new = &NewVolume { size: Some(wanted_size(new, Some(source.size))?), ..new.clone() };
         let content = SnapshotContent::Raw { disk: source.disk(), bytes: source.bytes };
         let made = self.copy_to_file(new, content, None, progress).await;
         // Until here no other program could open the file as a disk.
-        drop((source, links));
+        drop(held);
         made
     }
 

@@ -132,9 +132,6 @@ impl LinuxVolumes {
         if !about.is_file() {
             return Err(refused("it is no regular file"));
         }
-        if about.nlink() != 1 {
-            return Err(refused("it has other names (hard links), by which other programs may use it"));
-        }
         let root = fs::canonicalize(self.layout.root()).map_err(failed("read", self.layout.root()))?;
         let real = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let real = real.map_err(failed("read", path))?;
@@ -145,6 +142,10 @@ impl LinuxVolumes {
             std::io::ErrorKind::WouldBlock => awaited("another program has it open as a disk"),
             _ => failed("lock", path)(error),
         })?;
+        // Only now: a copy of its data has a second name for it until its lock ends.
+        if lock.file().metadata().map_err(failed("read", path))?.nlink() != 1 {
+            return Err(refused("it has other names (hard links), by which other programs may use it"));
+        }
         let unfit = |error| match error {
             InspectError::Read(error) => failed("read", path)(error),
             InspectError::WrongFormat { found, .. } => {
