@@ -109,6 +109,32 @@ async fn a_header_opens_with_its_key_only_and_what_is_after_it_is_the_whole_disk
     assert!(!made_in.exists(), "the header goes with the work");
 }
 
+#[tokio::test]
+async fn a_clone_has_the_header_of_its_snapshot_and_no_other_size_is_assumed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pools = pools(&Layout::new(folder.path()));
+    let pool = pools.get("fast").expect("there");
+    let clone = NewVolume { snapshot: Some("s-1".to_owned()), ..new(MIB) };
+    for without in [&clone, &new(MIB)] {
+        let unknown = pool.luks_of(without, None).await;
+        assert!(matches!(unknown, Err(SystemError::VolumeDamaged { .. })), "{unknown:?}");
+    }
+    let note = SnapshotNote {
+        id: "s-1".to_owned(),
+        volume_id: "v-0".to_owned(),
+        owner: None,
+        begun: jiff::Timestamp::UNIX_EPOCH,
+        taken: None,
+        restored: None,
+        luks: Some(Luks { key: sealed("k-1", 3), header: 4096 }),
+    };
+    pool.write_snapshot_note(&note).await.expect("written");
+    let luks = pool.luks_of(&clone, None).await.expect("known").expect("encrypted");
+    assert_eq!(luks, Luks { key: sealed("k-1", 1), header: 4096 }, "the key is sealed for the clone");
+    let plain = NewVolume { encryption: None, ..clone };
+    assert_eq!(pool.luks_of(&plain, None).await.expect("known"), None);
+}
+
 #[test]
 fn an_agent_without_encryption_in_ceph_cannot_read_the_note_of_an_encrypted_volume() {
     let plain = Note::new(&new(MIB), "a".to_owned());
