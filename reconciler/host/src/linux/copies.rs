@@ -94,14 +94,12 @@ impl LinuxSystem {
         }
         let links = Links(self.layout.snapshot_links(&new.pool, &format!("{IMAGE_LINKS}copy-{}", new.id)));
         let (path, folder) = (file.to_owned(), links.0.clone());
-        // In the order in which they go: whatever gets the lock next finds one name.
-        let held = (links, self.on_pool(&new.pool, move |v| v.raw_source(&path, &folder)).await?);
-        let source = &held.1;
+        let source = self.on_pool(&new.pool, move |v| v.raw_source(&path, &folder)).await?;
         let new = &NewVolume { size: Some(wanted_size(new, Some(source.size))?), ..new.clone() };
         let content = SnapshotContent::Raw { disk: source.disk(), bytes: source.bytes };
         let made = self.copy_to_file(new, content, None, progress).await;
         // Until here no other program could open the file as a disk.
-        drop(held);
+        drop((source, links));
         made
     }
 

@@ -155,13 +155,13 @@ async fn a_raw_file_whose_data_is_being_copied_is_waited_for_although_it_has_a_s
     fs::write(&file, vec![7; 1 << 20]).expect("written");
     let links = Links(system.layout.snapshot_links("default", "image-copy-v-1"));
     let (path, of) = (file.clone(), links.0.clone());
-    let held = (links, system.on_pool("default", move |v| v.raw_source(&path, &of)).await.expect("locked"));
+    let source = system.on_pool("default", move |v| v.raw_source(&path, &of)).await.expect("locked");
     assert_eq!(fs::metadata(&file).expect("there").nlink(), 2);
     let order = new("default", "v-2", None);
     let make = async || system.create_filled_volume(&order, &Fill::RawFile(file.clone()), &|_, _| {}).await;
     assert_eq!(make().await.expect_err("in use").variant(), "FileAwaited");
-    drop(held);
-    assert_eq!(fs::metadata(&file).expect("there").nlink(), 1);
+    drop(source);
+    assert_eq!(fs::metadata(&file).expect("there").nlink(), 1, "also if nothing has waited for it");
     assert_eq!(make().await.expect("made").size, 1 << 20);
 }
 

@@ -66,9 +66,9 @@ impl RbdPools {
 }
 
 impl RbdPool {
-    /// Makes the header of the image of a volume, which this key opens.
-    pub(super) async fn make_header(&self, id: &str, key: &DiskKey) -> Result<Header> {
-        let folder = Folder(self.work_folder(&format!("luks-{id}")));
+    /// Makes the header of an image, which this key opens.
+    pub(super) async fn make_header(&self, key: &DiskKey) -> Result<Header> {
+        let folder = self.numbered_folder("luks");
         let key = key.clone();
         let make = move || {
             files::ensure_private_folder(&folder.0)?;
