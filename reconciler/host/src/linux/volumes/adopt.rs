@@ -55,7 +55,7 @@ impl RawSource {
 }
 
 impl Drop for RawSource {
-    /// The second name goes before the lock: whatever gets that next finds one name.
+    /// The second name goes before the lock: the next call that gets the lock finds one name.
     fn drop(&mut self) {
         // One that stays is removed by the next attempt, or when the next agent starts.
         let _ = files::remove_if_there(&self.link);
