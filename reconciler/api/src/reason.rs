@@ -205,8 +205,8 @@ reasons! {
     ImageTooLarge => "Use an image with a smaller virtual size.",
     /// The disk is smaller than the image, the disk or the snapshot that it is made from.
     DiskSmallerThanImage => "Raise the size of the Disk to at least that of the image, disk or snapshot.",
-    /// The file of the host cannot become a disk: it is in none of the allowed folders, or no self-contained qcow2 image.
-    FileRefused => "Have the host's administrator allow the folder with `--disk-dir`, or convert the file as the message says.",
+    /// The file of the host cannot become a disk: it is in none of the allowed folders, or no self-contained image of the declared format.
+    FileRefused => "Have the host's administrator allow the folder with `--disk-dir`, or declare another format (`source.format`) or convert the file, as the message says.",
     /// The disk is used by another VM.
     DiskInUse => "Detach the disk from the other VM, or use another disk.",
     /// The disk's file is on another host.

@@ -47,6 +47,7 @@ use crate::pulls::Wanted;
 use observe::Observed;
 
 pub(crate) use backup::wanted;
+pub(crate) use encryption::is_unencrypted;
 pub(crate) use fetch::{copied_percent, is_in_local_pool, wanted_copies};
 pub(crate) use fill::wanted_fills;
 

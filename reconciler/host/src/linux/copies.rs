@@ -56,7 +56,7 @@ impl LinuxSystem {
         if let Some(source) = self.rbd.get(pool) {
             let (_, disk) = source.snapshot_node(id).await?;
             let made = if let Some(rbd) = target {
-                rbd.create(new, None, Some((Data::Ceph(&disk), progress)), None).await?
+                Box::pin(rbd.create(new, None, Some((Data::Ceph(&disk), progress)), None)).await?
             } else {
                 let bytes = source.data_bytes(&facts.volume, id).await?;
                 self.copy_to_file(new, SnapshotContent::Raw { disk, bytes }, None, progress).await?
@@ -73,7 +73,7 @@ impl LinuxSystem {
         };
         let (layout, folder, user) = (self.layout.clone(), links.0.clone(), self.tools_user);
         let input = blocking(move || content.into_input(&layout, &folder, user)).await?;
-        let made = rbd.create(new, None, Some((Data::Files(&input), progress)), None).await;
+        let made = Box::pin(rbd.create(new, None, Some((Data::Files(&input), progress)), None)).await;
         drop(links);
         made
     }

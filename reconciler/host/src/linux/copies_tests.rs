@@ -23,6 +23,17 @@ fn system() -> (TempDir, LinuxSystem) {
     (folder, system)
 }
 
+/// A system that makes disks of the files in a folder.
+fn with_given() -> (TempDir, PathBuf, LinuxSystem) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let given = folder.path().join("given");
+    fs::create_dir(&given).expect("a folder");
+    let config =
+        LinuxConfig { disk_folders: vec![given.clone()], ..LinuxConfig::new(folder.path().join("state")) };
+    let system = LinuxSystem::open(config).expect("opened");
+    (folder, given, system)
+}
+
 fn new(pool: &str, id: &str, size: Option<u64>) -> NewVolume {
     let (namespace, name) = ("n".to_owned(), id.to_owned());
     NewVolume {
@@ -97,12 +108,7 @@ async fn a_copy_in_another_pool_has_the_data_of_the_snapshot_and_depends_on_noth
 
 #[tokio::test]
 async fn the_data_of_a_raw_file_is_copied_while_no_other_program_has_it_and_the_file_stays() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let given = folder.path().join("given");
-    fs::create_dir(&given).expect("a folder");
-    let config =
-        LinuxConfig { disk_folders: vec![given.clone()], ..LinuxConfig::new(folder.path().join("state")) };
-    let system = LinuxSystem::open(config).expect("opened");
+    let (folder, given, system) = with_given();
     let file = given.join("a.img");
     let mut data = vec![0; 4 << 20];
     data[..64 << 10].fill(7);
@@ -140,6 +146,23 @@ async fn the_data_of_a_raw_file_is_copied_while_no_other_program_has_it_and_the_
     }
     let left = files::names(&system.layout.volumes("default")).expect("listed");
     assert!(left.iter().all(|name| name.starts_with("v-1")), "{left:?}");
+}
+
+#[tokio::test]
+async fn a_raw_file_whose_data_is_being_copied_is_waited_for_although_it_has_a_second_name() {
+    let (_folder, given, system) = with_given();
+    let file = given.join("a.img");
+    fs::write(&file, vec![7; 1 << 20]).expect("written");
+    let links = Links(system.layout.snapshot_links("default", "image-copy-v-1"));
+    let (path, of) = (file.clone(), links.0.clone());
+    let source = system.on_pool("default", move |v| v.raw_source(&path, &of)).await.expect("locked");
+    assert_eq!(fs::metadata(&file).expect("there").nlink(), 2);
+    let order = new("default", "v-2", None);
+    let make = async || system.create_filled_volume(&order, &Fill::RawFile(file.clone()), &|_, _| {}).await;
+    assert_eq!(make().await.expect_err("in use").variant(), "FileAwaited");
+    drop(source);
+    assert_eq!(fs::metadata(&file).expect("there").nlink(), 1, "also if nothing has waited for it");
+    assert_eq!(make().await.expect("made").size, 1 << 20);
 }
 
 #[tokio::test]

@@ -192,6 +192,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_program_whose_output_is_not_held_gets_its_input_to_the_end() {
+        let (input, mut output) = (vec![b'k'; 200_000], Vec::new());
+        let take = |bytes: &[u8]| output.extend_from_slice(bytes);
+        let done = SHELL.stream_within(&["-c", "cat"], input.clone(), TIMEOUT, take).await.expect("it ends");
+        assert!(done.ok && output == input, "{} bytes", output.len());
+        // One that reads none of it.
+        let done = SHELL.stream_within(&["-c", "exit 3"], input, TIMEOUT, |_| {}).await.expect("it ends");
+        assert!(!done.ok, "{done:?}");
+    }
+
+    #[tokio::test]
     async fn a_program_whose_output_does_not_end_is_ended() {
         let limit = Duration::from_millis(200);
         let done = SHELL.stream_within(&["-c", "exec cat /dev/zero"], Vec::new(), limit, |_| {}).await;

@@ -281,6 +281,8 @@ mod tests {
         let in_ceph = r#"json:{"driver": "raw", "file": {"pool": "vms", "image": "berth-v-1", "conf": "/i/ceph-fast.conf", "driver": "rbd", "user": "berth"}}"#;
         let file = PathBuf::from("rbd:vms/berth-v-1:id=berth:conf=/i/ceph-fast.conf");
         assert_eq!(file_of(in_ceph.to_owned()), file);
+        let encrypted = r#"json:{"driver": "luks", "key-secret": "key-v-1", "file": {"pool": "vms", "image": "berth-v-1", "conf": "/i/ceph-fast.conf", "driver": "rbd", "user": "berth"}}"#;
+        assert_eq!(file_of(encrypted.to_owned()), file);
         let node = r#"json:{"pool": "vms", "image": "berth-v-1", "conf": "/i/ceph-fast.conf", "driver": "rbd", "user": "berth"}"#;
         assert_eq!(file_of(node.to_owned()), file);
     }

@@ -21,6 +21,12 @@ pub(super) fn of_new_file(observed: &Observed) -> Result<Option<Box<SealedKey>>,
     }
 }
 
+/// Whether a file is not encrypted, and its disk declares that it is. A guest would write readable data: the note of an image in Ceph that
+/// comes from another host is in the metadata of the image, which others can change.
+pub(crate) fn is_unencrypted(disk: &Disk, facts: &VolumeFacts) -> bool {
+    disk.spec.encryption.is_some() && facts.encryption.is_none()
+}
+
 /// Returns the plan for a disk that has a file, as its key allows it. A running machine has its key itself.
 pub(super) fn of_file(plan: Plan<Step>, disk: &Disk, facts: &VolumeFacts, observed: &Observed) -> Plan<Step> {
     match &observed.key {

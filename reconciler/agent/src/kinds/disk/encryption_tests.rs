@@ -6,6 +6,7 @@ use berth_host::{SealedKey, SnapshotFacts, Taken, VolumeFacts};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::encryption::is_unencrypted;
 use super::plan::plan;
 use super::source::LocalSource;
 use super::status::status;
@@ -72,6 +73,15 @@ fn a_new_disk_is_made_with_its_key_and_not_before_the_key_is_known() {
     assert_eq!(new.encryption, Some(key("default")));
     let waits = plan_of(&Observed { key: missing(), ..Observed::default() });
     assert_eq!((waits.steps.len(), waits.readiness.reason()), (0, Reason::WaitingForSecret));
+}
+
+#[test]
+fn a_file_without_the_declared_encryption_is_found() {
+    let (encrypted, plain) = (disk(json!({"size": "1Gi", "encryption": {}})), disk(json!({"size": "1Gi"})));
+    let with = made(KeyState::Plain).volume.expect("made");
+    let without = VolumeFacts { encryption: None, ..with.clone() };
+    assert!(is_unencrypted(&encrypted, &without), "as after a change of the metadata of an image");
+    assert!(!is_unencrypted(&encrypted, &with) && !is_unencrypted(&plain, &without));
 }
 
 #[test]

@@ -86,7 +86,7 @@ pub(super) fn plan(disk: &Disk, new: NewVolume, fill: Fill, pull: Option<&Pull>)
     };
     let done = done.map(|percent| format!(" ({percent} %)")).unwrap_or_default();
     let text = match &fill {
-        Fill::Image => "its image is being copied".to_owned(),
+        Fill::Image => format!("its image is being copied{done}"),
         Fill::Snapshot { pool, .. } => {
             format!("the data of its source is being copied from the pool {pool}{done}")
         }

@@ -8,6 +8,7 @@ use kube::ResourceExt;
 use super::{Observed, Step, uses};
 use crate::converge::Plan;
 use crate::index::instance_of;
+use crate::kinds::disk::is_unencrypted;
 use crate::machine::has_ended;
 use crate::plugging::disk_spec;
 
@@ -73,6 +74,10 @@ fn attach(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Step>
     }
     if observed.moves_first {
         let text = format!("Disk {disk_name} is being moved to another pool");
+        return waits(Reason::WaitingForDisk, text);
+    }
+    if is_unencrypted(disk, volume) {
+        let text = format!("the data of Disk {disk_name} is not encrypted, and encryption is declared");
         return waits(Reason::WaitingForDisk, text);
     }
     let serial = disk.status.as_ref().and_then(|s| s.serial.clone()).unwrap_or_default();

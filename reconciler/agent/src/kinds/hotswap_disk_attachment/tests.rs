@@ -120,6 +120,17 @@ fn stands(plan: &Plan<Step>) -> (usize, bool, Reason) {
 }
 
 #[test]
+fn a_disk_without_the_encryption_that_it_declares_is_not_plugged_in() {
+    let mut without = disk(ours());
+    let encryption = serde_json::from_value(json!({"keyClass": "k"})).expect("an encryption");
+    without.spec.encryption = Some(Box::new(encryption));
+    let running = seen(ours(), Some(machine(RunState::Running, false)));
+    let observed = Observed { disk: Some(without.into()), ..running };
+    let plan_now = plan(&attachment(false, false), &observed);
+    assert_eq!(stands(&plan_now), (0, false, Reason::WaitingForDisk));
+}
+
+#[test]
 fn a_disk_that_is_ours_is_plugged_into_the_running_vm_and_stays() {
     let plan_now = plan(&attachment(false, false), &seen(ours(), Some(machine(RunState::Running, false))));
     let [Step::Plug { instance, disk, .. }] = &plan_now.steps[..] else { panic!("{plan_now:?}") };

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::hardware::bus_of;
 use crate::index::{Tables, left_on, volume_of};
 use crate::key::{Key, ObjectName};
-use crate::kinds::disk::{copied_percent, is_in_local_pool};
+use crate::kinds::disk::{copied_percent, is_in_local_pool, is_unencrypted};
 use crate::kinds::image::local;
 use crate::moves;
 use crate::plugging::is_limited;
@@ -111,13 +111,15 @@ pub(super) async fn declared_disks(
             "" => c.reason.clone(),
             message => format!("{}: {message}", c.reason),
         });
+        let found = disk.as_ref().zip(volume.as_ref());
+        let unencrypted = found.and_then(|(disk, volume)| unencrypted(disk, volume));
         let locked = volume.as_ref().and_then(|volume| locked(ctx, volume));
         let is_locked = locked.is_some();
         let away = away.map(|text| format!("{}: {text}", Reason::PoolAway));
         let is_copied =
             left.is_some() && disk.as_ref().is_some_and(|disk| is_in_local_pool(&ctx.index.read(), disk));
         let left = left.map(|host| format!("{}: host {host} has its data still", Reason::Moving));
-        let problem = unusable.or(away).or(not_ready).or(left).or(locked);
+        let problem = unusable.or(away).or(not_ready).or(left).or(unencrypted).or(locked);
         let restores_first = match (&disk, &volume) {
             (Some(disk), Some(volume)) => restores::observe(ctx, disk, volume).await?.is_due(),
             _ => false,
@@ -210,6 +212,12 @@ pub(super) fn reported_disks(tables: &Tables, vm: &VM, name: &ObjectName) -> BTr
         Some((volume_of(&disk)?.to_owned(), report))
     };
     declared.chain(attached).filter_map(report).collect()
+}
+
+/// Returns why a disk is not opened that is to be encrypted.
+fn unencrypted(disk: &Disk, volume: &VolumeFacts) -> Option<String> {
+    let text = "its data is not encrypted, and encryption is declared: see its condition EncryptionSynced";
+    is_unencrypted(disk, volume).then(|| text.to_owned())
 }
 
 /// Returns why an encrypted disk cannot be opened yet.

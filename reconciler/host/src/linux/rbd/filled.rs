@@ -17,7 +17,7 @@ use super::images::{Target, nbd_source, serve_disk};
 use super::{RbdPool, Result, replies};
 use crate::{NewFilesystem, Progress};
 
-/// The number of the next copy of files: the path of a socket is short.
+/// The number of the next folder of a work: the path of a socket is short.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// The data that a new image gets.
@@ -78,12 +78,17 @@ impl RbdPool {
         target: Target<'_>,
         progress: (u64, Progress<'_>),
     ) -> Result<()> {
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let folder = Folder(self.work_folder(&format!("copy-{number}")));
+        let folder = self.numbered_folder("copy");
         let (server, socket) = serve_disk(from, user, &folder.0).await?;
         let written = self.convert(&[&nbd_source(&socket)], target, COPY_TIME, progress).await;
         drop((server, folder));
         written
+    }
+
+    /// Returns a folder that no other work of this process has, also if that was given up and goes on for a moment.
+    pub(super) fn numbered_folder(&self, kind: &str) -> Folder {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Folder(self.work_folder(&format!("{kind}-{number}")))
     }
 
     /// Copies the data of the image that the volume is a clone of.

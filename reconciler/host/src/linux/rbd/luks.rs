@@ -19,7 +19,7 @@ use super::super::volumes::create_header;
 use super::client::PATIENCE;
 use super::filled::Folder;
 use super::images::Target;
-use super::note::{Luks, Note, header_of};
+use super::note::{Luks, Note};
 use super::snapshots::SnapshotNote;
 use super::volumes::damaged;
 use super::{RbdPool, RbdPools, Result};
@@ -66,9 +66,9 @@ impl RbdPools {
 }
 
 impl RbdPool {
-    /// Makes the header of the image of a volume, which this key opens.
-    pub(super) async fn make_header(&self, id: &str, key: &DiskKey) -> Result<Header> {
-        let folder = Folder(self.work_folder(&format!("luks-{id}")));
+    /// Makes the header of an image, which this key opens.
+    pub(super) async fn make_header(&self, key: &DiskKey) -> Result<Header> {
+        let folder = self.numbered_folder("luks");
         let key = key.clone();
         let make = move || {
             files::ensure_private_folder(&folder.0)?;
@@ -96,13 +96,15 @@ impl RbdPool {
     pub(super) async fn luks_of(&self, new: &NewVolume, own: Option<&Header>) -> Result<Option<Luks>> {
         let Some(key) = new.encryption.as_deref().cloned() else { return Ok(None) };
         let header = match (own, &new.snapshot) {
-            (Some(own), _) => own.bytes,
+            (Some(own), _) => Some(own.bytes),
             (None, Some(snapshot)) => {
-                let note = self.snapshot_note(snapshot).await?;
-                header_of(note.and_then(|note| note.luks).as_ref())
+                let luks = self.snapshot_note(snapshot).await?.and_then(|note| note.luks);
+                luks.map(|luks| luks.header)
             }
-            (None, None) => 0,
+            (None, None) => None,
         };
+        // With another size of it, the guest would see another size of the disk.
+        let header = header.ok_or_else(|| damaged(&new.id, "the size of its LUKS header is not known"))?;
         Ok(Some(Luks { key, header }))
     }
 

@@ -86,7 +86,7 @@ async fn a_header_opens_with_its_key_only_and_what_is_after_it_is_the_whole_disk
     let layout = Layout::new(folder.path());
     let pools = pools(&layout);
     let pool = pools.get("fast").expect("there");
-    let header = pool.make_header("v-1", &DiskKey::new(KEY)).await.expect("made");
+    let header = pool.make_header(&DiskKey::new(KEY)).await.expect("made");
     let made = fs::read(&header.file).expect("read");
     assert_eq!(made.get(..6), Some(&b"LUKS\xba\xbe"[..]));
     assert_eq!(made.len() as u64, header.bytes);
@@ -107,6 +107,44 @@ async fn a_header_opens_with_its_key_only_and_what_is_after_it_is_the_whole_disk
     let made_in = header.file.parent().expect("a folder").to_owned();
     drop(header);
     assert!(!made_in.exists(), "the header goes with the work");
+}
+
+#[tokio::test]
+async fn the_header_of_a_call_that_was_given_up_does_not_replace_that_of_the_next() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pools = pools(&Layout::new(folder.path()));
+    let pool = pools.get("fast").expect("there");
+    let (former, key) = (DiskKey::new([8; 32]), DiskKey::new(KEY));
+    let (former, header) = tokio::join!(pool.make_header(&former), pool.make_header(&key));
+    let (former, header) = (former.expect("made"), header.expect("made"));
+    drop(former);
+    assert!(io(&header.file, [7; 32], "length") && !io(&header.file, [8; 32], "length"));
+}
+
+#[tokio::test]
+async fn a_clone_has_the_header_of_its_snapshot_and_no_other_size_is_assumed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pools = pools(&Layout::new(folder.path()));
+    let pool = pools.get("fast").expect("there");
+    let clone = NewVolume { snapshot: Some("s-1".to_owned()), ..new(MIB) };
+    for without in [&clone, &new(MIB)] {
+        let unknown = pool.luks_of(without, None).await;
+        assert!(matches!(unknown, Err(SystemError::VolumeDamaged { .. })), "{unknown:?}");
+    }
+    let note = SnapshotNote {
+        id: "s-1".to_owned(),
+        volume_id: "v-0".to_owned(),
+        owner: None,
+        begun: jiff::Timestamp::UNIX_EPOCH,
+        taken: None,
+        restored: None,
+        luks: Some(Luks { key: sealed("k-1", 3), header: 4096 }),
+    };
+    pool.write_snapshot_note(&note).await.expect("written");
+    let luks = pool.luks_of(&clone, None).await.expect("known").expect("encrypted");
+    assert_eq!(luks, Luks { key: sealed("k-1", 1), header: 4096 }, "the key is sealed for the clone");
+    let plain = NewVolume { encryption: None, ..clone };
+    assert_eq!(pool.luks_of(&plain, None).await.expect("known"), None);
 }
 
 #[test]

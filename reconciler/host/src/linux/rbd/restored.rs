@@ -67,7 +67,7 @@ impl RbdPool {
             _ => {}
         }
         let header = match key {
-            Some(key) => Some(self.make_header(&new.id, key).await?),
+            Some(key) => Some(self.make_header(key).await?),
             None => None,
         };
         let mut note = Note::new(new, self.host());

@@ -97,7 +97,7 @@ impl RbdPool {
             (None, _) => None,
         };
         let header = match key.filter(|_| source.is_none()) {
-            Some(key) => Some(self.make_header(&new.id, key).await?),
+            Some(key) => Some(self.make_header(key).await?),
             None => None,
         };
         let mut note = Note::new(new, self.host());

@@ -54,6 +54,14 @@ impl RawSource {
     }
 }
 
+impl Drop for RawSource {
+    /// The second name goes before the lock: the next call that gets the lock finds one name.
+    fn drop(&mut self) {
+        // One that stays is removed by the next attempt, or when the next agent starts.
+        let _ = files::remove_if_there(&self.link);
+    }
+}
+
 /// A file that can become a volume, with QEMU's lock on it.
 struct Adoptable {
     folder: OwnedFd,
@@ -102,6 +110,8 @@ impl LinuxVolumes {
         let link = folder.join("file.raw");
         files::remove_if_there(&link).map_err(failed("remove", &link))?;
         let Adoptable { lock, size, .. } = self.adoptable(path, Format::Raw)?;
+        let about = lock.file().metadata().map_err(failed("read", path))?;
+        let bytes = about.blocks().saturating_mul(512).min(size);
         files::ensure_folder(folder)?;
         let opened = format!("/proc/self/fd/{}", lock.file().as_raw_fd());
         let linked = linkat(AT_FDCWD, opened.as_str(), AT_FDCWD, &link, AtFlags::AT_SYMLINK_FOLLOW);
@@ -111,8 +121,6 @@ impl LinuxVolumes {
             }
             errno => failed("link", path)(errno.into()),
         })?;
-        let about = lock.file().metadata().map_err(failed("read", path))?;
-        let bytes = about.blocks().saturating_mul(512).min(size);
         Ok(RawSource { size, bytes, link, _lock: lock })
     }
 
@@ -132,9 +140,6 @@ impl LinuxVolumes {
         if !about.is_file() {
             return Err(refused("it is no regular file"));
         }
-        if about.nlink() != 1 {
-            return Err(refused("it has other names (hard links), by which other programs may use it"));
-        }
         let root = fs::canonicalize(self.layout.root()).map_err(failed("read", self.layout.root()))?;
         let real = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let real = real.map_err(failed("read", path))?;
@@ -145,6 +150,10 @@ impl LinuxVolumes {
             std::io::ErrorKind::WouldBlock => awaited("another program has it open as a disk"),
             _ => failed("lock", path)(error),
         })?;
+        // Only now: a copy of its data has a second name for it until its lock ends.
+        if lock.file().metadata().map_err(failed("read", path))?.nlink() != 1 {
+            return Err(refused("it has other names (hard links), by which other programs may use it"));
+        }
         let unfit = |error| match error {
             InspectError::Read(error) => failed("read", path)(error),
             InspectError::WrongFormat { found, .. } => {

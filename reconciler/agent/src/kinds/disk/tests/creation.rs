@@ -337,6 +337,9 @@ fn a_full_clone_and_a_formatted_disk_are_made_in_the_background_and_never_again(
         panic!("{copied:?}")
     };
     assert_eq!((work.0.base.as_deref(), &work.1), (Some("ab"), &Fill::Image));
+    let running = Some(Pull::Running { done: GIB / 2, total: Some(GIB), rate: None, followed: true });
+    let half = plan(&encrypted, &Observed { filling: running, is_in_ceph: true, ..cached(GIB) });
+    assert_eq!(half.readiness.message(), "its image is being copied (50 %)");
     let overlay = plan(&encrypted, &cached(GIB));
     assert!(matches!(overlay.steps[..], [Step::Create(_)]), "a file of its own above the image: {overlay:?}");
     let absent = Observed { image: Some(LocalImage::Absent(source())), ..Observed::default() };
