@@ -223,7 +223,11 @@ mod tests {
     #[test]
     fn runs_are_relative_and_can_be_holes() {
         let (next, found) = pieces(&[0x11, 4, 100, 0x01, 2, 0x21, 1, 0xce, 0xff, 0]).expect("runs");
-        let piece = |at: u64, length: u64, place: u64| Piece { at: at * 512, length: length * 512, place: place * 512 };
+        let piece = |at: u64, length: u64, place: u64| Piece {
+            at: at * 512,
+            length: length * 512,
+            place: place * 512,
+        };
         assert_eq!((next, found), (7, vec![piece(0, 4, 100), piece(6, 1, 50)]));
     }
 

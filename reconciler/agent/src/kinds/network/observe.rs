@@ -344,7 +344,8 @@ impl Observed {
                 self.applied.wireguard.as_ref() == Some(config) && self.has_wireguard
             }
             Step::ApplyFirewall(firewall) => {
-                self.applied.firewall.as_ref() == Some(firewall.as_ref()) && !self.applied.may_have_other_rules
+                self.applied.firewall.as_ref() == Some(firewall.as_ref())
+                    && !self.applied.may_have_other_rules
             }
             Step::ProbeAddresses { .. }
             | Step::RemoveTap(_)
