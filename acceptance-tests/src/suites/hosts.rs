@@ -37,6 +37,8 @@ use crate::http::{self, field};
 use crate::report::{Report, note};
 use crate::terraform::Project;
 
+/// The host that is lost: no other guest is there.
+const HOST: &str = "h5";
 /// The time limit for a guest that boots beside others on two emulating processors.
 const ANSWER: Duration = Duration::from_secs(180);
 const SOON: Duration = Duration::from_secs(60);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use super::lost_host::HOST;
+use super::HOST;
 use super::mover::Mover;
 use super::{ANSWER, SILENCE};
 use crate::fleet::{Fleet, host_in};

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::lost_host::HOST;
+use super::HOST;
 use super::{ANSWER, SILENCE, SOON};
 use crate::fleet::{Fleet, host_in};
 use crate::kubectl::condition_of;

@@ -5,7 +5,8 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use super::lost_host::{HOST, device_of, file, public_address, volume_of};
+use super::HOST;
+use super::lost_host::{device_of, file, public_address, volume_of};
 use super::mover::Mover;
 use super::shared_pool::{self, POOL};
 use super::{ANSWER, page};

@@ -7,6 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use super::HOST;
 use super::firmware::{Sealed, digests, folder};
 use super::shared_pool::{self, POOL};
 use super::{ANSWER, SOON, page};
@@ -18,8 +19,6 @@ use crate::report::Report;
 use crate::segment::CARD;
 use crate::wait;
 
-/// The host that is lost: no other guest is there.
-pub(super) const HOST: &str = "h5";
 const NAME: &str = "moved";
 /// The disk beside the boot disk.
 const DATA: &str = "moved-data";

@@ -5,7 +5,8 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use super::lost_host::{HOST, file};
+use super::HOST;
+use super::lost_host::file;
 use super::mover::{Moved, Mover};
 use super::shared_pool::{self, POOL};
 use super::{SOON, message};

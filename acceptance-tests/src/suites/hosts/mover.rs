@@ -3,7 +3,8 @@
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use super::lost_host::{HOST, device_of, public_address, volume_of};
+use super::HOST;
+use super::lost_host::{device_of, public_address, volume_of};
 use super::{ANSWER, SOON, page};
 use crate::fleet::{Fleet, host_in};
 use crate::http::field;

@@ -506,7 +506,8 @@ fn the_firmware_state_of_a_vm_is_marked_as_left_if_the_next_host_gets_it() {
     let left = |fenced: bool, pool: &str, vm: &VM| {
         let mut cache = cache(fenced, disk_with(json!({"pool": pool}), json!({"pool": pool})));
         for (name, is_fenced) in [("h1", fenced), ("h2", false)] {
-            let host: Host = object("Host", name, None, json!({"fenced": is_fenced}), status.clone());
+            let mut host: Host = object("Host", name, None, json!({"fenced": is_fenced}), status.clone());
+            host.metadata.resource_version = Some("2".to_owned());
             cache.put(host, tokio::time::Instant::now());
         }
         let cause = if fenced { Cause::Lost } else { Cause::Released };
