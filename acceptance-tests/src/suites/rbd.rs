@@ -403,7 +403,7 @@ fn goes_on_elsewhere(fleet: &mut Fleet, ceph: &Ceph, guest: &Guest) -> Result<()
         let year: u64 = until.get(..4).unwrap_or_default().parse().with_context(|| until.clone())?;
         ensure!(year >= 1970 + years + 9, "{client} is refused until {until} only");
     }
-    firmware::is_kept(fleet, ceph, &sealed)?;
+    firmware::must_be_kept(fleet, ceph, &sealed)?;
     guest.project.plan_is_empty()
 }
 

@@ -67,7 +67,7 @@ pub(crate) struct Context {
     pub(crate) pulls: Pulls,
     pub(crate) merges: Merges,
     pub(crate) mirrors: Mirrors,
-    /// What other hosts have.
+    /// The copies that other hosts have.
     pub(crate) copies: Copies,
     pub(crate) copied_firmware: CopiedFirmware,
     pub(crate) departures: Departures,

@@ -173,7 +173,7 @@ struct Names {
     down: BTreeSet<String>,
 }
 
-/// What the names of a VM's interfaces are read from.
+/// The names of a VM's interfaces are read from this.
 struct VmOfHost {
     name: ObjectName,
     instance: String,

@@ -12,7 +12,7 @@ fn sealed(power: &str) -> Value {
         "stop": {"mode": "Hard"}})
 }
 
-async fn is_stopped(rig: &Rig) {
+async fn must_stop(rig: &Rig) {
     rig.until_vm("web", "is stopped and ready", |vm| {
         rig::is_ready(vm) && rig::state(vm) == Some(VMState::Stopped)
     })
@@ -30,7 +30,7 @@ async fn starts_with_the_copy(rig: &Rig, pool_type: &str) {
     let instance = rig.system.hypervisor().instances().remove(0);
     let before = rig.system.firmware_now(&instance).expect("it has variables");
     rig.apply("VM", "web", sealed("Stopped")).await;
-    is_stopped(rig).await;
+    must_stop(rig).await;
     until_host("they are copied", || !rig.system.firmware_copies_now().is_empty()).await;
     // As on its next host.
     rig.system.lose_firmware();
@@ -38,7 +38,7 @@ async fn starts_with_the_copy(rig: &Rig, pool_type: &str) {
     rig.patch_status("VM", "web", json!({"formerHost": "lost"})).await;
     rig.until_vm("web", "has its firmware state", |vm| vm.firmware_state_on().is_none()).await;
     assert_eq!(rig.system.firmware_now(&instance).as_ref(), Some(&before));
-    is_stopped(rig).await;
+    must_stop(rig).await;
     rig.apply("VM", "web", sealed("Running")).await;
     web_runs(rig).await;
     assert_eq!(rig.system.firmware_now(&instance), Some(before));
