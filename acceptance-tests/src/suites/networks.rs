@@ -167,12 +167,13 @@ fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<(
     report.case("the guest with a static address answers on it from the LAN", || {
         let text = http::get_within(lan.namespace(), FIXED, "/", ANSWER)?;
         ensure!(field(&text, "hostname")? == "fixed", "{text}");
-        let text = http::get(lan.namespace(), FIXED, "/cgi-bin/network", SOON)?;
-        ensure!(
-            field(&text, "address")? == "203.0.113.50/24" && field(&text, "gateway")? == lan::GATEWAY,
-            "{text}"
-        );
-        Ok(())
+        // It takes the address of the DHCP server first, and then configures itself.
+        wait::until("the guest to have the address and the gateway", SOON, || {
+            let text = http::get(lan.namespace(), FIXED, "/cgi-bin/network", SOON)?;
+            let address = field(&text, "address")?;
+            ensure!(address == "203.0.113.50/24" && field(&text, "gateway")? == lan::GATEWAY, "{text}");
+            Ok(())
+        })
     });
     let external =
         report.step("the other has an address of the LAN's DHCP server, and answers on it", || {
