@@ -1,4 +1,7 @@
 //! Notices that another program has removed berth's tables, as `nft flush ruleset` does, by the kernel's messages about nftables.
+//!
+//! The kernel has a message for each rule, and drops messages that exceed the socket's buffer, as when the rules of many guests are replaced.
+//! After that, a list of the tables that are there takes the place of the messages.
 
 use std::fmt;
 use std::io;
@@ -6,7 +9,9 @@ use std::time::Duration;
 
 use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket};
+use serde_json::Value;
 
+use super::firewall::NFT;
 use super::netlink::network;
 use super::{Result, ruleset};
 
@@ -69,11 +74,41 @@ impl Removals {
                         }
                     }
                 }
-                // Messages were lost: one of them may have been such a removal.
-                Err(_) => removed = [true; 2],
+                // Messages were lost: one of them may have been about a removal, or about a replacement by the agent itself.
+                Err(_) => {
+                    self.discard();
+                    removed = missing().await;
+                }
             }
         }
     }
+
+    /// Discards the messages of the time before: the kernel drops all others, without another error, until these are read.
+    fn discard(&self) {
+        loop {
+            match self.socket.socket_ref().recv_from_full() {
+                Ok(_) => {}
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Returns which of the tables, as in [`NAMES`], the kernel does not have: all of them if it cannot be asked.
+async fn missing() -> [bool; 2] {
+    let listed = NFT.run(&["-j", "list", "tables"], Vec::new()).await;
+    let listing = listed.ok().filter(|output| output.ok).map(|output| serde_json::from_slice(&output.stdout));
+    listing.and_then(std::result::Result::ok).map_or([true; 2], |listing| missing_in(&listing))
+}
+
+/// A write makes the tables of the rules of all families.
+fn missing_in(listing: &Value) -> [bool; 2] {
+    let is_there = |table: &ruleset::Table| {
+        let mut tables = listing["nftables"].as_array().into_iter().flatten().map(|item| &item["table"]);
+        tables.any(|there| there["family"] == table.family && there["name"] == table.name)
+    };
+    [!ruleset::TABLES.iter().all(is_there), !is_there(&ruleset::senders::SENDERS)]
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +156,8 @@ fn name(mut attributes: &[u8]) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn message(kind: u16, name: &str) -> Vec<u8> {
@@ -160,5 +197,26 @@ mod tests {
         let mut lies = whole;
         lies[HEADER + NETFILTER] = 0;
         assert_eq!(last_change(&lies, "berth"), None, "an attribute without length");
+    }
+
+    #[test]
+    fn a_list_of_tables_lacks_those_of_the_rules_if_one_family_has_none() {
+        let table =
+            |family: &str, name: &str| json!({"table": {"family": family, "name": name, "handle": 1}});
+        let (routed, bridged) = (table("inet", "berth"), table("bridge", "berth"));
+        let senders = table("bridge", "berth_senders");
+        let missing = |tables: &[&Value]| {
+            let version = json!({"metainfo": {"version": "1"}});
+            let items = [&[&version], tables].concat();
+            missing_in(&json!({"nftables": items}))
+        };
+        assert_eq!(missing(&[&routed, &bridged, &senders]), [false, false]);
+        assert_eq!(missing(&[&routed, &bridged]), [false, true]);
+        assert_eq!(missing(&[&routed, &senders]), [true, false]);
+        assert_eq!(
+            missing(&[&table("ip", "berth"), &bridged, &table("inet", "berth_senders")]),
+            [true, true]
+        );
+        assert_eq!(missing(&[]), [true, true]);
     }
 }

@@ -196,3 +196,31 @@ fn the_table_of_claims_is_missed_at_once_while_a_guest_chooses() {
         assert!(lost(400).await.is_err(), "berth itself has removed it");
     });
 }
+
+#[test]
+fn a_removal_is_missed_also_where_the_kernel_drops_its_messages() {
+    in_own_namespace(|| async {
+        let host = Fixture::new();
+        let lost = async |wait| {
+            tokio::time::timeout(Duration::from_millis(wait), host.networks.firewall_removed()).await
+        };
+        assert!(lost(10).await.is_err(), "it listens");
+        host.networks.apply_firewall(&rules(&[5])).await.expect("written");
+        assert!(lost(400).await.is_err(), "no removal");
+        let rule = "add rule inet other many ip saddr 192.0.2.1 ip daddr 192.0.2.2 accept\n";
+        let many = format!("add table inet other\nadd chain inet other many\n{}", rule.repeat(2000));
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let path = file.path().to_str().expect("a path");
+        // More messages than the buffer of a socket has room for.
+        std::fs::write(path, &many).expect("written");
+        run("nft", &format!("-f {path}"));
+        assert!(lost(1000).await.is_err(), "rules of another program");
+        for table in ["inet berth", "bridge berth", "bridge berth_senders"] {
+            std::fs::write(path, format!("{many}delete table {table}\n")).expect("written");
+            run("nft", &format!("-f {path}"));
+            assert!(matches!(lost(2000).await, Ok(Ok(()))), "{table}");
+            host.networks.apply_firewall(&rules(&[5])).await.expect("written again");
+            assert!(lost(400).await.is_err(), "{table} is there again");
+        }
+    });
+}
