@@ -14,6 +14,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use super::super::TAP_PREFIX;
+use super::super::bridged::INNER_PREFIX;
 use super::super::relay::{OUTER_PREFIX, relay_link};
 use super::ports::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION};
 use super::{BRIDGED, accept, answers, compare, drop, meta, rule};
@@ -136,8 +138,10 @@ pub(super) fn redirects(balanced: &[Balanced]) -> Vec<Value> {
     bridges.into_iter().map(rule).collect()
 }
 
-/// The chain that leaves connections to guests of bridged networks untracked between the ports of bridges: the host has translated its
-/// own ones, and a kernel that tracks bridged packets would take them for others and drop them. Such guests have no filters.
+/// The chain that leaves connections to guests of bridged networks untracked between the ports of berth's bridges: the host has
+/// translated its own ones, and a kernel that tracks bridged packets would take them for others and drop them. Such guests have no
+/// filters. On the host's bridge they stay tracked: a frame that is untracked there remains so when the host itself receives it, and
+/// the host would not recognize an answer to a connection that it has translated.
 pub(super) fn untracked(balanced: &[Balanced]) -> Vec<Value> {
     let mut rules: BTreeSet<(IpAddr, &str, u16)> = BTreeSet::new();
     for address in balanced {
@@ -150,7 +154,12 @@ pub(super) fn untracked(balanced: &[Balanced]) -> Vec<Value> {
     if rules.is_empty() {
         return Vec::new();
     }
-    let mut commands = vec![BRIDGED.chain(BY_LAN, "filter", "prerouting", BY_LAN_PRIORITY)];
+    let by_others =
+        [TAP_PREFIX, INNER_PREFIX].map(|prefix| compare("!=", meta("iifname"), json!(format!("{prefix}*"))));
+    let mut commands = vec![
+        BRIDGED.chain(BY_LAN, "filter", "prerouting", BY_LAN_PRIORITY),
+        BRIDGED.rule(BY_LAN, by_others.into_iter().chain([accept()]).collect()),
+    ];
     for (target, protocol, port) in rules {
         for (place, number) in [("daddr", "dport"), ("saddr", "sport")] {
             let machine = compare("==", field(family(target), place), json!(target));
@@ -307,8 +316,13 @@ mod tests {
         assert_eq!(of["match"]["right"], "198.51.100.7");
         assert!(from.get("masquerade").is_some(), "{from}");
         let untracked = untracked(&balanced);
-        assert_eq!(untracked.len(), 3, "a chain, and a rule for each direction");
-        assert_eq!(untracked[1]["add"]["rule"]["expr"][1]["match"]["right"], 8443);
+        assert_eq!(untracked.len(), 4, "a chain, a rule for other links, and one for each direction");
+        let links = &untracked[1]["add"]["rule"]["expr"];
+        assert_eq!(
+            (&links[0]["match"]["right"], &links[1]["match"]["right"]),
+            (&json!("btt*"), &json!("btv-*"))
+        );
+        assert_eq!(untracked[2]["add"]["rule"]["expr"][1]["match"]["right"], 8443);
         assert_eq!(redirects(&balanced).len(), 1);
     }
 
