@@ -35,7 +35,11 @@ pub(super) fn may_go_to(fleet: &Fleet, host: &str) -> Result<State> {
 }
 
 /// The other host has the state, and a copy under its own binding, which is removed with the VM.
-pub(super) fn must_be_kept(fleet: &Fleet, ceph: &Ceph, State { instance, digests: before }: &State) -> Result<()> {
+pub(super) fn must_be_kept(
+    fleet: &Fleet,
+    ceph: &Ceph,
+    State { instance, digests: before }: &State,
+) -> Result<()> {
     SEALED.until_on(fleet, STAYS, "Stopped")?;
     let kept = digests(&folder(fleet, STAYS, instance)?)?;
     ensure!(kept == *before, "its firmware state is {kept:?} there, and was {before:?}");
