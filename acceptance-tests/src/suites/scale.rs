@@ -25,7 +25,7 @@ const DEBUG: (usize, u16) = (100, 10);
 /// Those are 7, as simulated guests are seen a tenth of a second after their start. The count varies by the share of the host's status, by
 /// Disks whose VM is created more than a quarter of a second later, and by guests that are seen more than a second after their start, or
 /// whose agent is more than a second after their lease (all on a busy machine).
-const WRITES_PER_VM: f64 = 8.2;
+const WRITES_PER_VM: f64 = 8.7;
 /// The shortest time between two reports of a host.
 const HOST_REPORTS_EVERY: Duration = Duration::from_secs(5);
 
