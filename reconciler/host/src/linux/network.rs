@@ -6,6 +6,7 @@
 //! the network namespace of the process.
 
 mod announce;
+mod answered_guests;
 mod answers;
 mod bridged;
 mod bridged_dhcp;
@@ -20,17 +21,20 @@ pub(super) mod guest_port;
 mod host_ranges;
 mod ipv6;
 mod learning;
+mod listener;
 mod lost;
 mod netlink;
 mod over_interface;
 mod prefixes;
 mod probe;
 mod public;
+mod records_file;
 mod relay;
 mod ruleset;
 mod senders;
 mod settings;
 mod snooping;
+mod socket_filter;
 mod tap;
 mod trace;
 mod tracking;

@@ -10,18 +10,16 @@
 
 mod message;
 
-use std::collections::BTreeMap;
-use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::unix::AsyncFd;
-use tokio::task::JoinHandle;
 
+use super::answered_guests::AnsweredGuests;
 use super::bridged_dhcp6::BridgedDhcp6;
-use super::netlink::{Link, Netlink, network};
-use super::{Result, announce, bridge_mac, probe, snooping};
+use super::netlink::{Link, Netlink};
+use super::{Result, announce, probe, snooping};
 use crate::{BridgedNetwork, ServedGuest};
 
 /// The bytes of a frame that are looked at.
@@ -34,56 +32,15 @@ const BETWEEN_ANSWERS: Duration = Duration::from_millis(20);
 /// The guests that get their addresses from this host, and the sockets on their taps.
 #[derive(Debug, Default)]
 pub(super) struct BridgedDhcp {
-    /// By tap.
-    served: Mutex<BTreeMap<String, Served>>,
+    guests: AnsweredGuests<ServedGuest>,
     ipv6: BridgedDhcp6,
 }
 
-/// A guest that is answered, with the socket once its tap is there.
-#[derive(Debug)]
-struct Served {
-    bridge: String,
-    guest: Arc<Mutex<ServedGuest>>,
-    listener: Option<Listener>,
-}
-
-#[derive(Debug)]
-struct Listener {
-    link: u32,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 impl BridgedDhcp {
-    fn served(&self) -> MutexGuard<'_, BTreeMap<String, Served>> {
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Answers exactly these guests of a network from now on: each as soon as its tap is there.
     pub(super) async fn serve(&self, netlink: &Netlink, wanted: &BridgedNetwork) -> Result<()> {
-        {
-            let mut served = self.served();
-            let is_wanted = |tap: &String| wanted.served.iter().any(|guest| guest.tap == *tap);
-            served.retain(|tap, of| of.bridge != wanted.bridge || is_wanted(tap));
-            for guest in &wanted.served {
-                match served.get(&guest.tap) {
-                    Some(of) if of.bridge == wanted.bridge => {
-                        *of.guest.lock().unwrap_or_else(PoisonError::into_inner) = guest.clone();
-                    }
-                    _ => {
-                        let guest_of_tap = Arc::new(Mutex::new(guest.clone()));
-                        let bridge = wanted.bridge.clone();
-                        let of = Served { bridge, guest: guest_of_tap, listener: None };
-                        served.insert(guest.tap.clone(), of);
-                    }
-                }
-            }
-        }
+        let guests = wanted.served.iter().map(|guest| (guest.tap.as_str(), guest)).collect();
+        self.guests.set(&wanted.bridge, &guests);
         for guest in &wanted.served {
             if let Some(link) = netlink.link(&guest.tap).await? {
                 self.listen(&link)?;
@@ -94,24 +51,17 @@ impl BridgedDhcp {
 
     /// Answers no guest of this bridge any more.
     pub(super) fn forget(&self, bridge: &str) {
-        self.served().retain(|_, of| of.bridge != bridge);
+        self.guests.forget(bridge);
         self.ipv6.forget(bridge);
     }
 
     /// Opens the socket on a tap, if its guest is to be answered and it has none.
     pub(super) fn listen(&self, tap: &Link) -> Result<()> {
         self.ipv6.listen(tap)?;
-        let mut served = self.served();
-        let Some(of) = served.get_mut(&tap.name) else { return Ok(()) };
-        if of.listener.as_ref().is_some_and(|open| open.link == tap.index && !open.task.is_finished()) {
-            return Ok(());
-        }
-        let failed = |error: io::Error| network("listen on", &tap.name, error.to_string());
-        let socket = snooping::open(tap.index, snooping::TO_SERVERS).map_err(failed)?;
-        let own = bridge_mac(&of.bridge);
-        let task = tokio::spawn(answer(socket, tap.index, own, of.guest.clone()));
-        of.listener = Some(Listener { link: tap.index, task });
-        Ok(())
+        self.guests.listen(tap, |own, guest| {
+            let socket = snooping::open(tap.index, snooping::TO_SERVERS)?;
+            Ok(tokio::spawn(answer(socket, tap.index, own, guest)))
+        })
     }
 }
 

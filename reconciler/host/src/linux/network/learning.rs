@@ -25,12 +25,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Notify, OnceCell};
-use tokio::task::JoinHandle;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::super::files::{self, blocking};
+use super::listener::Listener;
 use super::netlink::{Link, Netlink, network};
+use super::records_file::RecordsFile;
 use super::{Result, hardware_address, probe, snooping};
 use crate::{BridgedNetwork, LearnedAddress};
 use bindings::{Bindings, Claim, Record};
@@ -44,13 +44,10 @@ const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
 /// The addresses that guests have taken, and the sockets on their taps.
 #[derive(Debug)]
 pub(super) struct Learning {
-    file: PathBuf,
+    file: RecordsFile<Record>,
     learned: Arc<Learned>,
     /// By tap.
     guests: Mutex<BTreeMap<String, Guest>>,
-    read: OnceCell<()>,
-    /// The content of the file, once it has been read.
-    written: tokio::sync::Mutex<Vec<Record>>,
 }
 
 /// The state that the sockets' tasks change.
@@ -82,26 +79,12 @@ struct Place {
     port: u32,
 }
 
-#[derive(Debug)]
-struct Listener {
-    link: u32,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 impl Learning {
     pub(super) fn new(file: PathBuf) -> Self {
         Self {
-            file,
+            file: RecordsFile::new(file, "the addresses of guests"),
             learned: Arc::default(),
             guests: Mutex::default(),
-            read: OnceCell::new(),
-            written: tokio::sync::Mutex::default(),
         }
     }
 
@@ -142,13 +125,13 @@ impl Learning {
     pub(super) fn listen(&self, tap: &Link) -> Result<()> {
         let mut guests = self.guests();
         let Some(of) = guests.get_mut(&tap.name) else { return Ok(()) };
-        if of.listener.as_ref().is_some_and(|open| open.link == tap.index && !open.task.is_finished()) {
+        if of.listener.as_ref().is_some_and(|open| open.is_on(tap.index)) {
             return Ok(());
         }
         let failed = |error: io::Error| network("listen on", &tap.name, error.to_string());
         let socket = snooping::open_filtered(tap.index, &mut frames::discovery()).map_err(failed)?;
         let task = tokio::spawn(learn(socket, of.place.clone(), self.learned.clone()));
-        of.listener = Some(Listener { link: tap.index, task });
+        of.listener = Some(Listener::new(tap.index, task));
         Ok(())
     }
 
@@ -161,7 +144,7 @@ impl Learning {
             bindings.expect(bridge, BTreeSet::new());
             bindings.records()
         };
-        self.write(records).await;
+        self.file.write(records).await;
         Ok(())
     }
 
@@ -173,7 +156,7 @@ impl Learning {
             bindings.forget_unused(Instant::now());
             bindings.records()
         };
-        self.write(records.clone()).await;
+        self.file.write(records.clone()).await;
         let address = |Record { bridge, mac, address }| LearnedAddress { bridge, mac, address };
         Ok(records.into_iter().map(address).collect())
     }
@@ -200,50 +183,12 @@ impl Learning {
 
     /// Reads the file, once.
     async fn read(&self) -> Result<()> {
-        self.read.get_or_try_init(|| self.read_file()).await.copied()
-    }
-
-    async fn read_file(&self) -> Result<()> {
-        let file = self.file.clone();
-        let found: Option<std::result::Result<Vec<Record>, String>> =
-            blocking(move || files::read_json(&file)).await?;
-        let records = match found {
-            Some(Ok(records)) => records,
-            Some(Err(error)) => {
-                tracing::warn!(error, "the addresses of guests cannot be read: each counts once it is used");
-                Vec::new()
-            }
-            None => Vec::new(),
-        };
         let now = Instant::now();
-        {
+        let remember = |records: &[Record]| {
             let mut bindings = self.learned.bindings();
             records.iter().cloned().for_each(|record| bindings.remember(record, now));
-        }
-        *self.written.lock().await = records;
-        Ok(())
-    }
-
-    /// Writes the file if it has other addresses. Guests do not wait for it: an agent that starts later learns the address anew.
-    async fn write(&self, records: Vec<Record>) {
-        let mut written = self.written.lock().await;
-        if *written == records {
-            return;
-        }
-        let (file, content) = (self.file.clone(), records.clone());
-        let done = blocking(move || {
-            if content.is_empty() {
-                return files::remove_if_there(&file).map_err(files::failed("remove", &file));
-            }
-            files::ensure_folder(file.parent().unwrap_or(&file))?;
-            files::write_json(&file, &content, 0o600)
-        });
-        match done.await {
-            Ok(()) => *written = records,
-            Err(error) => {
-                tracing::warn!(error = error.chain(), "the addresses of guests cannot be written");
-            }
-        }
+        };
+        self.file.read(remember).await
     }
 }
 

@@ -11,6 +11,7 @@ use super::announce::{ASKS, ETHERTYPE_ARP, frame, on_link, packet_socket, send_f
 use super::discovery::{self, ADVERTISEMENT, ETHERTYPE_IPV6, ICMPV6, SOLICITATION};
 use super::hardware_address;
 use super::netlink::{Link, network};
+use super::socket_filter::{is, load, take};
 use crate::SystemError;
 
 /// The number of probes, as a frame may get lost.
@@ -82,18 +83,13 @@ fn bound(link: u32, ethertype: u16) -> io::Result<OwnedFd> {
 
 /// Drops all packets but solicitations and advertisements of neighbours.
 fn only_discovery(socket: &OwnedFd) -> io::Result<()> {
-    let step =
-        |code: u32, jt, jf, k| libc::sock_filter { code: u16::try_from(code).expect("small"), jt, jf, k };
-    let load = |at| step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, at);
-    let is = |value: u8, jt, jf| step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jt, jf, value.into());
-    let take = |bytes| step(libc::BPF_RET | libc::BPF_K, 0, 0, bytes);
     // The next header of IPv6, then the type of ICMPv6.
     let mut steps = [
-        load(20),
-        is(ICMPV6, 0, 4),
-        load(54),
-        is(SOLICITATION, 1, 0),
-        is(ADVERTISEMENT, 0, 1),
+        load(libc::BPF_B, 20),
+        is(ICMPV6.into(), 0, 4),
+        load(libc::BPF_B, 54),
+        is(SOLICITATION.into(), 1, 0),
+        is(ADVERTISEMENT.into(), 0, 1),
         take(MOST_BYTES),
         take(0),
     ];

@@ -24,13 +24,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Notify, OnceCell};
-use tokio::task::JoinHandle;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::super::files::{self, blocking};
 use super::announce::packet_socket;
+use super::listener::Listener;
 use super::netlink::{Link, network};
+use super::records_file::RecordsFile;
+use super::socket_filter::{is, known, load, step, take};
 use super::{Result, hardware_address, probe};
 use crate::ExternalLease;
 use ack::{Ack, CLIENT_PORT, FRAGMENT, SERVER_PORT};
@@ -52,12 +53,10 @@ const UDP: u32 = 17;
 /// The leases of guests, and the sockets that hear of them.
 #[derive(Debug)]
 pub(super) struct Snooping {
-    file: PathBuf,
+    file: RecordsFile<Record>,
     heard: Arc<Heard>,
+    /// By bridge, on its port to its network.
     listeners: Mutex<BTreeMap<String, Listener>>,
-    read: OnceCell<()>,
-    /// The content of the file, once it has been read.
-    written: tokio::sync::Mutex<Vec<Record>>,
 }
 
 /// The state that the sockets' tasks change.
@@ -70,19 +69,6 @@ struct Heard {
 impl Heard {
     fn leases(&self) -> MutexGuard<'_, Leases> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A socket on the port of a bridge that leads to its network.
-#[derive(Debug)]
-struct Listener {
-    link: u32,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
@@ -165,11 +151,9 @@ impl Leases {
 impl Snooping {
     pub(super) fn new(file: PathBuf) -> Self {
         Self {
-            file,
+            file: RecordsFile::new(file, "the leases of guests"),
             heard: Arc::default(),
             listeners: Mutex::default(),
-            read: OnceCell::new(),
-            written: tokio::sync::Mutex::default(),
         }
     }
 
@@ -177,14 +161,13 @@ impl Snooping {
     pub(super) fn listen(&self, bridge: &str, port: &Link, macs: &[String]) -> Result<()> {
         self.heard.leases().expect(bridge, macs.iter().cloned().collect());
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_heard = |of: &Listener| of.link == port.index && !of.task.is_finished();
         if macs.is_empty() {
             listeners.remove(bridge);
-        } else if !listeners.get(bridge).is_some_and(is_heard) {
+        } else if !listeners.get(bridge).is_some_and(|of| of.is_on(port.index)) {
             let failed = |error: io::Error| network("listen on", &port.name, error.to_string());
             let socket = open(port.index, FROM_SERVERS).map_err(failed)?;
             let task = tokio::spawn(hear(socket, bridge.to_owned(), self.heard.clone()));
-            listeners.insert(bridge.to_owned(), Listener { link: port.index, task });
+            listeners.insert(bridge.to_owned(), Listener::new(port.index, task));
         }
         Ok(())
     }
@@ -198,7 +181,7 @@ impl Snooping {
             leases.expect(bridge, BTreeSet::new());
             leases.records()
         };
-        self.write(records).await;
+        self.file.write(records).await;
         Ok(())
     }
 
@@ -210,7 +193,7 @@ impl Snooping {
             leases.forget_ended(Instant::now());
             leases.records()
         };
-        self.write(records.clone()).await;
+        self.file.write(records.clone()).await;
         let lease = |Record { bridge, mac, address, .. }| ExternalLease { bridge, mac, address };
         Ok(records.into_iter().map(lease).collect())
     }
@@ -237,48 +220,12 @@ impl Snooping {
 
     /// Reads the file, once.
     async fn read(&self) -> Result<()> {
-        self.read.get_or_try_init(|| self.read_file()).await.copied()
-    }
-
-    async fn read_file(&self) -> Result<()> {
-        let file = self.file.clone();
-        let found: Option<std::result::Result<Vec<Record>, String>> =
-            blocking(move || files::read_json(&file)).await?;
-        let records = match found {
-            Some(Ok(records)) => records,
-            Some(Err(error)) => {
-                tracing::warn!(error, "the leases of guests cannot be read: each counts once it is renewed");
-                Vec::new()
-            }
-            None => Vec::new(),
-        };
         let now = Instant::now();
-        {
+        let remember = |records: &[Record]| {
             let mut leases = self.heard.leases();
             records.iter().cloned().for_each(|record| leases.remember(record, now));
-        }
-        *self.written.lock().await = records;
-        Ok(())
-    }
-
-    /// Writes the file if it has other leases. Guests do not wait for it: an agent that starts later has missed the lease then.
-    async fn write(&self, records: Vec<Record>) {
-        let mut written = self.written.lock().await;
-        if *written == records {
-            return;
-        }
-        let (file, content) = (self.file.clone(), records.clone());
-        let done = blocking(move || {
-            if content.is_empty() {
-                return files::remove_if_there(&file).map_err(files::failed("remove", &file));
-            }
-            files::ensure_folder(file.parent().unwrap_or(&file))?;
-            files::write_json(&file, &content, 0o600)
-        });
-        match done.await {
-            Ok(()) => *written = records,
-            Err(error) => tracing::warn!(error = error.chain(), "the leases of guests cannot be written"),
-        }
+        };
+        self.file.read(remember).await
     }
 }
 
@@ -329,31 +276,22 @@ pub(super) fn open_filtered(link: u32, filter: &mut [libc::sock_filter]) -> io::
 
 /// Takes whole UDP packets from one port to another that have come by the link, without a tag.
 fn udp_between(from: u16, to: u16) -> [libc::sock_filter; 17] {
-    let step =
-        |code: u32, jt, jf, k| libc::sock_filter { code: u16::try_from(code).expect("small"), jt, jf, k };
-    let load = |size: u32, mode: u32, at| step(libc::BPF_LD | size | mode, 0, 0, at);
-    let jump = |kind: u32, value, jt, jf| step(libc::BPF_JMP | kind | libc::BPF_K, jt, jf, value);
-    let is = |value: u32, jt, jf| jump(libc::BPF_JEQ, value, jt, jf);
-    let take = |bytes| step(libc::BPF_RET | libc::BPF_K, 0, 0, bytes);
-    // Facts of the kernel about a frame, beside its bytes.
-    let known =
-        |what: libc::c_int| load(libc::BPF_B, libc::BPF_ABS, (libc::SKF_AD_OFF + what).cast_unsigned());
     [
         known(libc::SKF_AD_PKTTYPE),
         is(libc::PACKET_OUTGOING.into(), 14, 0),
         known(libc::SKF_AD_VLAN_TAG_PRESENT),
         is(0, 0, 12),
-        load(libc::BPF_H, libc::BPF_ABS, 12),
+        load(libc::BPF_H, 12),
         is(ETHERTYPE_IPV4, 0, 10),
-        load(libc::BPF_B, libc::BPF_ABS, 23),
+        load(libc::BPF_B, 23),
         is(UDP, 0, 8),
-        load(libc::BPF_H, libc::BPF_ABS, 20),
-        jump(libc::BPF_JSET, FRAGMENT.into(), 6, 0),
+        load(libc::BPF_H, 20),
+        step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 6, 0, FRAGMENT.into()),
         // The length of the header of IPv4.
         step(libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH, 0, 0, 14),
-        load(libc::BPF_H, libc::BPF_IND, 14),
+        step(libc::BPF_LD | libc::BPF_H | libc::BPF_IND, 0, 0, 14),
         is(from.into(), 0, 3),
-        load(libc::BPF_H, libc::BPF_IND, 16),
+        step(libc::BPF_LD | libc::BPF_H | libc::BPF_IND, 0, 0, 16),
         is(to.into(), 0, 1),
         take(MOST_BYTES),
         take(0),

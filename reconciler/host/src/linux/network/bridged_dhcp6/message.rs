@@ -6,6 +6,7 @@ use std::net::Ipv6Addr;
 use super::super::discovery::{ETHERTYPE_IPV6, ICMPV6};
 use super::super::hardware_address;
 use super::super::ruleset::link_local;
+use super::super::socket_filter::{is, known, load, take};
 use crate::ServedIpv6Guest;
 
 /// The bytes of a frame that are looked at.
@@ -66,13 +67,6 @@ const MOST: usize = 4;
 
 /// Takes requests of DHCPv6 and router solicitations that have come by a link, without a tag.
 pub(in super::super) fn requests() -> [libc::sock_filter; 15] {
-    let step =
-        |code: u32, jt, jf, k| libc::sock_filter { code: u16::try_from(code).expect("small"), jt, jf, k };
-    let load = |size: u32, at| step(libc::BPF_LD | size | libc::BPF_ABS, 0, 0, at);
-    let is = |value: u32, jt, jf| step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jt, jf, value);
-    let take = |bytes| step(libc::BPF_RET | libc::BPF_K, 0, 0, bytes);
-    // Facts of the kernel about a frame, beside its bytes.
-    let known = |what: libc::c_int| load(libc::BPF_B, (libc::SKF_AD_OFF + what).cast_unsigned());
     [
         known(libc::SKF_AD_PKTTYPE),
         is(libc::PACKET_OUTGOING.into(), 12, 0),

@@ -3,6 +3,7 @@
 use std::net::Ipv6Addr;
 
 use super::super::discovery::{ADVERTISEMENT, ETHERTYPE_IPV6, ICMPV6, SOLICITATION};
+use super::super::socket_filter::{is, known, load, take};
 
 /// The bytes of a frame that are looked at.
 pub(super) const MOST_BYTES: u32 = 128;
@@ -14,13 +15,6 @@ const HOP_LIMIT: u8 = 255;
 
 /// Takes solicitations and advertisements of neighbours that have come by a link, without a tag.
 pub(super) fn discovery() -> [libc::sock_filter; 13] {
-    let step =
-        |code: u32, jt, jf, k| libc::sock_filter { code: u16::try_from(code).expect("small"), jt, jf, k };
-    let load = |size: u32, at| step(libc::BPF_LD | size | libc::BPF_ABS, 0, 0, at);
-    let is = |value: u32, jt, jf| step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jt, jf, value);
-    let take = |bytes| step(libc::BPF_RET | libc::BPF_K, 0, 0, bytes);
-    // Facts of the kernel about a frame, beside its bytes.
-    let known = |what: libc::c_int| load(libc::BPF_B, (libc::SKF_AD_OFF + what).cast_unsigned());
     [
         known(libc::SKF_AD_PKTTYPE),
         is(libc::PACKET_OUTGOING.into(), 10, 0),
