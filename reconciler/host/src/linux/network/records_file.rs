@@ -1,4 +1,4 @@
-//! What was observed of guests, in a file, so that an agent that starts later knows it.
+//! Observations of guests in a file, so that an agent that starts later knows them.
 
 use std::path::PathBuf;
 
