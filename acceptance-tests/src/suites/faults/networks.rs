@@ -261,6 +261,11 @@ fn program_fails(platform: &Platform, number: usize, (program, failure): (&str, 
         let running = servers(platform)?;
         ensure!(running.len() == 1, "{running:?}");
         Ok(())
+    })?;
+    wait::until("the Host to name no network", SOON, || {
+        let host = host(platform)?;
+        ensure!(condition_of(&host, "NetworksServed").is_none(), "{host:#}");
+        Ok(())
     })
 }
 

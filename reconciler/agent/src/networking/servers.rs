@@ -69,9 +69,9 @@ impl Servers {
         is_changed
     }
 
-    /// Forgets a network that is not on this host any more.
-    pub(crate) fn forget(&self, bridge: &str) {
-        self.ends().remove(bridge);
+    /// Forgets a network that is not on this host any more. Returns whether the condition of the Host may be another.
+    pub(crate) fn forget(&self, bridge: &str) -> bool {
+        self.ends().remove(bridge).is_some()
     }
 
     /// Describes the networks (`namespace/name` → bridge) that could not be made, and those whose servers end again and again, or cannot
@@ -159,7 +159,7 @@ mod tests {
         assert!(servers.started(BRIDGE, None));
         assert!(servers.failing(&bridges()).is_empty() && servers.ends().is_empty());
         servers.started(BRIDGE, problem());
-        servers.forget(BRIDGE);
+        assert!(servers.forget(BRIDGE));
         assert!(servers.failing(&bridges()).is_empty());
     }
 }

@@ -74,7 +74,9 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
         Step::RemoveTap(name) => ctx.system.remove_tap(name).await?,
         Step::RemoveNetwork(bridge) => {
             ctx.system.remove_network(bridge).await?;
-            ctx.networks.servers.forget(bridge);
+            if ctx.networks.servers.forget(bridge) {
+                ctx.enqueue(Key::host());
+            }
             let mut applied = ctx.networks.applied();
             applied.networks.remove(bridge);
             applied.bridged.remove(bridge);
