@@ -36,6 +36,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("objcopy", "binutils"),
     ("mke2fs", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
+    ("mkfs.btrfs", "btrfs-progs"),
     ("mkntfs", "ntfs-3g"),
     ("ssh-keygen", "openssh-client"),
     ("xz", "xz-utils"),

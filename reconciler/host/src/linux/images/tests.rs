@@ -4,6 +4,7 @@ mod computed;
 mod copies;
 mod credentials;
 mod formats;
+mod host_files;
 mod hostile;
 mod made;
 mod reach;

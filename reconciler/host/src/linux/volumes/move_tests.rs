@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tempfile::TempDir;
 
 use super::super::super::layout::{Layout, PoolPlaces};
+use super::super::super::reflink::tests::{BTRFS, EXT4, FileSystem, XFS, is_shared, on_file_system};
 use super::super::snapshots::tests::{Fixture, ID, MIB, POOL, has, snapshot, volume, write};
 use super::*;
 use crate::VolumeFacts;
@@ -236,4 +237,57 @@ fn a_copy_that_shares_its_data_is_the_volume_without_being_compared() {
     drop(begun);
     let found = volumes.volume(SLOW, ID).expect("read").expect("there");
     assert!(found.path.starts_with(other.path()) && fs::read(&found.path).expect("read") == bytes);
+}
+
+/// A volume above a snapshot, and a pool in another folder of the file system: of Btrfs in another subvolume.
+fn on_one_file_system(kind: FileSystem, disk: &Path) -> Fixture {
+    let other = disk.join("other");
+    kind.make_folder(&other);
+    let folder = tempfile::tempdir_in(disk).expect("temporary folder");
+    let places = PoolPlaces::new(BTreeMap::from([(SLOW.to_owned(), other)]));
+    let volumes = LinuxVolumes::new(Layout::new(folder.path()).with_pool_places(places), None);
+    volumes.create(&volume(ID, Some(4 * MIB), None), None).expect("made");
+    let f = Fixture { folder, volumes };
+    write(&f.found(ID).path, 1);
+    f.take("s-1");
+    write(&f.found(ID).path, 2);
+    f
+}
+
+#[test]
+fn a_move_within_a_file_system_renames_the_volume_or_shares_its_data_and_copies_only_where_neither_is_possible()
+ {
+    for (kind, is_renamed) in [(XFS, true), (BTRFS, false), (EXT4, true)] {
+        on_file_system(kind, |disk| {
+            let f = on_one_file_system(kind, disk);
+            let begun = copied(&f.volumes, &there());
+            let [below, own] = begun.parts.as_slice() else { panic!("{:?}", begun.parts) };
+            assert_eq!((below.is_clone, is_shared(&below.partial)), (kind.shares, kind.shares), "{kind:?}");
+            assert_eq!((own.copy.is_none(), is_shared(&own.partial)), (is_renamed, !is_renamed), "{kind:?}");
+            assert_eq!(begun.progress().0 == 0, kind.shares, "{kind:?}: {:?}", begun.progress());
+            f.volumes.finish_move(&begun).expect("moved");
+            drop(begun);
+            let found = f.volumes.volume(SLOW, ID).expect("read").expect("there");
+            assert!(has(&found.path, 2), "{kind:?}");
+            let copy = &found.backing.as_ref().expect("on a snapshot").file;
+            assert!(copy.starts_with(disk.join("other/snapshots")), "{kind:?}: {}", copy.display());
+            assert_eq!(is_shared(copy), kind.shares, "{kind:?}");
+            write(&found.path, 3);
+            assert!(has(&f.copy("v-b", "s-1").path, 1), "{kind:?}: in its own pool");
+        });
+    }
+}
+
+#[test]
+fn a_volume_with_reserved_space_has_its_own_also_in_another_subvolume() {
+    on_file_system(BTRFS, |disk| {
+        let f = on_one_file_system(BTRFS, disk);
+        f.volumes.reserve(POOL, ID, 4 * MIB).expect("reserved");
+        let begun = copied(&f.volumes, &there());
+        let own = begun.parts.last().expect("the volume");
+        assert!(own.copy.is_some() && !own.is_clone && !is_shared(&own.partial), "{own:?}");
+        assert!(fs::metadata(&own.partial).expect("there").blocks() * 512 >= 4 * MIB);
+        f.volumes.finish_move(&begun).expect("moved");
+        assert!(has(&f.volumes.volume(SLOW, ID).expect("read").expect("there").path, 2));
+    });
 }
