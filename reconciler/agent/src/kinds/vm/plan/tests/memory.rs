@@ -31,7 +31,7 @@ fn changed_at(journal: &Journal) -> Option<Timestamp> {
     journal.run.as_ref()?.growth?.changed_at
 }
 
-/// What waits for the next power cycle, and status, reason and message of `ClassSynced`.
+/// The names in `pendingPowerCycle`, and status, reason and message of `ClassSynced`.
 fn reported(observed: &Observed) -> (Vec<String>, String, String, String) {
     let object = vm(json!({}));
     let reported = status(&object, observed, &plan(&object, observed).readiness, at(NOW));
