@@ -135,6 +135,12 @@ pub trait ResourceKind: Send + Sync + 'static {
         Readiness::of(object).outcome()
     }
 
+    /// Warns if the object does not have, at the end of an update, what the plan announced for at once.
+    fn check_updated(&self, object: &Json, prior: &Value, planned: &Value) -> Option<Diagnostic> {
+        let _ = (object, prior, planned);
+        None
+    }
+
     /// Whether a data source can choose the object with the highest version, which is `spec.version`.
     fn has_versions(&self) -> bool {
         false

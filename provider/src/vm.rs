@@ -389,6 +389,10 @@ impl ResourceKind for Vm {
         })
     }
 
+    fn check_updated(&self, object: &Json, prior: &Value, planned: &Value) -> Option<Diagnostic> {
+        size::check_taken(object, prior, planned)
+    }
+
     /// The hardware is fixed at the first start: before that there is nothing to lose.
     fn is_worth_keeping(&self, object: &Json) -> bool {
         let ran = |pointer| object.pointer(pointer).is_some_and(|value| !value.is_null());
@@ -565,5 +569,22 @@ mod tests {
         assert!(matches!(outcome(None, "True", "Stopped"), Outcome::Waiting(_)));
         assert!(matches!(outcome(Some("app"), "False", "StartOrderHeld"), Outcome::Waiting(_)));
         assert!(matches!(outcome(Some("app"), "False", "WaitingForVM"), Outcome::Soon(_)));
+    }
+
+    #[test]
+    fn an_apply_waits_until_the_guest_has_the_memory_or_takes_no_more_of_it() {
+        let outcome = |ready: &str, reason: &str| {
+            let condition = |kind: &str, status: &str, reason: &str| json!({"type": kind, "status": status, "reason": reason});
+            let conditions = [
+                condition("Ready", ready, reason),
+                condition("Running", "True", "Running"),
+                condition("ClassSynced", "False", reason),
+            ];
+            let vm = json!({"metadata": {"generation": 2}, "spec": {"power": "Running"},
+                "status": {"observedGeneration": 2, "conditions": conditions}});
+            Vm.outcome(&vm, &Value::Null)
+        };
+        assert_eq!(outcome("False", "Attaching"), Outcome::Waiting("Attaching".into()));
+        assert_eq!(outcome("True", "PowerCycleNeeded"), Outcome::Done);
     }
 }

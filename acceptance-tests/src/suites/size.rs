@@ -61,6 +61,11 @@ fn check(platform: &Platform, project: &Project, variables: &Value) -> Result<()
     ensure!(plan.changes() == ["berth_vm.growing: update"], "{:?}", plan.changes());
     ensure!(!plan.text.contains("power cycle"), "{}", plan.text);
     project.apply()?;
+    let grown = kubectl.object("vm", "size-growing")?["status"].clone();
+    ensure!(
+        grown["hardware"]["memory"] == "768Mi" && grown["hardware"]["cpus"] == 2,
+        "the apply has not waited: {grown}"
+    );
     project.plan_is_empty()?;
     kubectl.until(VM, "to have the other limit", SOON, |vm| limit(vm) == "2")?;
     let had: u64 = field(&first, "memory_kib")?.parse()?;

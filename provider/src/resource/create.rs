@@ -24,7 +24,7 @@ use super::{
     apply::{ApplyContext, Declared},
     conflict::{Conflict, appliers},
     is_terminating, text,
-    wait::Purpose,
+    wait::{Purpose, Waited},
 };
 use crate::{
     api::{self, Address, ApiError, ObjectWait, Verdict, WaitEnd},
@@ -161,15 +161,16 @@ impl KindResource {
             return ApplyResponse { private: Some(private.to_bytes()), ..response };
         }
         let wait = ObjectWait { api, at, object, retry_limit: apply.wait_limit() };
-        let waited = self.wait(wait, purpose, &planned).await;
-        let Some(object) = waited.object else { return ApplyResponse::failed(waited.diagnostics) };
+        let Waited { object, mut diagnostics } = self.wait(wait, purpose, &planned).await;
+        let Some(object) = object else { return ApplyResponse::failed(diagnostics) };
+        diagnostics.extend(self.kind.check_updated(&object, &apply.request.prior, &planned));
         let object = self.kind.complete(api, object).await;
         let (state, private) = self.state_after(&planned, &object, &private);
         ApplyResponse {
             identity: self.identity(&state),
             state: Some(state),
             private: Some(private.to_bytes()),
-            diagnostics: waited.diagnostics,
+            diagnostics,
         }
     }
 

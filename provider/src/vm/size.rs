@@ -3,11 +3,13 @@
 use berth_api::{
     CpuAmount, CpuTopology, Firmware, HugePages, Power, Quantity, ResourceName, VMClassSpec, VMSpec, numa,
 };
+use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
     change::PlannedChange,
     field::{Effect, Field, Shape, declared_power},
+    readiness::{self, Readiness},
 };
 
 /// The least memory of a VM, in bytes.
@@ -234,10 +236,8 @@ fn bytes(memory: &Value) -> Option<u64> {
 pub(crate) fn refine(change: &mut PlannedChange<'_>) {
     let count =
         |state: &Value, name: &str| state.get(name).as_i64().and_then(|count| u64::try_from(count).ok());
-    let amount = |state: &Value, name: &str| bytes(state.get(name));
-    let cpus = is_live(change, "cpus", "max_cpus", count);
-    // Below the memory of its start a guest gives nothing back, and what that was is not known here.
-    let memory = is_live(change, "memory", "max_memory", amount);
+    let cpus = is_live(change.prior, &change.planned, "cpus", "max_cpus", count);
+    let memory = is_memory_live(change.prior, &change.planned);
     for change in &mut change.changes {
         let is_live = match change.effect {
             Effect::Grow => cpus,
@@ -248,14 +248,37 @@ pub(crate) fn refine(change: &mut PlannedChange<'_>) {
     }
 }
 
+/// Whether the change of the memory is one that a running VM gets at once. Below the memory of its start a guest gives nothing back, and
+/// how much that was is not known here.
+fn is_memory_live(prior: &Value, planned: &Value) -> bool {
+    is_live(prior, planned, "memory", "max_memory", |state, name| bytes(state.get(name)))
+}
+
+/// Warns of a guest that has not taken the memory of this update, which the plan has announced for at once.
+pub(super) fn check_taken(object: &Json, prior: &Value, planned: &Value) -> Option<Diagnostic> {
+    let pending = object.pointer("/status/pendingPowerCycle").and_then(Json::as_array);
+    let is_pending = pending.is_some_and(|names| names.iter().any(|name| name == "memory"));
+    if !is_pending || !Readiness::of(object).current || !is_memory_live(prior, planned) {
+        return None;
+    }
+    let seen = readiness::condition(object, "ClassSynced").map(|condition| condition.message);
+    let seen = seen.unwrap_or_else(|| "its status has the memory among the changes that wait".to_owned());
+    let path = AttributePath::root("memory");
+    let detail = format!(
+        "{path}: {seen}. Until the VM is next started, plans list memory in pending_power_cycle; with allow_reboot = true the next \
+         apply restarts it."
+    );
+    Some(Diagnostic::warning("The guest has not taken the memory", detail).at(path))
+}
+
 /// Whether the change of an attribute is one that a running VM gets at once, within a maximum with which it was started.
 fn is_live(
-    change: &PlannedChange<'_>,
+    prior: &Value,
+    planned: &Value,
     name: &str,
     maximum: &str,
     number: impl Fn(&Value, &str) -> Option<u64>,
 ) -> bool {
-    let (prior, planned) = (change.prior, &change.planned);
     let is_within = match (number(prior, name), number(planned, name), number(planned, maximum)) {
         (Some(was), Some(is), Some(most)) => was < is && is <= most,
         _ => false,
@@ -331,6 +354,8 @@ pub(super) fn of(planned: &Value, class: Option<&VMClassSpec>) -> Option<(i64, u
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -354,6 +379,38 @@ mod tests {
             (Value::Null, "64Mi", Value::UNKNOWN),
         ] {
             assert_eq!(warnings(class, memory, firmware), [""; 0], "{memory}");
+        }
+    }
+
+    #[test]
+    fn memory_that_was_announced_for_at_once_and_that_the_guest_has_not_taken_is_a_warning() {
+        let state = |memory: &str, most: &str, pending: &[&str]| {
+            let pending = pending.iter().map(|name| Value::from(*name)).collect();
+            Value::object([
+                ("memory", Value::from(memory)),
+                ("max_memory", Value::from(most)),
+                ("power", Value::from("Running")),
+                ("pending_power_cycle", Value::List(pending)),
+            ])
+        };
+        let vm = |observed: i64, pending: &[&str]| {
+            let synced = json!({"type": "ClassSynced", "status": "False", "reason": "PowerCycleNeeded", "message": "no driver"});
+            json!({"metadata": {"generation": 2},
+                "status": {"observedGeneration": observed, "pendingPowerCycle": pending, "conditions": [synced]}})
+        };
+        let (less, more) = (state("512Mi", "2Gi", &[]), state("1Gi", "2Gi", &[]));
+        let warning = check_taken(&vm(2, &["memory"]), &less, &more).expect("not taken");
+        assert!(warning.detail.starts_with("memory: no driver. "), "{}", warning.detail);
+        for (object, prior, planned, why) in [
+            (vm(2, &[]), &less, &more, "the guest has it"),
+            (vm(1, &["memory"]), &less, &more, "the status is that of the earlier spec"),
+            (vm(2, &["memory"]), &more, &more, "an earlier update declared it"),
+            (vm(2, &["memory"]), &more, &less, "the plan has warned of that"),
+            (vm(2, &["memory"]), &state("512Mi", "1Gi", &[]), &more, "and of another maximum"),
+            (vm(2, &["memory"]), &state("512Mi", "2Gi", &["memory"]), &more, "and of what waits already"),
+            (vm(2, &["memory"]), &Value::Null, &more, "it is created"),
+        ] {
+            assert_eq!(check_taken(&object, prior, planned), None, "{why}");
         }
     }
 }

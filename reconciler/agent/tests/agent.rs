@@ -38,6 +38,8 @@ mod interfaces;
 mod life;
 #[path = "agent/media.rs"]
 mod media;
+#[path = "agent/memory_growth.rs"]
+mod memory_growth;
 #[path = "agent/memory_snapshots.rs"]
 mod memory_snapshots;
 #[path = "agent/offline.rs"]

@@ -239,3 +239,26 @@ async fn a_vm_that_moves_live_waits_for_its_next_stop_unless_both_hosts_offer_li
     }
     plane.close().await;
 }
+
+#[tokio::test]
+async fn an_apply_warns_of_a_guest_that_does_not_take_the_memory_it_was_to_get_at_once() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    plane.stock(&["root"]).await;
+    let mut machine = Stage::new(&provider, "berth_vm");
+    let sized = |memory: &str| with(vm("web"), json!({"memory": memory, "max_memory": "2Gi"}));
+    let made = machine.apply(&sized("512Mi")).await;
+    assert!(made.is_clean(), "{}", made.text());
+    // The guests of this control plane plug nothing in.
+    let plan = machine.plan(&sized("1Gi")).await;
+    assert!(!text_of(&plan.diagnostics).contains("power cycle"), "{}", text_of(&plan.diagnostics));
+    let applied = machine.apply_plan(plan, &sized("1Gi")).await;
+    assert!(applied.text().starts_with("Warning: The guest has not taken the memory"), "{}", applied.text());
+    assert_eq!(applied.diagnostics.len(), 1, "{}", applied.text());
+    // From then on the plan warns.
+    let plan = machine.plan(&sized("1Gi")).await;
+    assert!(text_of(&plan.diagnostics).contains("next power cycle"), "{}", text_of(&plan.diagnostics));
+    let applied = machine.apply_plan(plan, &sized("1Gi")).await;
+    assert!(!applied.text().contains("has not taken"), "{}", applied.text());
+    plane.close().await;
+}

@@ -22,6 +22,10 @@ pub(crate) struct MemoryGrowth {
     /// The memory of the start, below which it cannot go.
     pub(crate) base: u64,
     pub(crate) most: u64,
+    /// When another amount was requested, or the guest last plugged a block in or out. None: neither happened under an agent that
+    /// records it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) changed_at: Option<Timestamp>,
 }
 
 /// The machine that runs, is about to run, or ran last.

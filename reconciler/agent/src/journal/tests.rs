@@ -16,7 +16,7 @@ fn journal() -> Journal {
         topology: None,
         numa_nodes: Some(2),
         max_cpus: Some(4),
-        growth: Some(MemoryGrowth { base: 1, most: 2 }),
+        growth: Some(MemoryGrowth { base: 1, most: 2, changed_at: Some(Timestamp::UNIX_EPOCH) }),
         graphics: Graphics::VGA,
         cdroms: vec![RunCdrom { name: "installer".into(), boot_first: true }],
         uuid: None,

@@ -490,32 +490,6 @@ async fn the_cpu_time_of_a_running_vm_follows_its_declaration_and_that_of_its_cl
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_running_guest_gets_memory_and_gives_it_back_within_its_bounds() {
-    let fixture = booted().await;
-    fixture.change::<VM>("web", json!({"memory": "512Mi", "maxMemory": "2Gi", "restartToken": "1"})).await;
-    let has = |memory: &'static str, pending: &'static [&str]| {
-        move |vm: &VM| {
-            let status = vm.status.clone().unwrap_or_default();
-            is_ready(vm, "Running")
-                && status.pending_power_cycle == pending
-                && status
-                    .hardware
-                    .is_some_and(|h| h.memory == memory && h.max_memory.as_deref() == Some("2Gi"))
-        }
-    };
-    let pid = |vm: VM| vm.status.and_then(|s| s.process).map(|process| process.pid);
-    let started = pid(fixture.until::<VM>("web", has("512Mi", &[])).await);
-    for memory in ["1Gi", "2Gi", "512Mi"] {
-        fixture.change::<VM>("web", json!({"memory": memory})).await;
-        let vm = fixture.until::<VM>("web", has(memory, &[])).await;
-        assert_eq!(pid(vm), started, "{memory}: it was not restarted");
-    }
-    fixture.system.hypervisor().set_behaviour(INSTANCE, |behaviour| behaviour.plugs_memory = false);
-    fixture.change::<VM>("web", json!({"memory": "1Gi"})).await;
-    fixture.until::<VM>("web", has("512Mi", &["memory"])).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_vm_with_values_of_its_own_leaves_its_class_at_the_next_power_cycle() {
     let fixture = booted().await;
     let size = json!({"class": null, "cpus": 4, "memory": "256Mi", "firmware": "BIOS", "cpuTopology": {"sockets": 2, "cores": 2}});

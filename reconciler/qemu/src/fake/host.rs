@@ -100,6 +100,7 @@ impl FakeHypervisor {
         change(&mut behaviour);
         for machine in world.machines.values_mut().filter(|m| m.spec.machine.instance == instance) {
             machine.behaviour = behaviour.clone();
+            machine.plug_memory();
         }
         world.behaviours.insert(instance.to_owned(), behaviour);
     }

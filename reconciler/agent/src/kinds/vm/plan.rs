@@ -9,6 +9,7 @@ mod firmware;
 mod interfaces;
 mod lan_addresses;
 mod live;
+mod memory;
 pub(super) mod offline;
 mod pins;
 mod release;
@@ -41,6 +42,7 @@ use crate::public_address::GivenAddress;
 pub(super) use cards::with_models;
 pub(super) use interfaces::{changes as interface_changes, tap_missing};
 pub(super) use live::{is_withdrawn as is_live_move_withdrawn, refusal as live_refusal};
+pub(super) use memory::is_changing as is_memory_changing;
 pub(super) use running::io_error;
 pub(super) use start::{limits_with, too_large};
 
@@ -210,6 +212,11 @@ fn with_size(observed: &Observed) -> Option<Journal> {
     run.cpus = machine.cpus.unwrap_or(run.cpus);
     if let (Some(growth), Some(has)) = (run.growth, machine.growth) {
         run.memory_bytes = growth.base + has.plugged;
+    }
+    if run.memory_bytes != before.1
+        && let Some(growth) = &mut run.growth
+    {
+        growth.changed_at = Some(observed.now);
     }
     ((run.cpus, run.memory_bytes) != before).then_some(journal)
 }

@@ -24,7 +24,7 @@ use self::disks::{disks, disks_of_another_start, is_booted_later};
 pub(super) use self::events::{frozen, restarted, transition, without_tap};
 use self::hardware::{dedicated_cpus, hardware, pci_devices, usb_devices, vgpus};
 use self::interfaces::{write_interfaces_synced, write_security_groups_synced};
-use super::plan::{interface_changes, is_live_move_withdrawn, live_refusal, too_large};
+use super::plan::{interface_changes, is_live_move_withdrawn, is_memory_changing, live_refusal, too_large};
 use super::{Observed, cpu_time, guest_package, guest_users, media, process_facts, stop_snapshots};
 use crate::converge::held_conditions;
 use crate::disk_use;
@@ -203,7 +203,7 @@ fn runs(observed: &Observed) -> bool {
     observed.machine.as_ref().is_some_and(|machine| machine.run_state == RunState::Running)
 }
 
-/// Returns the names of what takes effect when the VM is next started.
+/// Returns the names of what takes effect when the VM is next started: not of what the running guest is about to get.
 fn pending_power_cycle(vm: &VM, observed: &Observed) -> Vec<String> {
     let (Some(_), Some(run), Ok(size)) = (&observed.process, &observed.journal.run, &observed.size) else {
         return Vec::new();
@@ -212,8 +212,10 @@ fn pending_power_cycle(vm: &VM, observed: &Observed) -> Vec<String> {
     if too_large(vm, size, observed).is_some() {
         return Vec::new();
     }
+    let is_changing = is_memory_changing(vm, observed);
+    let differing = differences(run, vm, size, &observed.profile);
     let mut pending: Vec<String> =
-        differences(run, vm, size, &observed.profile).into_iter().map(str::to_owned).collect();
+        differing.into_iter().filter(|name| !is_changing || *name != "memory").map(str::to_owned).collect();
     pending.extend(
         observed.disks.iter().filter(|d| is_booted_later(d, observed)).map(|d| format!("disks[{}]", d.name)),
     );

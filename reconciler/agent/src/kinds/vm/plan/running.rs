@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_api::{Power, Quantity, Readiness, Reason, VM};
+use berth_api::{Power, Readiness, Reason, VM};
 use berth_qemu::block::{Mirror, ObservedDisk};
 use berth_qemu::machine::{Bus, DiskSpec};
 use berth_qemu::power::RunState;
@@ -14,6 +14,7 @@ use super::super::hooking;
 use super::super::media;
 use super::super::surplus;
 use super::interfaces;
+use super::memory;
 use super::start::{since, too_large};
 use super::{Observed, Step, obstacle, write_journal};
 use crate::converge::Plan;
@@ -71,7 +72,7 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
         }
         RunState::Prelaunch | RunState::Paused if is_paused => disks(vm, observed, machine),
         RunState::Running => cpus(vm, observed, machine)
-            .or_else(|| memory(vm, observed, machine))
+            .or_else(|| memory::request(vm, observed, machine))
             .unwrap_or_else(|| disks(vm, observed, machine)),
         RunState::Prelaunch => {
             Plan::steps(vec![Step::Start], Readiness::Reconciling(Reason::Starting, "being started".into()))
@@ -128,27 +129,6 @@ fn cpus(vm: &VM, observed: &Observed, machine: &MachineState) -> Option<Plan<Ste
     }
     let readiness = Readiness::Reconciling(Reason::Attaching, "CPUs are being plugged in".to_owned());
     Some(Plan::steps(vec![Step::PlugCpus(size.cpus)], readiness))
-}
-
-/// Requests the memory that is declared, as far as the machine was started for it. How much of it the guest takes or gives back,
-/// and when, is its own decision.
-fn memory(vm: &VM, observed: &Observed, machine: &MachineState) -> Option<Plan<Step>> {
-    let (size, has) = (observed.size.as_ref().ok()?, machine.growth?);
-    let growth = observed.journal.run.as_ref()?.growth?;
-    let is_possible =
-        (growth.base..=growth.most).contains(&size.memory) && too_large(vm, size, observed).is_none();
-    let wanted =
-        size.memory.checked_sub(growth.base).filter(|wanted| is_possible && *wanted != has.requested)?;
-    // Other VMs may have taken it since the change was declared.
-    let needed = size.taken().memory;
-    if let Some(free) = observed.free_memory.filter(|free| wanted > has.requested && *free < needed) {
-        let (needed, free) = (Quantity::from_bytes(needed), Quantity::from_bytes(free >> 20 << 20));
-        let text = format!("the VM is to have {needed} of memory and this host has {free} for it");
-        let readiness = Readiness::Reconciling(Reason::Unschedulable, text);
-        return Some(Plan::without_steps(readiness).requeue_after(SEEK_EVERY));
-    }
-    let readiness = Readiness::Reconciling(Reason::Attaching, "memory is being plugged in or out".to_owned());
-    Some(Plan::steps(vec![Step::RequestMemory(wanted)], readiness))
 }
 
 /// Resumes at once the first time, then at intervals: the cause of the pause may recur.
@@ -250,10 +230,13 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
         return Plan::steps(steps, readiness).requeue_after(ASK_AGAIN);
     }
     let waiting = waiting.or(busy_with).or_else(|| interfaces.readiness(observed));
+    let taking = memory::taking(observed);
+    let taken_within = taking.as_ref().map(|(_, left)| *left);
     let readiness = waiting
         .or_else(|| tpm(machine))
         .or_else(|| shares(machine))
         .or_else(|| addresses(observed))
+        .or_else(|| taking.map(|(readiness, _)| readiness))
         .or_else(|| probe(vm, observed));
     // It does not wait for the readiness probe, which may depend on it.
     if let Some(plan) = hooking::after_start(vm, observed)
@@ -271,6 +254,10 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
         _ => Readiness::Ready(declared, String::new()),
     });
     let plan = seek_guest(vm, observed, Plan::without_steps(readiness));
+    let plan = match taken_within {
+        Some(left) => plan.requeue_after(left),
+        None => plan,
+    };
     // QEMU does not report the end of its TPM's emulator, or of a server of its shares, by itself.
     let has_helper = machine.has_tpm == Some(true) || machine.lost_shares.is_some();
     let plan = if has_helper { plan.requeue_after(SEEK_EVERY) } else { plan };

@@ -315,7 +315,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         topology: Some(size.topology),
         numa_nodes: Some(size.numa_nodes),
         max_cpus: size.max_cpus,
-        growth: size.max_memory.map(|most| MemoryGrowth { base: memory, most }),
+        growth: size.max_memory.map(|most| MemoryGrowth { base: memory, most, changed_at: None }),
         graphics: vm.spec.graphics,
         profile: profile.clone(),
         cdroms: media::recorded(&observed.cdroms),

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::super::Observed;
 use super::super::declared_disks::ReportedDisk;
-use super::super::plan::{io_error, too_large};
+use super::super::plan::{io_error, is_memory_changing, too_large};
 use super::runs;
 use crate::admission::Admission;
 use crate::hardware::differences;
@@ -169,11 +169,11 @@ pub(super) fn write_guest_ready(status: &mut VMStatus, observed: &Observed, gene
     );
 }
 
-/// Whether nothing but memory differs, and the guest is requested to take it or to give it back.
-fn is_left_to_the_guest(run: &Run, vm: &VM, size: &Size, observed: &Observed) -> bool {
+/// Whether nothing but memory differs, and the guest has not plugged in or out what was requested of it.
+fn is_left_by_the_guest(run: &Run, size: &Size, names: &[&str], observed: &Observed) -> bool {
     let has = observed.machine.as_ref().and_then(|machine| machine.growth);
     let requested = run.growth.zip(has).map(|(growth, has)| growth.base + has.requested);
-    requested == Some(size.memory) && differences(run, vm, size, &observed.profile) == ["memory"]
+    requested == Some(size.memory) && names == ["memory"]
 }
 
 pub(super) fn write_class_synced(
@@ -189,37 +189,40 @@ pub(super) fn write_class_synced(
         remove(conditions, ConditionType::ClassSynced);
         return;
     };
-    let synced = differences(run, vm, size, &observed.profile).is_empty();
-    let (reason, text) = if synced {
-        (Reason::Synced, String::new())
-    } else {
-        let memory = Quantity::from_bytes(run.memory_bytes);
-        let class = if run.class.is_empty() { String::new() } else { format!("class {}, ", run.class) };
-        let has = format!("the VM runs with {class}{} CPUs and {memory}", run.cpus);
-        match too_large(vm, size, observed) {
-            None if is_left_to_the_guest(run, vm, size, observed) => {
-                let wanted = Quantity::from_bytes(size.memory);
-                let text = format!(
-                    "{has} and is to have {wanted}: its guest plugs memory in and out, as far as it has a driver for virtio-mem"
-                );
-                (Reason::PowerCycleNeeded, text)
-            }
-            None => {
-                let names = differences(run, vm, size, &observed.profile).join(", ");
-                let text = format!("{has}: stop and start it for the change of {names} to take effect");
-                (Reason::PowerCycleNeeded, text)
-            }
-            Some(why) => {
-                (Reason::NoHostLargeEnough, format!("{has}; once stopped it cannot start here: {why}"))
-            }
-        }
-    };
+    let names = differences(run, vm, size, &observed.profile);
+    let synced = names.is_empty();
+    let (reason, text) =
+        if synced { (Reason::Synced, String::new()) } else { not_synced(vm, run, size, &names, observed) };
     condition::set(
         conditions,
         ConditionUpdate::from_bool(ConditionType::ClassSynced, synced, reason, &text),
         generation,
         now,
     );
+}
+
+/// Returns why a VM runs with something else than is declared.
+fn not_synced(vm: &VM, run: &Run, size: &Size, names: &[&str], observed: &Observed) -> (Reason, String) {
+    let (memory, wanted) = (Quantity::from_bytes(run.memory_bytes), Quantity::from_bytes(size.memory));
+    let class = if run.class.is_empty() { String::new() } else { format!("class {}, ", run.class) };
+    let has = format!("the VM runs with {class}{} CPUs and {memory}", run.cpus);
+    if let Some(why) = too_large(vm, size, observed) {
+        return (Reason::NoHostLargeEnough, format!("{has}; once stopped it cannot start here: {why}"));
+    }
+    let is_changing = is_memory_changing(vm, observed);
+    let waiting: Vec<&str> = names.iter().copied().filter(|name| !is_changing || *name != "memory").collect();
+    if waiting.is_empty() {
+        return (Reason::Attaching, format!("{has} and is to have {wanted}, which it gets while it runs"));
+    }
+    let text = if is_left_by_the_guest(run, size, &waiting, observed) {
+        format!(
+            "{has} and is to have {wanted}: its guest plugs no more memory in or out, for which it needs a driver for virtio-mem; stop and \
+             start the VM for the change to take effect"
+        )
+    } else {
+        format!("{has}: stop and start it for the change of {} to take effect", waiting.join(", "))
+    };
+    (Reason::PowerCycleNeeded, text)
 }
 
 pub(super) fn write_placement_synced(

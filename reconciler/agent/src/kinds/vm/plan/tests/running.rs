@@ -377,54 +377,6 @@ fn cpu_time_other_than_declared_is_corrected_whoever_changed_it() {
 }
 
 #[test]
-fn memory_is_requested_within_the_bounds_of_the_start_as_far_as_the_host_has_it() {
-    const MIB: u64 = 1 << 20;
-    let object = vm(json!({}));
-    // Started with 512 MiB and room for 2 GiB.
-    let observed = |memory: &str, requested: u64, plugged: u64| {
-        let declared = json!({"cpus": 1, "memory": memory, "maxMemory": "2Gi"});
-        let mut observed = Observed { size: size(declared), ..present(RunState::Running) };
-        let run = observed.journal.run.as_mut().expect("it runs");
-        run.growth = Some(MemoryGrowth { base: 512 * MIB, most: 2048 * MIB });
-        run.memory_bytes = 512 * MIB + plugged;
-        let growth = Growth { requested, plugged };
-        observed.machine.as_mut().expect("it runs").growth = Some(growth);
-        observed.free_memory = Some(4096 * MIB);
-        observed
-    };
-    let step = |observed: &Observed| match plan(&object, observed).steps.as_slice() {
-        [Step::RequestMemory(bytes)] => Some(*bytes / MIB),
-        [] => None,
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(step(&observed("1Gi", 0, 0)), Some(512));
-    assert_eq!(step(&observed("2Gi", 512 * MIB, 512 * MIB)), Some(1536));
-    assert_eq!(step(&observed("512Mi", 512 * MIB, 512 * MIB)), Some(0), "it is given back");
-    assert_eq!(step(&observed("1Gi", 512 * MIB, 0)), None, "it is requested, and the guest decides");
-    assert_eq!(step(&observed("3Gi", 0, 0)), None, "more than it was started for");
-    assert_eq!(step(&observed("256Mi", 0, 0)), None, "less than it was started with");
-
-    let full = Observed { free_memory: Some(600 * MIB), ..observed("1Gi", 0, 0) };
-    assert_eq!(stands(&plan(&object, &full)), (false, Reason::Unschedulable));
-    assert_eq!(step(&full), None);
-    let less = Observed { free_memory: Some(0), ..observed("512Mi", 512 * MIB, 512 * MIB) };
-    assert_eq!(step(&less), Some(0), "giving it back takes nothing");
-
-    let report = |observed: &Observed| status(&object, observed, &plan(&object, observed).readiness, at(NOW));
-    let waiting = report(&observed("1Gi", 512 * MIB, 0));
-    assert_eq!(waiting.pending_power_cycle, ["memory"]);
-    let synced = berth_api::condition::find(&waiting.conditions, "ClassSynced").expect("it runs");
-    insta::assert_snapshot!(synced.message, @"the VM runs with class small, 1 CPUs and 512Mi and is to have 1Gi: its guest plugs memory in and out, as far as it has a driver for virtio-mem");
-    assert!(report(&observed("1Gi", 512 * MIB, 512 * MIB)).pending_power_cycle.is_empty());
-
-    let mut taken = observed("1Gi", 512 * MIB, 512 * MIB);
-    taken.journal.run.as_mut().expect("it runs").memory_bytes = 512 * MIB;
-    let steps = plan(&object, &taken).steps;
-    let [Step::WriteJournal(journal)] = steps.as_slice() else { panic!("{steps:?}") };
-    assert_eq!(journal.run.as_ref().map(|run| run.memory_bytes), Some(1024 * MIB), "what it has is recorded");
-}
-
-#[test]
 fn an_interface_that_changed_waits_for_the_next_start_and_is_named() {
     let started = vm(json!({"networkInterfaces": [{"name": "nic0"}]}));
     let steps = plan(&started, &ready_to_start()).steps;
