@@ -18,7 +18,7 @@ use crate::cache::Cache;
 use crate::kinds::storage_pool::shared_report;
 
 use super::firmware::moves_firmware;
-use super::lives;
+use super::{data_host, lives};
 
 /// How the copies of a deleted VM without a host are removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,9 +47,10 @@ pub(in super::super) fn removal(cache: &Cache, vm: &VM) -> CopyRemoval {
     let able = hosts.iter().filter(|host| obeys(cache, host) && boot.is_none_or(|pool| is_there(host, pool)));
     let reached = able.map(|host| {
         let count = shared.iter().filter(|pool| is_there(host, pool)).count();
-        (count, Reverse(host.name_any()))
+        let name = host.name_any();
+        (!has_data(cache, vm, &name), count, Reverse(name))
     });
-    if let Some((_, Reverse(host))) = reached.filter(|(count, _)| *count > 0).max() {
+    if let Some((.., Reverse(host))) = reached.filter(|(_, count, _)| *count > 0).max() {
         return CopyRemoval::By(host);
     }
     let Some(pool) = boot else { return CopyRemoval::Nothing };
@@ -68,6 +69,14 @@ fn boot_pool(cache: &Cache, vm: &VM) -> Option<String> {
     let boot = vm.spec.disks.iter().find(|disk| disk.boot)?;
     let disk = cache.tables.disks.named(&vm.namespace().unwrap_or_default(), boot.name.as_str())?;
     Some(disk.pool().to_string())
+}
+
+/// Whether a host has data of the disks that the VM has left there. By its record of the VM it keeps them for the next VM with these disks.
+fn has_data(cache: &Cache, vm: &VM, host: &str) -> bool {
+    let namespace = vm.namespace().unwrap_or_default();
+    let names = vm.spec.disks.iter().map(|disk| disk.name.as_str());
+    let mut disks = names.filter_map(|name| cache.tables.disks.named(&namespace, name));
+    disks.any(|disk| data_host(disk).is_some_and(|of| of == host))
 }
 
 /// Whether the agent of a host carries out what is bound there, and knows of copies.
@@ -170,6 +179,17 @@ mod tests {
         assert_eq!(removal(&cache, &vm), CopyRemoval::By("d".to_owned()));
         put(&mut cache, "f", json!({}), &[reported("site", None), reported("ceph", None)]);
         assert_eq!(removal(&cache, &vm), CopyRemoval::By("f".to_owned()), "it reaches more of them");
+    }
+
+    #[tokio::test]
+    async fn a_host_that_has_data_of_the_disks_is_the_last_to_be_chosen() {
+        let mut cache = cache(None);
+        let left = json!({"pool": "site", "formerHost": "a"});
+        cache.put(in_ns::<Disk>("root", json!({"size": "1Gi", "pool": "site"}), left), Instant::now());
+        for host in ["a", "b"] {
+            put(&mut cache, host, json!({}), &[reported("site", None)]);
+            assert_eq!(removal(&cache, &vm("UEFI", Some("i-1"))), CopyRemoval::By(host.to_owned()));
+        }
     }
 
     #[tokio::test]
