@@ -11,7 +11,7 @@
 
 use std::cmp::Reverse;
 
-use berth_api::{Host, HostPool, StoragePool, VM};
+use berth_api::{Host, HostPool, StoragePool, VM, condition};
 use kube::ResourceExt;
 
 use crate::cache::Cache;
@@ -82,7 +82,11 @@ fn has_data(cache: &Cache, vm: &VM, host: &str) -> bool {
 /// Whether the agent of a host carries out what is bound there, and knows of copies.
 fn obeys(cache: &Cache, host: &Host) -> bool {
     let name = host.name_any();
+    // After a start of the controllers, each host counts as alive for a while.
+    let conditions = host.status.as_ref().map(|status| status.conditions.as_slice());
+    let ready = condition::find(conditions.unwrap_or_default(), "Ready");
     cache.is_alive(&name)
+        && ready.is_none_or(|ready| ready.status != "Unknown")
         && moves_firmware(cache, &name)
         && host.spec.recovery.is_none()
         && host.metadata.deletion_timestamp.is_none()
@@ -219,6 +223,8 @@ mod tests {
         former["sharedId"] = json!("another");
         put(&mut cache, "a", json!({}), &[former]);
         assert_eq!(removal(&cache, &vm), CopyRemoval::Nothing);
+        put(&mut cache, "b", json!({}), &[reported("site", None)]);
+        assert_eq!(removal(&cache, &vm), CopyRemoval::By("b".to_owned()));
         let older: Host = object("b", 90, json!({}), json!({"pools": [reported("site", None)]}));
         cache.put(older, Instant::now());
         assert!(matches!(removal(&cache, &vm), CopyRemoval::Waits { .. }), "it would not remove them");
