@@ -30,6 +30,7 @@ use crate::index::{Tables, instance_of, volume_of};
 use crate::journal::{Journal, epoch_of};
 use crate::key::ObjectName;
 use crate::pools;
+use crate::typed_api::TypedApi;
 
 /// The interval at which changes are copied.
 const EVERY: Duration = Duration::from_secs(120);
@@ -179,18 +180,23 @@ pub(crate) async fn after_stop(ctx: &Context, vm: &VM) {
 
 /// Removes the copies of a VM that is deleted.
 ///
-/// *Errors*: it has firmware state, and the pool of its boot disk is away. In others that are away here, it has no copy.
+/// *Errors*: it has firmware state, and the pool of its boot disk is away. In others that are away here, it has no copy. The control plane does not
+/// answer.
 pub(crate) async fn remove(ctx: &Context, vm: &VM) -> Result<(), Error> {
     let Some(instance) = instance_of(vm) else { return Ok(()) };
-    let (shared, own) = {
+    let (shared, boot) = {
         let tables = ctx.index.read();
-        let names = tables.pools.all().map(|(name, _)| name.name.clone());
-        let shared: Vec<String> = names.filter(|pool| is_shared(&tables, pool)).collect();
-        (shared, pool_of(&tables, vm))
+        (shared_pools(&tables), boot_pool(&tables, vm))
     };
     if shared.is_empty() {
         return Ok(());
     }
+    let own = match boot {
+        _ if !vm.has_firmware_state() => None,
+        // The disk is bound to another host: the VM is bound here only to be deleted.
+        None => read_boot_pool(ctx, vm).await?,
+        known => known,
+    };
     let mut known = ctx.copied_firmware.0.lock().await;
     pools::declare(ctx);
     for pool in shared {
@@ -201,6 +207,51 @@ pub(crate) async fn remove(ctx: &Context, vm: &VM) -> Result<(), Error> {
     }
     known.remove(instance);
     Ok(())
+}
+
+/// Removes the copies of a VM that does not exist any more, and whose instance is being removed from this host, as of one that was deleted without its
+/// finalizer. Its QEMU has ended. In a pool that is away here they stay.
+///
+/// *Errors*: the control plane does not answer.
+pub(crate) async fn remove_lost(ctx: &Context, instance: &str, journal: &Journal) -> Result<(), Error> {
+    let shared = shared_pools(&ctx.index.read());
+    if shared.is_empty() {
+        return Ok(());
+    }
+    // Read each time: a table has the VMs that are bound here only. One of this name with another uid may be about to get the instance.
+    let vms: TypedApi<VM> = TypedApi::namespaced(ctx.client.clone(), &journal.namespace);
+    let vm = vms.get_opt(&journal.name).await.map_err(Error::api("read the VM of an instance"))?;
+    if vm.is_some() {
+        return Ok(());
+    }
+    let mut known = ctx.copied_firmware.0.lock().await;
+    pools::declare(ctx);
+    for pool in shared {
+        let removed = match ctx.system.firmware_copy(&pool, instance, &journal.uid).await {
+            Ok(Some(_)) => ctx.system.remove_firmware_copy(&pool, instance).await,
+            found => found.map(drop),
+        };
+        if let Err(error) = removed {
+            let error = error.chain();
+            tracing::warn!(instance, pool, error, "a copy of firmware state without a VM may be left");
+        }
+    }
+    known.remove(instance);
+    Ok(())
+}
+
+fn shared_pools(tables: &Tables) -> Vec<String> {
+    let names = tables.pools.all().map(|(name, _)| name.name.clone());
+    names.filter(|pool| is_shared(tables, pool)).collect()
+}
+
+/// Reads the pool of a boot disk that is not bound here. None: the VM has none, or its Disk is gone.
+async fn read_boot_pool(ctx: &Context, vm: &VM) -> Result<Option<String>, Error> {
+    let Some(boot) = vm.spec.disks.iter().find(|disk| disk.boot) else { return Ok(None) };
+    let namespace = vm.namespace().unwrap_or_default();
+    let disks: TypedApi<Disk> = TypedApi::namespaced(ctx.client.clone(), &namespace);
+    let disk = disks.get_opt(boot.name.as_str()).await.map_err(Error::api("read the boot disk"))?;
+    Ok(disk.map(|disk| disk.pool().to_string()))
 }
 
 #[cfg(test)]

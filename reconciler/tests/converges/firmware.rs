@@ -1,6 +1,7 @@
 //! The firmware variables of a VM whose former host is lost: they come from the copy in the shared pool of its boot disk.
 
-use berth_api::VMState;
+use berth_api::{VMState, condition};
+use berth_host::Machines as _;
 use serde_json::{Value, json};
 
 use crate::faults::Fault;
@@ -19,8 +20,8 @@ async fn must_stop(rig: &Rig) {
     .await;
 }
 
-/// The host is lost, whose copy is in a shared pool of this type.
-async fn starts_with_the_copy(rig: &Rig, pool_type: &str) {
+/// Makes a VM with a boot disk in a shared pool of this type, which has run and is off. Returns its instance.
+async fn has_a_copy(rig: &Rig, pool_type: &str) -> String {
     rig.system.set_pool_folder("site", None);
     rig.apply_pool("site", json!({"type": pool_type})).await;
     rig.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "UEFI"})).await;
@@ -28,10 +29,16 @@ async fn starts_with_the_copy(rig: &Rig, pool_type: &str) {
     rig.apply("VM", "web", sealed("Running")).await;
     web_runs(rig).await;
     let instance = rig.system.hypervisor().instances().remove(0);
-    let before = rig.system.firmware_now(&instance).expect("it has variables");
     rig.apply("VM", "web", sealed("Stopped")).await;
     must_stop(rig).await;
     until_host("they are copied", || !rig.system.firmware_copies_now().is_empty()).await;
+    instance
+}
+
+/// The host is lost, whose copy is in a shared pool of this type.
+async fn starts_with_the_copy(rig: &Rig, pool_type: &str) {
+    let instance = has_a_copy(rig, pool_type).await;
+    let before = rig.system.firmware_now(&instance).expect("it has variables");
     // As on its next host.
     rig.system.lose_firmware();
     rig.strike_from_here();
@@ -58,6 +65,29 @@ fn a_vm_of_a_lost_host_starts_with_the_firmware_state_that_was_copied_beside_its
 #[test]
 fn a_vm_of_a_lost_host_starts_with_the_copy_of_its_firmware_state_in_ceph() {
     converges(&[Fault::CrashAfter], async |rig| starts_with_the_copy(rig, "RBD").await);
+}
+
+#[test]
+fn the_copy_of_a_vm_that_is_deleted_after_its_host_was_lost_is_removed_by_another_host() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        let instance = has_a_copy(rig, "Shared").await;
+        // As if another host had it.
+        rig.system.remove_instance(&instance).await.expect("it is off");
+        let elsewhere = json!({"binding": {"host": "lost", "epoch": 9}, "admittedEpoch": 9});
+        rig.patch_status("VM", "web", elsewhere).await;
+        rig.make_lost_host("lost").await;
+        rig.until_vm("web", "is lost with its host", |vm| {
+            let conditions = vm.status.as_ref().map(|status| status.conditions.as_slice());
+            let stalled = condition::find(conditions.unwrap_or_default(), "Stalled");
+            stalled.is_some_and(|stalled| stalled.reason == "HostFenced")
+        })
+        .await;
+        assert_eq!(rig.system.firmware_copies_now().len(), 1, "it is kept as long as its VM exists");
+        rig.strike_from_here();
+        rig.delete("VM", "web").await;
+        rig.until_gone("VM", "web").await;
+        assert!(rig.system.firmware_copies_now().is_empty(), "it is removed before its VM is gone");
+    });
 }
 
 #[test]

@@ -333,6 +333,15 @@ impl Rig {
         api.patch(name, &params, &Patch::Apply(&object)).await.expect("the control plane answers");
     }
 
+    /// Makes a host that is gone for good.
+    pub(crate) async fn make_lost_host(&self, name: &str) {
+        let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Host", "metadata": {"name": name},
+            "spec": {"fenced": true, "cordoned": true}});
+        let api: Api<DynamicObject> = Api::all_with(self.admin.0.clone(), &resource("Host"));
+        let params = PatchParams::apply("user").force();
+        api.patch(name, &params, &Patch::Apply(&object)).await.expect("the control plane answers");
+    }
+
     /// Changes a status, as the controllers would.
     pub(crate) async fn patch_status(&self, kind: &str, name: &str, status: Value) {
         let patch = Patch::Merge(json!({"status": status}));

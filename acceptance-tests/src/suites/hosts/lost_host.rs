@@ -24,11 +24,14 @@ const NAME: &str = "moved";
 const DATA: &str = "moved-data";
 /// A VM with a TPM, which is off when its host is lost.
 const SEALED: Sealed = Sealed { name: "moved-sealed", pool: Some(POOL) };
+/// Another one, which may be on no other host, and is deleted after that.
+const DROPPED: Sealed = Sealed { name: "dropped-sealed", pool: Some(POOL) };
 
 /// Runs the case in the pool that all hosts have in common; nothing of VMs is left behind, and no pool.
 pub fn run(report: &mut Report, fleet: &mut Fleet) {
     report.case(
-        "a host with a guest in that pool is lost: the guest starts on another one, with its data and addresses, and a VM with a TPM keeps that",
+        "a host with a guest in that pool is lost: the guest starts on another one, with its data and addresses, and a VM with a TPM keeps that; \
+         one that is deleted then leaves no copy of its TPM",
         || {
             let common = shared_pool::common(fleet);
             let held = goes_on_elsewhere(fleet, &common);
@@ -36,7 +39,7 @@ pub fn run(report: &mut Report, fleet: &mut Fleet) {
             let objects =
                 [format!("vm/{NAME}"), format!("publicip/{NAME}"), format!("disk/{NAME}"), format!("disk/{DATA}")];
             let deleted = objects.iter().try_for_each(|object| kubectl.delete(object));
-            let deleted = deleted.and(SEALED.delete(fleet));
+            let deleted = deleted.and(SEALED.delete(fleet)).and(DROPPED.delete(fleet));
             let deleted = deleted.and_then(|()| kubectl.delete(&format!("storagepool/{POOL}")));
             held.and(deleted)
         },
@@ -68,8 +71,11 @@ fn goes_on_elsewhere(fleet: &mut Fleet, common: &Path) -> Result<()> {
     }
 
     let instance = SEALED.stops_on(fleet, HOST)?;
-    let copy = common.join(format!("firmware/{instance}.state"));
-    ensure!(copy.exists(), "{} is not there after the stop", copy.display());
+    let copy_of = |instance: &str| common.join(format!("firmware/{instance}.state"));
+    let (copy, dropped) = (copy_of(&instance), copy_of(&DROPPED.stops_on(fleet, HOST)?));
+    for copy in [&copy, &dropped] {
+        ensure!(copy.exists(), "{} is not there after the stop", copy.display());
+    }
     let sealed = digests(&folder(fleet, HOST, &instance)?)?;
 
     let next = fleet.host_of("web-0")?;
@@ -96,8 +102,12 @@ fn goes_on_elsewhere(fleet: &mut Fleet, common: &Path) -> Result<()> {
     SEALED.until_on(fleet, &next, "Stopped")?;
     let kept = digests(&folder(fleet, &next, &instance)?)?;
     ensure!(kept == sealed, "its firmware state is {kept:?} there, and was {sealed:?}");
+    ensure!(dropped.exists(), "{} is not there any more, and its VM is", dropped.display());
     SEALED.delete(fleet)?;
-    ensure!(!copy.exists(), "{} is there without its VM", copy.display());
+    DROPPED.delete(fleet)?;
+    for copy in [&copy, &dropped] {
+        ensure!(!copy.exists(), "{} is there without its VM", copy.display());
+    }
     wait::until("the lost host to be removed", SOON, || kubectl.refused(&["get", "host", HOST]).map(drop))
 }
 

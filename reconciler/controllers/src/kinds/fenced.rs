@@ -1,8 +1,8 @@
 //! Objects bound to a fenced host (`Host.spec.fenced`), which is gone for good: no agent will ever report them
 //! again.
 //!
-//! An object that is being deleted is removed, because there is nothing left to wait for; any other is reported as
-//! lost with its host. The Host itself is removed with the last of them, so that the fencing is known until then.
+//! An object that is being deleted is removed, because there is nothing left to wait for, except for copies of the firmware state of a VM, which another
+//! host removes. Any other object is reported as lost with its host. The Host itself is removed with the last of them, so that the fencing is known until then.
 
 use berth_api::{
     AttachmentState, ConditionType, ConditionUpdate, Conditions, Disk, DiskSnapshot, DiskState,
@@ -16,7 +16,7 @@ use crate::{
     cache::Cache,
     config::Config,
     key::{Key, ObjectKind},
-    kinds::rebind,
+    kinds::rebind::{self, CopyRemoval},
     plan::{Outcome, Step},
 };
 
@@ -26,7 +26,14 @@ pub(crate) fn vm(cache: &Cache, config: &Config, vm: &VM, batch: &mut WriteBatch
     let namespace = vm.namespace().unwrap_or_default();
     let disks = vm.spec.disks.iter().map(|d| Key::namespaced(ObjectKind::Disk, &namespace, d.name.as_str()));
     if vm.metadata.deletion_timestamp.is_some() {
-        end(cache, config, &Key::of(vm), &host, batch);
+        match rebind::copy_removal(cache, vm) {
+            CopyRemoval::Nothing => end(cache, config, &Key::of(vm), &host, batch),
+            CopyRemoval::By(_) | CopyRemoval::Waits { .. } => {
+                batch.status(vm, rebind::lost_and_deleted(vm, config.clock.now()));
+                batch.enqueue(Key::of(vm));
+                batch.enqueue(Key::cluster(ObjectKind::Host, &host));
+            }
+        }
         disks.for_each(|disk| batch.enqueue(disk));
         return Some(Outcome::Settled);
     }

@@ -23,9 +23,11 @@
 //! `formerHost` of a Disk, or of a VM with firmware variables or a TPM, names the host that has the data of the disk, or these, until the next host has reported that it has all of it. The disk of a VM that
 //! leaves that next host before keeps the mark, so that it is copied from where its data is, or is used there again.
 
+mod copies;
 mod firmware;
 mod live;
 
+pub(super) use copies::{CopyRemoval, removal as copy_removal};
 pub(super) use firmware::takes_none as takes_no_firmware;
 
 use std::sync::Arc;
@@ -442,7 +444,12 @@ fn left(disk: &Disk, host: &str, cause: Cause, now: Timestamp) -> DiskStatus {
     status
 }
 
-/// The status of a VM that nothing runs of any more, and that is placed again.
+/// The status of a deleted VM that was lost with its host, before another host removes the copies of its firmware state.
+pub(super) fn lost_and_deleted(vm: &VM, now: Timestamp) -> VMStatus {
+    unbound(vm, Cause::Lost, now)
+}
+
+/// The status of a VM that nothing runs of any more, and that is placed again, unless it is deleted.
 fn unbound(vm: &VM, cause: Cause, now: Timestamp) -> VMStatus {
     let mut status = vm.status.clone().unwrap_or_default();
     let generation = vm.metadata.generation.unwrap_or_default();
@@ -451,7 +458,11 @@ fn unbound(vm: &VM, cause: Cause, now: Timestamp) -> VMStatus {
         Cause::Lost => format!("host {host} is gone for good"),
         Cause::Released => format!("host {host} has given it up"),
     };
-    let text = format!("{why}: it is placed on another host, with its disks");
+    let next = match vm.metadata.deletion_timestamp {
+        None => "it is placed on another host, with its disks",
+        Some(_) => "another host removes the copies of its firmware state",
+    };
+    let text = format!("{why}: {next}");
     if let Some(Binding { host, epoch }) = status.binding.take() {
         // Every later binding has a greater epoch.
         let refusal = HostRefusal { host, epoch, message: text.clone(), time: Some(now) };

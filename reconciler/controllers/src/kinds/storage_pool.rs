@@ -73,7 +73,7 @@ impl Space {
 }
 
 /// Returns the report of a host that has a folder for a shared pool.
-fn shared_report<'a>(host: &'a Host, pool: &str) -> Option<&'a HostPool> {
+pub(crate) fn shared_report<'a>(host: &'a Host, pool: &str) -> Option<&'a HostPool> {
     let reports = &host.status.as_ref()?.pools;
     reports.iter().find(|of| of.name == pool && of.folder.is_some() && of.shared_id.is_some())
 }

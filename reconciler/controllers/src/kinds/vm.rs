@@ -54,6 +54,8 @@ enum Decision {
         /// The host already holds the VM and has seen it under this epoch: the VM was admitted there.
         held: Option<i64>,
     },
+    /// Deleted, and bound to this host only for the removal of the copies of its firmware state.
+    RemoveCopies(String),
     /// Not bound, and never to be bound under this epoch: a claim was made under it, and this decision does not
     /// bind the VM with that claim.
     Spend(TopologyClaim),

@@ -8,6 +8,7 @@ use super::left::CopiedVolume;
 use super::{Step, cache};
 use crate::context::Context;
 use crate::error::Error;
+use crate::firmware_copies;
 use crate::journal::Journal;
 use crate::key::Key;
 use crate::kinds::vm::forget_restart;
@@ -26,13 +27,17 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
             let journal = ctx.system.read_journal(instance).await?;
             // A running guest may have begun to come to it since it was looked at.
             let journal = journal.and_then(|journal| Journal::parse(journal).ok());
-            if journal.is_some_and(|journal| journal.arrival.is_some()) {
+            if journal.as_ref().is_some_and(|journal| journal.arrival.is_some()) {
                 return Ok(());
             }
             ctx.system.kill(instance, Duration::from_secs(5)).await?;
             let prefix = tap_prefix(instance);
             for tap in ctx.system.taps().await?.iter().filter(|tap| tap.name.starts_with(&prefix)) {
                 ctx.system.remove_tap(&tap.name).await?;
+            }
+            // Before the journal is gone.
+            if let Some(journal) = &journal {
+                Box::pin(firmware_copies::remove_lost(ctx, instance, journal)).await?;
             }
             ctx.system.remove_instance(instance).await?;
             ctx.machines.forget(instance);

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use berth_api::{Disk, RESTORE_ANNOTATION, VM, condition};
+use berth_api::{Disk, RESTORE_ANNOTATION, StoragePool, VM, condition};
+use berth_host::{FirmwareCopy, Machines as _};
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
@@ -95,6 +96,38 @@ async fn what_nobody_owns_is_reported_and_left_alone() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(!said(&fixture.host().await).contains(INSTANCE), "{}", said(&fixture.host().await));
     assert_eq!(fixture.system.violations(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_of_firmware_state_goes_with_the_released_instance_unless_there_is_a_vm_of_its_name() {
+    for is_back in [false, true] {
+        let fixture = running().await;
+        let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "StoragePool", "metadata": {"name": "site"},
+            "spec": {"type": "Shared"}});
+        let pool: StoragePool = serde_json::from_value(pool).expect("a pool");
+        let pools: kube::Api<StoragePool> = kube::Api::all(fixture.client.clone());
+        pools.create(&Default::default(), &pool).await.expect("created");
+        fixture.system.set_pool_folder("site", None);
+        let uid = fixture.api::<VM>().get("web").await.expect("there").metadata.uid.expect("it has one");
+        let copy = FirmwareCopy { uid, epoch: 2, is_final: false, archive: b"keys".to_vec() };
+        fixture.system.write_firmware_copy("site", INSTANCE, &copy).await.expect("written");
+        fixture.crash_agent().await;
+        lose(&fixture).await;
+        if is_back {
+            let spec = json!({"class": "small", "disks": [{"name": "root", "boot": true}]});
+            fixture.make::<VM>("web", spec, None).await;
+        }
+        fixture.start_agent();
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        assert_eq!(fixture.system.firmware_copies_now().len(), 1, "the instance may be adopted");
+        let hosts: kube::Api<berth_api::Host> = kube::Api::all(fixture.client.clone());
+        let released = Patch::Merge(json!({"spec": {"releasedOrphans": [INSTANCE]}}));
+        hosts.patch(HOST, &PatchParams::default(), &released).await.expect("patched");
+        fixture.until::<Disk>("root", |d| d.status.as_ref().is_some_and(|s| s.used_by.is_empty())).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(fixture.system.firmware_copies_now().len(), usize::from(is_back));
+        assert_eq!(fixture.system.violations(), Vec::<String>::new());
+    }
 }
 
 #[tokio::test(start_paused = true)]

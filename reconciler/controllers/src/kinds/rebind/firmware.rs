@@ -58,7 +58,7 @@ fn follows(cache: &Cache, vm: &VM, host: &str) -> bool {
     (is_deleted || moves_firmware(cache, holder)) && (gives || is_copied(cache, vm))
 }
 
-fn moves_firmware(cache: &Cache, host: &str) -> bool {
+pub(super) fn moves_firmware(cache: &Cache, host: &str) -> bool {
     let host = cache.tables.hosts.cluster(host);
     let status: Option<&HostStatus> = host.and_then(|host| host.status.as_ref());
     status.and_then(|status| status.firmware_moves).unwrap_or_default()

@@ -24,6 +24,7 @@ use crate::{
     key::{Key, ObjectKind},
     kinds::disk::{self, Obstacle},
     kinds::quota::{self, Excess},
+    kinds::rebind::{CopyRemoval, copy_removal},
     placement_hold::{PlacementHold, placement_hold, untrusted},
     scheduler::{NewDisks, PlacementPolicy, PoolChoice},
     topology,
@@ -95,6 +96,8 @@ pub(super) struct Observed {
     pub(super) misnamed_address: Option<(Key, String)>,
     /// The host that has just refused it, and the reason.
     pub(super) refused_by: Option<(String, String)>,
+    /// The removal of the copies of its firmware state, if it is deleted and has no host.
+    pub(super) copies: CopyRemoval,
     pub(super) fresh: Fresh,
 }
 
@@ -206,6 +209,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
             deleting,
             unshared_medium: None,
             refused_by: None,
+            copies: CopyRemoval::Nothing,
             fresh: Fresh { interfaces, volume_ids, ..Fresh::default() },
         };
     }
@@ -252,6 +256,10 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         taken,
         open_claims: topology::open(cache, vm),
         refused_by: refusal.map(|r| (r.host.clone(), r.message.clone())),
+        copies: match vm.metadata.deletion_timestamp {
+            Some(_) => copy_removal(cache, vm),
+            None => CopyRemoval::Nothing,
+        },
         fresh,
     }
 }

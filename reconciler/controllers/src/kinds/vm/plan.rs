@@ -7,6 +7,7 @@ use crate::{
     cache::capacity::HostCapacity,
     key::{Key, ObjectKind},
     kinds::disk::bind_disk,
+    kinds::rebind::CopyRemoval,
     placement_hold::awaits_its_host,
     plan::{Dependency, Outcome, Plan, Step, namesakes},
 };
@@ -46,10 +47,7 @@ pub(super) fn plan(vm: &VM, observed: &Observed, capacity: &HostCapacity) -> Pla
         ));
     }
     if vm.metadata.deletion_timestamp.is_some() {
-        // Nothing exists for it: it is held only by a finalizer set before a bind that never happened.
-        let mut plan = Plan::settled(Decision::NoChange);
-        plan.steps.push(Step::RemoveFinalizer(Key::of(vm), HOST_FINALIZER));
-        return plan;
+        return plan_removal(vm, &observed.copies);
     }
     if let Some(text) = awaits_its_host(vm) {
         // A later report of a host that holds it enqueues it again.
@@ -59,6 +57,25 @@ pub(super) fn plan(vm: &VM, observed: &Observed, capacity: &HostCapacity) -> Pla
         ));
     }
     place::place(vm, observed, capacity)
+}
+
+/// Plans a deleted VM that no host has.
+fn plan_removal(vm: &VM, copies: &CopyRemoval) -> Plan<Decision> {
+    match copies {
+        CopyRemoval::Nothing => {
+            // Nothing exists for it: it is held only by a finalizer set before a bind that never happened.
+            let mut plan = Plan::settled(Decision::NoChange);
+            plan.steps.push(Step::RemoveFinalizer(Key::of(vm), HOST_FINALIZER));
+            plan
+        }
+        CopyRemoval::By(host) => Plan::settled(Decision::RemoveCopies(host.clone())),
+        CopyRemoval::Waits { text, hosts } => {
+            let readiness = Readiness::Reconciling(Reason::PoolAway, text.clone());
+            let waits = Decision::Wait(VMState::Terminating, readiness);
+            let hosts = hosts.iter().map(|host| Dependency::Object(Key::cluster(ObjectKind::Host, host)));
+            Plan::blocked(waits, hosts.chain([Dependency::Hosts]).collect())
+        }
+    }
 }
 
 /// Returns why a VM that its host has not admitted is placed again, if it is.

@@ -89,6 +89,15 @@ pub(super) fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
             status.private_address = private_address(interfaces);
             status.interfaces.clone_from(interfaces);
         }
+        Decision::RemoveCopies(host) => {
+            let text = format!("host {host} removes the copies of its firmware variables and its TPM");
+            Readiness::Reconciling(Reason::Deleting, text).write(conditions, generation, now);
+            status.state = Some(VMState::Terminating);
+            let epoch = next_epoch(&status, None);
+            // There is nothing to admit: a deleted VM is not started.
+            status.admitted_epoch = Some(epoch);
+            status.binding = Some(Binding { host: host.clone(), epoch });
+        }
     }
     status.observed_generation = generation;
     status

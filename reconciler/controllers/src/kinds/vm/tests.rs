@@ -15,7 +15,7 @@ use crate::{
     cache::shared_images::ForeignOriginal,
     config::Config,
     key::{Key, ObjectKind},
-    kinds::{disk::Obstacle, quota::Excess},
+    kinds::{disk::Obstacle, quota::Excess, rebind::CopyRemoval},
     placement_hold::PlacementHold,
     plan::{Dependency, Outcome, Step},
     scheduler::PlacementPolicy,
@@ -116,6 +116,7 @@ fn observed(disk: Option<Arc<Disk>>) -> Observed {
         unshared_medium: None,
         refused_by: None,
         misnamed_address: None,
+        copies: CopyRemoval::Nothing,
         fresh: Fresh {
             instance_id: "i-1".into(),
             volume_ids: vec!["v-0123456789abcdef".into()],
@@ -133,6 +134,23 @@ fn waits_for(vm: &VM, observed: &Observed) -> Reason {
         Decision::Wait(_, readiness) => readiness.reason(),
         other => panic!("expected it to wait, got {other:?}"),
     }
+}
+
+#[test]
+fn a_deleted_vm_without_a_host_goes_to_one_only_for_the_removal_of_its_copies() {
+    let mut vm = vm(json!({"refusal": {"host": "h1", "epoch": 4, "message": "gone"}, "instanceID": "i-1"}));
+    vm.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+    let planned = |copies| plan(&vm, &Observed { copies, ..observed(None) }, &capacity());
+    let ends = Step::RemoveFinalizer(Key::of(&vm), berth_api::HOST_FINALIZER);
+    assert_eq!(planned(CopyRemoval::Nothing).steps, [ends]);
+    let waits = planned(CopyRemoval::Waits { text: "away".into(), hosts: vec!["h2".into()] });
+    let host = Dependency::Object(Key::cluster(ObjectKind::Host, "h2"));
+    assert_eq!((waits.steps.len(), waits.outcome), (0, Outcome::Blocked(vec![host, Dependency::Hosts])));
+    let by = planned(CopyRemoval::By("h2".into()));
+    let bound = status(&vm, &by.decision, Timestamp::UNIX_EPOCH);
+    assert!(by.steps.is_empty() && bound.is_admitted());
+    assert_eq!(bound.binding, Some(Binding { host: "h2".into(), epoch: 5 }));
 }
 
 #[test]

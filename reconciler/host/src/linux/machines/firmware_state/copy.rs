@@ -52,10 +52,7 @@ impl LinuxMachines {
     ) -> Result<()> {
         check_name("instance", instance)?;
         let (pools, of, name) = (self.pool_folders.clone(), pool.to_owned(), file_name(instance));
-        let work = move || {
-            let path = pools.firmware_folder(&of)?.join(name);
-            files::remove_if_there(&path).map_err(failed("remove", &path))
-        };
+        let work = move || remove(&pools.firmware_folder(&of)?.join(name));
         self.pool_folders.on_pools(&BTreeSet::from([pool.to_owned()]), work).await
     }
 }
@@ -74,6 +71,15 @@ fn write(path: &Path, copy: &FirmwareCopy) -> Result<()> {
         return Ok(());
     }
     files::write_atomic(path, &copy.stored(), 0o600)
+}
+
+/// Removes a copy, and one that a host had begun to write when it crashed.
+fn remove(path: &Path) -> Result<()> {
+    let unfinished = files::unfinished(path);
+    for path in [unfinished.as_path(), path] {
+        files::remove_if_there(path).map_err(failed("remove", path))?;
+    }
+    Ok(())
 }
 
 /// Reads a copy. None: there is none.
@@ -115,5 +121,20 @@ mod tests {
         assert!(read(&path).is_err());
         fs::write(&path, b"no line").expect("damaged");
         assert!(read(&path).is_err());
+    }
+
+    #[test]
+    fn nothing_of_a_copy_stays_also_not_of_one_whose_write_was_interrupted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("i-1.state");
+        let other = folder.path().join("i-10.state");
+        for path in [&path, &files::unfinished(&path), &other] {
+            fs::write(path, b"keys").expect("written");
+        }
+        for _ in 0..2 {
+            remove(&path).expect("removed");
+            assert_eq!(files::names(folder.path()).expect("listed"), ["i-10.state"]);
+        }
+        remove(&folder.path().join("none/i-1.state")).expect("there is no folder");
     }
 }
