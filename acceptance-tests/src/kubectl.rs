@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::namespace::Namespace;
@@ -13,6 +13,10 @@ use crate::process::{self, Finished};
 use crate::wait;
 
 const LIMIT: Duration = Duration::from_secs(90);
+/// The longest time for which changes of an object are followed before it is read again: a control plane may be gone, or stand still.
+const FOLLOWED: Duration = Duration::from_secs(5);
+/// The time for one look at an object.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// kubectl with a kubeconfig, inside a namespace.
 #[derive(Debug, Clone)]
@@ -101,7 +105,8 @@ impl Kubectl {
         serde_json::from_str(&text).context("kubectl printed no JSON")
     }
 
-    /// Waits until an object, given as `KIND/NAME`, satisfies `probe`; the error shows the object's status.
+    /// Waits until an object, given as `KIND/NAME`, satisfies `probe`; the error shows the object's status. Its changes are followed: a
+    /// process for each look would take a part of a processor from the guest that is waited for.
     pub fn until(
         &self,
         object: &str,
@@ -110,11 +115,41 @@ impl Kubectl {
         probe: impl Fn(&Value) -> bool,
     ) -> Result<Value> {
         let (kind, name) = object.split_once('/').context("KIND/NAME")?;
+        let end = Instant::now() + limit;
         wait::until(&format!("{object}: {what}"), limit, || {
-            let object = self.object(kind, name)?;
-            anyhow::ensure!(probe(&object), "its status is {:#}", object["status"]);
-            Ok(object)
+            let left = end.saturating_duration_since(Instant::now());
+            self.followed(kind, name, left.clamp(LOOK, FOLLOWED), &probe)
         })
+    }
+
+    /// Follows an object until it satisfies `probe`, for at most `limit`.
+    fn followed(
+        &self,
+        kind: &str,
+        name: &str,
+        limit: Duration,
+        probe: impl Fn(&Value) -> bool,
+    ) -> Result<Value> {
+        let get = ["get", kind, name, "-o", "json", "--watch", "--output-watch-events"];
+        let mut last = None;
+        let found = process::first_found(&mut self.command(&get), limit, |line| {
+            let mut event: Value = serde_json::from_str(line).ok()?;
+            if !matches!(event["type"].as_str(), Some("ADDED" | "MODIFIED")) {
+                return None;
+            }
+            let object = event["object"].take();
+            if probe(&object) {
+                return Some(object);
+            }
+            last = Some(object["status"].clone());
+            None
+        });
+        match (found, last) {
+            (Ok(Some(object)), _) => Ok(object),
+            (_, Some(status)) => bail!("its status is {status:#}"),
+            (Ok(None), None) => bail!("kubectl has not shown it"),
+            (Err(error), None) => Err(error),
+        }
     }
 
     /// Waits until an object, given as `KIND/NAME`, has a condition, given as `TYPE=STATUS` as in `kubectl wait`, and the
