@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -15,6 +15,8 @@ use crate::wait;
 const LIMIT: Duration = Duration::from_secs(90);
 /// The longest time for which changes of an object are followed before it is read again: a control plane may be gone, or stand still.
 const FOLLOWED: Duration = Duration::from_secs(5);
+/// How often a host can be made to look. It looks at the latest five seconds after its last look.
+const NEXT_LOOK: Duration = Duration::from_secs(8);
 /// The time for one look at an object.
 const LOOK: Duration = Duration::from_secs(2);
 
@@ -82,6 +84,26 @@ impl Kubectl {
     /// Deletes an object, for example `vm/web`, and waits until it is gone.
     pub fn delete(&self, object: &str) -> Result<()> {
         self.ok(&["delete", object, "--ignore-not-found", "--timeout=60s"]).map(drop)
+    }
+
+    /// Waits for what hosts report or do after they have looked at pools, interfaces, or files that nothing needs any more. They do that every
+    /// minute by themselves, and here at once and again every few seconds: a change of its object has a host look. `wait_for` gets the time
+    /// until the next look.
+    pub fn while_hosts_look<T>(
+        &self,
+        limit: Duration,
+        mut wait_for: impl FnMut(Duration) -> Result<T>,
+    ) -> Result<T> {
+        let end = Instant::now() + limit;
+        loop {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
+            let look = format!("acceptance/looks-at={now}");
+            self.ok(&["annotate", "hosts", "--all", "--overwrite", &look])?;
+            match wait_for(NEXT_LOOK) {
+                Err(_) if Instant::now() < end => {}
+                waited => return waited,
+            }
+        }
     }
 
     /// Runs kubectl with a manifest on its standard input.
