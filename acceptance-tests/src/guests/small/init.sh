@@ -48,7 +48,7 @@ fi
 
 # Also where it is not configured, to show that there is no lease. Nothing is waited for there.
 tries="-t 8 -T 2"
-if grep -q '"dhcp4": *false' /www/network-config && ! grep -q '"dhcp4": *true' /www/network-config; then
+if grep -q '"dhcp4": *false' /www/network-config 2>/dev/null && ! grep -q '"dhcp4": *true' /www/network-config; then
 	tries="-t 2 -T 1"
 fi
 request() {
