@@ -1,8 +1,8 @@
 //! A minimal HTTP client that connects from a given network namespace.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -11,6 +11,9 @@ use crate::wait;
 
 /// The largest page that a test reads, in bytes.
 const LONGEST: u64 = 1 << 20;
+/// The time after which a connection is begun anew. The kernel itself repeats the first packet after 1, 3, 7, 15 and 31 seconds: a guest that
+/// has booted meanwhile would be seen that much later.
+const BEGIN_ANEW: Duration = Duration::from_secs(2);
 
 /// Gets a page from `address` (port 80 unless it names one), from the namespace `from`.
 pub fn get(from: &Namespace, address: &str, path: &str, limit: Duration) -> Result<String> {
@@ -44,8 +47,14 @@ impl Held {
     }
 
     fn connect(target: SocketAddr, limit: Duration) -> Result<Self> {
-        let stream =
-            TcpStream::connect_timeout(&target, limit).with_context(|| format!("connecting to {target}"))?;
+        let end = Instant::now() + limit;
+        let stream = loop {
+            let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            match TcpStream::connect_timeout(&target, left.min(BEGIN_ANEW)) {
+                Err(error) if error.kind() == ErrorKind::TimedOut && Instant::now() < end => {}
+                connected => break connected.with_context(|| format!("connecting to {target}"))?,
+            }
+        };
         stream.set_read_timeout(Some(limit))?;
         stream.set_write_timeout(Some(limit))?;
         Ok(Self { target, stream })

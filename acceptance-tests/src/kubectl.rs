@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::namespace::Namespace;
@@ -13,6 +13,12 @@ use crate::process::{self, Finished};
 use crate::wait;
 
 const LIMIT: Duration = Duration::from_secs(90);
+/// The longest time for which changes of an object are followed before it is read again: a control plane may be gone, or stand still.
+const FOLLOWED: Duration = Duration::from_secs(5);
+/// How often a host can be made to look. It looks at the latest five seconds after its last look.
+const NEXT_LOOK: Duration = Duration::from_secs(8);
+/// The time for one look at an object.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// kubectl with a kubeconfig, inside a namespace.
 #[derive(Debug, Clone)]
@@ -80,6 +86,26 @@ impl Kubectl {
         self.ok(&["delete", object, "--ignore-not-found", "--timeout=60s"]).map(drop)
     }
 
+    /// Waits for what hosts report or do after they have looked at pools, interfaces, or files that nothing needs any more. They do that every
+    /// minute by themselves, and here at once and again every few seconds: a change of its object has a host look. `wait_for` gets the time
+    /// until the next look.
+    pub fn while_hosts_look<T>(
+        &self,
+        limit: Duration,
+        mut wait_for: impl FnMut(Duration) -> Result<T>,
+    ) -> Result<T> {
+        let end = Instant::now() + limit;
+        loop {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
+            let look = format!("acceptance/looks-at={now}");
+            self.ok(&["annotate", "hosts", "--all", "--overwrite", &look])?;
+            match wait_for(NEXT_LOOK) {
+                Err(_) if Instant::now() < end => {}
+                waited => return waited,
+            }
+        }
+    }
+
     /// Runs kubectl with a manifest on its standard input.
     pub fn with_input(&self, arguments: &[&str], manifest: &str) -> Result<Finished> {
         process::run_with_input(&mut self.command(arguments), manifest.as_bytes(), LIMIT)
@@ -101,7 +127,8 @@ impl Kubectl {
         serde_json::from_str(&text).context("kubectl printed no JSON")
     }
 
-    /// Waits until an object, given as `KIND/NAME`, satisfies `probe`; the error shows the object's status.
+    /// Waits until an object, given as `KIND/NAME`, satisfies `probe`; the error shows the object's status. Its changes are followed: a
+    /// process for each look would take a part of a processor from the guest that is waited for.
     pub fn until(
         &self,
         object: &str,
@@ -110,11 +137,41 @@ impl Kubectl {
         probe: impl Fn(&Value) -> bool,
     ) -> Result<Value> {
         let (kind, name) = object.split_once('/').context("KIND/NAME")?;
+        let end = Instant::now() + limit;
         wait::until(&format!("{object}: {what}"), limit, || {
-            let object = self.object(kind, name)?;
-            anyhow::ensure!(probe(&object), "its status is {:#}", object["status"]);
-            Ok(object)
+            let left = end.saturating_duration_since(Instant::now());
+            self.followed(kind, name, left.clamp(LOOK, FOLLOWED), &probe)
         })
+    }
+
+    /// Follows an object until it satisfies `probe`, for at most `limit`.
+    fn followed(
+        &self,
+        kind: &str,
+        name: &str,
+        limit: Duration,
+        probe: impl Fn(&Value) -> bool,
+    ) -> Result<Value> {
+        let get = ["get", kind, name, "-o", "json", "--watch", "--output-watch-events"];
+        let mut last = None;
+        let found = process::first_found(&mut self.command(&get), limit, |line| {
+            let mut event: Value = serde_json::from_str(line).ok()?;
+            if !matches!(event["type"].as_str(), Some("ADDED" | "MODIFIED")) {
+                return None;
+            }
+            let object = event["object"].take();
+            if probe(&object) {
+                return Some(object);
+            }
+            last = Some(object["status"].clone());
+            None
+        });
+        match (found, last) {
+            (Ok(Some(object)), _) => Ok(object),
+            (_, Some(status)) => bail!("its status is {status:#}"),
+            (Ok(None), None) => bail!("kubectl has not shown it"),
+            (Err(error), None) => Err(error),
+        }
     }
 
     /// Waits until an object, given as `KIND/NAME`, has a condition, given as `TYPE=STATUS` as in `kubectl wait`, and the

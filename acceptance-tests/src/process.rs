@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -172,6 +173,40 @@ pub fn run_observed(
     let status =
         status.with_context(|| format!("`{line}` was still running after {limit:.0?}\n{stdout}{stderr}"))?;
     Ok(Finished { line, status, stdout, stderr })
+}
+
+/// Runs a command until `found` returns a value for a line of its standard output, and kills it then. Returns `None` when it has ended, or
+/// `limit` is over, without one.
+///
+/// # Errors
+/// The command fails.
+pub fn first_found<T>(
+    command: &mut Command,
+    limit: Duration,
+    mut found: impl FnMut(&str) -> Option<T>,
+) -> Result<Option<T>> {
+    let command_line = line(command);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut group = Group::spawn(command, Interrupted::Kill)?;
+    let (sender, lines) = mpsc::channel();
+    // Once a line was found, the others are of no interest.
+    let _stdout = drain_lines(group.child.stdout.take(), move |line| drop(sender.send(line.to_owned())));
+    let stderr = drain(group.child.stderr.take());
+    let end = Instant::now() + limit.min(wait::time_left());
+    loop {
+        match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(line) => {
+                if let Some(value) = found(&line) {
+                    return Ok(Some(value));
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => return Ok(None),
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    let status = group.wait(GONE)?.with_context(|| format!("`{command_line}` has closed its output"))?;
+    ensure!(status.success(), "`{command_line}`: {status}\n{}", tail(&stderr.collect(), TAIL));
+    Ok(None)
 }
 
 /// A pipe that a thread reads into memory.
@@ -436,6 +471,26 @@ impl Daemon {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_runs_until_a_line_is_found() {
+        let limit = Duration::from_secs(60);
+        let shell = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            command
+        };
+        let number = |line: &str| line.parse::<u32>().ok();
+        let started = Instant::now();
+        let found = first_found(&mut shell("echo a; echo 7; sleep 60; echo 8"), limit, number);
+        assert_eq!(found.expect("found"), Some(7));
+        let over = first_found(&mut shell("echo a; sleep 60"), Duration::from_millis(200), number);
+        assert_eq!(over.expect("no failure"), None);
+        assert_eq!(first_found(&mut shell("echo a"), limit, number).expect("no failure"), None);
+        let failed = first_found(&mut shell("echo why >&2; exit 3"), limit, number).expect_err("it fails");
+        assert!(failed.to_string().contains("why"), "{failed}");
+        assert!(started.elapsed() < limit, "each was killed");
+    }
 
     #[test]
     fn a_command_past_its_limit_is_killed_with_its_children() {

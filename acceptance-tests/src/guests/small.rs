@@ -37,8 +37,9 @@ const PAGES: &[(&str, &str)] = &[
 ];
 /// The kernel command line: little console output, no mitigations, which a test VM does not need, and no check of the timer: an
 /// emulated processor that waits for a real one at that moment fails it, and the fallback loses interrupts. Under KVM Linux skips
-/// the check by itself. Memory that is plugged in is used at once.
-const COMMAND_LINE: &str = "console=ttyS0,115200 quiet loglevel=3 rdinit=/init mitigations=off no_timer_check panic=5 memhp_default_state=online";
+/// the check by itself. Memory that is plugged in is used at once. The kernel stays at its address, as each boot would emulate its
+/// relocation, and does not wait for all processors where it can ask them.
+const COMMAND_LINE: &str = "console=ttyS0,115200 quiet loglevel=3 rdinit=/init mitigations=off no_timer_check panic=5 memhp_default_state=online nokaslr rcupdate.rcu_expedited=1";
 const MODULES: &[&str] = &[
     "virtio_pci",
     "virtio_net",

@@ -38,8 +38,12 @@ pub fn kubernetes(kit: &Kit, report: &mut Report) -> Result<()> {
 }
 
 fn chapters(report: &mut Report, platform: &mut Platform, guest: &GuestImage) -> Result<()> {
+    let revoked = platform.is_embedded().then(|| api::RevokedWatch::begin(platform));
     api::run(report, platform);
     images::run(report, platform, guest);
+    if let Some(revoked) = revoked {
+        report.case("a watch ends within a minute of the end of its token", || revoked?.ends());
+    }
     networks::run(report, platform, guest);
     deletion::run(report, platform, guest);
     isolation::run(report, platform, guest)

@@ -58,15 +58,15 @@ pub fn addresses(kit: &Kit, report: &mut Report, on: ControlPlane) -> Result<()>
 /// Disks and their pools, snapshots and encryption.
 pub fn disks(kit: &Kit, report: &mut Report, on: ControlPlane) -> Result<()> {
     let openbao = report.step("OpenBao is fetched", || kit.openbao())?;
-    let (platform, guest) = site(kit, report, "disks", on)?;
+    let (mut platform, guest) = site(kit, report, "disks", on)?;
     disks_of_a_vm::example(report, &platform, &guest);
     pools::example(report, &platform, &guest);
     read_only_disk::example(report, &platform, &guest);
     read_write_disk::example(report, &platform, &guest);
     formatted_disks::example(report, &platform, &guest);
     snapshots::example(report, &platform, &guest);
-    encryption::example(report, &platform, &guest);
-    vault_keys::example(report, &platform, &guest, &openbao);
+    encryption::example(report, &mut platform, &guest);
+    vault_keys::example(report, &mut platform, &guest, &openbao);
     snapshot_schedule::example(report, &platform, &guest);
     Ok(())
 }

@@ -34,6 +34,7 @@ use super::Kit;
 use crate::fleet::Fleet;
 use crate::guests::GuestImage;
 use crate::http::{self, field};
+use crate::namespace::Namespace;
 use crate::report::{Report, note};
 use crate::terraform::Project;
 
@@ -140,8 +141,8 @@ fn network_of(fleet: &Fleet, vm: &str) -> Result<(String, String)> {
 }
 
 /// Whether one guest, called on its public address, reads the complete page of another on its private one.
-fn reaches(fleet: &Fleet, from: &str, private: &str, name: &str) -> Result<()> {
-    let text = http::get(fleet.outside(), from, &format!("/cgi-bin/reach?to={private}"), SOON)?;
+fn reaches(outside: &Namespace, from: &str, private: &str, name: &str) -> Result<()> {
+    let text = http::get(outside, from, &format!("/cgi-bin/reach?to={private}"), SOON)?;
     ensure!(field(&text, "ping")? == "yes", "no ping: {text}");
     ensure!(field(&text, "hostname")? == name, "{text}");
     ensure!(field(&text, "bytes")? == "300000", "a large page did not come whole: {text}");

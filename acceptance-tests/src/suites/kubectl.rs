@@ -559,12 +559,16 @@ fn machines(report: &mut Report, platform: &mut Platform) {
                 ensure!(found, "not listed as {state}: {trash}");
                 Ok(())
             };
-            wait::until("its file is listed as retained", REPORTED, || listed("retained"))?;
+            kubectl.while_hosts_look(REPORTED, |limit| {
+                wait::until("its file is listed as retained", limit, || listed("retained"))
+            })?;
             wait::until("undelete", SOON, || platform.host().undelete("empty-root")?.success())?;
             let back = kubectl.condition("disk/empty-root", "Ready=True", None, VM_START)?;
             ensure!(back["status"]["volumeID"] == volume, "another volume came back: {:#}", back["status"]);
             kubectl.ok(&["delete", "disk", "empty-root", "--timeout=60s"])?;
-            wait::until("its file is listed with the hours that it stays", REPORTED, || listed(" h"))
+            kubectl.while_hosts_look(REPORTED, |limit| {
+                wait::until("its file is listed with the hours that it stays", limit, || listed(" h"))
+            })
         },
     );
 }

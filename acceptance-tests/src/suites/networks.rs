@@ -364,7 +364,9 @@ fn ports(fleet: &Fleet, lan: &Lan) -> Result<()> {
     kubectl.until("publicip/lan", "a target out of reach", SOON, unreached)?;
     let host = fleet.member("h2")?.namespace();
     host.ip(&["addr", "add", "203.0.113.5/24", "dev", BRIDGE])?;
-    let object = kubectl.condition("publicip/lan", "TargetsAvailable=True", None, REPORTED)?;
+    let object = kubectl.while_hosts_look(REPORTED, |limit| {
+        kubectl.condition("publicip/lan", "TargetsAvailable=True", None, limit)
+    })?;
     let public = object["status"]["address"].as_str().context("it has an address")?;
     lan.other().ip(&["route", "add", public, "via", "203.0.113.5"])?;
     let text = http::get_within(lan.other(), &format!("{public}:8080"), "/", SOON)?;

@@ -17,7 +17,7 @@ use crate::terraform::Project;
 use crate::{wait, workspace};
 
 const SOON: Duration = Duration::from_secs(60);
-/// A host looks at its pools every minute, and at disks of one that is away every half minute.
+/// A host looks at its pools every minute and when it is asked to, and at disks of one that is away every half minute.
 const LOOKS: Duration = Duration::from_secs(150);
 
 pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
@@ -40,7 +40,7 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     );
 }
 
-/// Returns the checksum of the data of the disk in the pool that was away.
+/// Returns the checksum of the data of the disk in the second pool.
 fn lives(platform: &Platform, project: &Project) -> Result<String> {
     let kubectl = platform.kubectl();
     project.apply()?;
@@ -56,23 +56,7 @@ fn lives(platform: &Platform, project: &Project) -> Result<String> {
         })?;
     }
     let address = project.output("address")?;
-    let written = write(platform, &address, "pools-data", 9)?;
-
-    kubectl.ok(&["patch", "vm", "pools", "--type=merge", "-p", r#"{"spec": {"power": "Stopped"}}"#])?;
-    kubectl.until("vm/pools", "to stop", SOON, |vm| vm["status"]["state"] == "Stopped")?;
-    let away = slow.with_extension("away");
-    fs::rename(&slow, &away)?;
-    fs::create_dir(&slow)?;
-    let done = goes_and_comes_back(platform, &slow, &away);
-    if away.exists() {
-        fs::remove_dir_all(&slow)?;
-        fs::rename(&away, &slow)?;
-    }
-    done?;
-    kubectl.condition("vm/pools", "Ready=True", None, LOOKS * 2)?;
-    ensure!(sum(platform, &address, "pools-data")? == written, "it has other data");
-    project.plan_is_empty()?;
-    Ok(written)
+    write(platform, &address, "pools-data", 9)
 }
 
 /// A disk of the namespace `archives` that names no pool is in that of the example, and stays there.
@@ -97,7 +81,8 @@ fn default_of_a_namespace(platform: &Platform) -> Result<()> {
     platform.delete_namespace("archives")
 }
 
-/// The disk of the running guest moves while it runs on, with its data; then back while it is off, and the VM starts after that.
+/// The disk of the running guest moves while it runs on, with its data; then back while it is off. The pool goes away and comes back, and the VM
+/// starts after that.
 fn moves(platform: &Platform, project: &Project, written: &str) -> Result<()> {
     let kubectl = platform.kubectl();
     let (fast, slow) = (platform.host().pool_folder("fast"), platform.host().pool_folder("slow"));
@@ -117,15 +102,25 @@ fn moves(platform: &Platform, project: &Project, written: &str) -> Result<()> {
 
     kubectl.ok(&["patch", "vm", "pools", "--type=merge", "-p", r#"{"spec": {"power": "Stopped"}}"#])?;
     kubectl.until("vm/pools", "to stop", SOON, |vm| vm["status"]["state"] == "Stopped")?;
-    kubectl.ok(&["patch", "disk", "pools-data", "--type=merge", "-p", r#"{"spec": {"pool": "slow"}}"#])?;
+    let applied = project.apply_with(&["-target=berth_disk.data"])?.success()?;
+    contains_all(&applied, &["0 added, 1 changed, 0 destroyed"])?;
     kubectl.until("disk/pools-data", "to be moved back", SOON, |disk| disk["status"]["pool"] == "slow")?;
     check_disk(platform, "pools-data", &slow)?;
-    kubectl.ok(&["patch", "vm", "pools", "--type=merge", "-p", r#"{"spec": {"power": "Running"}}"#])?;
+
+    let away = slow.with_extension("away");
+    fs::rename(&slow, &away)?;
+    fs::create_dir(&slow)?;
+    let done = goes_and_comes_back(platform, &slow, &away);
+    if away.exists() {
+        fs::remove_dir_all(&slow)?;
+        fs::rename(&away, &slow)?;
+    }
+    done?;
     // A stopped VM is ready too.
-    kubectl.until("vm/pools", "to run", LOOKS, |vm| vm["status"]["state"] == "Running")?;
+    kubectl.until("vm/pools", "to run", LOOKS * 2, |vm| vm["status"]["state"] == "Running")?;
     kubectl.condition("vm/pools", "Ready=True", None, LOOKS)?;
     ensure!(sum(platform, &address, "pools-data")? == written, "it has other data");
-    Ok(())
+    project.plan_is_empty()
 }
 
 /// The former file is removed after the note that makes the copy the volume.
@@ -149,17 +144,21 @@ fn check_disk(platform: &Platform, disk: &str, folder: &Path) -> Result<()> {
 
 fn goes_and_comes_back(platform: &Platform, slow: &Path, away: &Path) -> Result<()> {
     let kubectl = platform.kubectl();
-    kubectl.condition("disk/pools-data", "Ready=False", Some("PoolAway"), LOOKS)?;
-    kubectl.until("storagepool/slow", "to be away", LOOKS, |pool| pool["status"]["hostsAway"] == 1)?;
+    kubectl.while_hosts_look(LOOKS, |limit| {
+        kubectl.condition("disk/pools-data", "Ready=False", Some("PoolAway"), limit)?;
+        kubectl.until("storagepool/slow", "to be away", limit, |pool| pool["status"]["hostsAway"] == 1)
+    })?;
     kubectl.ok(&["patch", "vm", "pools", "--type=merge", "-p", r#"{"spec": {"power": "Running"}}"#])?;
     kubectl.condition("vm/pools", "Ready=False", Some("WaitingForDisk"), SOON)?;
     ensure!(fs::read_dir(slow)?.next().is_none(), "something was created in the empty folder");
     fs::remove_dir(slow)?;
     fs::rename(away, slow)?;
-    kubectl.condition("disk/pools-data", "Ready=True", None, LOOKS).map(drop)?;
-    wait::until("the host to have the pool again", LOOKS, || {
-        let pools = kubectl.ok(&["get", "hosts", "-o", "jsonpath={.items[0].status.pools}"])?;
-        ensure!(!pools.contains("problem"), "{pools}");
-        Ok(())
+    kubectl.while_hosts_look(LOOKS, |limit| {
+        kubectl.condition("disk/pools-data", "Ready=True", None, limit)?;
+        wait::until("the host to have the pool again", limit, || {
+            let pools = kubectl.ok(&["get", "hosts", "-o", "jsonpath={.items[0].status.pools}"])?;
+            ensure!(!pools.contains("problem"), "{pools}");
+            Ok(())
+        })
     })
 }

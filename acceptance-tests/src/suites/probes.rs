@@ -83,7 +83,7 @@ fn liveness(platform: &Platform) -> Result<()> {
         patch(platform, &json!({"hooks": {"postStart": hook}}))
     };
     hook("/missing", "Fail")?;
-    let probe = |port: i64| json!({"livenessProbe": {"tcpSocket": {"port": port}, "initialDelaySeconds": 10, "failureThreshold": 1}});
+    let probe = |port: i64| json!({"livenessProbe": {"tcpSocket": {"port": port}, "initialDelaySeconds": 10, "periodSeconds": 2, "failureThreshold": 1}});
     patch(platform, &probe(81))?;
     let restarted = |vm: &serde_json::Value| vm["status"]["restarts"] == 1;
     kubectl.until(VM, "to be restarted", RESTART, restarted)?;

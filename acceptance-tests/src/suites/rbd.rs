@@ -40,7 +40,7 @@ const CEPH: &str = "192.0.2.4";
 /// The time limit for a guest that boots beside others on two emulating processors.
 const ANSWER: Duration = Duration::from_secs(180);
 const SOON: Duration = Duration::from_secs(60);
-/// A host looks at its pools every minute.
+/// A host looks at its pools every minute, and when it is asked to.
 const LOOKS: Duration = Duration::from_secs(150);
 /// Longer than a write takes, shorter than a client that gives up.
 const NO_ANSWER: Duration = Duration::from_secs(10);
@@ -131,12 +131,11 @@ fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestI
         .step("a guest runs with a disk from an image and a blank one: both are images in Ceph", || {
             boots(fleet, ceph, image)
         })?;
-    report.case("its data is there after a stop, and no client has its disks open meanwhile", || {
-        survives(fleet, ceph, &guest)
-    });
-    report.case("it moves to the other host and back while it is off, with its data", || {
-        moves_and_returns(fleet, &guest)
-    });
+    report.case(
+        "it moves to the other host while it is off, with its data, and no client has its disks open meanwhile",
+        || moves(fleet, ceph, &guest),
+    );
+    report.case("it moves back while it is off, with its data", || returns(fleet, &guest));
     report.case("its disk grows while it runs", || grows(fleet, ceph, &mut guest));
     report.case("a VM with a TPM is stopped: a copy of its firmware state is in Ceph", || {
         firmware::copied(fleet, ceph)
@@ -171,7 +170,7 @@ fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestI
         "Ceph has nothing readable of an encrypted disk, which has its data after a change of its class and a restart",
         || encryption::case(fleet, ceph, &guest),
     );
-    report.case("its deletion leaves neither of its disks in Ceph", || deleted(ceph, &guest));
+    report.case("its deletion leaves neither of its disks in Ceph", || deleted(fleet, ceph, &guest));
     Ok(())
 }
 
@@ -204,25 +203,27 @@ fn longer_cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: 
         "an encrypted disk has the data of its image and is no clone of it, and a copy of its snapshot is one",
         || encryption::of_an_image(fleet, ceph, &guest),
     );
-    report.case("its deletion leaves neither of its disks in Ceph", || deleted(ceph, &guest));
+    report.case("its deletion leaves neither of its disks in Ceph", || deleted(fleet, ceph, &guest));
     Ok(())
 }
 
 /// Destroys the VM and its disks, and then the pool, which must be there for its hosts to delete anything in it.
-fn deleted(ceph: &Ceph, guest: &Guest) -> Result<()> {
+fn deleted(fleet: &Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> {
     let mut arguments = vec!["destroy", "-auto-approve", "-input=false", "-no-color"];
     arguments.extend(["-target=berth_disk.root", "-target=berth_disk.data"]);
     guest.project.run(&arguments)?.success()?;
-    wait::until("the disks' images to be deleted", LOOKS, || {
-        let images = ceph.images()?;
-        // The content of an Image stays for the next disk.
-        let stays = |image: &str| image == MARKER || image.starts_with("berth-image-");
-        let Some(image) = images.iter().find(|image| !stays(image)) else { return Ok(()) };
-        bail!(
-            "it has {images:?}, of which {image} is open by {:?}; the cluster refuses {:?}",
-            ceph.clients(image),
-            ceph.blocked()?
-        )
+    fleet.kubectl().while_hosts_look(LOOKS, |limit| {
+        wait::until("the disks' images to be deleted", limit, || {
+            let images = ceph.images()?;
+            // The content of an Image stays for the next disk.
+            let stays = |image: &str| image == MARKER || image.starts_with("berth-image-");
+            let Some(image) = images.iter().find(|image| !stays(image)) else { return Ok(()) };
+            bail!(
+                "it has {images:?}, of which {image} is open by {:?}; the cluster refuses {:?}",
+                ceph.clients(image),
+                ceph.blocked()?
+            )
+        })
     })?;
     guest.project.destroy().map(drop)
 }
@@ -247,14 +248,16 @@ fn boots(fleet: &Fleet, ceph: &Ceph, image: &GuestImage) -> Result<Guest> {
     let root = ceph.image(&volume(fleet, ROOT)?)?;
     let parent = root["parent"]["image"].as_str().unwrap_or_default();
     ensure!(parent.starts_with("berth-image-"), "the disk is no clone of the image: {root}");
-    kubectl.until(&format!("storagepool/{POOL}"), "to be there on both hosts", LOOKS, |pool| {
-        pool["status"]["hosts"] == 2 && pool["status"]["total"].is_string()
+    kubectl.while_hosts_look(LOOKS, |limit| {
+        kubectl.until(&format!("storagepool/{POOL}"), "to be there on both hosts", limit, |pool| {
+            pool["status"]["hosts"] == 2 && pool["status"]["total"].is_string()
+        })
     })?;
     let address = project.output("address")?;
     Ok(Guest { project, variables, address })
 }
 
-fn survives(fleet: &Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> {
+fn moves(fleet: &Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> {
     let written = write(fleet, guest, 3)?;
     power(fleet, "Stopped")?;
     for disk in [ROOT, DATA] {
@@ -265,8 +268,8 @@ fn survives(fleet: &Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> {
             Ok(())
         })?;
     }
-    power(fleet, "Running")?;
-    ensure!(sum(fleet, LOST, guest)? == written, "it reads other data than was written");
+    move_to(fleet, STAYS)?;
+    ensure!(sum(fleet, STAYS, guest)? == written, "it reads other data than was written");
     guest.project.plan_is_empty()
 }
 
@@ -291,12 +294,10 @@ fn move_to(fleet: &Fleet, host: &str) -> Result<()> {
 }
 
 /// Its first host has to take its disks again, from the other one.
-fn moves_and_returns(fleet: &Fleet, guest: &Guest) -> Result<()> {
-    let written = write(fleet, guest, 4)?;
-    for host in [STAYS, LOST] {
-        move_to(fleet, host)?;
-        ensure!(sum(fleet, host, guest)? == written, "it reads other data than was written");
-    }
+fn returns(fleet: &Fleet, guest: &Guest) -> Result<()> {
+    let written = write_on(fleet, STAYS, guest, 4)?;
+    move_to(fleet, LOST)?;
+    ensure!(sum(fleet, LOST, guest)? == written, "it reads other data than was written");
     let stays = fleet.kubectl().object("host", STAYS)?;
     ensure!(
         stays["status"]["orphans"].as_array().is_none_or(Vec::is_empty),
@@ -354,7 +355,9 @@ fn problem(host: &Value) -> Option<&str> {
 /// The host hangs and is cut off from the other one, but not from Ceph.
 fn goes_on_elsewhere(fleet: &mut Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> {
     let kubectl = fleet.kubectl().clone();
-    kubectl.until(&format!("host/{STAYS}"), "to have the pool", LOOKS, |host| problem(host).is_none())?;
+    kubectl.while_hosts_look(LOOKS, |limit| {
+        kubectl.until(&format!("host/{STAYS}"), "to have the pool", limit, |host| problem(host).is_none())
+    })?;
     let boot = boot_of(fleet, LOST, guest)?;
     let device = device(fleet, LOST, guest)?;
     let images = [volume(fleet, ROOT)?, volume(fleet, DATA)?];

@@ -29,9 +29,9 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
             let project = platform.project()?;
             let example = workspace::root().join("examples/snapshots");
             project.copy_from(&example)?;
-            let snapshots = ["snapshot.tf", "vm-snapshot.tf"].map(|name| (name, project.read(name)));
-            let vm_copy = project.read("vm-copy.tf")?;
-            for name in ["snapshot.tf", "vm-snapshot.tf", "vm-copy.tf"] {
+            let later =
+                ["snapshot.tf", "vm-snapshot.tf", "vm-copy.tf"].map(|name| (name, project.read(name)));
+            for (name, _) in &later {
                 project.write(name, "")?;
             }
             let url = platform.images().put("snapshots.qcow2", Content::File(guest.path.clone()));
@@ -39,7 +39,7 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
             project.write("terraform.tfvars.json", &image.to_string())?;
             project.init()?;
             project.apply()?;
-            let held = copied(platform, &project, (snapshots, &vm_copy), &image);
+            let held = copied(platform, &project, later, &image);
             project.destroy()?;
             held
         },
@@ -49,14 +49,15 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
 fn copied(
     platform: &Platform,
     project: &Project,
-    (snapshots, vm_copy): ([(&str, Result<String>); 2], &str),
+    later: [(&str, Result<String>); 3],
     image: &Value,
 ) -> Result<()> {
     let first = project.output("address")?;
     let before = write(platform, &first, "snapshots-data", 7)?;
     let log = write(platform, &first, "snapshots-log", 17)?;
     let pid = platform.kubectl().object("vm", "snapshots")?["status"]["process"]["pid"].clone();
-    for (name, text) in snapshots {
+    // The guests of both copies boot together.
+    for (name, text) in later {
         project.write(name, &text?)?;
     }
     project.apply()?;
@@ -73,28 +74,23 @@ fn copied(
     ensure!(now == pid, "it is the same QEMU: {pid} {now}");
     let copy = project.output("copy_address")?;
     ensure!(sum(platform, &copy, "snapshots-copy")? == before, "the copy has the data from before");
-    runs_beside_the_first(platform, project, vm_copy, [&first, &before])?;
+    runs_beside_the_first(platform, project, [&first, &before])?;
+    // The next apply takes it away.
+    project.write("vm-copy.tf", "")?;
     // Each is written without the other.
     let own = write(platform, &copy, "snapshots-copy", 9)?;
     ensure!(sum(platform, &first, "snapshots-data")? == after, "the first disk is as it was");
     grown_and_started_again(platform, project, &first, &after)?;
-    restored(platform, project, &first, image, [&before, &after])?;
+    let moment = snapshot_with_memory(platform, &first)?;
+    restored(platform, project, &first, image, [&before, &moment.later])?;
     ensure!(sum(platform, &first, "snapshots-log")? == log, "the other disk has the data of that moment too");
     merged(platform, &first)?;
-    goes_on_with_its_memory(platform, project, &first, image)?;
+    goes_on_with_its_memory(platform, project, &first, image, &moment)?;
     without_the_snapshot(platform, project, &copy, &own)
 }
 
 /// The VM of the snapshot runs beside the first one: with its UUID and the data of that moment, and with an instance of its own.
-fn runs_beside_the_first(
-    platform: &Platform,
-    project: &Project,
-    declared: &str,
-    [first, data]: [&str; 2],
-) -> Result<()> {
-    project.write("vm-copy.tf", declared)?;
-    project.apply()?;
-    project.plan_is_empty()?;
+fn runs_beside_the_first(platform: &Platform, project: &Project, [first, data]: [&str; 2]) -> Result<()> {
     let copy = project.output("vm_copy_address")?;
     ensure!(sum(platform, &copy, "snapshots-vm-copy-data")? == data, "it has the data of that moment");
     let uuid = |guest: &str| -> Result<String> {
@@ -110,8 +106,7 @@ fn runs_beside_the_first(
     };
     ensure!(origins(&first) == ["Image", "Blank", "Blank"], "{first:#}");
     ensure!(origins(&copy) == ["Snapshot", "Snapshot", "Snapshot"], "{copy:#}");
-    project.write("vm-copy.tf", "")?;
-    project.apply().map(drop)
+    Ok(())
 }
 
 /// The snapshot of the VM has all its disks, at one moment.
@@ -217,36 +212,43 @@ fn restored(
     kubectl.ok(&["delete", "disk", "snapshots-before", "--timeout=60s"]).map(drop)
 }
 
-/// The guest goes on at the moment of a snapshot with memory: in the boot and with the data of that moment.
-fn goes_on_with_its_memory(platform: &Platform, project: &Project, guest: &str, image: &Value) -> Result<()> {
+/// The moment of a snapshot with memory.
+struct Moment {
+    boot: String,
+    /// The checksum of the data disk then, and after what was written later.
+    data: String,
+    later: String,
+}
+
+/// Takes a snapshot with memory, after which the guest goes on.
+fn snapshot_with_memory(platform: &Platform, guest: &str) -> Result<Moment> {
     let kubectl = platform.kubectl();
-    let boot =
-        || -> Result<String> { Ok(field(&page(platform, guest, "/cgi-bin/uptime")?, "boot_id")?.to_owned()) };
     let process = || -> Result<Value> { Ok(kubectl.object("vm", "snapshots")?["status"]["process"].clone()) };
-    let memory = platform.host().state().join("memory");
-    let kept = || -> Result<usize> { Ok(std::fs::read_dir(&memory)?.count()) };
-    ensure!(kept()? == 2, "the snapshot of the example has a state and a note");
-    let (of_moment, qemu) = (boot()?, process()?);
+    ensure!(memory_files(platform)? == 2, "the snapshot of the example has a state and a note");
+    let (boot, qemu) = (boot_of(platform, guest)?, process()?);
     let data = write(platform, guest, "snapshots-data", 41)?;
     declare(platform, "VMSnapshot", "snapshots-memory", &json!({"vm": "snapshots", "memory": true}))?;
     let taken = kubectl.condition("vmsnap/snapshots-memory", "Ready=True", None, BOOT)?["status"].clone();
-    ensure!(taken["consistency"] == "Crash" && kept()? == 4, "{taken:#}");
+    ensure!(taken["consistency"] == "Crash" && memory_files(platform)? == 4, "{taken:#}");
     wait::until("the guest to go on", BOOT, || {
-        ensure!(boot()? == of_moment, "it has booted");
+        ensure!(boot_of(platform, guest)? == boot, "it has booted");
         Ok(())
     })?;
     ensure!(process()? == qemu, "it is the same QEMU");
-    write(platform, guest, "snapshots-data", 42)?;
-    project.edit("main.tf", r#"restart_token = "again""#, r#"restart_token = "later""#)?;
-    project.apply()?;
-    // `allow_reboot` has the provider add a part of its own.
-    let again =
-        |vm: &Value| vm["status"]["restartToken"].as_str().is_some_and(|token| token.starts_with("later"));
-    kubectl.until("vm/snapshots", "to be restarted", BOOT, again)?;
-    wait::until("another boot of the guest", BOOT, || {
-        ensure!(boot()? != of_moment, "the same boot");
-        Ok(())
-    })?;
+    let later = write(platform, guest, "snapshots-data", 42)?;
+    Ok(Moment { boot, data, later })
+}
+
+/// The guest, which has booted again, goes on at the moment of the snapshot with memory: in the boot and with the data of that moment.
+fn goes_on_with_its_memory(
+    platform: &Platform,
+    project: &Project,
+    guest: &str,
+    image: &Value,
+    moment: &Moment,
+) -> Result<()> {
+    let kubectl = platform.kubectl();
+    ensure!(boot_of(platform, guest)? != moment.boot, "it has not booted since");
     let mut variables = image.clone();
     variables["restore"] = "snapshots-memory".into();
     variables["allow_reboot"] = true.into();
@@ -255,15 +257,25 @@ fn goes_on_with_its_memory(platform: &Platform, project: &Project, guest: &str, 
     let is_restored = |vm: &Value| vm["status"]["restoredFrom"]["snapshot"] == "snapshots-memory";
     kubectl.until("vm/snapshots", "to be restored", BOOT, is_restored)?;
     wait::until("the guest of that moment", BOOT, || {
-        ensure!(boot()? == of_moment, "another boot");
+        ensure!(boot_of(platform, guest)? == moment.boot, "another boot");
         Ok(())
     })?;
-    ensure!(sum(platform, guest, "snapshots-data")? == data, "it has the data of that moment");
+    ensure!(sum(platform, guest, "snapshots-data")? == moment.data, "it has the data of that moment");
     kubectl.ok(&["delete", "vmsnap", "snapshots-memory"])?;
     wait::until("the memory to be deleted with its snapshot", BOOT, || {
-        ensure!(kept()? == 2, "{} files", kept()?);
+        let files = memory_files(platform)?;
+        ensure!(files == 2, "{files} files");
         Ok(())
     })
+}
+
+fn boot_of(platform: &Platform, guest: &str) -> Result<String> {
+    Ok(field(&page(platform, guest, "/cgi-bin/uptime")?, "boot_id")?.to_owned())
+}
+
+/// The number of files of kept memory.
+fn memory_files(platform: &Platform) -> Result<usize> {
+    Ok(std::fs::read_dir(platform.host().state().join("memory"))?.count())
 }
 
 /// Of snapshots that were taken and destroyed no file is left, nor is one open in the QEMU of the guest, and all data is as it was.

@@ -19,7 +19,9 @@ use crate::{wait, workspace};
 
 const SOON: Duration = Duration::from_secs(60);
 /// The size of the file for `berth image push`: the upload takes long enough to be interrupted.
-const SIZE: usize = 96 << 20;
+const SIZE: usize = 64 << 20;
+/// The unit in which its content differs.
+const PAGE: usize = 4 << 10;
 
 pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     report.case(
@@ -75,8 +77,11 @@ fn uploaded(platform: &Platform, project: &Project, guest: &GuestImage) -> Resul
 pub fn push(report: &mut Report, platform: &Platform) {
     report.case("berth image push uploads a file, and continues after kill -9", || {
         let file = platform.folder().join("pushed.raw");
-        let bytes: Vec<u8> =
-            (0..SIZE / 4).flat_map(|n| u32::try_from(n).unwrap_or(0).to_le_bytes()).collect();
+        // No page is as another one, nor empty.
+        let mut bytes = vec![0x5a; SIZE];
+        for (number, page) in bytes.chunks_exact_mut(PAGE).enumerate() {
+            page[..size_of::<usize>()].copy_from_slice(&number.to_le_bytes());
+        }
         fs::write(&file, &bytes).context("writing the file")?;
         let path = file.display().to_string();
         let words = ["image", "push", &path, "--name", "pushed", "--format", "raw"];

@@ -46,9 +46,14 @@ if [ -n "$volume" ] && { mount -t vfat -o ro "$volume" /run/cidata || mount -t i
 	grep -hEo '(ssh-(rsa|ed25519)|ecdsa-[a-z0-9-]+) [A-Za-z0-9+/=]+[^"]*' /www/meta-data /www/user-data >/www/authorized_keys 2>/dev/null
 fi
 
+# Also where it is not configured, to show that there is no lease. Nothing is waited for there.
+tries="-t 8 -T 2"
+if grep -q '"dhcp4": *false' /www/network-config 2>/dev/null && ! grep -q '"dhcp4": *true' /www/network-config; then
+	tries="-t 2 -T 1"
+fi
 request() {
 	ip link set "$1" up
-	udhcpc -i "$1" -s /etc/dhcp.sh -x "hostname:$(hostname)" -O mtu -O search -O staticroutes -t 8 -T 2 -b -p "/run/udhcpc.$1.pid" >"/run/udhcpc.$1.log" 2>&1
+	udhcpc -i "$1" -s /etc/dhcp.sh -x "hostname:$(hostname)" -O mtu -O search -O staticroutes $tries -b -p "/run/udhcpc.$1.pid" >"/run/udhcpc.$1.log" 2>&1
 }
 for card in /sys/class/net/eth*; do
 	case "$card" in

@@ -7,7 +7,8 @@ to=$(echo "$QUERY_STRING" | sed -n 's/.*to=\([0-9.]*\).*/\1/p')
 get() {
 	printf 'GET %s HTTP/1.0\r\n\r\n' "$1" | nc -w 5 "$to" 80 2>/dev/null | sed '1,/^\r*$/d'
 }
-ping -c 2 -W 2 "$to" >/run/ping.log 2>&1 && echo "ping=yes" || echo "ping=no"
+ping -c 2 -W 2 "$to" >/dev/null 2>&1 &
 name=$(get / | sed -n 's/^hostname=//p')
+wait $! && echo "ping=yes" || echo "ping=no"
 echo "hostname=$name"
 [ -n "$name" ] && echo "bytes=$(get /big | wc -c)"

@@ -1,8 +1,9 @@
 //! Networks: ranges, bridges, spoofed frames, the reach of guests.
 
+use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::{Value, json};
 
 use super::super::manifests;
@@ -10,6 +11,7 @@ use crate::guests::GuestImage;
 use crate::http::{self, field};
 use crate::image_server::{Content, ImageServer};
 use crate::kubectl::{Kubectl, condition_of};
+use crate::namespace::Namespace;
 use crate::platform::Platform;
 use crate::report::Report;
 
@@ -184,12 +186,19 @@ fn own_network(
             let other = &vm["status"]["interfaces"][0];
             ensure!(other["network"] == format!("{TENANT}/default"), "{other}");
             ensure!(interface["network"] == "default/default", "{interface}");
-            for (from, to) in [(public, other), (theirs, interface)] {
+            let neighbour: &Namespace = platform.neighbour();
+            let does_not_reach = |from: &str, to: &Value| -> Result<()> {
                 let address = to["address"].as_str().context("an address")?;
-                let page =
-                    http::get(platform.neighbour(), from, &format!("/cgi-bin/reach?to={address}"), SOON)?;
+                let page = http::get(neighbour, from, &format!("/cgi-bin/reach?to={address}"), SOON)?;
                 ensure!(field(&page, "ping")? == "no" && field(&page, "hostname")?.is_empty(), "{page}");
-            }
+                Ok(())
+            };
+            // Each waits for an answer that does not come.
+            thread::scope(|scope| {
+                let other_way = scope.spawn(|| does_not_reach(theirs, interface));
+                does_not_reach(public, other)?;
+                other_way.join().map_err(|_| anyhow!("a check panicked"))?
+            })?;
             let objects = ["vm", "publicip", "disk", "image", "vmclass"];
             objects.iter().try_for_each(|kind| tenant.delete(&format!("{kind}/{TENANT}")))
         },

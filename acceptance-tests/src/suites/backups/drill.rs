@@ -1,7 +1,8 @@
 //! The drill of `docs/backup.md`, "Total loss of a site": the machine is destroyed with everything on it, and an empty one takes its place.
 
-use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
+use std::{fs, thread};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -92,7 +93,8 @@ pub(super) fn lost_and_restored(platform: &mut Platform, parts: &Parts, written:
     kubectl.condition(&format!("host/{NEW_HOST}"), "Ready=True", None, SOON)?;
     // While the restored Lease of the former host is fresh, it seems to live.
     wait::until("the former host to be given up", SOON, || {
-        administrator(platform).run(&["host", "forget", &former, "--lost"])?.success().map(drop)
+        let forget = administrator(platform).run(&["host", "forget", &former, "--lost"])?;
+        forget.success().map(drop).inspect_err(|_| thread::sleep(Duration::from_secs(1)))
     })?;
     for kind in ["vmsnap", "dsnap", "vm", "disk"] {
         kubectl.ok(&["delete", kind, "--all", "--timeout=60s"])?;

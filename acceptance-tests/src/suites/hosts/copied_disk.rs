@@ -45,8 +45,8 @@ fn moves_and_returns(fleet: &Fleet) -> Result<()> {
     are_on(fleet, &moved.volumes, HOST, &moved.host)
 }
 
-/// Waits until the files are in the folder of one host, and nothing of them in that of the other, which looks for what it has left once a
-/// minute.
+/// Waits until the files are in the folder of one host, and nothing of them in that of the other, which is made to look for what it has
+/// left.
 fn are_on(fleet: &Fleet, volumes: &[String; 2], host: &str, other: &str) -> Result<()> {
     let folder = |host: &str| -> Result<PathBuf> {
         Ok(fleet.member(host)?.berth.state().join("pools/default/volumes"))
@@ -55,15 +55,18 @@ fn are_on(fleet: &Fleet, volumes: &[String; 2], host: &str, other: &str) -> Resu
     for volume in volumes {
         ensure!(here.join(format!("{volume}.qcow2")).exists(), "{volume} is not on {host}");
     }
-    wait::until(&format!("{other} to remove what {host} has copied"), SILENCE, || {
-        for volume in volumes {
-            for end in ["qcow2", "json"] {
-                ensure!(
-                    !there.join(format!("{volume}.{end}")).exists(),
-                    "{volume}.{end} is on {other} still"
-                );
+    let removed = |limit| {
+        wait::until(&format!("{other} to remove what {host} has copied"), limit, || {
+            for volume in volumes {
+                for end in ["qcow2", "json"] {
+                    ensure!(
+                        !there.join(format!("{volume}.{end}")).exists(),
+                        "{volume}.{end} is on {other} still"
+                    );
+                }
             }
-        }
-        Ok(())
-    })
+            Ok(())
+        })
+    };
+    fleet.kubectl().while_hosts_look(SILENCE, removed)
 }

@@ -48,7 +48,9 @@ pub fn run(report: &mut Report, fleet: &Fleet, project: &Project, addresses: &Ad
         },
     );
     report.case("on another host, members of the group that a rule names pass, and no others", || {
-        wait::until("web-0 to reach web-1", SOON, || reaches(fleet, &public["web-0"], db, "web-1"))?;
+        wait::until("web-0 to reach web-1", SOON, || {
+            reaches(fleet.outside(), &public["web-0"], db, "web-1")
+        })?;
         closed_to(fleet, &public["web-2"], db)
     });
     report.case(
@@ -83,7 +85,9 @@ pub fn run(report: &mut Report, fleet: &Fleet, project: &Project, addresses: &Ad
     );
     report.case("a new member passes, and one that leaves does not, on running guests", || {
         assign(project, r#"[[], ["db"], ["web"]]"#)?;
-        wait::until("web-2 to reach web-1", SOON, || reaches(fleet, &public["web-2"], db, "web-1"))?;
+        wait::until("web-2 to reach web-1", SOON, || {
+            reaches(fleet.outside(), &public["web-2"], db, "web-1")
+        })?;
         closed_to(fleet, &public["web-0"], db)
     });
     report.case("the groups of a Network close a running guest that names none, and no other", || {
@@ -108,7 +112,9 @@ pub fn run(report: &mut Report, fleet: &Fleet, project: &Project, addresses: &Ad
         std::fs::remove_file(project.folder().join(OVERRIDE))?;
         project.apply()?;
         project.plan_is_empty()?;
-        wait::until("web-0 to reach web-1", SOON, || reaches(fleet, &public["web-0"], db, "web-1"))?;
+        wait::until("web-0 to reach web-1", SOON, || {
+            reaches(fleet.outside(), &public["web-0"], db, "web-1")
+        })?;
         wait::until("the deleted group to go", SOON, || {
             let found = fleet.kubectl().ok(&["get", "securitygroups", "-o", "name"])?;
             ensure!(!found.contains("/db"), "{found}");

@@ -22,7 +22,7 @@ const FIFTH: u32 = 5;
 const NAMES: [&str; 2] = ["common-0", "common-1"];
 /// A second disk of the first one.
 const DATA: &str = "common-data";
-/// A host looks at its pools every minute.
+/// A host looks at its pools every minute, and when it is asked to.
 const LOOKS: Duration = Duration::from_secs(150);
 
 /// Runs the case beside the members of a group whose image and class are `web`; nothing of VMs is left behind. The pool stays, and one
@@ -69,8 +69,9 @@ fn check_shared(fleet: &Fleet, common: &Path) -> Result<()> {
     kubectl.apply(&pool.to_string())?;
     let hosts = fleet.members().len();
     let path = format!("storagepool/{POOL}");
-    let pool = kubectl
-        .until(&path, "to be there on all hosts", LOOKS * 2, |pool| pool["status"]["hosts"] == hosts)?;
+    let pool = kubectl.while_hosts_look(LOOKS * 2, |limit| {
+        kubectl.until(&path, "to be there on all hosts", limit, |pool| pool["status"]["hosts"] == hosts)
+    })?;
     ensure!(pool["status"]["shared"]["initialized"] == true, "{:#}", pool["status"]);
     let used = [fleet.host_of("web-0")?, fleet.host_of("web-1")?];
     // Guests that were started before could not open files in the common folder.
@@ -114,14 +115,15 @@ fn check_away(fleet: &Fleet, common: &Path, used: &[String; 2]) -> Result<()> {
         |number: u64| move |pool: &Value| pool["status"]["hostsAway"].as_u64().unwrap_or_default() == number;
     let path = format!("storagepool/{POOL}");
     let seen = kubectl
-        .until(&path, "to be away on both hosts", LOOKS, away(2))
+        .while_hosts_look(LOOKS, |limit| kubectl.until(&path, "to be away on both hosts", limit, away(2)))
         .and_then(|_| kubectl.condition(&format!("disk/{DATA}"), "Ready=False", Some("PoolAway"), SOON))
         .and_then(|_| guest.writes(fleet, 32));
     let written = fs::read_dir(&empty)?.next().is_some();
     lead_to(common)?;
     let during = seen?;
     ensure!(!written, "something was created in the folder that is not mounted");
-    kubectl.until(&path, "to be back on both hosts", LOOKS, away(0))?;
+    kubectl
+        .while_hosts_look(LOOKS, |limit| kubectl.until(&path, "to be back on both hosts", limit, away(0)))?;
     for object in [format!("disk/{DATA}"), format!("vm/{}", NAMES[0])] {
         kubectl.condition(&object, "Ready=True", None, SOON)?;
     }

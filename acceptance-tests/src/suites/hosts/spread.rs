@@ -1,9 +1,10 @@
 //! A spread group over the hosts, from `examples/several-hosts`: one more VM than hosts, an added host, a drained host.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::thread;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use serde_json::Value;
 
 use super::load_balancer;
@@ -14,6 +15,7 @@ use crate::fleet::{Fleet, PUBLIC};
 use crate::guests::GuestImage;
 use crate::http::{self, field};
 use crate::image_server::Content;
+use crate::namespace::Namespace;
 use crate::report::Report;
 use crate::suites::kubectl::contains_all;
 use crate::terraform::{Project, unwrapped};
@@ -68,14 +70,24 @@ pub fn run(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result
         Ok(())
     });
     report.case("they answer each other's ping and send whole pages by private address", || {
-        for (name, address) in &public {
-            for (other, private) in private.iter().filter(|(other, _)| *other != name) {
-                wait::until(&format!("{name} to reach {other}"), SOON, || {
-                    reaches(fleet, address, private, other)
-                })?;
-            }
+        let outside: &Namespace = fleet.outside();
+        let mut pairs = Vec::new();
+        for from in &public {
+            pairs.extend(private.iter().filter(|(other, _)| *other != from.0).map(|to| (from, to)));
         }
-        Ok(())
+        thread::scope(|scope| {
+            let asked: Vec<_> = pairs
+                .into_iter()
+                .map(|((name, address), (other, private))| {
+                    scope.spawn(move || {
+                        wait::until(&format!("{name} to reach {other}"), SOON, || {
+                            reaches(outside, address, private, other)
+                        })
+                    })
+                })
+                .collect();
+            asked.into_iter().try_for_each(|asked| asked.join().map_err(|_| anyhow!("a check panicked"))?)
+        })
     });
     report.case("a guest reaches another host's guest by its public address too", || {
         let (from, to) = (&public["web-0"], &public["web-1"]);

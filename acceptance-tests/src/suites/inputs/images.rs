@@ -89,7 +89,8 @@ fn copied_and_limited(report: &mut Report, platform: &Platform, guest: &GuestIma
             ensure!(server.requests("original.qcow2") == requests, "it was asked for again");
             delete(kubectl, &["image/original"])?;
             let cached = platform.host().state().join("images").join(&sum);
-            std::thread::sleep(Duration::from_secs(15));
+            // Its host looks at its cache at the latest five seconds after that.
+            std::thread::sleep(Duration::from_secs(8));
             ensure!(cached.exists(), "{} is gone", cached.display());
             delete(kubectl, &["image/copy"])?;
             wait::until("the cached content to go", LONGER, || {

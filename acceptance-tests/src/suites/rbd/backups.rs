@@ -119,9 +119,11 @@ fn removed(fleet: &Fleet, ceph: &Ceph, data: &str) -> Result<()> {
     }
     kubectl.delete(&format!("backuprepository/{REPOSITORY}"))?;
     kubectl.delete(&format!("secret/{REPOSITORY}"))?;
-    wait::until("the snapshots to be deleted in Ceph", LOOKS, || {
-        let left = ceph.snapshots(data).context("listing snapshots")?;
-        ensure!(left.is_empty(), "{left:?}");
-        Ok(())
+    kubectl.while_hosts_look(LOOKS, |limit| {
+        wait::until("the snapshots to be deleted in Ceph", limit, || {
+            let left = ceph.snapshots(data).context("listing snapshots")?;
+            ensure!(left.is_empty(), "{left:?}");
+            Ok(())
+        })
     })
 }

@@ -24,9 +24,11 @@ pub(super) fn case(fleet: &Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> {
     ensure!(later != written && sum(fleet, STAYS, guest)? == later, "the guest does not write to its disk");
     ensure!(sum_of(fleet, STAYS, guest, IN_A_FILE)? == written, "the copy has changed with its source");
     let data = volume(fleet, DATA)?;
-    wait::until("the snapshot for the copy to be deleted from Ceph", LOOKS, || {
-        ensure!(ceph.snapshots(&data)?.is_empty(), "{:?}", ceph.snapshots(&data)?);
-        Ok(())
+    fleet.kubectl().while_hosts_look(LOOKS, |limit| {
+        wait::until("the snapshot for the copy to be deleted from Ceph", limit, || {
+            ensure!(ceph.snapshots(&data)?.is_empty(), "{:?}", ceph.snapshots(&data)?);
+            Ok(())
+        })
     })?;
     for copy in [IN_CEPH, IN_A_FILE] {
         kubectl.delete(&format!("hotswapdiskattachment/{copy}"))?;

@@ -87,9 +87,11 @@ pub(super) fn of_an_image(fleet: &Fleet, ceph: &Ceph, guest: &Guest) -> Result<(
 
     remove(fleet, &[COPY])?;
     kubectl.delete(&format!("disksnapshot/{DISK}"))?;
-    wait::until("the snapshot to be deleted after its clone", LOOKS, || {
-        ensure!(ceph.snapshots(&image)?.is_empty(), "{:?}", ceph.snapshots(&image)?);
-        Ok(())
+    fleet.kubectl().while_hosts_look(LOOKS, |limit| {
+        wait::until("the snapshot to be deleted after its clone", limit, || {
+            ensure!(ceph.snapshots(&image)?.is_empty(), "{:?}", ceph.snapshots(&image)?);
+            Ok(())
+        })
     })?;
     remove(fleet, &[DISK, PLAIN])?;
     kubectl.delete(&format!("keyclass/{}", CLASSES[0]))?;

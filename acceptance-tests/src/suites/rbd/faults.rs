@@ -34,7 +34,9 @@ pub(super) fn osd_stands_still(fleet: &mut Fleet, ceph: &mut Ceph, guest: &Guest
     ensure!(waits, "the guest wrote to a disk whose OSD stands still: {written:?}");
     let written = written.context("the write that waited")?;
     let kubectl = fleet.kubectl();
-    kubectl.condition(&format!("disk/{DATA}"), "Ready=True", None, LOOKS)?;
+    kubectl.while_hosts_look(LOOKS, |limit| {
+        kubectl.condition(&format!("disk/{DATA}"), "Ready=True", None, limit)
+    })?;
     ensure!(sum(fleet, LOST, guest)? == field(&written, "sha256")?, "it reads other data than was written");
     ensure!(boot_of(fleet, LOST, guest)? == boot, "the guest rebooted");
     let now = fleet.member(LOST)?.qemu()?;

@@ -35,9 +35,11 @@ pub(super) fn case(fleet: &Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> {
     let later = write_on(fleet, STAYS, guest, 21)?;
     ensure!(sum(fleet, STAYS, guest)? == later, "it does not write to its disk");
     kubectl.delete(&format!("vmsnapshot/{SNAPSHOT}"))?;
-    wait::until("the snapshot to be deleted from Ceph", LOOKS, || {
-        ensure!(ceph.snapshots(&data)?.is_empty(), "{:?}", ceph.snapshots(&data)?);
-        Ok(())
+    fleet.kubectl().while_hosts_look(LOOKS, |limit| {
+        wait::until("the snapshot to be deleted from Ceph", limit, || {
+            ensure!(ceph.snapshots(&data)?.is_empty(), "{:?}", ceph.snapshots(&data)?);
+            Ok(())
+        })
     })?;
     guest.project.plan_is_empty()
 }

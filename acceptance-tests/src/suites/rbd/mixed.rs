@@ -38,9 +38,11 @@ pub(super) fn case(fleet: &Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> {
     restored(fleet, SNAPSHOT)?;
     ensure!(now()? == before, "the disks have other data than the snapshot");
     kubectl.delete(&format!("vmsnapshot/{SNAPSHOT}"))?;
-    wait::until("the snapshot to be deleted from Ceph", LOOKS, || {
-        ensure!(ceph.snapshots(&data)?.is_empty(), "{:?}", ceph.snapshots(&data)?);
-        Ok(())
+    fleet.kubectl().while_hosts_look(LOOKS, |limit| {
+        wait::until("the snapshot to be deleted from Ceph", limit, || {
+            ensure!(ceph.snapshots(&data)?.is_empty(), "{:?}", ceph.snapshots(&data)?);
+            Ok(())
+        })
     })?;
     kubectl.delete(&format!("hotswapdiskattachment/{LOCAL}"))?;
     kubectl.delete(&format!("disk/{LOCAL}"))?;

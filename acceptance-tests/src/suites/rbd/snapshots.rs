@@ -37,16 +37,20 @@ pub(super) fn case(fleet: &Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> {
     ensure!(sum_of(fleet, STAYS, guest, COPY)? == before, "the copy has changed with the restore");
 
     kubectl.delete(&format!("vmsnapshot/{SNAPSHOT}"))?;
-    wait::until("the snapshot without a clone to be deleted", SOON, || {
-        ensure!(ceph.snapshots(&root)?.is_empty(), "{:?}", ceph.snapshots(&root)?);
-        Ok(())
+    kubectl.while_hosts_look(SOON, |limit| {
+        wait::until("the snapshot without a clone to be deleted", limit, || {
+            ensure!(ceph.snapshots(&root)?.is_empty(), "{:?}", ceph.snapshots(&root)?);
+            Ok(())
+        })
     })?;
     ensure!(ceph.snapshots(&data)? == [id], "the snapshot below the copy: {:?}", ceph.snapshots(&data)?);
     kubectl.delete(&format!("hotswapdiskattachment/{COPY}"))?;
     kubectl.delete(&format!("disk/{COPY}"))?;
-    wait::until("the other one to be deleted after its clone", LOOKS, || {
-        ensure!(ceph.snapshots(&data)?.is_empty(), "{:?}, {:?}", ceph.snapshots(&data)?, ceph.images()?);
-        Ok(())
+    kubectl.while_hosts_look(LOOKS, |limit| {
+        wait::until("the other one to be deleted after its clone", limit, || {
+            ensure!(ceph.snapshots(&data)?.is_empty(), "{:?}, {:?}", ceph.snapshots(&data)?, ceph.images()?);
+            Ok(())
+        })
     })?;
     guest.project.plan_is_empty()
 }
