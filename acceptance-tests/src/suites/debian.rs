@@ -33,22 +33,21 @@ const DUAL_STACK: &str = r#"resource "berth_network" "dual" {
 
 /// Runs the suite.
 pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
-    let next = report.step("berth is built of the next version too", || kit.next_version())?;
     on_debian(kit, report, "debian", |report, platform, project, public| {
-        guest_cases(report, platform, project, public)?;
-        upgraded::cases(report, platform, project, public, &next);
-        Ok(())
+        guest_cases(report, platform, project, public)
     })
 }
 
-/// The power of the guest, in a suite of its own.
+/// The power of the guest, and an upgrade of berth while it writes, in a suite of its own.
 pub fn powers(kit: &Kit, report: &mut Report) -> Result<()> {
+    let next = report.step("berth is built of the next version too", || kit.next_version())?;
     on_debian(kit, report, "debian-power", |report, platform, project, public| {
         report.step("ssh with the declared key gets in", || {
             wait::until("ssh", BOOT, || {
                 ssh(platform, project, public, "cloud-init status --wait")?.success().map(drop)
             })
         })?;
+        upgraded::cases(report, platform, project, public, &next);
         report.step("the running guest gets memory", || power::memory_is_added(platform, project, public))?;
         report.case("plugged memory is given back by the running guest, and plugged in again", || {
             power::memory_is_given_back(platform, project, public)

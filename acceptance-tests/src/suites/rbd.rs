@@ -1,7 +1,7 @@
 //! A pool in a Ceph cluster with the small guest: its disks, their growth, a VM that moves, a monitor that is away, a host that is lost while
-//! its QEMU runs on and still reaches Ceph, the TPM of a VM of that host, snapshots, backups and images of a disk, an encrypted disk. In a suite of
-//! its own: an OSD that stands still, a full clone and the trash, snapshots with the guest's memory and with a disk in a file, and copies in other pools.
-//! The first ones also run on a real Kubernetes control plane.
+//! its QEMU runs on and still reaches Ceph, the TPM of a VM of that host, an encrypted disk. In a suite of its own: snapshots, backups and images of
+//! a disk, an OSD that stands still, a full clone and the trash, snapshots with the guest's memory and with a disk in a file, and copies in other
+//! pools. The first ones also run on a real Kubernetes control plane, with snapshots, backups and images.
 
 mod backups;
 mod copies;
@@ -129,7 +129,7 @@ struct Guest {
 fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestImage) -> Result<()> {
     let mut guest = report
         .step("a guest runs with a disk from an image and a blank one: both are images in Ceph", || {
-            boots(fleet, ceph, image)
+            boots(fleet, ceph, image, "64Mi")
         })?;
     report.case(
         "it moves to the other host while it is off, with its data, and no client has its disks open meanwhile",
@@ -158,14 +158,10 @@ fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestI
         },
     );
     report.case("its QEMU is killed: it boots again, and writes to its disks", || killed(fleet, &guest));
-    report.case(
-        "a snapshot of its disks while it runs: a disk from it and a restore have its data, and it is deleted",
-        || snapshots::case(fleet, ceph, &guest),
-    );
-    report.case(
-        "backups of its disk read what has changed, a disk from one and an image have the data, and no snapshot is left",
-        || backups::case(fleet, ceph, &guest),
-    );
+    // On `berth up` they are in the suite of the longer cases.
+    if !fleet.is_embedded() {
+        data_cases(report, fleet, ceph, &guest);
+    }
     report.case(
         "Ceph has nothing readable of an encrypted disk, which has its data after a change of its class and a restart",
         || encryption::case(fleet, ceph, &guest),
@@ -174,16 +170,29 @@ fn cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestI
     Ok(())
 }
 
+/// Snapshots, backups and images of the disks of the guest on [`STAYS`], of which the second has 128 MiB.
+fn data_cases(report: &mut Report, fleet: &mut Fleet, ceph: &Ceph, guest: &Guest) {
+    report.case(
+        "a snapshot of its disks while it runs: a disk from it and a restore have its data, and it is deleted",
+        || snapshots::case(fleet, ceph, guest),
+    );
+    report.case(
+        "backups of its disk read what has changed, a disk from one and an image have the data, and no snapshot is left",
+        || backups::case(fleet, ceph, guest),
+    );
+}
+
 fn longer_cases(report: &mut Report, fleet: &mut Fleet, ceph: &mut Ceph, image: &GuestImage) -> Result<()> {
     let guest = report
         .step("a guest runs with a disk from an image and a blank one: both are images in Ceph", || {
-            boots(fleet, ceph, image)
+            boots(fleet, ceph, image, "128Mi")
         })?;
     report.case(
         "while the only OSD stands still the pool is away and a write of the guest waits, and is done afterwards",
         || faults::osd_stands_still(fleet, ceph, &guest),
     );
     report.step("it moves to the other host", || move_to(fleet, STAYS))?;
+    data_cases(report, fleet, ceph, &guest);
     report.case("a full clone has no parent in Ceph, and comes back out of the trash with its data", || {
         faults::copied_whole(fleet, ceph, &guest)
     });
@@ -228,12 +237,12 @@ fn deleted(fleet: &Fleet, ceph: &Ceph, guest: &Guest) -> Result<()> {
     guest.project.destroy().map(drop)
 }
 
-fn boots(fleet: &Fleet, ceph: &Ceph, image: &GuestImage) -> Result<Guest> {
+fn boots(fleet: &Fleet, ceph: &Ceph, image: &GuestImage, data_size: &str) -> Result<Guest> {
     let kubectl = fleet.kubectl();
     let project = fleet.project()?;
     project.write("main.tf", CONFIGURATION)?;
     let url = fleet.images().put("guest.qcow2", Content::File(image.path.clone()));
-    let variables = json!({"image_url": url, "image_sha256": image.sha256, "data_size": "64Mi"});
+    let variables = json!({"image_url": url, "image_sha256": image.sha256, "data_size": data_size});
     project.write("terraform.tfvars.json", &variables.to_string())?;
     project.init()?;
     // No rule that it would have to keep when its host is lost.

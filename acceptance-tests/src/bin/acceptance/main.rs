@@ -170,17 +170,17 @@ fn prepare(kit: &Kit, extended: bool) -> Result<Count> {
     // The longest suites' first, but for the guests, which the first suites build themselves. The last one is ready shortly
     // before the end of a run, and its suite must not take long.
     note(&format!("kube-apiserver: {}", kit.kubernetes()?.kube_apiserver.display()));
-    note(&format!("Helm and Argo's engine: {}", kit.helm_and_argo()?.program("").display()));
     if extended {
+        note(&format!("Helm and Argo's engine: {}", kit.helm_and_argo()?.program("").display()));
         note(&format!("Flux: {}", kit.flux()?.program("").display()));
         kit.kube_rs()?;
         note(&format!("OpenTofu: {}", kit.opentofu()?.program.display()));
         note(&format!("Terraform: {}", kit.newer_terraform()?.program.display()));
+        note(&format!("settable clock: {}", kit.settable_clock()?.display()));
+        note(&format!("berth's next version: {}", kit.next_version()?.berth.display()));
     }
     note(&format!("OpenBao: {}", kit.openbao()?.display()));
     note(&format!("Ceph: {}", kit.ceph()?.display()));
-    note(&format!("settable clock: {}", kit.settable_clock()?.display()));
-    note(&format!("berth's next version: {}", kit.next_version()?.berth.display()));
     note(&format!("small guest: {}", kit.small_guest()?.path.display()));
     note(&format!("Debian guest: {}", kit.debian_guests()?.with_agent.path.display()));
     note(&format!("ready after {}", spoken(started.elapsed())));
