@@ -210,7 +210,8 @@ pub(crate) async fn remove(ctx: &Context, vm: &VM) -> Result<(), Error> {
 }
 
 /// Removes the copies of a VM that does not exist any more, and whose instance is being removed from this host, as of one that was deleted without its
-/// finalizer. Its QEMU has ended. In a pool that is away here they stay.
+/// finalizer. Its QEMU has ended. In a pool that is away here they stay, and so do those of a host that had the VM after this one: it may
+/// have it still, for a control plane that does not know the VM any more.
 ///
 /// *Errors*: the control plane does not answer.
 pub(crate) async fn remove_lost(ctx: &Context, instance: &str, journal: &Journal) -> Result<(), Error> {
@@ -228,6 +229,7 @@ pub(crate) async fn remove_lost(ctx: &Context, instance: &str, journal: &Journal
     pools::declare(ctx);
     for pool in shared {
         let removed = match ctx.system.firmware_copy(&pool, instance, &journal.uid).await {
+            Ok(Some(copy)) if copy.epoch > journal.epoch => Ok(()),
             Ok(Some(_)) => ctx.system.remove_firmware_copy(&pool, instance).await,
             found => found.map(drop),
         };

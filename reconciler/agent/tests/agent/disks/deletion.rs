@@ -99,8 +99,9 @@ async fn what_nobody_owns_is_reported_and_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_of_firmware_state_goes_with_the_released_instance_unless_there_is_a_vm_of_its_name() {
-    for is_back in [false, true] {
+async fn a_copy_of_firmware_state_goes_with_the_released_instance_unless_another_may_need_it() {
+    // Whether there is a VM of its name, by how much the epoch of the copy is later, and whether the copy stays.
+    for (is_back, later, stays) in [(false, 0, false), (true, 0, true), (false, 1, true)] {
         let fixture = running().await;
         let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "StoragePool", "metadata": {"name": "site"},
             "spec": {"type": "Shared"}});
@@ -108,8 +109,10 @@ async fn a_copy_of_firmware_state_goes_with_the_released_instance_unless_there_i
         let pools: kube::Api<StoragePool> = kube::Api::all(fixture.client.clone());
         pools.create(&Default::default(), &pool).await.expect("created");
         fixture.system.set_pool_folder("site", None);
-        let uid = fixture.api::<VM>().get("web").await.expect("there").metadata.uid.expect("it has one");
-        let copy = FirmwareCopy { uid, epoch: 2, is_final: false, archive: b"keys".to_vec() };
+        let vm = fixture.api::<VM>().get("web").await.expect("there");
+        let binding = vm.status.and_then(|status| status.binding).expect("it is bound here");
+        let (uid, epoch) = (vm.metadata.uid.expect("it has one"), binding.epoch + later);
+        let copy = FirmwareCopy { uid, epoch, is_final: false, archive: b"keys".to_vec() };
         fixture.system.write_firmware_copy("site", INSTANCE, &copy).await.expect("written");
         fixture.crash_agent().await;
         lose(&fixture).await;
@@ -125,7 +128,7 @@ async fn a_copy_of_firmware_state_goes_with_the_released_instance_unless_there_i
         hosts.patch(HOST, &PatchParams::default(), &released).await.expect("patched");
         fixture.until::<Disk>("root", |d| d.status.as_ref().is_some_and(|s| s.used_by.is_empty())).await;
         tokio::time::sleep(Duration::from_secs(5)).await;
-        assert_eq!(fixture.system.firmware_copies_now().len(), usize::from(is_back));
+        assert_eq!(fixture.system.firmware_copies_now().len(), usize::from(stays), "{is_back} {later}");
         assert_eq!(fixture.system.violations(), Vec::<String>::new());
     }
 }
