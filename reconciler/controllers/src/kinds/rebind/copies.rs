@@ -49,7 +49,7 @@ pub(in super::super) fn removal(cache: &Cache, vm: &VM) -> CopyRemoval {
         let count = shared.iter().filter(|pool| is_there(host, pool)).count();
         let name = host.name_any();
         let takes_namespace = host.spec.takes_namespace(&vm.namespace().unwrap_or_default());
-        (!has_data(cache, vm, &name), takes_namespace, count, Reverse(name))
+        (takes_namespace, !has_data(cache, vm, &name), count, Reverse(name))
     });
     if let Some((.., Reverse(host))) = reached.filter(|(_, _, count, _)| *count > 0).max() {
         return CopyRemoval::By(host);
