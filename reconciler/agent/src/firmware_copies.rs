@@ -212,8 +212,14 @@ pub(crate) async fn remove(ctx: &Context, vm: &VM) -> Result<(), Error> {
 /// Removes the copies of a VM that does not exist any more, and whose instance is being removed from this host, as of one that was deleted without its
 /// finalizer. Its QEMU has ended. In a pool that is away here they stay.
 ///
+/// *Guarantees*: those of a VM that another host had after this one, or may have, stay. It may have the VM still, for a control plane that does not know
+/// the VM any more, such as one of a time before.
+///
 /// *Errors*: the control plane does not answer.
 pub(crate) async fn remove_lost(ctx: &Context, instance: &str, journal: &Journal) -> Result<(), Error> {
+    if journal.released.is_some() {
+        return Ok(());
+    }
     let shared = shared_pools(&ctx.index.read());
     if shared.is_empty() {
         return Ok(());
@@ -228,6 +234,7 @@ pub(crate) async fn remove_lost(ctx: &Context, instance: &str, journal: &Journal
     pools::declare(ctx);
     for pool in shared {
         let removed = match ctx.system.firmware_copy(&pool, instance, &journal.uid).await {
+            Ok(Some(copy)) if copy.epoch > journal.epoch => Ok(()),
             Ok(Some(_)) => ctx.system.remove_firmware_copy(&pool, instance).await,
             found => found.map(drop),
         };

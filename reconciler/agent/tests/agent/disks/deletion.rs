@@ -98,19 +98,27 @@ async fn what_nobody_owns_is_reported_and_left_alone() {
     assert_eq!(fixture.system.violations(), Vec::<String>::new());
 }
 
+/// Makes a shared pool with a copy of the firmware state of the VM, of an epoch that is later than that of its binding by this number.
+async fn copy_firmware(fixture: &Fixture, later: i64) {
+    let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "StoragePool", "metadata": {"name": "site"},
+        "spec": {"type": "Shared"}});
+    let pool: StoragePool = serde_json::from_value(pool).expect("a pool");
+    let pools: kube::Api<StoragePool> = kube::Api::all(fixture.client.clone());
+    pools.create(&Default::default(), &pool).await.expect("created");
+    fixture.system.set_pool_folder("site", None);
+    let vm = fixture.api::<VM>().get("web").await.expect("there");
+    let binding = vm.status.and_then(|status| status.binding).expect("it is bound here");
+    let (uid, epoch) = (vm.metadata.uid.expect("it has one"), binding.epoch + later);
+    let copy = FirmwareCopy { uid, epoch, is_final: false, archive: b"keys".to_vec() };
+    fixture.system.write_firmware_copy("site", INSTANCE, &copy).await.expect("written");
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_copy_of_firmware_state_goes_with_the_released_instance_unless_there_is_a_vm_of_its_name() {
-    for is_back in [false, true] {
+async fn a_copy_of_firmware_state_goes_with_the_released_instance_unless_another_may_need_it() {
+    // Whether there is a VM of its name, by how much the epoch of the copy is later, and whether the copy stays.
+    for (is_back, later, stays) in [(false, 0, false), (true, 0, true), (false, 1, true)] {
         let fixture = running().await;
-        let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "StoragePool", "metadata": {"name": "site"},
-            "spec": {"type": "Shared"}});
-        let pool: StoragePool = serde_json::from_value(pool).expect("a pool");
-        let pools: kube::Api<StoragePool> = kube::Api::all(fixture.client.clone());
-        pools.create(&Default::default(), &pool).await.expect("created");
-        fixture.system.set_pool_folder("site", None);
-        let uid = fixture.api::<VM>().get("web").await.expect("there").metadata.uid.expect("it has one");
-        let copy = FirmwareCopy { uid, epoch: 2, is_final: false, archive: b"keys".to_vec() };
-        fixture.system.write_firmware_copy("site", INSTANCE, &copy).await.expect("written");
+        copy_firmware(&fixture, later).await;
         fixture.crash_agent().await;
         lose(&fixture).await;
         if is_back {
@@ -125,9 +133,28 @@ async fn a_copy_of_firmware_state_goes_with_the_released_instance_unless_there_i
         hosts.patch(HOST, &PatchParams::default(), &released).await.expect("patched");
         fixture.until::<Disk>("root", |d| d.status.as_ref().is_some_and(|s| s.used_by.is_empty())).await;
         tokio::time::sleep(Duration::from_secs(5)).await;
-        assert_eq!(fixture.system.firmware_copies_now().len(), usize::from(is_back));
+        assert_eq!(fixture.system.firmware_copies_now().len(), usize::from(stays), "{is_back} {later}");
         assert_eq!(fixture.system.violations(), Vec::<String>::new());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_copy_of_a_vm_that_was_given_up_stays_when_the_control_plane_does_not_know_the_vm() {
+    let fixture = running().await;
+    copy_firmware(&fixture, 0).await;
+    fixture.crash_agent().await;
+    // As after a move of the VM.
+    fixture.system.kill(INSTANCE, Duration::ZERO).await.expect("ended");
+    let mut journal = fixture.system.read_journal(INSTANCE).await.expect("read").expect("it ran");
+    journal["released"] = json!({"epoch": journal["epoch"], "volumes": []});
+    fixture.system.write_journal(INSTANCE, &journal).await.expect("written");
+    // As in a backup of the control plane of a time before the VM.
+    lose(&fixture).await;
+    fixture.start_agent();
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(fixture.system.read_journal(INSTANCE).await.expect("read"), None, "its instance is removed");
+    assert_eq!(fixture.system.firmware_copies_now().len(), 1, "another host may have the VM");
+    assert_eq!(fixture.system.violations(), Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]

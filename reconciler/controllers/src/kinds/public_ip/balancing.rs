@@ -150,7 +150,11 @@ fn holder(
     if let Some(host) = current.as_ref().filter(|host| stays(host)) {
         return Some(host.clone());
     }
-    let any = || names().filter_map(|name| host_of(vms.get(name)?.as_ref()?));
+    // One that is deleted may be bound only for the removal of its copies, to a host that no guest of it was on.
+    let any = || {
+        let living = names().filter_map(|name| vms.get(name)?.as_deref());
+        living.filter(|vm| vm.metadata.deletion_timestamp.is_none()).filter_map(host_of)
+    };
     let fit = running().find(|host| stays(host)).or_else(|| any().find(|host| stays(host)));
     fit.or_else(|| running().next()).or(current).or_else(|| any().next())
 }

@@ -239,6 +239,11 @@ fn the_host_of_the_first_target_that_runs_has_the_address_and_keeps_it_until_it_
     assert_eq!(holder("h1", &stopped, "h1").as_deref(), Some("h2"), "a drained host does not");
     assert_eq!(holder("", &both, "gone").as_deref(), Some("h1"));
     assert_eq!(holder("", &[], ""), None);
+    let [mut deleted, _] = stopped;
+    assert_eq!(holder("", std::slice::from_ref(&deleted), "").as_deref(), Some("h1"), "none runs");
+    deleted.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+    assert_eq!(holder("", &[deleted], ""), None, "its host is one for its deletion only");
 }
 
 #[test]

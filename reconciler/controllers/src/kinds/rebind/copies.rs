@@ -48,9 +48,10 @@ pub(in super::super) fn removal(cache: &Cache, vm: &VM) -> CopyRemoval {
     let reached = able.map(|host| {
         let count = shared.iter().filter(|pool| is_there(host, pool)).count();
         let name = host.name_any();
-        (!has_data(cache, vm, &name), count, Reverse(name))
+        let takes_namespace = host.spec.takes_namespace(&vm.namespace().unwrap_or_default());
+        (takes_namespace, !has_data(cache, vm, &name), count, Reverse(name))
     });
-    if let Some((.., Reverse(host))) = reached.filter(|(_, count, _)| *count > 0).max() {
+    if let Some((.., Reverse(host))) = reached.filter(|(_, _, count, _)| *count > 0).max() {
         return CopyRemoval::By(host);
     }
     let Some(pool) = boot else { return CopyRemoval::Nothing };
@@ -183,6 +184,17 @@ mod tests {
         assert_eq!(removal(&cache, &vm), CopyRemoval::By("d".to_owned()));
         put(&mut cache, "f", json!({}), &[reported("site", None), reported("ceph", None)]);
         assert_eq!(removal(&cache, &vm), CopyRemoval::By("f".to_owned()), "it reaches more of them");
+        put(
+            &mut cache,
+            "f",
+            json!({"namespaces": ["other"]}),
+            &[reported("site", None), reported("ceph", None)],
+        );
+        assert_eq!(removal(&cache, &vm), CopyRemoval::By("d".to_owned()), "it is reserved for others");
+        for host in ["d", "e"] {
+            put(&mut cache, host, json!({"namespaces": ["other"]}), &[reported("site", None)]);
+        }
+        assert_eq!(removal(&cache, &vm), CopyRemoval::By("f".to_owned()), "it starts nothing there");
     }
 
     #[tokio::test]
