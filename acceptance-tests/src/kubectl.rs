@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::namespace::Namespace;
 use crate::process::{self, Finished};
-use crate::wait;
+use crate::{undo, wait};
 
 const LIMIT: Duration = Duration::from_secs(90);
 /// The longest time for which changes of an object are followed before it is read again: a control plane may be gone, or stand still.
@@ -96,14 +96,14 @@ impl Kubectl {
         limit: Duration,
         mut wait_for: impl FnMut(Duration) -> Result<T>,
     ) -> Result<T> {
-        let end = Instant::now() + limit;
+        let end = Instant::now() + limit.min(wait::time_left());
         loop {
             let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
             let look = format!("acceptance/looks-at={now}");
-            self.ok(&["annotate", "hosts", "--all", "--overwrite", &look])?;
-            match wait_for(NEXT_LOOK) {
-                Err(_) if Instant::now() < end => {}
-                waited => return waited,
+            let asked = self.ok(&["annotate", "hosts", "--all", "--overwrite", &look]);
+            let waited = asked.and_then(|_| wait_for(NEXT_LOOK));
+            if waited.is_ok() || Instant::now() >= end || undo::interrupted() {
+                return waited;
             }
         }
     }
