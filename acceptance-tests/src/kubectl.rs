@@ -10,15 +10,17 @@ use serde_json::Value;
 
 use crate::namespace::Namespace;
 use crate::process::{self, Finished};
-use crate::wait;
+use crate::{undo, wait};
 
 const LIMIT: Duration = Duration::from_secs(90);
 /// The longest time for which changes of an object are followed before it is read again: a control plane may be gone, or stand still.
 const FOLLOWED: Duration = Duration::from_secs(5);
 /// How often a host can be made to look. It looks at the latest five seconds after its last look.
 const NEXT_LOOK: Duration = Duration::from_secs(8);
-/// The time for one look at an object.
+/// The time for which an object is followed at least, from when kubectl has shown it.
 const LOOK: Duration = Duration::from_secs(2);
+/// The time until kubectl has shown an object: first it may have to find out all kinds, beside guests that boot.
+const SHOWN: Duration = Duration::from_secs(30);
 
 /// kubectl with a kubeconfig, inside a namespace.
 #[derive(Debug, Clone)]
@@ -94,14 +96,14 @@ impl Kubectl {
         limit: Duration,
         mut wait_for: impl FnMut(Duration) -> Result<T>,
     ) -> Result<T> {
-        let end = Instant::now() + limit;
+        let end = Instant::now() + limit.min(wait::time_left());
         loop {
             let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
             let look = format!("acceptance/looks-at={now}");
-            self.ok(&["annotate", "hosts", "--all", "--overwrite", &look])?;
-            match wait_for(NEXT_LOOK) {
-                Err(_) if Instant::now() < end => {}
-                waited => return waited,
+            let asked = self.ok(&["annotate", "hosts", "--all", "--overwrite", &look]);
+            let waited = asked.and_then(|_| wait_for(NEXT_LOOK));
+            if waited.is_ok() || Instant::now() >= end || undo::interrupted() {
+                return waited;
             }
         }
     }
@@ -144,7 +146,7 @@ impl Kubectl {
         })
     }
 
-    /// Follows an object until it satisfies `probe`, for at most `limit`.
+    /// Follows an object until it satisfies `probe`, for at most `limit` from when kubectl has shown it.
     fn followed(
         &self,
         kind: &str,
@@ -154,7 +156,7 @@ impl Kubectl {
     ) -> Result<Value> {
         let get = ["get", kind, name, "-o", "json", "--watch", "--output-watch-events"];
         let mut last = None;
-        let found = process::first_found(&mut self.command(&get), limit, |line| {
+        let found = process::first_found(&mut self.command(&get), SHOWN, limit, |line| {
             let mut event: Value = serde_json::from_str(line).ok()?;
             if !matches!(event["type"].as_str(), Some("ADDED" | "MODIFIED")) {
                 return None;

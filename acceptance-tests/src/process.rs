@@ -176,12 +176,13 @@ pub fn run_observed(
 }
 
 /// Runs a command until `found` returns a value for a line of its standard output, and kills it then. Returns `None` when it has ended, or
-/// `limit` is over, without one.
+/// `limit` is over, without one. The time limit until its first line is another one: on a busy machine a program may start slowly.
 ///
 /// # Errors
 /// The command fails.
 pub fn first_found<T>(
     command: &mut Command,
+    first: Duration,
     limit: Duration,
     mut found: impl FnMut(&str) -> Option<T>,
 ) -> Result<Option<T>> {
@@ -192,13 +193,16 @@ pub fn first_found<T>(
     // Once a line was found, the others are of no interest.
     let _stdout = drain_lines(group.child.stdout.take(), move |line| drop(sender.send(line.to_owned())));
     let stderr = drain(group.child.stderr.take());
-    let end = Instant::now() + limit.min(wait::time_left());
+    let mut left = first;
+    let mut end = None;
     loop {
-        match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        match lines.recv_timeout(left.min(wait::time_left())) {
             Ok(line) => {
                 if let Some(value) = found(&line) {
                     return Ok(Some(value));
                 }
+                let end = *end.get_or_insert_with(|| Instant::now() + limit);
+                left = end.saturating_duration_since(Instant::now());
             }
             Err(RecvTimeoutError::Timeout) => return Ok(None),
             Err(RecvTimeoutError::Disconnected) => break,
@@ -482,12 +486,17 @@ mod tests {
         };
         let number = |line: &str| line.parse::<u32>().ok();
         let started = Instant::now();
-        let found = first_found(&mut shell("echo a; echo 7; sleep 60; echo 8"), limit, number);
+        let short = Duration::from_millis(200);
+        let found = first_found(&mut shell("echo a; echo 7; sleep 60; echo 8"), limit, limit, number);
         assert_eq!(found.expect("found"), Some(7));
-        let over = first_found(&mut shell("echo a; sleep 60"), Duration::from_millis(200), number);
+        let over = first_found(&mut shell("echo a; sleep 60"), limit, short, number);
         assert_eq!(over.expect("no failure"), None);
-        assert_eq!(first_found(&mut shell("echo a"), limit, number).expect("no failure"), None);
-        let failed = first_found(&mut shell("echo why >&2; exit 3"), limit, number).expect_err("it fails");
+        assert_eq!(first_found(&mut shell("sleep 60"), short, limit, number).expect("no failure"), None);
+        let slow = first_found(&mut shell("sleep 0.5; echo 7"), limit, short, number);
+        assert_eq!(slow.expect("found"), Some(7));
+        assert_eq!(first_found(&mut shell("echo a"), limit, limit, number).expect("no failure"), None);
+        let failed =
+            first_found(&mut shell("echo why >&2; exit 3"), limit, limit, number).expect_err("it fails");
         assert!(failed.to_string().contains("why"), "{failed}");
         assert!(started.elapsed() < limit, "each was killed");
     }

@@ -83,7 +83,8 @@ fn by(platform: &Platform, class: &str, provider: &str, generation: u64) -> Resu
 fn refused(platform: &mut Platform, vault: &Vault) -> Result<()> {
     let kubectl = platform.kubectl().clone();
     vault.refuse(true)?;
-    let process = kubectl.object("vm", "vault-keys")?["status"]["process"].clone();
+    let pid = |vm: &Value| vm["status"]["process"]["pid"].clone();
+    let before = pid(&kubectl.object("vm", "vault-keys")?);
     // A host asks the Vault for a key once a minute, and when its agent starts: that has keys in memory only.
     platform.stop()?;
     platform.start()?;
@@ -91,7 +92,7 @@ fn refused(platform: &mut Platform, vault: &Vault) -> Result<()> {
     let disk = kubectl.condition("disk/vault-keys", "EncryptionSynced=False", denied, LIMIT)?;
     ensure!(!disk["status"].to_string().contains(&vault.secret_id), "{:#}", disk["status"]);
     let vm = kubectl.object("vm", "vault-keys")?;
-    ensure!(vm["status"]["state"] == "Running" && vm["status"]["process"] == process, "{:#}", vm["status"]);
+    ensure!(vm["status"]["state"] == "Running" && pid(&vm) == before, "{:#}", vm["status"]);
     let power = |power: &str| {
         let patch = json!({"spec": {"power": power, "stop": {"mode": "Hard"}}}).to_string();
         kubectl.ok(&["patch", "vm", "vault-keys", "--type=merge", "-p", &patch])

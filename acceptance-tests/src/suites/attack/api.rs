@@ -132,8 +132,7 @@ impl RevokedWatch {
         let tenant = Tenant::new(platform, "attack-watch")?;
         let administrator = tenant.administrator();
         let path = format!("/api/v1/namespaces/{}/configmaps?watch=1&timeoutSeconds=600", tenant.namespace());
-        let mut watch =
-            self::begin(tenant.access(), &format!("GET {path} HTTP/1.1\r\nConnection: close\r\n"))?;
+        let mut watch = begin(tenant.access(), &format!("GET {path} HTTP/1.1\r\nConnection: close\r\n"))?;
         let mut first = [0; 12];
         watch.read_exact(&mut first).context("the watch is not answered")?;
         ensure!(first == *b"HTTP/1.1 200", "{:?}", String::from_utf8_lossy(&first));

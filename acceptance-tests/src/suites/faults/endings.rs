@@ -208,8 +208,10 @@ fn started_again(platform: &Platform, before: i32, how: &str, restarts: u64) -> 
     ensure!(last["orderly"] == false, "{last:#}");
     contains_all(&last.to_string(), &[how])?;
     ensure!(platform.qemu()? != before, "the same process");
-    let events = platform.kubectl().ok(&["get", "events", "-o", "json"])?;
-    contains_all(&events, &[how])
+    // Events are sent beside the status.
+    wait::until("the event", SOON, || {
+        contains_all(&platform.kubectl().ok(&["get", "events", "-o", "json"])?, &[how])
+    })
 }
 
 /// Starts the VM that is off, without a delay for its former ends.

@@ -166,8 +166,10 @@ fn killed(platform: &Platform) -> Result<()> {
         ensure!(end["orderly"] == false && end["outOfMemory"].is_null(), "{end:#}");
         ensure!(platform.qemu()? != before, "the same process");
     }
-    let events = kubectl.ok(&["get", "events", "-o", "yaml"])?;
-    contains_all(&events, &["Restarted", "CrashLoop"])
+    // Events are sent beside the status.
+    wait::until("the events", SOON, || {
+        contains_all(&kubectl.ok(&["get", "events", "-o", "yaml"])?, &["Restarted", "CrashLoop"])
+    })
 }
 
 fn stopped(platform: &Platform) -> Result<()> {
