@@ -43,6 +43,8 @@ pub const NEIGHBOUR: &str = "192.0.2.2";
 const PUBLIC: &str = "198.51.100.0/28";
 /// The host's name on a Kubernetes control plane.
 const HOST_NAME: &str = "host-1";
+/// The time limit for what a host that starts asks of QEMU.
+const PROBED: Duration = Duration::from_secs(20);
 
 /// The parts of a platform.
 #[derive(Debug, Clone)]
@@ -405,11 +407,17 @@ impl Platform {
         wait::until("the host to be clean", limit, || self.footprint()?.must_not_exceed(before))
     }
 
-    /// The single QEMU process that must exist.
+    /// The single QEMU process that must exist. A host that starts runs another one for a moment, to find out what this QEMU can do.
     pub fn qemu(&self) -> Result<i32> {
-        let processes = berth::qemu_processes(&self.namespace)?;
-        ensure!(processes.len() == 1, "{} QEMU processes", processes.len());
-        Ok(processes[0])
+        let single = || {
+            let processes = berth::qemu_processes(&self.namespace)?;
+            ensure!(processes.len() == 1, "{} QEMU processes", processes.len());
+            Ok(processes[0])
+        };
+        match berth::qemu_processes(&self.namespace)?.len() {
+            0 | 1 => single(),
+            _ => wait::until("a single QEMU process", PROBED, single),
+        }
     }
 
     /// The output of a guest on its serial console.

@@ -21,7 +21,7 @@ async fn must_stop(rig: &Rig) {
 }
 
 /// Makes a VM with a boot disk in a shared pool of this type, which has run and is off. Returns its instance.
-async fn has_a_copy(rig: &Rig, pool_type: &str) -> String {
+async fn instance_with_a_copy(rig: &Rig, pool_type: &str) -> String {
     rig.system.set_pool_folder("site", None);
     rig.apply_pool("site", json!({"type": pool_type})).await;
     rig.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "UEFI"})).await;
@@ -37,7 +37,7 @@ async fn has_a_copy(rig: &Rig, pool_type: &str) -> String {
 
 /// The host is lost, whose copy is in a shared pool of this type.
 async fn starts_with_the_copy(rig: &Rig, pool_type: &str) {
-    let instance = has_a_copy(rig, pool_type).await;
+    let instance = instance_with_a_copy(rig, pool_type).await;
     let before = rig.system.firmware_now(&instance).expect("it has variables");
     // As on its next host.
     rig.system.lose_firmware();
@@ -70,7 +70,7 @@ fn a_vm_of_a_lost_host_starts_with_the_copy_of_its_firmware_state_in_ceph() {
 #[test]
 fn the_copy_of_a_vm_that_is_deleted_after_its_host_was_lost_is_removed_by_another_host() {
     converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
-        let instance = has_a_copy(rig, "Shared").await;
+        let instance = instance_with_a_copy(rig, "Shared").await;
         // As if another host had it.
         rig.system.remove_instance(&instance).await.expect("it is off");
         let elsewhere = json!({"binding": {"host": "lost", "epoch": 9}, "admittedEpoch": 9});

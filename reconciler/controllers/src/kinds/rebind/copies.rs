@@ -44,7 +44,8 @@ pub(in super::super) fn removal(cache: &Cache, vm: &VM) -> CopyRemoval {
     let hosts = cache.tables.hosts.all().map(|host| &**host);
     let hosts: Vec<&Host> = hosts.filter(|host| lives(cache, &host.name_any())).collect();
     let is_there = |host: &Host, pool: &StoragePool| report(host, pool).is_some_and(HostPool::is_there);
-    let able = hosts.iter().filter(|host| obeys(cache, host) && boot.is_none_or(|pool| is_there(host, pool)));
+    let able =
+        hosts.iter().filter(|host| can_be_asked(cache, host) && boot.is_none_or(|pool| is_there(host, pool)));
     let reached = able.map(|host| {
         let count = shared.iter().filter(|pool| is_there(host, pool)).count();
         let name = host.name_any();
@@ -81,7 +82,7 @@ fn has_data(cache: &Cache, vm: &VM, host: &str) -> bool {
 }
 
 /// Whether the agent of a host carries out what is bound there, and knows of copies.
-fn obeys(cache: &Cache, host: &Host) -> bool {
+fn can_be_asked(cache: &Cache, host: &Host) -> bool {
     let name = host.name_any();
     // After a start of the controllers, each host counts as alive for a while.
     let conditions = host.status.as_ref().map(|status| status.conditions.as_slice());
