@@ -19,6 +19,7 @@ use self::bench::{BOOT, Bench, SOON, is_settled, waits};
 use self::shown::Shown;
 use self::table::{Change, Seen};
 use super::Kit;
+use crate::berth;
 use crate::guests::GuestImage;
 use crate::platform::Platform;
 use crate::report::{Report, note};
@@ -89,7 +90,7 @@ fn cases(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Result
     });
     report.case("that VM can be deleted, and leaves no QEMU", || {
         platform.kubectl().delete("vm/web")?;
-        ensure!(bench.witness()?.pid.is_none(), "QEMU still runs");
+        ensure!(berth::qemu_processes(platform.namespace())?.is_empty(), "QEMU still runs");
         Ok(())
     });
     Ok(())
