@@ -531,7 +531,7 @@ mod tests {
 
     #[test]
     fn a_carriage_return_ends_a_line_too() {
-        let (sender, receiver) = std::sync::mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let mut command = Command::new("printf");
         command.arg(r"one\rtwo\nthree");
         let finished = run_observed(

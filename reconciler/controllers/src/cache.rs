@@ -116,6 +116,8 @@ struct Before {
     is_bound: bool,
     /// The Roles of hosts that download an image with credentials for it.
     secret_roles: Vec<Key>,
+    /// The KeyClasses whose keys the host of a Disk or DiskSnapshot needs.
+    classes: Vec<Key>,
     host: Option<Arc<Host>>,
     class: Option<Arc<VMClass>>,
     pool: Option<Arc<StoragePool>>,
@@ -237,7 +239,7 @@ impl Cache {
         if matches!(key.kind, ObjectKind::Disk | ObjectKind::DiskSnapshot) {
             self.note_encrypted(&key);
         }
-        keys.extend(self.changed_secret_roles(&key, before.secret_roles));
+        keys.extend(self.changed_secret_roles(&key, before.secret_roles, &before.classes));
         if self.is_another_class(&key, before.key_class.as_deref()) {
             keys.extend(self.class_roles(&key));
         }
@@ -269,7 +271,7 @@ impl Cache {
         if matches!(key.kind, ObjectKind::Disk | ObjectKind::DiskSnapshot) {
             self.note_encrypted(key);
         }
-        keys.extend(self.changed_secret_roles(key, before.secret_roles));
+        keys.extend(self.changed_secret_roles(key, before.secret_roles, &before.classes));
         keys.extend(class_roles);
         keys.extend(self.recovering());
         keys
@@ -280,6 +282,7 @@ impl Cache {
             uses: self.uses_of(key),
             is_bound: self.is_bound(key),
             secret_roles: self.secret_roles(key),
+            classes: self.classes_needed(key),
             host: self.tables.hosts.get(key).cloned(),
             class: self.tables.vm_classes.get(key).cloned(),
             pool: self.tables.storage_pools.get(key).cloned(),

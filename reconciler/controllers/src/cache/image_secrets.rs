@@ -86,13 +86,14 @@ impl Cache {
         }
     }
 
-    /// Returns the Roles to reconcile after a change of this object: those that it concerns now or concerned before.
-    pub(crate) fn changed_secret_roles(&self, key: &Key, before: Vec<Key>) -> Vec<Key> {
+    /// Returns the Roles to reconcile after a change of this object: those that it concerns now or concerned before. `classes` are those
+    /// whose keys its host needed before: another class can be in the same Role.
+    pub(crate) fn changed_secret_roles(&self, key: &Key, before: Vec<Key>, classes: &[Key]) -> Vec<Key> {
         let now = self.secret_roles(key);
         match key.kind {
             // Another Secret of the same hosts is another rule of the same Roles.
             ObjectKind::Image | ObjectKind::BackupRepository => before.into_iter().chain(now).collect(),
-            _ if before == now => Vec::new(),
+            _ if before == now && classes == self.classes_needed(key) => Vec::new(),
             _ => before.into_iter().chain(now).collect(),
         }
     }

@@ -23,7 +23,7 @@ impl Cache {
 
     /// Returns the classes whose keys the host of an encrypted Disk or DiskSnapshot needs for it: those that it has, and the one that it is
     /// to have.
-    fn classes_needed(&self, key: &Key) -> Vec<Key> {
+    pub(super) fn classes_needed(&self, key: &Key) -> Vec<Key> {
         match key.kind {
             ObjectKind::Disk => {
                 let Some(disk) = self.tables.disks.get(key) else { return Vec::new() };
@@ -148,6 +148,32 @@ mod tests {
         assert_eq!(secrets, ["ca", "token"]);
         assert!(cache.put(class("3", "other"), now).contains(&Key::secrets_role("h1", "ns")));
         assert!(cache.secrets_of("h1", "ns").contains(&"other".to_owned()));
+    }
+
+    #[test]
+    fn a_host_reads_the_key_of_another_class_that_a_disk_is_to_have() {
+        let mut cache = Cache::new(Duration::from_secs(40));
+        let now = Instant::now();
+        let named = |name: &str, version: &str| -> KeyClass {
+            let mut class = class("ns", version, name);
+            class.metadata.name = Some(name.to_owned());
+            class.metadata.uid = Some(name.to_owned());
+            class
+        };
+        cache.put(named("old", "1"), now);
+        cache.put(named("new", "2"), now);
+        let disk = |version: &str, class: &str| -> Disk {
+            let spec = json!({"size": "1Gi", "encryption": {"keyClass": class}});
+            let has = json!({"keyClass": "ns/old", "providerID": "Secret", "keyID": "a", "diskKeyID": "b", "generation": 1});
+            let status = json!({"binding": {"host": "h1", "epoch": 1}, "volumeID": "v", "encryption": has});
+            serde_json::from_value(object("Disk", "ns", version, &spec, &status)).expect("a Disk")
+        };
+        let role = Key::secrets_role("h1", "ns");
+        assert!(cache.put(disk("3", "old"), now).contains(&role));
+        assert!(!cache.put(disk("4", "old"), now).contains(&role), "nothing has changed");
+        // The Role is that for the class which the disk has, and gets a further Secret.
+        assert!(cache.put(disk("5", "new"), now).contains(&role));
+        assert_eq!(cache.secrets_of("h1", "ns"), ["new", "old"]);
     }
 
     #[test]
