@@ -13,13 +13,13 @@ use crate::berth::KUBECONFIG_VARIABLE;
 use crate::guests::GuestImage;
 use crate::platform::Platform;
 use crate::process::Daemon;
-use crate::report::Report;
+use crate::report::{Report, note};
 use crate::terraform::{Project, unwrapped};
 use crate::{wait, workspace};
 
 const SOON: Duration = Duration::from_secs(60);
 /// The size of the file for `berth image push`: the upload takes long enough to be interrupted.
-const SIZE: usize = 64 << 20;
+const SIZE: usize = 128 << 20;
 /// The unit in which its content differs.
 const PAGE: usize = 4 << 10;
 
@@ -97,6 +97,14 @@ pub fn push(report: &mut Report, platform: &Platform) {
         first.crash()?;
         let again = administrator(platform).run(&words)?;
         ensure!(again.status.success() && again.stdout == "image/pushed is ready\n", "{}", again.output());
+        // It first shows what the host has.
+        let shown = again.stderr.lines().find(|line| line.contains(" % of ")).unwrap_or_default();
+        ensure!(
+            !shown.is_empty() && !shown.contains("  0 % of "),
+            "it does not continue: {}",
+            again.output()
+        );
+        note(&format!("    it continued at{shown}"));
         let image = platform.kubectl().object("image", "pushed")?;
         let status = &image["status"];
         ensure!(status["state"] == "Ready" && status["bytes"] == SIZE, "{image:#}");

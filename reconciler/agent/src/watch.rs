@@ -176,9 +176,14 @@ fn has_code(error: &watcher::Error, code: u16) -> bool {
     }
 }
 
-#[test]
-fn a_broken_watch_is_tried_again_after_at_most_twenty_seconds() {
-    let waits: Vec<Duration> = BackOff::default().take(20).collect();
-    assert!(waits[0] < Duration::from_secs(1), "{waits:?}");
-    assert!(waits.iter().all(|wait| *wait <= Duration::from_secs(20)), "{waits:?}");
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broken_watch_is_tried_again_after_at_most_twenty_seconds() {
+        let waits: Vec<Duration> = BackOff::default().take(20).collect();
+        assert!(waits[0] < Duration::from_secs(1), "{waits:?}");
+        assert!(waits.iter().all(|wait| *wait <= Duration::from_secs(20)), "{waits:?}");
+    }
 }

@@ -114,7 +114,7 @@ struct Before {
     /// The objects it used; `None`: it did not exist.
     uses: Option<BTreeSet<Key>>,
     is_bound: bool,
-    /// The Roles of hosts that download an image with credentials for it.
+    /// The Roles by which hosts read Secrets for it: credentials, and keys of classes.
     secret_roles: Vec<Key>,
     /// The KeyClasses whose keys the host of a Disk or DiskSnapshot needs.
     classes: Vec<Key>,
