@@ -456,6 +456,40 @@ async fn a_target_on_a_bridge_is_reached_by_the_network_of_the_bridge_if_the_hos
     site.stop.cancel();
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_port_of_an_ipv6_address_leads_to_a_target_on_a_bridge_if_the_host_has_an_address_of_its_prefix()
+{
+    let mut site = Site::new().await;
+    site.join("h1", "198.51.100.1");
+    let bridge = HostBridge { name: "vmbr0".into(), mtu: 1500, up: true, filters_vlans: false };
+    site.hosts["h1"].change_bridges(&[bridge]);
+    let pools: Api<berth_api::IPPool> = Api::all(site.client.clone());
+    let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "IPPool", "metadata": {"name": "six"},
+        "spec": {"cidrs": ["2001:db8:9::/64"]}});
+    pools.patch("six", &PatchParams::apply("user"), &Patch::Apply(&pool)).await.expect("a pool");
+    let lan = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Network", "metadata": {"name": "lan"},
+        "spec": {"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6CIDR": "2001:db8:7::/64"}});
+    let networks: Api<Network> = Api::namespaced(site.client.clone(), "berth-shared");
+    networks.patch("lan", &PatchParams::apply("user"), &Patch::Apply(&lan)).await.expect("a network");
+    site.apply("PublicIP", "web", json!({"pool": "six", "ports": [port(&["web-1"])]})).await;
+    site.vm("web-1", "h1", json!({"network": "lan", "ipv6Address": "2001:db8:7::50"})).await;
+    site.until("the condition has the cause", async || {
+        let status = site.status().await;
+        let found = condition::find(&status.conditions, "TargetsAvailable");
+        found.is_some_and(|found| found.message.contains("in whose prefix 2001:db8:7::/64 host h1"))
+    })
+    .await;
+    site.hosts["h1"].change_facts(|facts| {
+        facts.ipv6_addresses.push("2001:db8:7::1".parse().expect("an address"));
+    });
+    let status = site.available(1).await;
+    assert!(status.forwarding_addresses.is_empty(), "{status:?}");
+    site.sends_to("h1", 1).await;
+    let target: IpAddr = "2001:db8:7::50".parse().expect("an address");
+    assert_eq!(site.balanced("h1")[0].by_lan, [("vmbr0".to_owned(), target)]);
+    site.stop.cancel();
+}
+
 /// An entry without a declared port.
 fn open(name: &str) -> Value {
     json!({"name": name, "targetPort": 22, "targets": ["web-1"]})

@@ -10,6 +10,7 @@
 //!
 //! The same on `berth up` and on a real Kubernetes control plane.
 
+mod balanced;
 pub mod chosen;
 pub mod encrypted;
 pub mod lan;
@@ -223,8 +224,11 @@ fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<(
     two_hosts(report, fleet, &lan, guest)?;
     report
         .case("ports of a public address lead to a guest of the LAN once its host is on the LAN too", || {
-            ports(fleet, &lan)
+            balanced::ipv4(fleet, &lan)
         });
+    report.case("ports of a public IPv6 address lead to a guest of the LAN in the same way", || {
+        balanced::ipv6(fleet, &lan)
+    });
     report.case(
         "a guest that asks by DHCP gets the address that berth allocated, and finds another guest by its name",
         || served(fleet, &lan),
@@ -348,33 +352,6 @@ fn served(fleet: &Fleet, lan: &Lan) -> Result<()> {
     ensure!(field(&text, "address")? == FIXED, "its host has answered for a name: {text}");
     kubectl.delete("vm/served")?;
     kubectl.delete("disk/served")
-}
-
-/// Leads a port of a public address to a guest on the LAN, before and while the host with the address has one there.
-fn ports(fleet: &Fleet, lan: &Lan) -> Result<()> {
-    let kubectl = fleet.kubectl();
-    let ports = json!([{"name": "http", "port": 8080, "targetPort": 80, "targets": ["fixed"]}]);
-    let ip = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "PublicIP", "metadata": {"name": "lan"},
-        "spec": {"pool": "lan", "ports": ports}});
-    kubectl.apply(&manifests::all(&[manifests::pool("lan", "198.18.60.0/30"), ip]))?;
-    let unreached = |object: &Value| {
-        let text = condition_of(object, "TargetsAvailable").and_then(|c| c["message"].as_str());
-        text.is_some_and(|text| text.contains("has no address"))
-    };
-    kubectl.until("publicip/lan", "a target out of reach", SOON, unreached)?;
-    let host = fleet.member("h2")?.namespace();
-    host.ip(&["addr", "add", "203.0.113.5/24", "dev", BRIDGE])?;
-    let object = kubectl.while_hosts_look(REPORTED, |limit| {
-        kubectl.condition("publicip/lan", "TargetsAvailable=True", None, limit)
-    })?;
-    let public = object["status"]["address"].as_str().context("it has an address")?;
-    lan.other().ip(&["route", "add", public, "via", "203.0.113.5"])?;
-    let text = http::get_within(lan.other(), &format!("{public}:8080"), "/", SOON)?;
-    ensure!(field(&text, "hostname")? == "fixed", "{text}");
-    lan.other().ip(&["route", "del", public])?;
-    kubectl.delete("publicip/lan")?;
-    kubectl.delete("ippool/lan")?;
-    host.ip(&["addr", "del", "203.0.113.5/24", "dev", BRIDGE]).map(drop)
 }
 
 /// Runs nftables in the network of a machine.

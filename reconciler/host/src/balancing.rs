@@ -13,7 +13,7 @@ pub struct Balanced {
     /// public address.
     pub sources: Vec<(String, IpAddr)>,
     /// Those of the guests that are machines of a bridged network, with the host's bridge there: connections to them come from the host's
-    /// own address in that network. IPv4 only.
+    /// own address in that network. They are of the family of the public address.
     pub by_lan: Vec<(String, IpAddr)>,
 }
 

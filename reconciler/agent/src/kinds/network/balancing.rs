@@ -83,8 +83,9 @@ pub(super) fn balance(
             balanced_port(entry, (public, port), reached, here, &mut wanted)
         };
         let ports = ip.spec.ports.iter().filter_map(balanced).collect();
-        let mut by_lan: Vec<(String, IpAddr)> =
-            status.targets.iter().filter_map(|target| by_lan(tables, target)).collect();
+        let by_lan = status.targets.iter().filter_map(|target| by_lan(tables, target));
+        let is_of_family = |(_, address): &(String, IpAddr)| address.is_ipv6() == public.is_ipv6();
+        let mut by_lan: Vec<(String, IpAddr)> = by_lan.filter(is_of_family).collect();
         by_lan.sort();
         by_lan.dedup();
         wanted.balanced.push(Balanced { public, announced_on, ports, sources, by_lan });
@@ -97,8 +98,7 @@ pub(super) fn balance(
 fn by_lan(tables: &Tables, target: &PortTarget) -> Option<(String, IpAddr)> {
     let network = find(tables, &target.network)?;
     let bridge = network.host_bridge()?.name.clone()?;
-    let address = target.address.parse().ok().filter(IpAddr::is_ipv4)?;
-    Some((bridge, address))
+    Some((bridge, target.address.parse().ok()?))
 }
 
 /// Adds the ways to targets on other hosts; returns the addresses under which connections to them are forwarded, by bridge. All are of the
@@ -382,5 +382,29 @@ mod tests {
         assert!(found.firewall.balanced[0].sources.is_empty());
         let places: Vec<&str> = found.checks.values().map(|check| check.place.bridge.as_str()).collect();
         assert_eq!(places, ["vmbr0", "vmbr0"]);
+    }
+
+    #[test]
+    fn ipv6_targets_on_a_bridge_are_reached_by_the_hosts_own_bridge_too() {
+        let index = world(&json!({"name": "http", "port": 80, "targets": ["web-1"]}));
+        let lan = json!({
+            "metadata": {"name": "lan", "namespace": "berth-shared", "resourceVersion": "1"},
+            "spec": {"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6CIDR": "2001:db8:7::/64"},
+            "status": {"observedGeneration": 1, "vni": 78},
+        });
+        index.apply::<berth_api::Network>(Event::Apply(serde_json::from_value(lan).expect("a Network")));
+        let target = |name: &str, address: &str| json!({"name": name, "host": "h2", "network": "berth-shared/lan", "address": address});
+        let port = json!({"name": "http", "port": 80, "targets": ["web-1", "web-2"]});
+        let ip = json!({
+            "metadata": {"name": "web", "namespace": "ns", "resourceVersion": "2"}, "spec": {"ports": [port]},
+            "status": {"observedGeneration": 1, "address": "2001:db8:9::1", "binding": {"host": "h1", "epoch": 1},
+                "targets": [target("web-1", "2001:db8:7::50"), target("web-2", "192.0.2.51")]},
+        });
+        index.apply::<PublicIP>(Event::Apply(serde_json::from_value(ip).expect("a PublicIP")));
+        let found = wanted(&index.read(), &Actual { host: "h1", ..Actual::default() });
+        assert_eq!(targets(&found), ["2001:db8:7::50"]);
+        let address: IpAddr = "2001:db8:7::50".parse().expect("an address");
+        let by_lan = ("vmbr0".to_owned(), address);
+        assert_eq!(found.firewall.balanced[0].by_lan, [by_lan], "and none of the other family");
     }
 }

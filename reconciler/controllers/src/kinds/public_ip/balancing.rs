@@ -119,7 +119,7 @@ fn target(cache: &Cache, name: &str, vm: Option<&VM>, is_ipv6: bool) -> Seen {
     let network = network
         .and_then(|(ns, name)| cache.tables.networks.get(&Key::namespaced(ObjectKind::Network, ns, name)));
     let lan = network.filter(|network| network.host_bridge().is_some());
-    if let Some(why) = lan.and_then(|lan| by_lan::obstacle(lan, vm, interface, is_ipv6)) {
+    if let Some(why) = lan.and_then(|lan| by_lan::obstacle(lan, vm, interface)) {
         return Err(why);
     }
     let overlay = network.filter(|network| network.host_bridge().is_none());

@@ -1,9 +1,9 @@
 //! Targets of ports that are on a bridged network: the host with the public address reaches them as a machine of that network.
 
-use std::sync::Arc;
+use std::{net::Ipv6Addr, sync::Arc};
 
-use berth_api::{Network, VM, public_ip::PortTarget, vm::InterfaceStatus};
-use ipnet::Ipv4Net;
+use berth_api::{Host, Network, VM, public_ip::PortTarget, vm::InterfaceStatus};
+use ipnet::{Ipv4Net, Ipv6Net};
 use kube::ResourceExt;
 
 use crate::{
@@ -24,18 +24,8 @@ pub(super) fn is_on_bridge(cache: &Cache, name: &str) -> bool {
 }
 
 /// Returns why no host forwards connections to this interface on a bridge, as the end of a sentence that begins with the VM.
-pub(super) fn obstacle(
-    network: &Network,
-    vm: &VM,
-    interface: &InterfaceStatus,
-    is_ipv6: bool,
-) -> Option<String> {
+pub(super) fn obstacle(network: &Network, vm: &VM, interface: &InterfaceStatus) -> Option<String> {
     let name = network.name_any();
-    if is_ipv6 {
-        return Some(format!(
-            "has its first interface on Network {name}, a bridge, to whose IPv6 addresses berth forwards nothing"
-        ));
-    }
     if network.host_bridge()?.name.is_none() {
         return Some(format!(
             "has its first interface on Network {name} over an interface of the hosts, on which they have no address: use one with bridge.name"
@@ -53,19 +43,35 @@ pub(super) fn obstacle(
 /// does, or the target is on an overlay.
 pub(super) fn out_of_reach(cache: &Cache, host: Option<&str>, target: &PortTarget) -> Option<String> {
     let network = bridge(cache, &target.network)?;
-    let (host, range) = (host?, network.range()?);
-    let status = cache.tables.hosts.cluster(host).and_then(|host| host.status.as_ref());
-    let segments = status.map(|status| status.segments.as_slice()).unwrap_or_default();
-    let is_there = |segment: &String| {
-        let segment = segment.parse::<Ipv4Net>();
-        segment.is_ok_and(|segment| segment.contains(&range) || range.contains(&segment))
+    let host = host?;
+    let found = cache.tables.hosts.cluster(host);
+    let is_ipv6 = target.address.parse::<Ipv6Addr>().is_ok();
+    let (range, is_there) = if is_ipv6 {
+        let prefix = network.ipv6_prefix()?;
+        (format!("prefix {prefix}"), found.is_some_and(|host| has_address_in(host, prefix)))
+    } else {
+        let range = network.range()?;
+        (format!("range {range}"), found.is_some_and(|host| is_on_segment(host, range)))
     };
-    if segments.iter().any(is_there) {
+    if is_there {
         return None;
     }
     let bridge = network.host_bridge()?.name.clone().unwrap_or_default();
     Some(format!(
-        "is on Network {}, in whose range {range} host {host}, which has the public address, has no address: give it one on its bridge {bridge}",
+        "is on Network {}, in whose {range} host {host}, which has the public address, has no address: give it one on its bridge {bridge}",
         network.name_any()
     ))
+}
+
+fn is_on_segment(host: &Host, range: Ipv4Net) -> bool {
+    let mut segments = host.status.iter().flat_map(|status| &status.segments);
+    segments.any(|segment| {
+        let segment = segment.parse::<Ipv4Net>();
+        segment.is_ok_and(|segment| segment.contains(&range) || range.contains(&segment))
+    })
+}
+
+fn has_address_in(host: &Host, prefix: Ipv6Net) -> bool {
+    let mut addresses = host.status.iter().flat_map(|status| &status.ipv6_addresses);
+    addresses.any(|address| address.parse::<Ipv6Addr>().is_ok_and(|address| prefix.contains(&address)))
 }

@@ -350,6 +350,36 @@ fn a_checked_target_counts_once_the_host_that_has_the_address_reports_a_success(
 }
 
 #[test]
+fn ipv6_targets_on_a_bridge_are_reached_by_a_host_with_an_address_in_their_prefix() {
+    let world = |addresses: &[&str]| {
+        let mut target = vm("web-1", "h2", "Running", "");
+        target.status.as_mut().expect("a status").interfaces[0].ipv6_address = "2001:db8:7::50".to_owned();
+        let mut cache = cache("", &json!([]), &[target]);
+        let network = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Network",
+            "metadata": {"name": "default", "namespace": "ns", "uid": "n", "resourceVersion": "2"},
+            "spec": {"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6CIDR": "2001:db8:7::/64"}});
+        let now = tokio::time::Instant::now();
+        cache.put(serde_json::from_value::<Network>(network).expect("a Network"), now);
+        let mut holder = host("h1", false, &json!([]));
+        holder.metadata.resource_version = Some("2".into());
+        let addresses = addresses.iter().map(|address| (*address).to_owned()).collect();
+        holder.status.as_mut().expect("a status").ipv6_addresses = addresses;
+        cache.put(holder, now);
+        let found = balancing::observe(&cache, &balancer("h1", false), "2001:db8:9::8".parse().ok());
+        let found = found.expect("it has ports");
+        assert!(found.forwarding_addresses.is_empty(), "{found:?}");
+        (found.targets.len(), found.ports[0].message.clone())
+    };
+    let (count, message) = world(&["2001:db8:9::1", "2001:db8:7::1"]);
+    assert!(count == 1 && !message.contains("web-1"), "{message}");
+    for elsewhere in [&[][..], &["2001:db8:9::1"][..]] {
+        let (count, message) = world(elsewhere);
+        let words = "prefix 2001:db8:7::/64 host h1, which has the public address, has no address: give it one on its bridge vmbr0";
+        assert!(count == 0 && message.contains(words), "{message}");
+    }
+}
+
+#[test]
 fn targets_on_a_bridge_are_reached_by_a_host_with_an_address_in_their_network() {
     let world = |segments: &[&str], more: Value| {
         let vms = [vm("web-1", "h1", "Running", "10.77.0.2"), vm("web-2", "h2", "Running", "10.77.0.3")];

@@ -102,7 +102,9 @@ fn advertised(routes: &str) -> Vec<String> {
 
 /// Whether guests have a way to the outside, or from there by a public address.
 pub(super) fn leads(firewall: &Firewall) -> bool {
-    has_way_out(firewall) || firewall.forwards.iter().any(|forward| forward.public.is_ipv6())
+    let forwards = firewall.forwards.iter().map(|forward| forward.public);
+    let mut public = forwards.chain(firewall.balanced.iter().map(|balanced| balanced.public));
+    has_way_out(firewall) || public.any(|public| public.is_ipv6())
 }
 
 fn has_way_out(firewall: &Firewall) -> bool {

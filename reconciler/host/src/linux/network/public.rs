@@ -22,7 +22,7 @@ pub(super) struct PublicAddresses {
     ipv6: BTreeSet<Ipv6Addr>,
     /// By interface.
     announced: BTreeMap<String, BTreeSet<IpAddr>>,
-    /// Whether they lead to machines of networks that the host is on, for which no private network has turned on forwarding.
+    /// Whether IPv4 ones lead to machines of networks that the host is on, for which no private network has turned on forwarding.
     leads_to_lan: bool,
 }
 
@@ -30,7 +30,8 @@ impl PublicAddresses {
     pub(super) fn of(firewall: &Firewall) -> Self {
         let forwards = firewall.forwards.iter().map(|f| (f.public, &f.announced_on));
         let balanced = firewall.balanced.iter().map(|b| (b.public, &b.announced_on));
-        let leads_to_lan = firewall.balanced.iter().any(|balanced| !balanced.by_lan.is_empty());
+        let leads_to_lan =
+            firewall.balanced.iter().any(|balanced| balanced.public.is_ipv4() && !balanced.by_lan.is_empty());
         let mut found = Self { leads_to_lan, ..Self::default() };
         for (public, announced_on) in forwards.chain(balanced) {
             match public {

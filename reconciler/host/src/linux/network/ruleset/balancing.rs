@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use super::super::TAP_PREFIX;
 use super::super::bridged::INNER_PREFIX;
 use super::super::relay::{OUTER_PREFIX, relay_link};
-use super::ports::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION};
+use super::ports::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, REDIRECT};
 use super::{BRIDGED, accept, answers, compare, drop, meta, rule};
 use crate::{Balanced, BalancedPort, Nat, PortProtocol};
 
@@ -129,11 +129,14 @@ pub(super) fn sources(balanced: &[Balanced]) -> Vec<Value> {
 
 /// Rules of the chain `redirects`: a client of a bridged network is not sent to the guest itself, which does not know the public address.
 pub(super) fn redirects(balanced: &[Balanced]) -> Vec<Value> {
-    let bridges: BTreeSet<&String> =
-        balanced.iter().flat_map(|address| &address.by_lan).map(|(bridge, _)| bridge).collect();
-    let redirect = compare("==", field("icmp", "type"), json!("redirect"));
-    let rule = |bridge: &String| {
-        rule("redirects", vec![compare("==", meta("oifname"), json!(bridge)), redirect.clone(), drop()])
+    let all = balanced.iter().flat_map(|address| &address.by_lan);
+    let bridges: BTreeSet<(&String, bool)> = all.map(|(bridge, target)| (bridge, target.is_ipv6())).collect();
+    let rule = |(bridge, is_ipv6): (&String, bool)| {
+        let redirect = match is_ipv6 {
+            false => compare("==", field("icmp", "type"), json!("redirect")),
+            true => compare("==", field("icmpv6", "type"), json!(REDIRECT)),
+        };
+        rule("redirects", vec![compare("==", meta("oifname"), json!(bridge)), redirect, drop()])
     };
     bridges.into_iter().map(rule).collect()
 }
@@ -324,6 +327,25 @@ mod tests {
         );
         assert_eq!(untracked[2]["add"]["rule"]["expr"][1]["match"]["right"], 8443);
         assert_eq!(redirects(&balanced).len(), 1);
+    }
+
+    #[test]
+    fn ipv6_guests_of_a_bridged_network_get_the_same_rules_of_their_family() {
+        let mut balanced = balanced(port(&["2001:db8:7::50"], false));
+        balanced[0].public = "2001:db8:9::7".parse().expect("an address");
+        balanced[0].sources.clear();
+        balanced[0].by_lan = vec![("vmbr0".into(), "2001:db8:7::50".parse().expect("an address"))];
+        let rules = sources(&balanced);
+        let expressions = &rules[0]["add"]["rule"]["expr"];
+        assert_eq!(expressions[1]["match"]["left"]["payload"], json!({"protocol": "ip6", "field": "daddr"}));
+        assert_eq!(expressions[2]["match"]["left"]["ct"]["key"], "ip6 daddr");
+        assert!(expressions[3].get("masquerade").is_some(), "{expressions}");
+        let untracked = untracked(&balanced);
+        assert_eq!(untracked.len(), 4);
+        assert_eq!(untracked[2]["add"]["rule"]["expr"][0]["match"]["left"]["payload"]["protocol"], "ip6");
+        let redirects = redirects(&balanced);
+        let [redirect] = &redirects[..] else { panic!("{redirects:?}") };
+        assert_eq!(redirect["add"]["rule"]["expr"][1]["match"]["right"], REDIRECT);
     }
 
     #[test]
