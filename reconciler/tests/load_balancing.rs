@@ -7,7 +7,7 @@ use std::{
 };
 
 use berth_api::{Network, PublicIP, PublicIPStatus, VM, condition};
-use berth_host::{Balanced, HostBridge, HostRange};
+use berth_host::{Balanced, HostBridge, HostInterface, HostRange, Relay, relay_link};
 use kube::{
     Api,
     api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams},
@@ -487,6 +487,36 @@ async fn the_port_of_an_ipv6_address_leads_to_a_target_on_a_bridge_if_the_host_h
     site.sends_to("h1", 1).await;
     let target: IpAddr = "2001:db8:7::50".parse().expect("an address");
     assert_eq!(site.balanced("h1")[0].by_lan, [("vmbr0".to_owned(), target)]);
+    site.stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_over_an_interface_is_reached_by_an_address_that_the_host_gets_for_that() {
+    let mut site = Site::new().await;
+    site.join("h1", "198.51.100.1");
+    let eth1 =
+        HostInterface { name: "eth1".into(), mtu: 1500, up: true, carrier: true, ..HostInterface::default() };
+    site.hosts["h1"].change_interfaces(&[eth1]);
+    let lan = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Network", "metadata": {"name": "lan"},
+        "spec": {"type": "Bridge", "bridge": {"interface": "eth1"}, "cidr": "192.0.2.0/24",
+            "ipv4": {"range": "192.0.2.50-192.0.2.59"}}});
+    let networks: Api<Network> = Api::namespaced(site.client.clone(), "berth-shared");
+    networks.patch("lan", &PatchParams::apply("user"), &Patch::Apply(&lan)).await.expect("a network");
+    site.balancer(json!([port(&["web-1"])])).await;
+    site.vm("web-1", "h1", json!({"network": "lan"})).await;
+    let status = site.available(1).await;
+    let given: Vec<&str> = status.forwarding_addresses.iter().map(|of| of.address.as_str()).collect();
+    assert_eq!(given, ["192.0.2.59"], "the highest of the range");
+    site.sends_to("h1", 1).await;
+    let address = |last: u8| IpAddr::from([192, 0, 2, last]);
+    let expected = Relay { addresses: vec![address(59)], targets: vec![address(50)] };
+    let relay = || site.hosts["h1"].bridged_networks().first().and_then(|part| part.relay.clone());
+    site.until("the host has the address", async || relay().as_ref() == Some(&expected)).await;
+    let link = relay_link(&site.hosts["h1"].bridged_networks()[0].bridge);
+    assert_eq!(site.balanced("h1")[0].by_lan, [(link, address(50))]);
+    let ips: Api<PublicIP> = Api::default_namespaced(site.client.clone());
+    ips.delete("web", &DeleteParams::default()).await.expect("deleted");
+    site.until("the host has no address there", async || relay().is_none()).await;
     site.stop.cancel();
 }
 

@@ -455,6 +455,10 @@ fn two_hosts(report: &mut Report, fleet: &Fleet, lan: &Lan, guest: &GuestImage) 
         }
         Ok(())
     });
+    report
+        .case("ports of a public address lead to it from an address that its host has for that only", || {
+            balanced::over_interface(fleet)
+        });
     report.case("with the VM the bridge goes, and the interface is down as it was found", || {
         project.destroy()?;
         wait::until("the interface to be as before", SOON, || {

@@ -163,7 +163,8 @@ pub struct PublicIPStatus {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 1024))]
     pub targets: Vec<PortTarget>,
-    /// For each Network with a target on another host: the address from which such a target sees the connections come.
+    /// For each Network with a target on another host, or with one on a `bridge.interface`: the address from which such a target sees the
+    /// connections come.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["network".into()]))]
     #[schemars(length(max = 64))]

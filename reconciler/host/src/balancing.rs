@@ -12,8 +12,8 @@ pub struct Balanced {
     /// By bridge, the address under which connections to guests of that network on other hosts are forwarded, of the family of the
     /// public address.
     pub sources: Vec<(String, IpAddr)>,
-    /// Those of the guests that are machines of a bridged network, with the host's bridge there: connections to them come from the host's
-    /// own address in that network. They are of the family of the public address.
+    /// Those of the guests that are machines of a bridged network, with the host's bridge there, or with its relay ([`crate::relay_link`]) where
+    /// it has no address of its own: connections to them come from the address of that link. They are of the family of the public address.
     pub by_lan: Vec<(String, IpAddr)>,
 }
 
@@ -37,7 +37,8 @@ pub enum PortProtocol {
     Udp,
 }
 
-/// The way from this host to guests of a private network on other hosts: an interface beside the gateway, which no other host has.
+/// The way from this host to guests of a private network on other hosts: an interface beside the gateway, which no other host has. Or the
+/// way to those of a bridged network on any host, where this one has no other address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Relay {
     /// This host's addresses in the network, in order, which no guest has.

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use ipnet::{Ipv4Net, Ipv6Net};
 use sha2::{Digest, Sha256};
 
+use crate::balancing::Relay;
 use crate::names::Names;
 use crate::routes::GuestRoutes;
 
@@ -28,6 +29,8 @@ pub struct BridgedNetwork {
     pub learned: Vec<LearnedGuest>,
     /// The names that the host answers for its own guests and for itself. None: it answers nothing.
     pub names: Option<BridgedNames>,
+    /// The way to guests of the network for connections to public addresses, if the host has no address of its own there.
+    pub relay: Option<Relay>,
 }
 
 /// The names of the machines of a bridged network, and where its hosts answer questions about them.

@@ -30,8 +30,9 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
     async fn ensure_network(&self, network: &NetworkConfig) -> Result<()>;
 
     /// Creates or updates the part of a bridged network on this host: a bridge for its taps, connected to a bridge of the host, or
-    /// to one that berth makes over an interface. Neither has an address. Of the host's bridge nothing is changed but that it has
-    /// one port more; of the interface, that it is up and, without a VLAN, a port of berth's bridge.
+    /// to one that berth makes over an interface. Neither has an address; only [`BridgedNetwork::relay`] has the host's there. Of the
+    /// host's bridge nothing is changed but that it has one port more; of the interface, that it is up and, without a VLAN, a port of
+    /// berth's bridge.
     ///
     /// *Errors*: [`SystemError::Network`] if the host has no such bridge or interface, if the host uses it itself, or if its kernel
     /// has no VLANs.

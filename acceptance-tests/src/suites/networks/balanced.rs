@@ -8,7 +8,7 @@ use super::{ANSWER, REPORTED, SOON};
 use crate::fleet::Fleet;
 use crate::http::{self, field};
 use crate::kubectl::condition_of;
-use crate::manifests;
+use crate::{manifests, wait};
 
 /// The address of the guest.
 const GUEST: &str = "2001:db8:8::50";
@@ -40,13 +40,38 @@ pub(super) fn ipv6(fleet: &Fleet, lan: &Lan) -> Result<()> {
     kubectl.ok(&["delete", "network", "lan6", "--namespace=berth-shared"]).map(drop)
 }
 
-/// Leads a port of an address of this pool to the guest, before and while its host has an address, given with its prefix and without.
-fn balanced(fleet: &Fleet, lan: &Lan, vm: &str, pool: &str, [assigned, via]: [&str; 2]) -> Result<()> {
+/// A guest over an interface of its host, which has no address of the LAN.
+pub(super) fn over_interface(fleet: &Fleet) -> Result<()> {
     let kubectl = fleet.kubectl();
+    kubectl.apply(&port("198.18.61.0/30", "tagged"))?;
+    let object = kubectl.condition("publicip/lan", "TargetsAvailable=True", None, SOON)?;
+    let status = &object["status"];
+    let public = status["address"].as_str().context("it has an address")?;
+    ensure!(status["forwardingAddresses"][0]["address"] == "203.0.113.69", "{status:#}");
+    let host = fleet.member("h1")?.namespace();
+    let text = http::get_within(host, &format!("{public}:8080"), "/", SOON)?;
+    ensure!(field(&text, "hostname")? == "tagged", "{text}");
+    kubectl.delete("publicip/lan")?;
+    kubectl.delete("ippool/lan")?;
+    wait::until("the address of the LAN to go", SOON, || {
+        let links = host.ip(&["-o", "link"])?;
+        ensure!(!links.contains("btr-"), "{links}");
+        Ok(())
+    })
+}
+
+/// A pool of one range, and an address of it with a port that leads to the guest.
+fn port(pool: &str, vm: &str) -> String {
     let ports = json!([{"name": "http", "port": 8080, "targetPort": 80, "targets": [vm]}]);
     let ip = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "PublicIP", "metadata": {"name": "lan"},
         "spec": {"pool": "lan", "ports": ports}});
-    kubectl.apply(&manifests::all(&[manifests::pool("lan", pool), ip]))?;
+    manifests::all(&[manifests::pool("lan", pool), ip])
+}
+
+/// Leads a port of an address of this pool to the guest, before and while its host has an address, given with its prefix and without.
+fn balanced(fleet: &Fleet, lan: &Lan, vm: &str, pool: &str, [assigned, via]: [&str; 2]) -> Result<()> {
+    let kubectl = fleet.kubectl();
+    kubectl.apply(&port(pool, vm))?;
     let unreached = |object: &Value| {
         let text = condition_of(object, "TargetsAvailable").and_then(|c| c["message"].as_str());
         text.is_some_and(|text| text.contains("has no address"))

@@ -233,7 +233,7 @@ pub struct PortTarget {
     pub address: String,
 }
 
-/// An address in a Network, under which the host of a public address forwards connections to targets on other hosts.
+/// An address in a Network, under which the host of a public address forwards connections to targets on other hosts, or over an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ForwardingAddress {

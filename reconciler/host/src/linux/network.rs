@@ -151,7 +151,9 @@ impl LinuxNetworks {
         let netlink = Netlink::open()?;
         let bridge = self.ensure_bridge(&netlink, network).await?;
         tunnel::ensure(&netlink, &bridge, network).await?;
-        relay::ensure(&netlink, &bridge, network).await?;
+        // The end of the tunnel is this host's alone.
+        let end = format!("{:?}", network.tunnel.as_ref().map(|tunnel| tunnel.local));
+        relay::ensure(&netlink, &bridge, network.relay.as_ref(), network.mtu.into(), &end).await?;
         // Attaching a port may have changed the MTU.
         let bridge = netlink.expect(&network.bridge).await?;
         if bridge.mtu != u32::from(network.mtu) {

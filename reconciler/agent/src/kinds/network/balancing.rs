@@ -46,6 +46,8 @@ pub(super) struct Balancing {
     pub(super) checks: BTreeMap<CheckedTarget, Check>,
     /// Those of the checked targets that count as healthy before their first check.
     pub(super) trusted: Vec<CheckedTarget>,
+    /// By bridge, the ways to guests of bridged networks on which this host has no address of its own.
+    pub(super) relays: BTreeMap<String, Relay>,
 }
 
 /// Returns the needs of the ports of public addresses, and adds the ways to guests on other hosts to `networks`. `bridges`: by network.
@@ -64,9 +66,11 @@ pub(super) fn balance(
         let Some(public) = public else { continue };
         let Some(announced_on) = admit(public, status.mode.unwrap_or_default()) else { continue };
         let sources = add_relays(status, public, bridges, networks, here.host);
+        let relayed = add_lan_relays(tables, status, public, bridges, &mut wanted.relays);
         let reached = |name: &str| -> Option<GuestAddress> {
             let target = status.targets.iter().find(|target| target.name == name)?;
-            if let Some((bridge, address)) = by_lan(tables, target) {
+            if is_on_bridge(tables, &target.network) {
+                let (bridge, address) = by_lan(tables, &relayed, target)?;
                 return Some(GuestAddress { bridge, address });
             }
             let bridge = bridges.get(&target.network)?;
@@ -83,7 +87,7 @@ pub(super) fn balance(
             balanced_port(entry, (public, port), reached, here, &mut wanted)
         };
         let ports = ip.spec.ports.iter().filter_map(balanced).collect();
-        let by_lan = status.targets.iter().filter_map(|target| by_lan(tables, target));
+        let by_lan = status.targets.iter().filter_map(|target| by_lan(tables, &relayed, target));
         let is_of_family = |(_, address): &(String, IpAddr)| address.is_ipv6() == public.is_ipv6();
         let mut by_lan: Vec<(String, IpAddr)> = by_lan.filter(is_of_family).collect();
         by_lan.sort();
@@ -94,11 +98,51 @@ pub(super) fn balance(
     wanted
 }
 
-/// Returns the bridge of this host by which a target is reached as a machine of its network, with its address. None: it is on an overlay.
-fn by_lan(tables: &Tables, target: &PortTarget) -> Option<(String, IpAddr)> {
+fn is_on_bridge(tables: &Tables, network: &str) -> bool {
+    find(tables, network).is_some_and(|network| network.host_bridge().is_some())
+}
+
+/// Returns the link of this host by which a target is reached as a machine of its network, with its address: a bridge that the host has, or
+/// the relay of a network over an interface. None: it is on an overlay, or has no way from here. `relayed`: the relays, by network.
+fn by_lan(
+    tables: &Tables,
+    relayed: &BTreeMap<&String, String>,
+    target: &PortTarget,
+) -> Option<(String, IpAddr)> {
     let network = find(tables, &target.network)?;
-    let bridge = network.host_bridge()?.name.clone()?;
-    Some((bridge, target.address.parse().ok()?))
+    let link = match &network.host_bridge()?.name {
+        Some(name) => name.clone(),
+        None => relayed.get(&target.network)?.clone(),
+    };
+    Some((link, target.address.parse().ok()?))
+}
+
+/// Adds the ways to targets on bridges over interfaces, on which this host has no address but the one that is allocated for that; returns
+/// their links by network. All are of the family of the public address.
+fn add_lan_relays<'a>(
+    tables: &Tables,
+    status: &'a PublicIPStatus,
+    public: IpAddr,
+    bridges: &BTreeMap<String, String>,
+    relays: &mut BTreeMap<String, Relay>,
+) -> BTreeMap<&'a String, String> {
+    let is_of_family = |address: &IpAddr| address.is_ipv6() == public.is_ipv6();
+    let mut relayed = BTreeMap::new();
+    for forwarding in &status.forwarding_addresses {
+        let Some(bridge) = bridges.get(&forwarding.network) else { continue };
+        let network = find(tables, &forwarding.network);
+        let is_over_interface = network
+            .is_some_and(|network| network.host_bridge().is_some_and(|declared| declared.name.is_none()));
+        let Some(address) = forwarding.address.parse::<IpAddr>().ok().filter(is_of_family) else { continue };
+        if is_over_interface {
+            let targets = status.targets.iter().filter(|target| target.network == forwarding.network);
+            let targets = targets.filter_map(|target| target.address.parse::<IpAddr>().ok());
+            let relay = relays.entry(bridge.clone()).or_insert_with(no_relay);
+            extend(relay, address, targets.filter(is_of_family));
+            relayed.insert(&forwarding.network, relay_link(bridge));
+        }
+    }
+    relayed
 }
 
 /// Adds the ways to targets on other hosts; returns the addresses under which connections to them are forwarded, by bridge. All are of the
@@ -122,15 +166,18 @@ fn add_relays(
                 |target: &&PortTarget| target.network == forwarding.network && target.host != host;
             let remote = status.targets.iter().filter(is_remote);
             let targets = remote.filter_map(|target| target.address.parse::<IpAddr>().ok());
-            add_relay(network, address, targets.filter(is_of_family));
+            extend(network.relay.get_or_insert_with(no_relay), address, targets.filter(is_of_family));
             sources.push((bridge.clone(), address));
         }
     }
     sources
 }
 
-fn add_relay(network: &mut NetworkConfig, address: IpAddr, targets: impl Iterator<Item = IpAddr>) {
-    let relay = network.relay.get_or_insert_with(|| Relay { addresses: Vec::new(), targets: Vec::new() });
+fn no_relay() -> Relay {
+    Relay { addresses: Vec::new(), targets: Vec::new() }
+}
+
+fn extend(relay: &mut Relay, address: IpAddr, targets: impl Iterator<Item = IpAddr>) {
     relay.addresses.push(address);
     relay.targets.extend(targets);
     for list in [&mut relay.addresses, &mut relay.targets] {
@@ -188,7 +235,7 @@ fn balanced_port(
 
 #[cfg(test)]
 mod tests {
-    use berth_host::Uplink;
+    use berth_host::{HostInterface, HostLinks, Uplink};
     use kube::runtime::watcher::Event;
     use serde_json::{Value, json};
 
@@ -406,5 +453,52 @@ mod tests {
         let address: IpAddr = "2001:db8:7::50".parse().expect("an address");
         let by_lan = ("vmbr0".to_owned(), address);
         assert_eq!(found.firewall.balanced[0].by_lan, [by_lan], "and none of the other family");
+    }
+
+    #[test]
+    fn targets_over_an_interface_are_reached_by_a_relay_on_whichever_host_they_are() {
+        let index = world(&json!({"name": "http", "port": 80, "targets": ["web-1"]}));
+        let lan = json!({
+            "metadata": {"name": "lan", "namespace": "berth-shared", "resourceVersion": "1"},
+            "spec": {"type": "Bridge", "bridge": {"interface": "eth1"}, "cidr": "192.0.2.0/24"},
+            "status": {"observedGeneration": 1, "vni": 78},
+        });
+        index.apply::<berth_api::Network>(Event::Apply(serde_json::from_value(lan).expect("a Network")));
+        let target = |name: &str, host: &str, address: &str| json!({"name": name, "host": host, "network": "berth-shared/lan", "address": address});
+        let port = json!({"name": "http", "port": 80, "targets": ["web-1", "web-2"], "healthCheck": {}});
+        let mut ip = json!({
+            "metadata": {"name": "web", "namespace": "ns", "resourceVersion": "2"}, "spec": {"ports": [port]},
+            "status": {"observedGeneration": 1, "address": "198.18.100.1", "binding": {"host": "h1", "epoch": 1},
+                "targets": [target("web-1", "h1", "192.0.2.50"), target("web-2", "h2", "192.0.2.51")]},
+        });
+        let uplink = uplink();
+        let eth1 = HostInterface { name: "eth1".into(), mtu: 1500, up: true, ..HostInterface::default() };
+        let links = HostLinks { interfaces: vec![eth1], ..HostLinks::default() };
+        let seen = Actual {
+            host: "h1",
+            uplink: Some(&uplink),
+            links,
+            trusts_before_checks: true,
+            ..Actual::default()
+        };
+        let mut found = |version: &str| {
+            ip["metadata"]["resourceVersion"] = version.into();
+            index.apply::<PublicIP>(Event::Apply(serde_json::from_value(ip.clone()).expect("a PublicIP")));
+            ip["status"]["forwardingAddresses"] =
+                json!([{"network": "berth-shared/lan", "address": "192.0.2.59"}]);
+            wanted(&index.read(), &seen)
+        };
+        let without = found("3");
+        assert!(targets(&without).is_empty() && without.checks.is_empty(), "no address there yet");
+        let with = found("4");
+        assert_eq!(targets(&with), ["192.0.2.50", "192.0.2.51"]);
+        let address = |last: u8| IpAddr::from([192, 0, 2, last]);
+        let of = |last: u8| ("btr-00004e".to_owned(), address(last));
+        assert_eq!(with.firewall.balanced[0].by_lan, [of(50), of(51)]);
+        let relay = Relay { addresses: vec![address(59)], targets: vec![address(50), address(51)] };
+        let [part] = &with.bridged[..] else { panic!("{with:?}") };
+        assert_eq!((part.bridge.as_str(), &part.relay), ("bth-00004e", &Some(relay)));
+        let places: Vec<&str> = with.checks.values().map(|check| check.place.bridge.as_str()).collect();
+        assert_eq!(places, ["btr-00004e", "btr-00004e"]);
     }
 }

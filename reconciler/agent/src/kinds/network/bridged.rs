@@ -36,6 +36,7 @@ pub(super) fn bridged(
             served_ipv6: Vec::new(),
             learned: Vec::new(),
             names: named(&network),
+            relay: None,
         })
     };
     let mut parts: Vec<BridgedNetwork> = bridges.iter().filter_map(part).collect();
@@ -274,6 +275,7 @@ mod tests {
             served_ipv6: Vec::new(),
             learned: Vec::new(),
             names: None,
+            relay: None,
         };
         assert_eq!(*part, expected);
     }

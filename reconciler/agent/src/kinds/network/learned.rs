@@ -146,6 +146,7 @@ mod tests {
                 served_ipv6: Vec::new(),
                 learned: Vec::new(),
                 names: None,
+                relay: None,
             };
             let mut parts = [part];
             learn(&world(check).read(), &bridges(), &[guest(3), guest(2), guest(2)], &mut parts);

@@ -1,4 +1,4 @@
-//! Addresses of a Network under which a host forwards connections to VMs on other hosts.
+//! Addresses of a Network under which a host forwards connections to VMs on other hosts, or over an interface of the hosts.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -24,9 +24,9 @@ pub(crate) fn free_address(cache: &Cache, name: &str, is_ipv6: bool) -> Result<I
 
 fn free_ipv4(cache: &Cache, name: &str, network: &Network) -> Result<IpAddr, String> {
     let (lowest, highest) = network.pool().ok_or_else(|| format!("network {name} has no valid range"))?;
-    let gateway = network.gateway();
+    let reserved = [network.gateway(), network.name_server()];
     let is_free = |address: &Ipv4Addr| {
-        Some(*address) != gateway
+        !reserved.contains(&Some(*address))
             && !cache.index.is_address_used(name, *address)
             && !cache.claims.is_address_held(name, *address)
     };

@@ -159,7 +159,8 @@ fn holder(
     fit.or_else(|| running().next()).or(current).or_else(|| any().next())
 }
 
-/// Returns an address of the family in each Network with a target on another host. Targets of a Network without a free address are left out.
+/// Returns an address of the family in each Network with a target on another host, or over an interface of the hosts. Targets of a Network
+/// without a free address are left out.
 fn forwarding_addresses(
     cache: &Cache,
     ip: &PublicIP,
@@ -173,19 +174,15 @@ fn forwarding_addresses(
         given.iter().filter(|given| networks.contains(&given.network)).cloned().collect();
     for target in seen.values_mut() {
         let Ok(found) = target else { continue };
-        if by_lan::is_on_bridge(cache, &found.network)
-            || Some(found.host.as_str()) == host
-            || all.iter().any(|given| given.network == found.network)
-        {
+        let is_given = all.iter().any(|given| given.network == found.network);
+        if is_given || !by_lan::needs_address(cache, host, found) {
             continue;
         }
         match free_address(cache, &found.network, is_ipv6) {
             Ok(address) => {
                 all.push(ForwardingAddress { network: found.network.clone(), address: address.to_string() });
             }
-            Err(why) => {
-                *target = Err(format!("is on another host, to which no connection is forwarded: {why}"))
-            }
+            Err(why) => *target = Err(format!("is reached only from an address of its network: {why}")),
         }
     }
     all.sort();

@@ -18,19 +18,18 @@ fn bridge<'a>(cache: &'a Cache, name: &str) -> Option<&'a Arc<Network>> {
     network.host_bridge().is_some().then_some(network)
 }
 
-/// Whether the Network of this `namespace/name` is a bridge of hosts.
-pub(super) fn is_on_bridge(cache: &Cache, name: &str) -> bool {
-    bridge(cache, name).is_some()
+/// Whether the host with the public address needs an address of this target's Network: on a bridge over an interface it has no other one,
+/// and on an overlay it reaches those on other hosts by it.
+pub(super) fn needs_address(cache: &Cache, host: Option<&str>, target: &PortTarget) -> bool {
+    match bridge(cache, &target.network) {
+        Some(network) => network.host_bridge().is_some_and(|bridge| bridge.name.is_none()),
+        None => Some(target.host.as_str()) != host,
+    }
 }
 
 /// Returns why no host forwards connections to this interface on a bridge, as the end of a sentence that begins with the VM.
 pub(super) fn obstacle(network: &Network, vm: &VM, interface: &InterfaceStatus) -> Option<String> {
     let name = network.name_any();
-    if network.host_bridge()?.name.is_none() {
-        return Some(format!(
-            "has its first interface on Network {name} over an interface of the hosts, on which they have no address: use one with bridge.name"
-        ));
-    }
     let declared =
         vm.spec.network_interfaces.iter().find(|declared| declared.name.as_str() == interface.name);
     let has_own = declared.is_some_and(|declared| !declared.security_groups.is_empty());
@@ -45,6 +44,15 @@ pub(super) fn out_of_reach(cache: &Cache, host: Option<&str>, target: &PortTarge
     let network = bridge(cache, &target.network)?;
     let host = host?;
     let found = cache.tables.hosts.cluster(host);
+    let declared = network.host_bridge()?;
+    let Some(bridge) = &declared.name else {
+        let status = found.and_then(|host| host.status.as_ref())?;
+        let why = declared.unusable_on(&status.networks, status.vlans.unwrap_or_default())?;
+        return Some(format!(
+            "is on Network {}, and host {host}, which has the public address, is not: it {why}",
+            network.name_any()
+        ));
+    };
     let is_ipv6 = target.address.parse::<Ipv6Addr>().is_ok();
     let (range, is_there) = if is_ipv6 {
         let prefix = network.ipv6_prefix()?;
@@ -56,7 +64,6 @@ pub(super) fn out_of_reach(cache: &Cache, host: Option<&str>, target: &PortTarge
     if is_there {
         return None;
     }
-    let bridge = network.host_bridge()?.name.clone().unwrap_or_default();
     Some(format!(
         "is on Network {}, in whose {range} host {host}, which has the public address, has no address: give it one on its bridge {bridge}",
         network.name_any()

@@ -350,6 +350,33 @@ fn a_checked_target_counts_once_the_host_that_has_the_address_reports_a_success(
 }
 
 #[test]
+fn targets_over_an_interface_are_reached_by_an_address_of_their_network_from_a_host_with_that_interface() {
+    let world = |interface: &str| {
+        let vms = [vm("web-1", "h1", "Running", "10.77.0.2"), vm("web-2", "h2", "Running", "10.77.0.3")];
+        let mut cache = cache("", &json!([]), &vms);
+        let spec = json!({"type": "Bridge", "bridge": {"interface": "eth1"}, "cidr": "10.77.0.0/24",
+            "ipv4": {"range": "10.77.0.2-10.77.0.9"}});
+        let network = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Network",
+            "metadata": {"name": "default", "namespace": "ns", "uid": "n", "resourceVersion": "2"}, "spec": spec});
+        let now = tokio::time::Instant::now();
+        cache.put(serde_json::from_value::<Network>(network).expect("a Network"), now);
+        let mut holder = host("h1", false, &json!([]));
+        holder.metadata.resource_version = Some("2".into());
+        let networks = json!([{"name": interface, "kind": "Interface", "mtu": 1500, "up": true}]);
+        holder.status.as_mut().expect("a status").networks =
+            serde_json::from_value(networks).expect("interfaces");
+        cache.put(holder, now);
+        let found = seen(&cache, &balancer("h1", false));
+        let forwarding = found.forwarding_addresses.iter().map(|of| of.address.clone()).collect::<Vec<_>>();
+        (found.targets.len(), forwarding, found.ports[0].message.clone())
+    };
+    assert_eq!(world("eth1"), (2, vec!["10.77.0.9".to_owned()], String::new()));
+    let (count, forwarding, message) = world("eth2");
+    assert_eq!((count, forwarding.len()), (0, 0), "{message}");
+    assert!(message.contains("host h1, which has the public address, is not: it has no interface eth1"));
+}
+
+#[test]
 fn ipv6_targets_on_a_bridge_are_reached_by_a_host_with_an_address_in_their_prefix() {
     let world = |addresses: &[&str]| {
         let mut target = vm("web-1", "h2", "Running", "");
@@ -406,7 +433,6 @@ fn targets_on_a_bridge_are_reached_by_a_host_with_an_address_in_their_network() 
         (&[][..], json!({}), "range 10.77.0.0/24 host h1, which has the public address, has no address"),
         (&["10.78.0.0/24"][..], json!({}), "has no address: give it one on its bridge vmbr0"),
         (&["10.77.0.0/24"][..], json!({"securityGroups": ["web"]}), "has security groups"),
-        (&["10.77.0.0/24"][..], json!({"bridge": {"interface": "eth1"}}), "use one with bridge.name"),
     ] {
         let (count, message) = world(segments, more);
         assert!(count == 0 && message.contains(words), "{words}: {count} {message}");

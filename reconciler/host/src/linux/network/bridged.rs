@@ -5,7 +5,8 @@
 //!                (no address, or that of its name server)      (the host's)
 //! ```
 //!
-//! In place of the host's bridge, there may be one of berth's over an interface ([`over_interface`]).
+//! In place of the host's bridge, there may be one of berth's over an interface ([`over_interface`]). The host then has no address on the
+//! network, unless it forwards connections to public addresses there ([`relay`]).
 //! The host's bridge gets one port, and none of its settings changes: the filters of interfaces need the settings of a bridge, and
 //! those of berth's own are set. The port's MAC address is higher than that of any card and its MTU is the bridge's, because a
 //! bridge may take the lowest of either among its ports.
@@ -13,7 +14,7 @@
 use super::netlink::{Link, LinkKind, Netlink, network};
 use super::{
     BRIDGE_PREFIX, PORT_PREFIX, Result, bridge_mac, bridged_names, check_link, host_ranges, ours,
-    over_interface, sysctl_if_there, tracking,
+    over_interface, relay, sysctl_if_there, tracking,
 };
 use crate::{BridgeChoice, BridgedNetwork, HostBridge};
 
@@ -77,6 +78,9 @@ pub(super) async fn ensure(netlink: &Netlink, wanted: &BridgedNetwork) -> Result
             netlink.set_up(end).await?;
         }
     }
+    // The bridge over an interface has the MAC address of this host's own interface in its own.
+    let of_host = format!("{:?}", host_bridge.mac);
+    relay::ensure(netlink, &bridge, wanted.relay.as_ref(), host_bridge.mtu, &of_host).await?;
     over_interface::remove_unused(netlink).await
 }
 

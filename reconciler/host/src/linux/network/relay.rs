@@ -1,5 +1,6 @@
 //! The way from a host to guests of a private network on other hosts, for connections to public addresses: a pair of interfaces, one
-//! end of which is a port of the network's bridge.
+//! end of which is a port of the network's bridge. A bridged network over an interface, on which the host has no address, has one too: it
+//! leads to guests of any host.
 //!
 //! ```text
 //!  client ─ public address ─ btr-0a1b2c ═ btq-0a1b2c ─ bth-0a1b2c ─ btx-0a1b2c ═ VXLAN ═ btx-0a1b2c ─ bth-0a1b2c ─ tap ─ guest
@@ -18,12 +19,12 @@ use sha2::{Digest, Sha256};
 
 use super::netlink::{Link, LinkKind, Netlink};
 use super::{BRIDGE_PREFIX, Result, ipv6, ours, sysctl, sysctl_if_there};
-use crate::{NetworkConfig, Relay};
+use crate::Relay;
 
 /// The end of the pair on this host.
 pub(super) const OUTER_PREFIX: &str = "btr-";
 /// The end of the pair on the bridge.
-const INNER_PREFIX: &str = "btq-";
+pub(super) const INNER_PREFIX: &str = "btq-";
 
 /// Returns the name of the interface by which guests of this bridge's network on other hosts are reached.
 pub fn relay_link(bridge: &str) -> String {
@@ -41,13 +42,19 @@ pub(super) fn bridges(links: &[Link]) -> Vec<String> {
     ends.iter().flat_map(|(prefix, names)| names.iter().map(|name| bridge(prefix, name))).collect()
 }
 
-/// Creates, updates or removes the network's relay as configured.
-pub(super) async fn ensure(netlink: &Netlink, bridge: &Link, network: &NetworkConfig) -> Result<()> {
-    let Some(relay) = &network.relay else { return remove(netlink, &network.bridge).await };
-    let (outer, inner) = ensure_pair(netlink, network, relay).await?;
+/// Creates, updates or removes the relay of a network with this bridge and MTU. `of_host` is text that no other host of the network has.
+pub(super) async fn ensure(
+    netlink: &Netlink,
+    bridge: &Link,
+    relay: Option<&Relay>,
+    mtu: u32,
+    of_host: &str,
+) -> Result<()> {
+    let Some(relay) = relay else { return remove(netlink, &bridge.name).await };
+    let (outer, inner) = ensure_pair(netlink, &bridge.name, relay, of_host).await?;
     for end in [&outer, &inner] {
-        if end.mtu != u32::from(network.mtu) {
-            netlink.set_mtu(end, network.mtu.into()).await?;
+        if end.mtu != mtu {
+            netlink.set_mtu(end, mtu).await?;
         }
     }
     if inner.controller != Some(bridge.index) {
@@ -91,11 +98,10 @@ async fn ensure_ipv6(
     Ok(())
 }
 
-async fn ensure_pair(netlink: &Netlink, network: &NetworkConfig, relay: &Relay) -> Result<(Link, Link)> {
-    let bridge = network.bridge.as_str();
+async fn ensure_pair(netlink: &Netlink, bridge: &str, relay: &Relay, of_host: &str) -> Result<(Link, Link)> {
     let (outer, inner) = (relay_link(bridge), inner_of(bridge));
     if netlink.link(&outer).await?.is_none() {
-        netlink.add_pair(&outer, &inner, relay_mac(network, relay)).await?;
+        netlink.add_pair(&outer, &inner, relay_mac(bridge, relay, of_host)).await?;
         for end in [&outer, &inner] {
             sysctl_if_there(&format!("net/ipv6/conf/{end}/disable_ipv6"), "1").await;
         }
@@ -107,12 +113,9 @@ async fn ensure_pair(netlink: &Netlink, network: &NetworkConfig, relay: &Relay) 
     Ok(ends)
 }
 
-/// A MAC address that no other host has on this network, also after addresses have gone from one host to another: the end of the tunnel is
-/// this host's alone.
-fn relay_mac(network: &NetworkConfig, relay: &Relay) -> [u8; 6] {
-    let (bridge, addresses) = (&network.bridge, &relay.addresses);
-    let end = network.tunnel.as_ref().map(|tunnel| tunnel.local);
-    let hash = Sha256::digest(format!("relay {bridge} {end:?} {addresses:?}"));
+/// A MAC address that no other host has on this network, also after addresses have gone from one host to another.
+fn relay_mac(bridge: &str, relay: &Relay, of_host: &str) -> [u8; 6] {
+    let hash = Sha256::digest(format!("relay {bridge} {of_host} {:?}", relay.addresses));
     [0x52, 0x54, 0x01, hash[0], hash[1], hash[2]]
 }
 
@@ -159,29 +162,12 @@ pub(super) async fn remove(netlink: &Netlink, bridge: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Tunnel;
 
     #[test]
     fn two_hosts_with_one_address_after_each_other_have_different_macs() {
         let relay = Relay { addresses: vec![IpAddr::from([10, 77, 0, 9])], targets: Vec::new() };
-        let network = |last: u8| NetworkConfig {
-            bridge: "bth-00004d".to_owned(),
-            ipv4: None,
-            ipv6: None,
-            mtu: 1450,
-            dns: Vec::new(),
-            search_domains: Vec::new(),
-            names: None,
-            routes: Vec::new(),
-            ipv6_routes: Vec::new(),
-            leases: Vec::new(),
-            tunnel: Some(Tunnel { vni: 77, local: IpAddr::from([192, 0, 2, last]), peers: Vec::new() }),
-            tracked: false,
-            relay: None,
-            prefixes: Vec::new(),
-        };
-        let mac = |last| relay_mac(&network(last), &relay);
-        assert_ne!(mac(1), mac(2));
-        assert_eq!(mac(1), mac(1));
+        let mac = |of_host| relay_mac("bth-00004d", &relay, of_host);
+        assert_ne!(mac("192.0.2.1"), mac("192.0.2.2"));
+        assert_eq!(mac("192.0.2.1"), mac("192.0.2.1"));
     }
 }

@@ -9,7 +9,7 @@
 //!  to the name server at a gateway: packets of its own network's guests and of the host only
 //!  from a private network to link-local addresses, other hosts and the control plane: nothing, unless it is allowed
 //!  IPv6: as [`ipv6`] describes
-//!  in a bridged network: packets between its ports; none is routed
+//!  in a bridged network: packets between its ports; none is routed, except for connections to public addresses by [`balancing`]
 //!  from a bridge that berth made over an interface: nothing to the host itself, which has no address there
 //!  from a tap: packets that pass [`ports`]
 //!  between guests of an isolated network: nothing, by [`isolation`]
@@ -226,13 +226,14 @@ fn rules(nat: &[Nat], forwards: &[Forward], firewall: &Firewall) -> Vec<Value> {
     rules.extend(balancing::choose(balanced));
     rules.extend(balancing::sources(balanced));
     rules.push(rule("forward", vec![answers(), accept()]));
-    rules.extend(balancing::guard(nat));
+    let has_relays = balancing::may_have_relays(nat, &firewall.bridged);
+    rules.extend(balancing::guard(has_relays));
     let not_allowed = compare("!=", field("daddr"), json!(format!("@{ALLOWED}")));
     let to_closed = compare("==", field("daddr"), json!(format!("@{CLOSED}")));
     rules.push(rule("forward", vec![from_guest(), not_allowed, to_closed, drop()]));
     rules.push(rule("forward", vec![was_forwarded(), accept()]));
     rules.extend(ipv6::to_prefixes(prefixes));
-    rules.extend(balancing::nothing_else(nat));
+    rules.extend(balancing::nothing_else(has_relays));
     rules.extend(balancing::refuse(balanced));
     rules.extend(ipv6::to_host(nat).into_iter().map(|expressions| rule("input", expressions)));
     rules.extend(to_host(nat, name_servers).into_iter().map(|expressions| rule("input", expressions)));

@@ -203,7 +203,7 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     }
     let here = Here { host: seen.host, health: &seen.health, trusted: trusted(seen) };
     let admit = |public: IpAddr, mode| admit(public, mode, seen, &mut wanted);
-    let balancing = balance(tables, &assigned.bridges, &mut networks, &here, admit);
+    let mut balancing = balance(tables, &assigned.bridges, &mut networks, &here, admit);
     wanted.firewall.balanced = balancing.balanced;
     (wanted.checks, wanted.trusted) = (balancing.checks, balancing.trusted);
     let routed = with_routes(&mut networks, &mut wanted.firewall.prefixes);
@@ -213,6 +213,9 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     wanted.networks = networks.into_values().collect();
     let interfaces: Vec<&InterfaceStatus> = guests.iter().flat_map(|guest| &guest.interfaces).collect();
     wanted.bridged = bridged(tables, &assigned.bridges, &interfaces);
+    for part in &mut wanted.bridged {
+        part.relay = balancing.relays.remove(&part.bridge);
+    }
     for (guest, interface) in guests.iter().flat_map(|guest| guest.interfaces.iter().map(move |i| (guest, i)))
     {
         let Some((bridge, served)) =

@@ -4,7 +4,8 @@
 //!  table inet berth   to a port of such an address, from outside or from the host: the next guest of the list, or the one that
 //!                     the client's address selects; an established connection stays with its guest
 //!                     to all else at the address: refused, except echo requests and neighbour discovery
-//!                     to a guest on another host: by the interface `btr-…`, with an address of the network as the source
+//!                     to a guest on another host, or on a bridged network on which the host has no address of its own: by the interface
+//!                     `btr-…`, with an address of the network as the source
 //!                     by such an interface come answers, and neighbour discovery of IPv6, only
 //! ```
 
@@ -16,9 +17,10 @@ use sha2::{Digest, Sha256};
 
 use super::super::TAP_PREFIX;
 use super::super::bridged::INNER_PREFIX;
-use super::super::relay::{OUTER_PREFIX, relay_link};
+use super::super::relay::{self, OUTER_PREFIX, relay_link};
 use super::ports::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, REDIRECT};
 use super::{BRIDGED, accept, answers, compare, drop, meta, rule};
+use crate::bridged_networks::OVER_PREFIX;
 use crate::{Balanced, BalancedPort, Nat, PortProtocol};
 
 /// The number of parts that clients' addresses are divided into. A guest that comes or goes moves its share of them only.
@@ -157,8 +159,8 @@ pub(super) fn untracked(balanced: &[Balanced]) -> Vec<Value> {
     if rules.is_empty() {
         return Vec::new();
     }
-    let by_others =
-        [TAP_PREFIX, INNER_PREFIX].map(|prefix| compare("!=", meta("iifname"), json!(format!("{prefix}*"))));
+    let by_others = [TAP_PREFIX, INNER_PREFIX, relay::INNER_PREFIX]
+        .map(|prefix| compare("!=", meta("iifname"), json!(format!("{prefix}*"))));
     let mut commands = vec![
         BRIDGED.chain(BY_LAN, "filter", "prerouting", BY_LAN_PRIORITY),
         BRIDGED.rule(BY_LAN, by_others.into_iter().chain([accept()]).collect()),
@@ -173,10 +175,17 @@ pub(super) fn untracked(balanced: &[Balanced]) -> Vec<Value> {
     commands
 }
 
-/// Rules of the chains `forward` and `input`, after those that accept answers: nothing else comes by a relay. They are there as long
-/// as there is a tunnel, so that they come before an interface and go after it. Neighbour discovery belongs to no connection.
-pub(super) fn guard(nat: &[Nat]) -> Vec<Value> {
-    if !nat.iter().any(|network| network.tunnel.is_some()) {
+/// Whether there may be relays: as long as there is a tunnel, or a bridge over an interface. So their rules come before an interface and go
+/// after it.
+pub(super) fn may_have_relays(nat: &[Nat], bridged: &[String]) -> bool {
+    nat.iter().any(|network| network.tunnel.is_some())
+        || bridged.iter().any(|bridge| bridge.starts_with(OVER_PREFIX))
+}
+
+/// Rules of the chains `forward` and `input`, after those that accept answers: nothing else comes by a relay. Neighbour discovery belongs
+/// to no connection.
+pub(super) fn guard(has_relays: bool) -> Vec<Value> {
+    if !has_relays {
         return Vec::new();
     }
     let by_one = || compare("==", meta("iifname"), any_relay());
@@ -191,10 +200,9 @@ pub(super) fn guard(nat: &[Nat]) -> Vec<Value> {
 }
 
 /// Rules of the chain `forward`, after those that accept connections to public addresses: nothing else leaves by a relay.
-pub(super) fn nothing_else(nat: &[Nat]) -> Vec<Value> {
-    let has_tunnel = nat.iter().any(|network| network.tunnel.is_some());
+pub(super) fn nothing_else(has_relays: bool) -> Vec<Value> {
     let by_one = compare("==", meta("oifname"), any_relay());
-    if has_tunnel { vec![rule("forward", vec![by_one, drop()])] } else { Vec::new() }
+    if has_relays { vec![rule("forward", vec![by_one, drop()])] } else { Vec::new() }
 }
 
 fn any_relay() -> Value {
@@ -321,12 +329,22 @@ mod tests {
         let untracked = untracked(&balanced);
         assert_eq!(untracked.len(), 4, "a chain, a rule for other links, and one for each direction");
         let links = &untracked[1]["add"]["rule"]["expr"];
-        assert_eq!(
-            (&links[0]["match"]["right"], &links[1]["match"]["right"]),
-            (&json!("btt*"), &json!("btv-*"))
-        );
+        let links: Vec<&Value> = (0..3_usize).map(|at| &links[at]["match"]["right"]).collect();
+        assert_eq!(links, ["btt*", "btv-*", "btq-*"]);
         assert_eq!(untracked[2]["add"]["rule"]["expr"][1]["match"]["right"], 8443);
         assert_eq!(redirects(&balanced).len(), 1);
+    }
+
+    #[test]
+    fn where_berth_has_a_bridge_over_an_interface_nothing_but_answers_comes_by_a_relay() {
+        let bridged = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert!(!may_have_relays(&[], &bridged(&["bth-0a1b2c3d"])));
+        assert!(may_have_relays(&[], &bridged(&["bth-0a1b2c3d", "btb-5e6f7a8b"])));
+        assert!(guard(false).is_empty() && nothing_else(false).is_empty());
+        let last = guard(true).pop().expect("rules");
+        assert_eq!(last["add"]["rule"]["chain"], "input");
+        let expressions = &last["add"]["rule"]["expr"];
+        assert_eq!((&expressions[0]["match"]["right"], &expressions[1]), (&json!("btr-*"), &drop()));
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub(super) fn part(tracked: bool) -> BridgedNetwork {
         served_ipv6: Vec::new(),
         learned: Vec::new(),
         names: None,
+        relay: None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::bridged::reaches;
 use super::*;
-use crate::{BridgeChoice, BridgedNetwork, HostInterface, Port};
+use crate::{Balanced, BalancedPort, BridgeChoice, BridgedNetwork, HostInterface, Port, PortProtocol, Relay};
 
 const CARD: &str = "eth1";
 const TAG: u16 = 120;
@@ -21,6 +21,7 @@ fn part(bridge: &str, vlan: Option<u16>) -> BridgedNetwork {
         served_ipv6: Vec::new(),
         learned: Vec::new(),
         names: None,
+        relay: None,
     }
 }
 
@@ -75,7 +76,8 @@ fn topology() -> Vec<String> {
 
 fn nothing_is_left() {
     let links = ip("-o link");
-    assert!(!["bth-", "btb-", "btg-", "btu-", "btv-"].iter().any(|prefix| links.contains(prefix)), "{links}");
+    let prefixes = ["bth-", "btb-", "btg-", "btu-", "btv-", "btr-", "btq-"];
+    assert!(!prefixes.iter().any(|prefix| links.contains(prefix)), "{links}");
 }
 
 fn ipv6_is_off() -> bool {
@@ -264,4 +266,55 @@ async fn vlan_carries_guests(host: &Fixture, machine: &Guest) {
     ip("link del eth1.7");
     host.networks.remove(OTHER).await.expect("removed");
     assert!(ip("-o link").contains(&choice(Some(TAG)).name()));
+}
+
+#[test]
+fn connections_to_a_public_address_reach_machines_of_the_network_from_an_address_that_takes_nothing_else() {
+    in_own_namespace(|| async {
+        let host = Fixture::new();
+        let machine = card();
+        let addresses = ["192.0.2.50", "192.0.2.9"].map(|text| text.parse::<IpAddr>().expect("an address"));
+        let port = BalancedPort {
+            protocol: PortProtocol::Tcp,
+            port: 8080,
+            by_client: false,
+            targets: addresses.to_vec(),
+            target_port: 80,
+        };
+        let balanced = Balanced {
+            public: "198.51.100.7".parse().expect("an address"),
+            announced_on: None,
+            ports: vec![port],
+            sources: Vec::new(),
+            by_lan: addresses.map(|target| (relay_link(BRIDGE), target)).to_vec(),
+        };
+        let firewall = Firewall { balanced: vec![balanced], ..rules(None) };
+        host.networks.apply_firewall(&firewall).await.expect("rules");
+        let source = "192.0.2.60".parse().expect("an address");
+        let relay = Relay { addresses: vec![source], targets: addresses.to_vec() };
+        let with_relay = BridgedNetwork { relay: Some(relay), ..part(BRIDGE, None) };
+        host.networks.ensure_bridged(&with_relay).await.expect("made");
+        let guest = guest();
+        guest.serve(80);
+        machine.serve(80);
+        assert!((0..10).any(|_| reaches(&guest, "192.0.2.9")));
+        let client = Guest::beside("203.0.113.9/24", "203.0.113.1/24");
+        assert!((0..10).any(|_| client.fetch("198.51.100.7", 8080).is_some()));
+        for filters in ["1", "0"] {
+            let _ = std::fs::write(BRIDGED, filters);
+            let seen: Vec<Option<String>> = (0..4).map(|_| client.fetch("198.51.100.7", 8080)).collect();
+            assert_eq!(seen, vec![Some("192.0.2.60".to_owned()); 4], "both targets see it: {filters}");
+        }
+        super::guest::serve_here(2222);
+        assert!(!machine.connects("192.0.2.60", 2222), "a port of the host");
+        run("nft", "flush chain inet berth input");
+        assert!(machine.connects("192.0.2.60", 2222), "the rules, and nothing else, drop them");
+
+        host.networks.apply_firewall(&rules(None)).await.expect("rules");
+        host.networks.ensure_bridged(&part(BRIDGE, None)).await.expect("as before");
+        assert!(!ip("-o link").contains("btr-"));
+        drop(guest);
+        host.networks.remove(BRIDGE).await.expect("removed");
+        nothing_is_left();
+    });
 }
