@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use berth_api::host::{HostNetwork, HostVLAN};
 use berth_api::network::link_local_of_mac;
 use berth_api::vm::{ConfiguredRoute, InterfaceStatus, NetworkInterface, ObservedAddresses};
-use berth_api::{BridgeSpec, Network, Reason, ResourceName, VM, condition};
+use berth_api::{BridgeSpec, HostStatus, Network, Reason, ResourceName, VM, condition};
 use berth_qemu::single_flight::SingleFlight;
 use ipnet::Ipv6Net;
 use kube::ResourceExt;
@@ -303,6 +303,13 @@ pub(crate) fn without_trunk(declared: &BridgeSpec, links: &HostLinks) -> Option<
              bridge.name, or leave bridge.trunkVLANs out"
         )
     })
+}
+
+/// Returns the families of which the host's firewall sees bridged packets, as its status lists them.
+pub(crate) fn filtered_bridges(links: &HostLinks) -> Vec<String> {
+    let families = [(HostStatus::IPV4, links.filters_ipv4), (HostStatus::IPV6, links.filters_ipv6)];
+    let filtered = families.into_iter().filter(|(_, is_filtered)| *is_filtered);
+    filtered.map(|(family, _)| family.to_owned()).collect()
 }
 
 /// Returns the bridges and interfaces of the host as its status lists them, at most so many of each.

@@ -203,6 +203,12 @@ pub struct HostStatus {
     /// Whether the host's kernel has VLANs, which Networks with `bridge.vlan` need.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlans: Option<bool>,
+    /// `IPv4` and `IPv6`, as far as packets of that family between the ports of any bridge of the host pass its rules for routed packets
+    /// (`net.bridge.bridge-nf-call-iptables`, `net.bridge.bridge-nf-call-ip6tables`). Ports of a PublicIP then do not reach a target on a
+    /// bridge from all clients.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 2), inner(length(max = 4)))]
+    pub filtered_bridges: Vec<String>,
     /// WireGuard on this host, which Networks with `encryption` need. Absent in the report of an older agent, on whose host no VM of such a
     /// Network is placed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -343,6 +349,11 @@ pub struct HostStatus {
 }
 
 impl HostStatus {
+    /// A family in `filtered_bridges`.
+    pub const IPV4: &str = "IPv4";
+    /// The other one.
+    pub const IPV6: &str = "IPv6";
+
     /// Returns the size of the file of a deleted Disk of this namespace, in the trash or retained, which another Disk can get.
     pub fn deleted_volume(&self, namespace: &str, volume_id: &str) -> Option<&str> {
         let trashed = self.trash.iter().map(|file| (&file.namespace, &file.volume_id, &file.size));

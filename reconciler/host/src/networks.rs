@@ -201,6 +201,10 @@ pub struct HostLinks {
     pub interfaces: Vec<HostInterface>,
     /// Whether the kernel has VLANs.
     pub vlans: bool,
+    /// Whether IPv4 packets between the ports of all bridges pass the rules for routed packets (`bridge-nf-call-iptables`).
+    pub filters_ipv4: bool,
+    /// The same for IPv6 (`bridge-nf-call-ip6tables`).
+    pub filters_ipv6: bool,
 }
 
 /// An interface of the host that berth can make a bridge over.

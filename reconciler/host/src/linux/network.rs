@@ -206,6 +206,8 @@ impl LinuxNetworks {
             bridges: bridged::host_bridges(&links),
             interfaces,
             vlans: had || blocking(|| Path::new("/proc/net/vlan").exists()).await,
+            filters_ipv4: tracking::is_global().await,
+            filters_ipv6: tracking::is_global_for(Ipv6Addr::UNSPECIFIED.into()).await,
         })
     }
 

@@ -29,7 +29,7 @@ use super::{devices, observe::Observed, pools, ranges};
 use crate::config::AgentConfig;
 use crate::definitions::{self, VersionSkew};
 use crate::disk_use;
-use crate::networking::{CheckedTarget, Health, RefusedAddress, host_networks};
+use crate::networking::{CheckedTarget, Health, RefusedAddress, filtered_bridges, host_networks};
 
 /// Maximum length of the lists in the API that can grow without bound.
 const MAX_LISTED: usize = 1000;
@@ -142,6 +142,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.ipv6_addresses = ipv6.take(ranges::MAX_RANGES).collect();
     status.networks = host_networks(&facts.links);
     status.vlans = Some(facts.links.vlans);
+    status.filtered_bridges = filtered_bridges(&facts.links);
     status.wireguard = Some(wireguard(&facts.wireguard));
     let version = facts.qemu.as_ref().ok().map(|qemu| condition::cut(&qemu.version, MAX_VERSION).to_owned());
     status.qemu_version = version;

@@ -153,6 +153,19 @@ fn the_host_reports_the_segments_of_its_interfaces_apart_and_the_ranges_that_it_
 }
 
 #[test]
+fn the_host_reports_the_families_whose_bridged_packets_its_firewall_sees() {
+    let mut observed = observed();
+    let reported = |observed: &Observed| {
+        status(&Host::new("h", Default::default()), observed, &AgentConfig::new("h"), at(0))
+    };
+    assert!(reported(&observed).filtered_bridges.is_empty());
+    observed.facts.links.filters_ipv6 = true;
+    assert_eq!(reported(&observed).filtered_bridges, ["IPv6"]);
+    observed.facts.links.filters_ipv4 = true;
+    assert_eq!(reported(&observed).filtered_bridges, ["IPv4", "IPv6"]);
+}
+
+#[test]
 fn the_host_reports_its_architecture_and_the_one_that_it_emulates() {
     let of = |observed: &Observed| {
         let status = status(&Host::new("h", Default::default()), observed, &AgentConfig::new("h"), at(0));

@@ -34,6 +34,8 @@ pub(super) struct Balancing {
     pub(super) targets: Vec<PortTarget>,
     pub(super) forwarding_addresses: Vec<ForwardingAddress>,
     pub(super) ports: Vec<PortStatus>,
+    /// Which clients do not reach available targets, for people.
+    pub(super) lost_clients: Option<String>,
     /// Why entries have no port, for people.
     pub(super) port_shortage: Option<String>,
     /// The objects whose changes may change this.
@@ -79,6 +81,7 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP, address: Option<IpAddr>) -> 
     dependencies.extend(names.iter().map(|name| Dependency::Object(key(name))));
     Some(Balancing {
         ports: ip.spec.ports.iter().map(of_port).collect(),
+        lost_clients: by_lan::lost_clients(cache, host.as_deref(), seen.values().flatten()),
         port_shortage: ports::shortage(ip, &assigned),
         targets: seen.values().filter_map(|seen| seen.clone().ok()).collect(),
         host,

@@ -2,7 +2,7 @@
 
 use std::{net::Ipv6Addr, sync::Arc};
 
-use berth_api::{Host, Network, VM, public_ip::PortTarget, vm::InterfaceStatus};
+use berth_api::{Host, HostStatus, Network, VM, public_ip::PortTarget, vm::InterfaceStatus};
 use ipnet::{Ipv4Net, Ipv6Net};
 use kube::ResourceExt;
 
@@ -67,6 +67,39 @@ pub(super) fn out_of_reach(cache: &Cache, host: Option<&str>, target: &PortTarge
     Some(format!(
         "is on Network {}, in whose {range} host {host}, which has the public address, has no address: give it one on its bridge {bridge}",
         network.name_any()
+    ))
+}
+
+/// Returns from which clients connections to these targets fail, if the host with the public address passes packets between the ports of
+/// its bridges through the rules for routed ones. It then translates a packet within the bridge: that is not sent back by the port that it
+/// came in on, and is not routed from a bridge of VMs.
+pub(super) fn lost_clients<'a>(
+    cache: &Cache,
+    host: Option<&str>,
+    targets: impl Iterator<Item = &'a PortTarget>,
+) -> Option<String> {
+    let host = host?;
+    let status = cache.tables.hosts.cluster(host).and_then(|host| host.status.as_ref())?;
+    let filtered = |target: &PortTarget| {
+        let declared = bridge(cache, &target.network)?.host_bridge()?;
+        let is_ipv6 = target.address.parse::<Ipv6Addr>().is_ok();
+        let (family, setting) = match is_ipv6 {
+            false => (HostStatus::IPV4, "net.bridge.bridge-nf-call-iptables"),
+            true => (HostStatus::IPV6, "net.bridge.bridge-nf-call-ip6tables"),
+        };
+        status.filtered_bridges.iter().any(|of| of == family).then(|| (declared.name.clone(), setting))
+    };
+    // One with a bridge that the host has, if there is one, because it has more such clients.
+    let (bridge, setting) = targets.filter_map(filtered).max()?;
+    let behind = bridge.map(|bridge| {
+        format!(
+            "machines that are behind the same port of bridge {bridge} of the host as their target, and from "
+        )
+    });
+    Some(format!(
+        "no connections from {}VMs on a bridge of host {host}, because its firewall sees bridged packets: unless another program of the host \
+         needs that, turn it off there (sysctl -w {setting}=0)",
+        behind.unwrap_or_default()
     ))
 }
 

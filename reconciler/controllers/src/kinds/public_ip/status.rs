@@ -118,8 +118,8 @@ fn write_ports(
         );
         if message.is_empty() { counts } else { format!("{counts}: {message}") }
     };
-    let lacking: Vec<String> =
-        balancing.ports.iter().filter(|port| port.available < port.total).map(text).collect();
+    let lacking = balancing.ports.iter().filter(|port| port.available < port.total).map(text);
+    let lacking: Vec<String> = lacking.chain(balancing.lost_clients.clone()).collect();
     let is_served = balancing.ports.iter().all(|port| port.available > 0);
     let reason = if is_served { Reason::Available } else { Reason::NoAvailableTarget };
     let text = lacking.join("; ");

@@ -350,6 +350,41 @@ fn a_checked_target_counts_once_the_host_that_has_the_address_reports_a_success(
 }
 
 #[test]
+fn clients_that_do_not_reach_a_target_on_a_bridge_are_named_while_its_host_filters_bridged_packets() {
+    let world = |bridge: Value, filtered: &[&str]| {
+        let vms = [vm("web-1", "h1", "Running", "10.77.0.2"), vm("web-2", "h2", "Running", "10.77.0.3")];
+        let mut cache = cache("", &json!([]), &vms);
+        let network = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Network",
+            "metadata": {"name": "default", "namespace": "ns", "uid": "n", "resourceVersion": "2"},
+            "spec": {"type": "Bridge", "bridge": bridge, "cidr": "10.77.0.0/24"}});
+        let now = tokio::time::Instant::now();
+        cache.put(serde_json::from_value::<Network>(network).expect("a Network"), now);
+        let mut holder = host("h1", false, &json!([]));
+        holder.metadata.resource_version = Some("2".into());
+        let status = holder.status.as_mut().expect("a status");
+        status.segments = vec!["10.77.0.0/24".into()];
+        status.filtered_bridges = filtered.iter().map(|family| (*family).to_owned()).collect();
+        let networks = json!([{"name": "eth1", "kind": "Interface", "mtu": 1500, "up": true}]);
+        status.networks = serde_json::from_value(networks).expect("interfaces");
+        cache.put(holder, now);
+        let found = seen(&cache, &balancer("h1", false));
+        assert_eq!(found.targets.len(), 2, "both are available: {found:?}");
+        found.lost_clients
+    };
+    let lost = world(json!({"name": "vmbr0"}), &["IPv4"]).expect("some are");
+    assert!(
+        lost.contains("the same port of bridge vmbr0") && lost.contains("VMs on a bridge of host h1"),
+        "{lost}"
+    );
+    assert!(lost.ends_with("(sysctl -w net.bridge.bridge-nf-call-iptables=0)"), "{lost}");
+    let lost = world(json!({"interface": "eth1"}), &["IPv4"]).expect("VMs there");
+    assert!(lost.starts_with("no connections from VMs on a bridge of host h1"), "{lost}");
+    for filtered in [&[][..], &["IPv6"][..]] {
+        assert_eq!(world(json!({"name": "vmbr0"}), filtered), None, "{filtered:?}");
+    }
+}
+
+#[test]
 fn targets_over_an_interface_are_reached_by_an_address_of_their_network_from_a_host_with_that_interface() {
     let world = |interface: &str| {
         let vms = [vm("web-1", "h1", "Running", "10.77.0.2"), vm("web-2", "h2", "Running", "10.77.0.3")];
