@@ -1,6 +1,7 @@
 //! Bridged networks over an interface of the host: with and without a VLAN, in use, interrupted, and gone again.
 
 use super::bridged::reaches;
+use super::guest;
 use super::*;
 use crate::{Balanced, BalancedPort, BridgeChoice, BridgedNetwork, HostInterface, Port, PortProtocol, Relay};
 
@@ -305,7 +306,7 @@ fn connections_to_a_public_address_reach_machines_of_the_network_from_an_address
             let seen: Vec<Option<String>> = (0..4).map(|_| client.fetch("198.51.100.7", 8080)).collect();
             assert_eq!(seen, vec![Some("192.0.2.60".to_owned()); 4], "both targets see it: {filters}");
         }
-        super::guest::serve_here(2222);
+        guest::serve_here(2222);
         assert!(!machine.connects("192.0.2.60", 2222), "a port of the host");
         run("nft", "flush chain inet berth input");
         assert!(machine.connects("192.0.2.60", 2222), "the rules, and nothing else, drop them");
