@@ -24,9 +24,8 @@ pub(crate) fn free_address(cache: &Cache, name: &str, is_ipv6: bool) -> Result<I
 
 fn free_ipv4(cache: &Cache, name: &str, network: &Network) -> Result<IpAddr, String> {
     let (lowest, highest) = network.pool().ok_or_else(|| format!("network {name} has no valid range"))?;
-    let reserved = [network.gateway(), network.name_server()];
     let is_free = |address: &Ipv4Addr| {
-        !reserved.contains(&Some(*address))
+        !network.is_reserved(*address)
             && !cache.index.is_address_used(name, *address)
             && !cache.claims.is_address_held(name, *address)
     };
