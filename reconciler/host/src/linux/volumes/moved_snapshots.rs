@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 
 use super::super::layout::check_name;
-use super::moves::{CHANGED, MERGING, busy};
+use super::copying::{CHANGED, busy};
 use super::note::Note;
 use super::snapshot_note::SnapshotNote;
 use super::snapshots::SnapshotPlace;
@@ -21,6 +21,7 @@ use crate::{MOST_SNAPSHOTS, NewMove, SystemError};
 
 /// The greatest number of files of snapshots that are copied in one move: each of them is open meanwhile.
 const MOST_FILES: usize = 128;
+const MERGING: &str = "files of deleted snapshots below it are being merged: it is moved afterwards";
 const TOO_MANY: &str =
     "more than 128 files of snapshots would be copied with the disk: delete some of its DiskSnapshots";
 

@@ -28,7 +28,7 @@ use nix::unistd::{Whence, lseek};
 use super::super::files::{self, failed};
 use super::super::layout::{check_name, is_name};
 use super::super::reflink;
-use super::copying::CopyingGuard;
+use super::copying::{CHANGED, CopyingGuard, busy};
 use super::moved_snapshots::SnapshotFiles;
 use super::note::Note;
 use super::snapshot_note::SnapshotNote;
@@ -48,9 +48,6 @@ const MARGIN: u64 = 16 << 20;
 
 const SNAPSHOT_PENDING: &str = "a snapshot of it is being taken";
 const UNSETTLED: &str = "files of its last move are being removed: it is moved afterwards";
-pub(super) const MERGING: &str =
-    "files of deleted snapshots below it are being merged: it is moved afterwards";
-pub(super) const CHANGED: &str = "it has changed while it was copied";
 
 /// A volume that can be moved.
 pub(super) struct Movable {
@@ -526,10 +523,6 @@ impl Identity {
         let modified = (about.mtime(), about.mtime_nsec());
         Ok(Self { device: about.dev(), inode: about.ino(), length: about.len(), modified })
     }
-}
-
-pub(super) fn busy(new: &NewMove, detail: &'static str) -> SystemError {
-    SystemError::VolumeBusy { id: new.id.clone(), detail }
 }
 
 /// Returns the next bytes of a file, from this one on, that are not a hole: the first one, and the one after the last.
