@@ -22,6 +22,7 @@ use crate::{MOST_SNAPSHOTS, NewMove, SystemError};
 /// The greatest number of files of snapshots that are copied in one move: each of them is open meanwhile.
 const MOST_FILES: usize = 128;
 const MERGING: &str = "files of deleted snapshots below it are being merged: it is moved afterwards";
+const LOST: &str = "the file of a snapshot that would go with the disk is lost: bring it back, or delete the DiskSnapshot with the reason SnapshotLost";
 const TOO_MANY: &str =
     "more than 128 files of snapshots would be copied with the disk: delete some of its DiskSnapshots";
 
@@ -75,7 +76,7 @@ impl LinuxVolumes {
                     return Err(busy(new, MERGING));
                 }
                 if !exists(&at.file)? {
-                    return Err(SystemError::SnapshotLost { id });
+                    return Err(SystemError::Invalid { what: "pool", value: new.to.clone(), why: LOST });
                 }
                 if found.len() > MOST_SNAPSHOTS {
                     let detail = format!("there are more than {MOST_SNAPSHOTS} files below snapshot {top}");
