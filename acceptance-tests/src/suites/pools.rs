@@ -22,7 +22,7 @@ const LOOKS: Duration = Duration::from_secs(150);
 
 pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     report.case(
-        "examples/pools: disks are in the folders of their pools, and one in that with the most room; one whose pool is away is neither lost nor made anew; one gets another pool while its guest runs, and back while it is off; a namespace has a default pool",
+        "examples/pools: disks are in the folders of their pools, and one in that with the most room; one whose pool is away is neither lost nor made anew; one gets another pool while its guest runs, and back with its snapshot while it is off; a namespace has a default pool",
         || {
             let project = platform.project()?;
             project.copy_from(&workspace::root().join("examples/pools"))?;
@@ -102,10 +102,14 @@ fn moves(platform: &Platform, project: &Project, written: &str) -> Result<()> {
 
     kubectl.ok(&["patch", "vm", "pools", "--type=merge", "-p", r#"{"spec": {"power": "Stopped"}}"#])?;
     kubectl.until("vm/pools", "to stop", SOON, |vm| vm["status"]["state"] == "Stopped")?;
+    let snapshot = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "DiskSnapshot", "metadata": {"name": "pools-data"}, "spec": {"disk": "pools-data"}});
+    kubectl.apply(&snapshot.to_string())?;
+    kubectl.condition("dsnap/pools-data", "Ready=True", None, SOON)?;
     let applied = project.apply_with(&["-target=berth_disk.data"])?.success()?;
     contains_all(&applied, &["0 added, 1 changed, 0 destroyed"])?;
     kubectl.until("disk/pools-data", "to be moved back", SOON, |disk| disk["status"]["pool"] == "slow")?;
     check_disk(platform, "pools-data", &slow)?;
+    snapshot_has_moved(platform, &fast, &slow)?;
 
     let away = slow.with_extension("away");
     fs::rename(&slow, &away)?;
@@ -123,6 +127,28 @@ fn moves(platform: &Platform, project: &Project, written: &str) -> Result<()> {
     project.plan_is_empty()
 }
 
+/// The snapshot of the disk is in its new pool, and the disk is restored from it there, while no VM has it open.
+fn snapshot_has_moved(platform: &Platform, fast: &Path, slow: &Path) -> Result<()> {
+    let kubectl = platform.kubectl();
+    let moved = kubectl
+        .until("dsnap/pools-data", "to be moved", SOON, |snapshot| snapshot["status"]["pool"] == "slow")?;
+    let id = moved["status"]["snapshotID"].as_str().context("it has no identity")?;
+    let file = |pool: &Path| pool.join(format!("snapshots/{id}.qcow2"));
+    ensure!(file(slow).exists(), "{} is not there", file(slow).display());
+    wait::until("its former file to be removed", SOON, || {
+        ensure!(!file(fast).exists(), "{} is there", file(fast).display());
+        Ok(())
+    })?;
+    let restore =
+        |value: Value| kubectl.ok(&["patch", "disk", "pools-data", "--type=merge", "-p", &value.to_string()]);
+    restore(json!({"spec": {"restore": {"snapshot": "pools-data"}}}))?;
+    let is_restored = |disk: &Value| disk["status"]["restoredFrom"]["snapshot"] == "pools-data";
+    kubectl.until("disk/pools-data", "to be restored", SOON, is_restored)?;
+    restore(json!({"spec": {"restore": null}}))?;
+    kubectl.ok(&["delete", "dsnap", "pools-data", "--timeout=60s"])?;
+    check_disk(platform, "pools-data", slow)
+}
+
 /// The former file is removed after the note that makes the copy the volume.
 fn check_empty(pool: &Path) -> Result<()> {
     wait::until("its former pool to be empty", SOON, || {
@@ -134,8 +160,12 @@ fn check_empty(pool: &Path) -> Result<()> {
 /// Checks that the file of a disk is in this folder, and not in the state directory.
 fn check_disk(platform: &Platform, disk: &str, folder: &Path) -> Result<()> {
     let volume = platform.kubectl().object("disk", disk)?["status"]["volumeID"].clone();
-    let file = format!("volumes/{}.qcow2", volume.as_str().context("it has no volume")?);
-    ensure!(folder.join(&file).exists(), "{file} is not in {}", folder.display());
+    let volume = volume.as_str().context("it has no volume")?;
+    // After a snapshot it continues in a file with a number.
+    let mut files =
+        fs::read_dir(folder.join("volumes"))?.filter_map(|file| file.ok()?.file_name().into_string().ok());
+    let has_file = files.any(|file| file.starts_with(volume) && file.ends_with(".qcow2"));
+    ensure!(has_file, "no file of {volume} is in {}", folder.display());
     let pool = platform.kubectl().object("disk", disk)?["status"]["pool"].clone();
     let state = platform.host().state().join("pools").join(pool.as_str().unwrap_or_default());
     ensure!(!state.exists(), "{} is there", state.display());

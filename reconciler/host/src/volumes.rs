@@ -32,10 +32,10 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// *Errors*: those of [`Volumes::move_volume`], as far as they are known before.
     async fn check_move(&self, volume: &NewMove) -> Result<()>;
 
-    /// Moves a volume that no QEMU has open to another pool, with the data of the snapshots below it: these stay in their pool. Does
-    /// nothing if the volume is in that pool.
+    /// Moves a volume that no QEMU has open to another pool, with its snapshots and the data of others below it: those of other volumes stay in
+    /// their pool. Does nothing if the volume is in that pool.
     ///
-    /// *Guarantees*: the volume is in one of both pools at every moment, whole. Dropping the future ends the work, with the volume where it
+    /// *Guarantees*: the volume is in one of both pools at every moment, whole, and so is each of its snapshots. Dropping the future ends the work, with the volume where it
     /// was.
     ///
     /// *Errors*: [`SystemError::PoolAway`]; [`SystemError::NoSpace`], with no partial file left behind; [`SystemError::VolumeBusy`] while
@@ -203,6 +203,7 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// Lists the trash of all pools.
     async fn trash(&self) -> Result<Vec<TrashedVolume>>;
 
+    /// Returns a snapshot of this pool, or of the one that it was moved to with its volume.
     async fn snapshot(&self, pool: &str, id: &str) -> Result<Option<SnapshotFacts>>;
 
     /// Begins snapshots of several volumes, all or none, or continues those that were begun: from now on the file of each volume
@@ -243,7 +244,8 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     async fn hand_over_snapshot(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<()>;
 
     /// Deletes a snapshot. Its file is removed once nothing is based on it: no volume, no volume in the trash and no
-    /// other snapshot, or once it is merged with another one ([`Volumes::merge_snapshots`]). Succeeds if there is none.
+    /// other snapshot, or once it is merged with another one ([`Volumes::merge_snapshots`]). One that was moved with its volume is deleted in
+    /// its new pool. Succeeds if there is none.
     ///
     /// *Errors*: [`SystemError::VolumeBusy`] while it is begun and not finished.
     async fn delete_snapshot(&self, pool: &str, id: &str) -> Result<()>;

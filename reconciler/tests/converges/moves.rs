@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use berth_api::{Disk, ResourceName, VMState, condition};
+use berth_api::{Disk, DiskSnapshot, ResourceName, VMState, condition};
 use serde_json::{Value, json};
 
 use crate::faults::Fault;
@@ -60,6 +60,44 @@ fn a_disk_moves_to_another_pool_once_its_vm_is_stopped_and_the_vm_starts_with_it
         rig.until_vm("web", "is stopped", |vm| rig::state(vm) == Some(VMState::Stopped)).await;
         check_moved(rig).await;
         assert_eq!(rig.system.volumes_now(), volumes, "the same volume, nothing made twice");
+        rig.apply("VM", "web", web("Running")).await;
+        web_runs(rig).await;
+        rig.must_settle().await;
+    });
+}
+
+#[test]
+fn the_snapshots_of_a_disk_move_with_it_and_it_is_restored_from_one_in_the_other_pool() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        rig.apply_pool("slow", json!({})).await;
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        for name in ["before", "unused"] {
+            rig.apply("DiskSnapshot", name, json!({"disk": "web-root"})).await;
+            rig.until(name, "is taken", rig::is_taken).await;
+        }
+        rig.apply("VM", "web", web("Stopped")).await;
+        rig.until_vm("web", "is stopped", |vm| rig::state(vm) == Some(VMState::Stopped)).await;
+        rig.strike_from_here();
+        rig.apply("Disk", "web-root", moved()).await;
+        check_moved(rig).await;
+        for name in ["before", "unused"] {
+            rig.until::<DiskSnapshot>(name, "is in the other pool", |snapshot| {
+                let pool = snapshot.status.as_ref().and_then(|status| status.pool.as_ref());
+                rig::is_taken(snapshot) && pool.map(ResourceName::as_str) == Some("slow")
+            })
+            .await;
+        }
+        rig.delete("DiskSnapshot", "unused").await;
+        rig.until_gone("DiskSnapshot", "unused").await;
+        let mut restored = moved();
+        restored["restore"] = json!({"snapshot": "before"});
+        rig.apply("Disk", "web-root", restored).await;
+        rig.until::<Disk>("web-root", "is restored", |disk| {
+            let done = disk.status.as_ref().and_then(|status| status.restored_from.as_ref());
+            rig::is_disk_ready(disk) && done.is_some_and(|done| done.snapshot.as_str() == "before")
+        })
+        .await;
         rig.apply("VM", "web", web("Running")).await;
         web_runs(rig).await;
         rig.must_settle().await;

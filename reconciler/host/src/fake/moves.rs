@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::FakeSystem;
-use super::state::{Volume, volume_path};
+use super::state::{Snapshot, Volume, volume_path};
 use crate::{NewMove, NewTake, NewVolume, Result, SystemError, VolumeFacts, VolumeOwner};
 
 impl FakeSystem {
@@ -89,6 +89,9 @@ impl FakeSystem {
         self.files.remove(&now.path);
         let facts = VolumeFacts { pool: new.to.clone(), path, ..now };
         state.volumes.insert(new.id.clone(), Volume { facts: facts.clone() });
+        let own =
+            |snapshot: &&mut Snapshot| snapshot.facts.volume == new.id && snapshot.facts.owner.is_some();
+        state.snapshots.values_mut().filter(own).for_each(|snapshot| snapshot.facts.pool.clone_from(&new.to));
         Ok(facts)
     }
 }

@@ -309,8 +309,10 @@ impl Volumes for FakeSystem {
     async fn snapshot(&self, pool: &str, id: &str) -> Result<Option<SnapshotFacts>> {
         let work = async {
             let state = self.state();
-            state.ensure_there(pool)?;
-            Ok(state.snapshots.get(id).map(|snapshot| snapshot.facts.clone()))
+            let found = state.snapshots.get(id).map(|snapshot| snapshot.facts.clone());
+            // It may have been moved with its volume.
+            state.ensure_there(found.as_ref().map_or(pool, |facts| facts.pool.as_str()))?;
+            Ok(found)
         };
         self.call("snapshot", work).await
     }

@@ -74,7 +74,10 @@ impl LinuxSystem {
         }
         let OpenSnapshot { taken, mut disk, parent } = match self.rbd.get(&new.pool) {
             Some(rbd) => open_in_ceph(rbd, self.volumes.keys(), stored, new).await?,
-            None => self.open_files(stored, new).await?,
+            None => {
+                let pool = self.present_pool(&new.pool, &new.snapshot).await?;
+                self.open_files(stored, &NewBackup { pool, ..new.clone() }).await?
+            }
         };
         let mut facts = Map::new();
         facts.insert(FROZEN.to_owned(), taken.frozen.into());
@@ -334,13 +337,14 @@ impl Backups for LinuxSystem {
                 SnapshotDisk::open_in_ceph(rbd, (node, key), None, None).await?,
             )));
         }
-        let (of_pool, id) = (pool.to_owned(), snapshot.to_owned());
+        let pool = self.present_pool(pool, snapshot).await?;
+        let (of_pool, id) = (pool.clone(), snapshot.to_owned());
         let opened = self
-            .on_pool(pool, move |volumes| {
+            .on_pool(&pool, move |volumes| {
                 Ok((volumes.chain_of_snapshot(&of_pool, &id)?, volumes.key_of_snapshot(&of_pool, &id)?))
             })
             .await?;
-        let disk = SnapshotDisk::open(&self.layout, self.tools_user, pool, opened, None).await?;
+        let disk = SnapshotDisk::open(&self.layout, self.tools_user, &pool, opened, None).await?;
         Ok(Box::new(SnapshotData(disk)))
     }
 

@@ -64,9 +64,9 @@ impl LinuxSystem {
             source.remove_used(id).await;
             return Ok(made);
         }
-        let (of_pool, of) = (pool.to_owned(), id.to_owned());
-        let chain = self.on_pool(pool, move |v| v.chain_of_snapshot(&of_pool, &of)).await?;
-        let links = Links(self.layout.snapshot_links(pool, &format!("{IMAGE_LINKS}copy-{}", new.id)));
+        let (of_pool, of) = (facts.pool.clone(), id.to_owned());
+        let chain = self.on_pool(&facts.pool, move |v| v.chain_of_snapshot(&of_pool, &of)).await?;
+        let links = Links(self.layout.snapshot_links(&facts.pool, &format!("{IMAGE_LINKS}copy-{}", new.id)));
         let content = SnapshotContent::Files(chain);
         let Some(rbd) = target else {
             return self.copy_to_file(new, content, Some(links), progress).await;

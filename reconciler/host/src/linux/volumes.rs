@@ -26,6 +26,7 @@ mod fetched;
 mod left;
 mod merges;
 mod mirrored;
+mod moved_snapshots;
 mod moves;
 mod note;
 mod raw;

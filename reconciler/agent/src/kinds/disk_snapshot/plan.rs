@@ -25,6 +25,9 @@ pub(super) fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
         let text = "bound without the identity of its disk".to_owned();
         return Plan::without_steps(Readiness::Reconciling(Reason::Bound, text));
     };
+    // It may have been moved with its disk since its status was written.
+    let pool = observed.snapshot.as_ref().map_or(new.pool, |facts| facts.pool.clone());
+    let new = NewSnapshot { pool, ..new };
     if let Some(text) = &observed.away {
         // Nothing is taken, deleted or taken for lost.
         return Plan::without_steps(Readiness::Reconciling(Reason::PoolAway, text.clone()))

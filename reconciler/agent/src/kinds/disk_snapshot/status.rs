@@ -21,6 +21,7 @@ pub(super) fn status(
     if let Some(facts) = &observed.snapshot
         && let Some(taken) = &facts.taken
     {
+        status.pool = Some(facts.pool.as_str().into());
         status.encryption = unlocking::reported(facts.encryption.as_deref());
         status.size = Some(Quantity::from_bytes(facts.size).0);
         status.taken_at = Some(taken.at.to_string());

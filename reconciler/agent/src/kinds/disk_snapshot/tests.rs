@@ -150,6 +150,20 @@ fn a_snapshot_of_a_disk_that_was_moved_meanwhile_is_taken_in_the_pool_that_has_i
 }
 
 #[test]
+fn a_taken_snapshot_that_was_moved_with_its_disk_names_its_new_pool_and_is_deleted_there() {
+    let mut observed = found("u1", Some(false));
+    observed.snapshot.as_mut().expect("set").pool = "fast".into();
+    let bound = snapshot(json!({"takenAt": "1970-01-01T00:00:00Z"}));
+    let stays = plan(&bound, &observed);
+    assert_eq!((stays.steps.len(), reason(&stays)), (0, (false, Reason::Available)));
+    let reported = status(&bound, &observed, &stays.readiness, Timestamp::UNIX_EPOCH);
+    assert_eq!(reported.pool.as_ref().map(ToString::to_string).as_deref(), Some("fast"));
+    let gone = plan(&deleted(bound), &observed);
+    let there = NewSnapshot { pool: "fast".into(), ..new() };
+    assert_eq!(gone.steps, [Step::RemoveMemory("s-u1".into()), Step::Delete(there), Step::Release]);
+}
+
+#[test]
 fn a_snapshot_in_a_pool_that_is_away_is_neither_lost_nor_taken_nor_deleted() {
     let away = Observed { away: Some("storage pool fast is away".into()), ..Observed::default() };
     let taken = || snapshot(json!({"takenAt": "2026-01-01T00:00:00Z"}));

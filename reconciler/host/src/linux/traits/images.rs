@@ -52,8 +52,10 @@ impl Images for LinuxSystem {
             rbd.remove_used(&new.snapshot).await;
             return Ok(made);
         }
-        let (pool, snapshot) = (new.pool.clone(), new.snapshot.clone());
-        let chain = self.on_pool(&new.pool, move |v| v.chain_of_snapshot(&pool, &snapshot)).await?;
+        let pool = self.present_pool(&new.pool, &new.snapshot).await?;
+        let (of_pool, snapshot) = (pool.clone(), new.snapshot.clone());
+        let chain = self.on_pool(&pool, move |v| v.chain_of_snapshot(&of_pool, &snapshot)).await?;
+        let new = &NewImage { pool, ..new.clone() };
         self.images.make(new, SnapshotContent::Files(chain)).await
     }
 

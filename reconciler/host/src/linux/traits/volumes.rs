@@ -54,6 +54,19 @@ impl LinuxSystem {
         Ok(())
     }
 
+    /// Returns the pool of files that a snapshot of this pool was moved to with its volume. None: it was not moved.
+    async fn moved_snapshot(&self, pool: &str, id: &str) -> Result<Option<String>> {
+        let id = id.to_owned();
+        let found = self.on_all_pools(move |v| v.pool_of_snapshot(&id)).await?;
+        Ok(found.filter(|other| other != pool))
+    }
+
+    /// Returns the pool of files that has a snapshot now: this one, or the one that it was moved to with its volume.
+    pub(in crate::linux) async fn present_pool(&self, pool: &str, snapshot: &str) -> Result<String> {
+        let found = Volumes::snapshot(self, pool, snapshot).await?;
+        Ok(found.map_or_else(|| pool.to_owned(), |facts| facts.pool))
+    }
+
     /// Returns the cached image that a new volume names.
     async fn cached_base(&self, digest: Option<&str>) -> Result<Option<ImageFacts>> {
         let Some(digest) = digest else { return Ok(None) };
@@ -389,8 +402,14 @@ impl Volumes for LinuxSystem {
         if let Some(rbd) = self.rbd.get(pool) {
             return rbd.snapshot(id).await;
         }
-        let (of_pool, id) = (pool.to_owned(), id.to_owned());
-        self.on_pool(pool, move |v| v.snapshot(&of_pool, &id)).await
+        let (of_pool, of) = (pool.to_owned(), id.to_owned());
+        let found = self.on_pool(pool, move |v| v.snapshot(&of_pool, &of)).await;
+        if matches!(&found, Ok(Some(facts)) if facts.owner.is_some()) {
+            return found;
+        }
+        let Some(other) = self.moved_snapshot(pool, id).await? else { return found };
+        let (of_pool, of) = (other.clone(), id.to_owned());
+        self.on_pool(&other, move |v| v.snapshot(&of_pool, &of)).await
     }
 
     async fn check_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<()> {
@@ -487,8 +506,12 @@ impl Volumes for LinuxSystem {
         if let Some(rbd) = self.rbd.get(pool) {
             return rbd.delete_snapshot(id).await;
         }
-        let (of_pool, id) = (pool.to_owned(), id.to_owned());
-        self.on_pool(pool, move |v| v.delete_snapshot(&of_pool, &id)).await
+        let (of_pool, of) = (pool.to_owned(), id.to_owned());
+        self.on_pool(pool, move |v| v.delete_snapshot(&of_pool, &of)).await?;
+        // Its volume may have moved since the caller has looked.
+        let Some(other) = self.moved_snapshot(pool, id).await? else { return Ok(()) };
+        let (of_pool, of) = (other.clone(), id.to_owned());
+        self.on_pool(&other, move |v| v.delete_snapshot(&of_pool, &of)).await
     }
 
     fn keep_snapshots(&self, kept: &BTreeSet<String>) {

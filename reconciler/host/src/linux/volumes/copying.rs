@@ -1,6 +1,14 @@
-//! The files that moves copy.
+//! The files that moves copy, and volumes that are not moved now.
 
 use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::{NewMove, SystemError};
+
+pub(super) const CHANGED: &str = "it has changed while it was copied";
+
+pub(super) fn busy(new: &NewMove, detail: &'static str) -> SystemError {
+    SystemError::VolumeBusy { id: new.id.clone(), detail }
+}
 
 /// The snapshots whose files are being copied, and are not merged meanwhile.
 #[derive(Clone, Debug, Default)]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::super::super::qemu_img::block_node;
 use super::super::snapshots::tests::{Fixture, ID, MIB, POOL, snapshot, taken, volume};
 use super::*;
-use crate::{DeclaredRestore, NewRestore, NewVolume};
+use crate::{DeclaredRestore, NewMove, NewRestore, NewVolume};
 
 const KEY: [u8; 32] = [7; 32];
 
@@ -117,6 +117,26 @@ fn snapshots_copies_and_restores_share_the_key_of_their_volume() {
     assert!(restored.format.is_encrypted() && io(&restored, KEY, "read -P 1 0 64k"));
     let former = f.volumes.trashed().expect("listed").remove(0).volume;
     assert_eq!(former.encryption.as_deref(), Some(&sealed(1)), "what was replaced keeps its key");
+}
+
+#[test]
+fn the_snapshots_of_an_encrypted_volume_go_with_it_to_another_pool_with_its_present_key() {
+    let f = encrypted();
+    assert!(io(&chain(&f, "v-e"), KEY, "write -P 1 0 64k"));
+    take(&f, "s-1");
+    let new = NewMove { id: "v-e".to_owned(), from: POOL.to_owned(), to: "slow".to_owned() };
+    let mut begun = f.volumes.begin_move(&new).expect("begun").expect("it is elsewhere");
+    while begun.step().expect("copied") {}
+    f.volumes.rewrap(POOL, "v-e", &sealed(2)).expect("wrapped meanwhile");
+    f.volumes.finish_move(&begun).expect("moved");
+    drop(begun);
+    let facts = f.volumes.snapshot("slow", "s-1").expect("read").expect("there");
+    assert_eq!((facts.encryption.as_deref(), facts.owner.is_some()), (Some(&sealed(2)), true));
+    let found = f.volumes.volume("slow", "v-e").expect("read").expect("there");
+    assert_eq!(found.encryption.as_deref(), Some(&sealed(2)));
+    let disk = Backing { file: found.path, format: found.format, backing: found.backing.map(Box::new) };
+    assert!(io(&disk, KEY, "read -P 1 0 64k"));
+    assert!(f.files("snapshots").is_empty());
 }
 
 #[tokio::test]

@@ -18,8 +18,9 @@ use berth_qemu::machine::Backing;
 use berth_qemu::qcow2::ImageLock;
 
 use super::super::files::{self, failed};
+use super::copying::{CHANGED, busy};
 use super::encryption::NewFile;
-use super::moves::{CHANGED, Movable, busy};
+use super::moves::Movable;
 use super::note::Note;
 use super::space::reserve_file;
 use super::{LinuxVolumes, Place, Result, exists};

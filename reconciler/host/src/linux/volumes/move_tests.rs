@@ -6,9 +6,9 @@ use tempfile::TempDir;
 
 use super::super::super::layout::{Layout, PoolPlaces};
 use super::super::super::reflink::tests::{BTRFS, EXT4, FileSystem, XFS, is_shared, on_file_system};
-use super::super::snapshots::tests::{Fixture, ID, MIB, POOL, has, snapshot, volume, write};
+use super::super::snapshots::tests::{Fixture, ID, MIB, POOL, has, owner, snapshot, taken, volume, write};
 use super::*;
-use crate::VolumeFacts;
+use crate::{DeclaredRestore, NewRestore, NewVolume, VolumeFacts};
 
 const SLOW: &str = "slow";
 
@@ -54,8 +54,18 @@ fn a_moved_volume_has_its_data_in_the_other_pool_and_leaves_nothing() {
     assert!(f.volumes.foreign().expect("looked").is_empty());
 }
 
+/// A copy of a snapshot in the other pool.
+fn copy_there(f: &Fixture, id: &str, of: &str) -> VolumeFacts {
+    let new = NewVolume { pool: SLOW.to_owned(), ..volume(id, None, Some(of)) };
+    f.volumes.create(&new, None).expect("copied")
+}
+
+fn pool_of(f: &Fixture, snapshot: &str) -> Option<String> {
+    f.volumes.pool_of_snapshot(snapshot).expect("looked")
+}
+
 #[test]
-fn the_files_of_snapshots_below_are_copied_and_the_snapshots_stay() {
+fn the_snapshots_of_a_volume_go_with_it_and_a_file_that_a_copy_is_based_on_stays() {
     let f = Fixture::new();
     for byte in [1, 2] {
         write(&f.found(ID).path, byte);
@@ -63,19 +73,58 @@ fn the_files_of_snapshots_below_are_copied_and_the_snapshots_stay() {
     }
     write(&f.found(ID).path, 3);
     f.volumes.delete_snapshot(POOL, "s-1").expect("deleted");
+    let copy = f.copy("v-b", "s-2");
     let found = moved(&f.volumes, &there());
     assert!(has(&found.path, 3));
     let below = found.backing.expect("on a snapshot");
     assert!(below.file.starts_with(f.folder.path().join("pools/slow/snapshots")), "{below:?}");
-    let copy = f.volumes.snapshot(SLOW, "s-2").expect("read").expect("there");
-    assert!(copy.owner.is_none() && copy.taken.is_some());
-    assert!(f.volumes.snapshot(POOL, "s-2").expect("read").expect("there").owner.is_some(), "it stays");
-    assert!(has(&f.copy("v-b", "s-2").path, 2), "in its own pool");
-    // Back there it is based on the snapshot that has stayed, and can be restored from it.
+    let own = f.volumes.snapshot(SLOW, "s-2").expect("read").expect("there");
+    assert_eq!((own.owner, own.taken), (Some(owner("s-2")), Some(taken())));
+    assert_eq!(pool_of(&f, "s-2").as_deref(), Some(SLOW));
+    assert!(has(&copy_there(&f, "v-c", "s-2").path, 2));
+    let left = f.volumes.snapshot(POOL, "s-2").expect("read").expect("a copy is based on it");
+    assert!(left.owner.is_none() && has(&copy.path, 2));
+    // Back there it is based on the file that has stayed, and can be restored from it.
     let found = moved(&f.volumes, &back());
     assert!(has(&found.path, 3));
     assert_eq!(found.backing.expect("on a snapshot").file, f.at("snapshots/s-2.qcow2"));
-    assert!(names(&f, "slow/snapshots").is_empty(), "{:?}", names(&f, "slow/snapshots"));
+    assert_eq!(pool_of(&f, "s-2").as_deref(), Some(POOL));
+    let left = f.volumes.snapshot(SLOW, "s-2").expect("read").expect("a copy is based on it");
+    assert!(left.owner.is_none());
+}
+
+#[test]
+fn a_snapshot_that_a_restored_volume_is_not_based_on_any_more_goes_with_it() {
+    let f = Fixture::new();
+    for byte in [1, 2] {
+        write(&f.found(ID).path, byte);
+        f.take(&format!("s-{byte}"));
+    }
+    let declared = DeclaredRestore { name: "first".to_owned(), ..DeclaredRestore::default() };
+    let (pool, id, snapshot) = (POOL.to_owned(), ID.to_owned(), "s-1".to_owned());
+    let restore = NewRestore { pool, volume: id, snapshot, declared, size: 4 * MIB };
+    f.volumes.restore_snapshot(&restore).expect("restored");
+    let found = moved(&f.volumes, &there());
+    assert!(has(&found.path, 1));
+    for id in ["s-1", "s-2"] {
+        assert_eq!(pool_of(&f, id).as_deref(), Some(SLOW), "{id}");
+    }
+    assert!(has(&copy_there(&f, "v-b", "s-2").path, 2));
+    // The data from before the restore is in the trash of the former pool, based on a file that stays there.
+    assert!(f.files("snapshots").contains(&"s-2.qcow2".to_owned()), "{:?}", f.files("snapshots"));
+}
+
+#[test]
+fn the_files_of_snapshots_are_part_of_a_move_and_one_that_is_lost_stops_it() {
+    let f = Fixture::new();
+    write(&f.found(ID).path, 1);
+    f.take("s-1");
+    let files = f.volumes.movable(&there()).expect("movable").snapshots;
+    assert_eq!((files.ids(), files.copied.len()), (vec!["s-1".to_owned()], 1));
+    fs::remove_file(f.at("snapshots/s-1.qcow2")).expect("removed");
+    let refused = f.volumes.check_move(&there()).expect_err("its file is lost");
+    assert!(refused.to_string().contains("delete the DiskSnapshot"), "{refused}");
+    assert!(f.volumes.begin_move(&there()).is_err());
 }
 
 #[test]
@@ -95,31 +144,65 @@ fn a_move_that_ends_before_the_step_that_counts_leaves_the_volume_where_it_was()
     note.write(&place.note).expect("taken back");
     assert_eq!(f.volumes.volume(SLOW, ID).expect("read"), None, "it is not there yet");
     assert_eq!(f.volumes.volumes().expect("listed").len(), 1);
+    assert_eq!(pool_of(&f, "s-1").as_deref(), Some(POOL), "nor is its snapshot");
     drop(begun);
     f.volumes.forget_moves().expect("settled");
     assert!(names(&f, "slow/volumes").is_empty() && names(&f, "slow/snapshots").is_empty());
     assert_eq!(f.found(ID), before);
+    assert_eq!(pool_of(&f, "s-1").as_deref(), Some(POOL));
     assert!(has(&before.path, 2));
 }
 
 #[test]
 fn a_move_that_a_crash_interrupted_after_the_step_that_counts_is_done() {
     let f = Fixture::new();
+    for id in ["s-1", "s-2"] {
+        f.take(id);
+    }
     write(&f.found(ID).path, 1);
     let begun = copied(&f.volumes, &there());
     let place = f.volumes.place(POOL, ID).expect("a place");
     let note = Note::read(&place.note).expect("read").expect("there").expect("a note");
     f.volumes.commit(&begun, note, &place).expect("committed");
     drop(begun);
+    assert_eq!(pool_of(&f, "s-1").as_deref(), Some(POOL), "its snapshots are not settled");
+    f.volumes.delete_snapshot(POOL, "s-2").expect("deleted");
     assert_eq!(f.volumes.volume(POOL, ID).expect("read"), None);
     assert_eq!(f.volumes.volumes().expect("listed").len(), 1, "one of the two files counts");
     assert!(has(&f.volumes.volume(SLOW, ID).expect("read").expect("there").path, 1));
     f.volumes.forget_moves().expect("settled");
-    assert!(f.files("volumes").is_empty());
+    assert!(f.files("volumes").is_empty() && f.files("snapshots").is_empty());
+    let own = |id: &str| f.volumes.snapshot(SLOW, id).expect("read").expect("there").owner;
+    assert_eq!((own("s-1"), own("s-2")), (Some(owner("s-1")), None), "one was deleted meanwhile");
     let found = f.volumes.volume(SLOW, ID).expect("read").expect("there");
     let note = f.volumes.place(SLOW, ID).expect("a place").note;
     let note = Note::read(&note).expect("read").expect("there").expect("a note");
     assert!(note.moved_from.is_none() && has(&found.path, 1));
+}
+
+#[test]
+fn a_snapshot_whose_note_a_crash_left_in_both_pools_is_that_of_the_new_one_and_is_deleted_once() {
+    for is_deleted in [false, true] {
+        let f = Fixture::new();
+        f.take("s-1");
+        let begun = copied(&f.volumes, &there());
+        let place = f.volumes.place(POOL, ID).expect("a place");
+        let note = Note::read(&place.note).expect("read").expect("there").expect("a note");
+        f.volumes.commit(&begun, note, &place).expect("committed");
+        drop(begun);
+        let at = f.volumes.snapshot_place(SLOW, "s-1").expect("a place");
+        let arriving = at.read().expect("read").expect("there");
+        SnapshotNote { moved_from: None, ..arriving }.write(&at.note).expect("written");
+        if is_deleted {
+            for pool in [POOL, SLOW] {
+                f.volumes.delete_snapshot(pool, "s-1").expect("deleted");
+            }
+        }
+        f.volumes.forget_moves().expect("settled");
+        assert_eq!(pool_of(&f, "s-1").as_deref(), (!is_deleted).then_some(SLOW));
+        assert!(f.files("snapshots").is_empty(), "{:?}", f.files("snapshots"));
+        assert!(f.volumes.volume(SLOW, ID).expect("read").expect("there").backing.is_some());
+    }
 }
 
 #[test]
@@ -273,7 +356,7 @@ fn a_move_within_a_file_system_renames_the_volume_or_shares_its_data_and_copies_
             assert!(copy.starts_with(disk.join("other/snapshots")), "{kind:?}: {}", copy.display());
             assert_eq!(is_shared(copy), kind.shares, "{kind:?}");
             write(&found.path, 3);
-            assert!(has(&f.copy("v-b", "s-1").path, 1), "{kind:?}: in its own pool");
+            assert!(has(&copy_there(&f, "v-b", "s-1").path, 1), "{kind:?}");
         });
     }
 }

@@ -1,4 +1,4 @@
-//! Moves: a volume, with the data of the files below it, goes to another pool of this host.
+//! Moves: a volume, with the data of the files below it and with its snapshots, goes to another pool of this host.
 //!
 //! ```text
 //!                copied, compared     note in the target      named as the volume's      note here: moved     file, note gone
@@ -9,11 +9,12 @@
 //! removed; after it the volume is there, and what is left here is removed. A volume on the same file system gets a second name instead
 //! of a copy. A copy that shares its data with the original, where the file system can do that, is not compared.
 //!
-//! The files of snapshots below it are copied as they are, under the same identities and without an owner, and are merged there like those
-//! of deleted snapshots: the snapshots themselves stay in their pool. A snapshot that the target has already, as after a move back, is
-//! the base there: its data is the same. Files are copied as bytes, so that no key of an encrypted one is needed, and no byte of a guest
-//! is interpreted.
+//! The files of its snapshots, and of others below it, are copied as they are, under the same identities. Its own snapshots go with it, see
+//! `moved_snapshots`; those of other volumes stay in their pool, and the copies of their files have no owner and are merged like those of
+//! deleted ones. A snapshot that the target has already is the base there: its data is the same. Files are copied as bytes, so that no key
+//! of an encrypted one is needed, and no byte of a guest is interpreted.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -27,13 +28,13 @@ use nix::unistd::{Whence, lseek};
 use super::super::files::{self, failed};
 use super::super::layout::{check_name, is_name};
 use super::super::reflink;
-use super::copying::CopyingGuard;
+use super::copying::{CHANGED, CopyingGuard, busy};
+use super::moved_snapshots::SnapshotFiles;
 use super::note::Note;
 use super::snapshot_note::SnapshotNote;
-use super::snapshots::SnapshotPlace;
 use super::space::with_tables;
 use super::{LinuxVolumes, Place, Result, exists, file_name};
-use crate::{MOST_SNAPSHOTS, NewMove, SystemError};
+use crate::{NewMove, SystemError};
 
 /// The end of the names of files that are not whole.
 const PARTIAL: &str = ".moved.qcow2";
@@ -46,19 +47,14 @@ const BUFFER: u64 = 1 << 20;
 const MARGIN: u64 = 16 << 20;
 
 const SNAPSHOT_PENDING: &str = "a snapshot of it is being taken";
-const MERGING: &str = "files of deleted snapshots below it are being merged: it is moved afterwards";
-pub(super) const CHANGED: &str = "it has changed while it was copied";
-const ENCRYPTED: &str = "the disk is encrypted, and its pool has DiskSnapshots of it, whose key is changed together with its own: delete them first";
+const UNSETTLED: &str = "files of its last move are being removed: it is moved afterwards";
 
 /// A volume that can be moved.
 pub(super) struct Movable {
     pub(super) place: Place,
     pub(super) target: Place,
     pub(super) note: Note,
-    /// The snapshots below it that the target does not have, the uppermost first.
-    chain: Vec<(SnapshotPlace, SnapshotNote)>,
-    /// The snapshot of the target that the lowest of these files is based on there.
-    reused: Option<String>,
+    snapshots: SnapshotFiles,
 }
 
 /// A file that is copied.
@@ -91,8 +87,9 @@ struct Identity {
 pub(in super::super) struct Move {
     new: NewMove,
     note: Note,
-    reused: Option<String>,
-    /// The lowest file first, that of the volume last.
+    /// The snapshots of the target that these files are based on there.
+    reused: BTreeSet<String>,
+    /// Each file after the one that it is based on, that of the volume last.
     parts: Vec<Part>,
     current: usize,
     at: u64,
@@ -155,10 +152,10 @@ impl LinuxVolumes {
             return Ok(None);
         }
         self.remove_partial(&new.to, &format!(".{}{PARTIAL}", new.id))?;
+        self.settle_volume(&new.to, &new.id)?;
         let movable = self.movable(new)?;
         self.check_room(new, &movable)?;
-        let Movable { place, target, note, chain, reused } = movable;
-        self.settle_volume(&new.to, &new.id)?;
+        let Movable { place, target, note, snapshots } = movable;
         if exists(&target.note)? || exists(&target.file)? {
             return Err(target.damaged("a file of this name is in the target, which berth did not make"));
         }
@@ -169,7 +166,8 @@ impl LinuxVolumes {
             io::ErrorKind::WouldBlock => busy(new, "a running QEMU has it open"),
             _ => failed("lock", &place.file)(error),
         })?;
-        let copying = self.copying.add(chain.iter().map(|(at, _)| at.id.clone()).collect());
+        let copying = self.copying.add(snapshots.ids());
+        let SnapshotFiles { copied, reused } = snapshots;
         let mut begun = Move {
             new: new.clone(),
             note,
@@ -183,10 +181,10 @@ impl LinuxVolumes {
             _copying: copying,
             _lock: lock,
         };
-        if !chain.is_empty() {
+        if !copied.is_empty() {
             files::ensure_private_folder(&self.layout.snapshots(&new.to))?;
         }
-        for (at, note) in chain.into_iter().rev() {
+        for (at, note) in copied {
             let to = self.snapshot_place(&new.to, &at.id)?.file;
             let partial = to.with_file_name(format!("{}{}.{}{PARTIAL}", files::UNFINISHED, at.id, new.id));
             begun.parts.push(Part::copied(at.file, partial, to, Some((at.id, note)), true)?);
@@ -224,27 +222,11 @@ impl LinuxVolumes {
         if exists(&target.trashed_file)? {
             return Err(target.damaged("the trash of the target has a file of it"));
         }
-        if note.encryption.is_some() && self.has_owned_snapshots(&new.from, &new.id)? {
-            return Err(SystemError::Invalid { what: "pool", value: new.to.clone(), why: ENCRYPTED });
+        if note.moved_from.is_some() {
+            return Err(busy(new, UNSETTLED));
         }
-        let (mut chain, mut next) = (Vec::new(), note.snapshot.clone());
-        while let Some(id) = next.take() {
-            if self.snapshot(&new.to, &id)?.is_some_and(|found| found.taken.is_some()) {
-                next = Some(id);
-                break;
-            }
-            let at = self.snapshot_place(&new.from, &id)?;
-            let below = at.read()?.ok_or_else(|| SystemError::SnapshotLost { id: id.clone() })?;
-            if below.merge.is_some() || exists(&self.snapshot_place(&new.to, &id)?.note)? {
-                return Err(busy(new, MERGING));
-            }
-            if chain.len() > MOST_SNAPSHOTS {
-                return Err(place.damaged("there are more files of snapshots below it than are supported"));
-            }
-            next.clone_from(&below.snapshot);
-            chain.push((at, below));
-        }
-        Ok(Movable { place, target, note, chain, reused: next })
+        let snapshots = self.snapshot_files(new, &note)?;
+        Ok(Movable { place, target, note, snapshots })
     }
 
     /// Checks that the target has room for the files.
@@ -257,7 +239,7 @@ impl LinuxVolumes {
             true => 0,
             false => (own.blocks() * 512).max(movable.note.reserved.map_or(0, with_tables)),
         };
-        for (at, _) in &movable.chain {
+        for (at, _) in &movable.snapshots.copied {
             needed = needed.saturating_add(about(&at.file)?.blocks() * 512);
         }
         let free = files::space(folder).map_err(failed("read the free space of", folder))?.free;
@@ -266,16 +248,6 @@ impl LinuxVolumes {
         }
         let what = format!("volume {} in the pool {}", new.id, new.to);
         Err(SystemError::NoSpace { what, needed: needed.saturating_add(MARGIN), free })
-    }
-
-    fn has_owned_snapshots(&self, pool: &str, volume: &str) -> Result<bool> {
-        for id in self.snapshot_ids(pool)? {
-            let note = self.snapshot_place(pool, &id)?.read()?;
-            if note.is_some_and(|note| note.volume_id == volume && note.owner.is_some()) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     /// Makes the copy the volume, and removes the former files.
@@ -293,7 +265,7 @@ impl LinuxVolumes {
                 return Err(busy(new, CHANGED));
             }
         }
-        if let Some(reused) = &begun.reused {
+        for reused in &begun.reused {
             self.finished(&new.to, reused)?;
         }
         self.commit(begun, now, &place).inspect_err(|_| {
@@ -329,6 +301,7 @@ impl LinuxVolumes {
             fs::rename(&part.partial, &part.to).map_err(failed("rename", &part.partial))?;
             files::sync_parent(&part.to).map_err(failed("write", &part.to))?;
         }
+        self.announce_snapshots(new)?;
         Note { moved_to: Some(new.to.clone()), moved_from: None, ..now }.write(&place.note)
     }
 
@@ -346,8 +319,10 @@ impl LinuxVolumes {
         let Some(other) = self.pool_of_volume(id)? else { return Ok(()) };
         if note.moved_to.is_some() {
             self.settle_arrival(&other, id)?;
+            self.settle_snapshots(pool, &other, id)?;
         } else {
             self.ensure_not_mirrored(&place, &other)?;
+            self.drop_announced_snapshots(pool, id)?;
         }
         files::remove_if_there(&place.file).map_err(failed("delete", &place.file))?;
         files::sync_parent(&place.file).map_err(failed("write", &place.file))?;
@@ -548,10 +523,6 @@ impl Identity {
         let modified = (about.mtime(), about.mtime_nsec());
         Ok(Self { device: about.dev(), inode: about.ino(), length: about.len(), modified })
     }
-}
-
-pub(super) fn busy(new: &NewMove, detail: &'static str) -> SystemError {
-    SystemError::VolumeBusy { id: new.id.clone(), detail }
 }
 
 /// Returns the next bytes of a file, from this one on, that are not a hole: the first one, and the one after the last.

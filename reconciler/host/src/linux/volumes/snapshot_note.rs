@@ -31,6 +31,9 @@ pub(super) struct SnapshotNote {
     /// The key of its file, which is that of its volume. None: it is not encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) encryption: Option<SealedKey>,
+    /// The pool that its volume is moved from: until the volume is here, it is that pool's, and so is its owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) moved_from: Option<String>,
 }
 
 /// The merge of a snapshot's file with that of the snapshot above it.
@@ -53,7 +56,13 @@ impl SnapshotNote {
             taken: None,
             merge: None,
             encryption: volume.encryption.clone(),
+            moved_from: None,
         }
+    }
+
+    /// Returns the object that owns the snapshot in this pool.
+    pub(super) fn owner_here(&self) -> Option<&VolumeOwner> {
+        self.owner.as_ref().filter(|_| self.moved_from.is_none())
     }
 
     /// Whether the file of this snapshot has the name of the one above it, which has all its data.

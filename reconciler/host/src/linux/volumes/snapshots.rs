@@ -116,12 +116,12 @@ impl LinuxVolumes {
             None => size_of(&place.file).unwrap_or(0),
         };
         Ok(Some(SnapshotFacts {
+            owner: note.owner_here().cloned(),
             encryption: note.encryption.map(Box::new),
             pool: pool.to_owned(),
             id: id.to_owned(),
             volume: note.volume_id,
             size,
-            owner: note.owner,
             taken: note.taken,
         }))
     }
