@@ -8,13 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
 
 use crate::access::Access;
 use crate::berth::{self, Administrator, Berth};
 use crate::control_plane::{KubernetesControlPlane, Location, Programs};
 use crate::footprint::{self, Footprint};
 use crate::garbage_collector::GarbageCollector;
-use crate::image_server::ImageServer;
+use crate::guests::GuestImage;
+use crate::image_server::{Content, ImageServer};
 use crate::kubectl::Kubectl;
 use crate::machine::Machine;
 use crate::namespace::{self, Namespace};
@@ -23,7 +25,7 @@ use crate::scratch::Scratch;
 use crate::terraform::{Installation, Project};
 use crate::tools::TerraformCli;
 use crate::wait;
-use crate::workspace::Binaries;
+use crate::workspace::{self, Binaries};
 
 /// The beginning of a configuration that uses our provider.
 const HEAD: &str = r#"
@@ -198,8 +200,8 @@ impl Platform {
         let token = ["create", "token", "berth-controllers", "--namespace=berth-system", "--duration=24h"];
         let token = self.kubectl.ok(&token)?;
         let config = self.kubectl.ok(&["config", "view", "--raw", "-o", "json"])?;
-        let mut config: serde_json::Value = serde_json::from_str(&config).context("a kubeconfig")?;
-        config["users"][0]["user"] = serde_json::json!({"token": token.trim()});
+        let mut config: Value = serde_json::from_str(&config).context("a kubeconfig")?;
+        config["users"][0]["user"] = json!({"token": token.trim()});
         fs::write(account, config.to_string())?;
         self.kubectl.ok(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"])?;
         let access = Access::read(&self.kubeconfig, &self.namespace)?;
@@ -371,6 +373,18 @@ impl Platform {
         self.projects.set(number + 1);
         let folder = self.folder.path().join(format!("project-{number}"));
         Project::new(&self.installation, &folder, &self.kubeconfig, &self.namespace)
+    }
+
+    /// The initialized Terraform project of an example with guests of this image, and its variables.
+    pub fn example(&self, name: &str, guest: &GuestImage) -> Result<(Project, Value)> {
+        let project = self.project()?;
+        project.copy_from(&workspace::root().join("examples").join(name))?;
+        let image = format!("{}.qcow2", name.replace('/', "-"));
+        let url = self.images.put(&image, Content::File(guest.path.clone()));
+        let variables = json!({"image_url": url, "image_sha256": guest.sha256});
+        project.write("terraform.tfvars.json", &variables.to_string())?;
+        project.init()?;
+        Ok((project, variables))
     }
 
     /// A Terraform project with this configuration, which uses our provider. It is not initialized.

@@ -30,6 +30,17 @@ pub enum Source {
     Folder(PathBuf),
 }
 
+impl Source {
+    /// The folder if one is named, else a build.
+    pub fn new(folder: Option<&Path>, is_release: bool) -> Self {
+        match folder {
+            Some(folder) => Self::Folder(folder.to_owned()),
+            None if is_release => Self::Release,
+            None => Self::Debug,
+        }
+    }
+}
+
 /// The packages of the programs. They are always selected together: the selection determines the features of their shared
 /// crates.
 pub const PACKAGES: &[&str] = &["--package", "berth", "--package", "terraform-provider-berth"];

@@ -4,6 +4,8 @@ pub mod console;
 pub mod host_token;
 pub mod token;
 
+use std::ops::RangeInclusive;
+
 use tfplugin6::{Diagnostic, Value};
 
 use crate::{api::Api, form::Form, session::Settings};
@@ -35,4 +37,15 @@ fn check_names(config: &Value, forms: &[(&str, Form)]) -> Vec<Diagnostic> {
         Some(Diagnostic::error(format!("Invalid {name}"), problem).at(*name))
     };
     forms.iter().filter_map(problem).collect()
+}
+
+/// The problem of a configured `expiration_seconds`: it is a whole number in this range.
+fn check_lifetime(config: &Value, range: &RangeInclusive<i64>) -> Option<Diagnostic> {
+    let lifetime = config.get("expiration_seconds");
+    lifetime.as_number()?;
+    if lifetime.as_i64().is_some_and(|seconds| range.contains(&seconds)) {
+        return None;
+    }
+    let detail = format!("A lifetime is a whole number from {} to {} seconds.", range.start(), range.end());
+    Some(Diagnostic::error("Invalid expiration_seconds", detail).at("expiration_seconds"))
 }

@@ -50,11 +50,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<Findings> {
     prerequisites::ensure_installed()?;
     namespace::sweep()?;
-    let source = match &arguments.binaries {
-        Some(folder) => Source::Folder(folder.clone()),
-        None if arguments.debug => Source::Debug,
-        None => Source::Release,
-    };
+    let source = Source::new(arguments.binaries.as_deref(), !arguments.debug);
     let seed = arguments.seed.unwrap_or_else(|| u64::from(std::process::id()));
     let limit = Duration::from_secs(arguments.minutes * 60);
     let size = Size { servers: arguments.servers, rounds: arguments.rounds, limit, seed };

@@ -70,7 +70,7 @@ fn demo(arguments: &Arguments) -> Result<()> {
     })?;
     namespace::sweep()?;
     let before = Footprint::of_this_machine()?;
-    let kit = Kit::new(if arguments.debug { Source::Debug } else { Source::Release })?;
+    let kit = Kit::new(Source::new(None, !arguments.debug))?;
     let parts = step("Building berth and its Terraform provider", || kit.parts("demo"))?;
     let guest = step("Building a Debian 12 guest from Debian's packages (kept for the next time)", || {
         kit.debian_guests()

@@ -61,10 +61,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
     }
     prerequisites::ensure_installed()?;
     namespace::sweep()?;
-    let source = match &arguments.binaries {
-        Some(folder) => Source::Folder(folder.clone()),
-        None => Source::Release,
-    };
+    let source = Source::new(arguments.binaries.as_deref(), true);
     let bench = Bench::new(Binaries::get(&source)?, arguments.kubernetes_2.clone())?;
     let mut readings = Vec::new();
     let mut well = true;

@@ -55,11 +55,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<Findings> {
     prerequisites::ensure_installed()?;
     namespace::sweep()?;
-    let source = match &arguments.binaries {
-        Some(folder) => Source::Folder(folder.clone()),
-        None if arguments.debug => Source::Debug,
-        None => Source::Release,
-    };
+    let source = Source::new(arguments.binaries.as_deref(), !arguments.debug);
     let size =
         Size { vms: arguments.vms, hosts: arguments.hosts, steady: Duration::from_secs(arguments.steady) };
     let berth = &Binaries::get(&source)?.berth;

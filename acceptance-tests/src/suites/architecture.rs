@@ -8,11 +8,10 @@ use serde_json::{Value, json};
 use super::kubectl::contains_all;
 use crate::guests::GuestImage;
 use crate::http::{self, field};
-use crate::image_server::Content;
 use crate::platform::Platform;
 use crate::report::Report;
 use crate::terraform::{Project, unwrapped};
-use crate::{wait, workspace};
+use crate::wait;
 
 const SOON: Duration = Duration::from_secs(60);
 /// A boot with emulated processors.
@@ -25,12 +24,7 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     report.case(
         "examples/architecture: a VM of ARM is emulated beside those of the host, answers, and gets a disk while it runs",
         || {
-            let project = platform.project()?;
-            project.copy_from(&workspace::root().join("examples/architecture"))?;
-            let url = platform.images().put("arm.qcow2", Content::File(guest.path.clone()));
-            let variables = json!({"image_url": url, "image_sha256": guest.sha256});
-            project.write("terraform.tfvars.json", &variables.to_string())?;
-            project.init()?;
+            let (project, _) = platform.example("architecture", guest)?;
             let done = check(platform, &project);
             project.destroy()?;
             done

@@ -10,7 +10,7 @@ mod tenant;
 
 use anyhow::Result;
 
-use super::Kit;
+use super::{Kit, site};
 use crate::guests::GuestImage;
 use crate::platform::{HostLogin, Platform};
 use crate::report::Report;
@@ -27,13 +27,7 @@ pub fn embedded(kit: &Kit, report: &mut Report) -> Result<()> {
 pub fn kubernetes(kit: &Kit, report: &mut Report) -> Result<()> {
     let parts = report.step("the programs are built", || kit.parts("attack-kubernetes"))?;
     let guest = report.step("the small guest is built", || kit.small_guest())?;
-    let programs = report.step("kube-apiserver is built from source", || kit.kubernetes())?;
-    let mut platform = report.step("etcd and kube-apiserver serve", || {
-        Platform::kubernetes(&parts, &programs, HostLogin::Administrator)
-    })?;
-    report.step("the CRDs, policies and roles apply, and controllers and host start", || {
-        platform.install_on_kubernetes()
-    })?;
+    let mut platform = site::on_kubernetes(kit, report, &parts, HostLogin::Administrator)?;
     chapters(report, &mut platform, &guest)
 }
 

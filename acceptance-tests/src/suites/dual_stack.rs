@@ -53,12 +53,7 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     report.case(
         "examples/networks/dual-stack: guests reach each other and their gateway by IPv6, under their own addresses only",
         || {
-            let project = platform.project()?;
-            project.copy_from(&workspace::root().join("examples/networks/dual-stack"))?;
-            let url = platform.images().put("dual-stack.qcow2", Content::File(guest.path.clone()));
-            let variables = json!({"image_url": url, "image_sha256": guest.sha256});
-            project.write("terraform.tfvars.json", &variables.to_string())?;
-            project.init()?;
+            let (project, variables) = platform.example("networks/dual-stack", guest)?;
             let done = check(platform, &project, &variables);
             project.destroy()?;
             done
@@ -125,12 +120,7 @@ pub fn autoconfiguration(report: &mut Report, platform: &Platform, guest: &Guest
     report.case(
         "examples/networks/ipv6-autoconfiguration: a guest forms the IPv6 address that its VM has, and answers there",
         || {
-            let project = platform.project()?;
-            project.copy_from(&workspace::root().join("examples/networks/ipv6-autoconfiguration"))?;
-            let url = platform.images().put("formed.qcow2", Content::File(guest.path.clone()));
-            let variables = json!({"image_url": url, "image_sha256": guest.sha256});
-            project.write("terraform.tfvars.json", &variables.to_string())?;
-            project.init()?;
+            let (project, _) = platform.example("networks/ipv6-autoconfiguration", guest)?;
             let done = check_autoconfiguration(platform, &project);
             project.destroy()?;
             done
@@ -142,12 +132,7 @@ pub fn public_prefix(report: &mut Report, platform: &Platform, guest: &GuestImag
     report.case(
         "examples/networks/public-prefix: an address of a public prefix leads to its guest, from the host and from outside",
         || {
-            let project = platform.project()?;
-            project.copy_from(&workspace::root().join("examples/networks/public-prefix"))?;
-            let url = platform.images().put("public-prefix.qcow2", Content::File(guest.path.clone()));
-            let variables = json!({"image_url": url, "image_sha256": guest.sha256});
-            project.write("terraform.tfvars.json", &variables.to_string())?;
-            project.init()?;
+            let (project, _) = platform.example("networks/public-prefix", guest)?;
             let done = check_public_prefix(platform, &project);
             project.destroy()?;
             done

@@ -4,15 +4,14 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::kubectl::contains_all;
 use crate::guests::GuestImage;
-use crate::image_server::Content;
 use crate::platform::Platform;
 use crate::report::Report;
 use crate::terraform::{Project, unwrapped};
-use crate::{berth, wait, workspace};
+use crate::{berth, wait};
 
 const DATABASE: &str = "power-database";
 const WEB: &str = "power-web";
@@ -29,12 +28,7 @@ pub fn run(report: &mut Report, platform: &mut Platform, guest: &GuestImage) {
          agent; commands change the power of VMs; a suspended guest goes on where it was; gates hold back a start and a destroy",
         || {
             let before = berth::qemu_processes(platform.namespace())?.len();
-            let project = platform.project()?;
-            project.copy_from(&workspace::root().join("examples/power"))?;
-            let url = platform.images().put("power.qcow2", Content::File(guest.path.clone()));
-            let image = json!({"image_url": url, "image_sha256": guest.sha256});
-            project.write("terraform.tfvars.json", &image.to_string())?;
-            project.init()?;
+            let (project, image) = platform.example("power", guest)?;
             project.apply()?;
             let ended = project
                 .plan_is_empty()

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{Kit, kubectl, lifecycle, quotas, restrictions, uploads, verbs};
+use super::{Kit, kubectl, lifecycle, quotas, restrictions, site, uploads, verbs};
 use crate::berth::{CONTROLLERS_METRICS, HEALTH};
 use crate::http;
 use crate::platform::{HostLogin, Platform};
@@ -15,13 +15,7 @@ use crate::report::Report;
 pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let parts = report.step("the programs are built", || kit.parts("kubernetes"))?;
     let guest = report.step("the small guest is built", || kit.small_guest())?;
-    let programs = report.step("kube-apiserver is built from source", || kit.kubernetes())?;
-    let mut platform = report.step("etcd and kube-apiserver serve", || {
-        Platform::kubernetes(&parts, &programs, HostLogin::Administrator)
-    })?;
-    report.step("the CRDs, policies and roles apply, and controllers and host start", || {
-        platform.install_on_kubernetes()
-    })?;
+    let mut platform = site::on_kubernetes(kit, report, &parts, HostLogin::Administrator)?;
     report.case("the Deployment is accepted, and its account's controllers answer probes", || {
         deployment(&platform)
     });

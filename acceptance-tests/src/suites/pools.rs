@@ -10,11 +10,10 @@ use serde_json::{Value, json};
 use super::kubectl::contains_all;
 use super::snapshots::{sum, write};
 use crate::guests::GuestImage;
-use crate::image_server::Content;
 use crate::platform::Platform;
 use crate::report::Report;
 use crate::terraform::Project;
-use crate::{wait, workspace};
+use crate::wait;
 
 const SOON: Duration = Duration::from_secs(60);
 /// A host looks at its pools every minute and when it is asked to, and at disks of one that is away every half minute.
@@ -24,12 +23,7 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     report.case(
         "examples/pools: disks are in the folders of their pools, and one in that with the most room; one whose pool is away is neither lost nor made anew; one gets another pool while its guest runs, and back with its snapshot while it is off; a namespace has a default pool",
         || {
-            let project = platform.project()?;
-            project.copy_from(&workspace::root().join("examples/pools"))?;
-            let url = platform.images().put("pools.qcow2", Content::File(guest.path.clone()));
-            let variables = json!({"image_url": url, "image_sha256": guest.sha256});
-            project.write("terraform.tfvars.json", &variables.to_string())?;
-            project.init()?;
+            let (project, _) = platform.example("pools", guest)?;
             let done = lives(platform, &project).and_then(|written| {
                 default_of_a_namespace(platform)?;
                 moves(platform, &project, &written)

@@ -8,11 +8,9 @@ use serde_json::json;
 
 use super::kubectl::{contains_all, describes_failure};
 use crate::guests::GuestImage;
-use crate::image_server::Content;
 use crate::platform::Platform;
 use crate::report::Report;
 use crate::terraform::Project;
-use crate::workspace;
 
 const VM: &str = "vm/probes";
 const STOPPED: &str = "berth.dev/stopped-vm=probes";
@@ -24,12 +22,7 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     report.case(
         "examples/probes: a VM is ready once its guest answers, restarted when it does not, and leaves a snapshot from before its stop",
         || {
-            let project = platform.project()?;
-            project.copy_from(&workspace::root().join("examples/probes"))?;
-            let url = platform.images().put("probes.qcow2", Content::File(guest.path.clone()));
-            let variables = json!({"image_url": url, "image_sha256": guest.sha256});
-            project.write("terraform.tfvars.json", &variables.to_string())?;
-            project.init()?;
+            let (project, _) = platform.example("probes", guest)?;
             project.apply()?;
             let probed = readiness(platform, &project).and_then(|()| liveness(platform));
             project.destroy()?;

@@ -8,22 +8,15 @@ use serde_json::json;
 use super::kubectl::contains_all;
 use super::snapshots::sum;
 use crate::guests::GuestImage;
-use crate::image_server::Content;
 use crate::platform::Platform;
 use crate::report::Report;
 use crate::terraform::Project;
-use crate::workspace;
 
 const SOON: Duration = Duration::from_secs(60);
 
 pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     report.case("examples/read-only-disk: two guests read one disk, and none writes to it", || {
-        let project = platform.project()?;
-        project.copy_from(&workspace::root().join("examples/read-only-disk"))?;
-        let url = platform.images().put("readers.qcow2", Content::File(guest.path.clone()));
-        let variables = json!({"image_url": url, "image_sha256": guest.sha256});
-        project.write("terraform.tfvars.json", &variables.to_string())?;
-        project.init()?;
+        let (project, _) = platform.example("read-only-disk", guest)?;
         project.apply()?;
         let held = read(platform, &project);
         project.destroy()?;

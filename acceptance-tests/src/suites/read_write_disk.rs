@@ -8,23 +8,16 @@ use serde_json::json;
 use super::kubectl::contains_all;
 use super::snapshots::{sum, write};
 use crate::guests::GuestImage;
-use crate::image_server::Content;
 use crate::platform::Platform;
 use crate::report::Report;
 use crate::terraform::Project;
-use crate::workspace;
 
 const SOON: Duration = Duration::from_secs(60);
 const DISK: &str = "writers-common";
 
 pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     report.case("examples/read-write-disk: each of two guests reads what the other one wrote", || {
-        let project = platform.project()?;
-        project.copy_from(&workspace::root().join("examples/read-write-disk"))?;
-        let url = platform.images().put("writers.qcow2", Content::File(guest.path.clone()));
-        let variables = json!({"image_url": url, "image_sha256": guest.sha256});
-        project.write("terraform.tfvars.json", &variables.to_string())?;
-        project.init()?;
+        let (project, _) = platform.example("read-write-disk", guest)?;
         project.apply()?;
         let held = written(platform, &project);
         project.destroy()?;

@@ -7,11 +7,10 @@ use serde_json::{Value, json};
 
 use super::kubectl::contains_all;
 use crate::guests::GuestImage;
-use crate::image_server::Content;
 use crate::platform::Platform;
 use crate::report::Report;
 use crate::terraform::Project;
-use crate::{http, wait, workspace};
+use crate::{http, wait};
 
 const SOON: Duration = Duration::from_secs(60);
 /// A boot without KVM.
@@ -21,12 +20,7 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     report.case(
         "examples/networks/routes: a guest gets routes, domains and one default route, and a change when it renews its lease",
         || {
-            let project = platform.project()?;
-            project.copy_from(&workspace::root().join("examples/networks/routes"))?;
-            let url = platform.images().put("routes.qcow2", Content::File(guest.path.clone()));
-            let variables = json!({"image_url": url, "image_sha256": guest.sha256});
-            project.write("terraform.tfvars.json", &variables.to_string())?;
-            project.init()?;
+            let (project, variables) = platform.example("networks/routes", guest)?;
             let done = check_guest(platform, &project, &variables);
             project.destroy()?;
             done

@@ -30,15 +30,7 @@ impl ControlPlane {
         if self == Self::Embedded {
             return report.step("berth up is ready", || Platform::embedded(parts));
         }
-        let programs = report.step("kube-apiserver is built from source", || kit.kubernetes())?;
-        let mut platform = report.step("etcd and kube-apiserver serve", || {
-            Platform::kubernetes(parts, &programs, HostLogin::Joined)
-        })?;
-        report.step(
-            "the CRDs, policies and roles apply, controllers start, and the host joins by token",
-            || platform.install_on_kubernetes(),
-        )?;
-        Ok(platform)
+        on_kubernetes(kit, report, parts, HostLogin::Joined)
     }
 
     /// Starts the control plane of several hosts: `berth up` with its own host, or kube-apiserver with none.
@@ -52,4 +44,15 @@ impl ControlPlane {
             Fleet::kubernetes(parts, &programs)
         })
     }
+}
+
+/// Starts a site of one host on a real kube-apiserver with etcd.
+pub fn on_kubernetes(kit: &Kit, report: &mut Report, parts: &Parts, login: HostLogin) -> Result<Platform> {
+    let programs = report.step("kube-apiserver is built from source", || kit.kubernetes())?;
+    let mut platform =
+        report.step("etcd and kube-apiserver serve", || Platform::kubernetes(parts, &programs, login))?;
+    report.step("the CRDs, policies and roles apply, and controllers and host start", || {
+        platform.install_on_kubernetes()
+    })?;
+    Ok(platform)
 }

@@ -4,15 +4,14 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::guests::GuestImage;
 use crate::http::{self, field};
-use crate::image_server::Content;
 use crate::platform::Platform;
 use crate::report::Report;
 use crate::terraform::Project;
-use crate::{berth, wait, workspace};
+use crate::{berth, wait};
 
 const VM: &str = "vm/size-growing";
 const SOON: Duration = Duration::from_secs(60);
@@ -23,12 +22,7 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     report.case(
         "examples/size: a running guest gets a CPU, memory and CPU time at once, and another one sees two sockets",
         || {
-            let project = platform.project()?;
-            project.copy_from(&workspace::root().join("examples/size"))?;
-            let url = platform.images().put("size.qcow2", Content::File(guest.path.clone()));
-            let variables = json!({"image_url": url, "image_sha256": guest.sha256});
-            project.write("terraform.tfvars.json", &variables.to_string())?;
-            project.init()?;
+            let (project, variables) = platform.example("size", guest)?;
             let done = check(platform, &project, &variables);
             project.destroy()?;
             done

@@ -6,11 +6,10 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::guests::GuestImage;
-use crate::image_server::Content;
 use crate::platform::Platform;
 use crate::report::Report;
 use crate::terraform::Project;
-use crate::{wait, workspace};
+use crate::wait;
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -18,12 +17,7 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     report.case(
         "examples/reading-status: the newest image of a family, and the state of a VM, its disk, its pool and its host",
         || {
-            let project = platform.project()?;
-            project.copy_from(&workspace::root().join("examples/reading-status"))?;
-            let url = platform.images().put("status.qcow2", Content::File(guest.path.clone()));
-            let variables = json!({"image_url": url, "image_sha256": guest.sha256});
-            project.write("terraform.tfvars.json", &variables.to_string())?;
-            project.init()?;
+            let (project, _) = platform.example("reading-status", guest)?;
             let done = check(platform, &project);
             project.destroy()?;
             done

@@ -4,16 +4,15 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::kubectl::contains_all;
 use crate::guests::GuestImage;
 use crate::http::{self, field};
-use crate::image_server::Content;
 use crate::platform::Platform;
 use crate::report::Report;
 use crate::terraform::Project;
-use crate::{process, wait, workspace};
+use crate::{process, wait};
 
 const SOON: Duration = Duration::from_secs(60);
 /// A boot without KVM.
@@ -27,12 +26,7 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     report.case(
         "examples/networks/limits: isolated guests, a shared address, limits and a class of packets, each changed while they run",
         || {
-            let project = platform.project()?;
-            project.copy_from(&workspace::root().join("examples/networks/limits"))?;
-            let url = platform.images().put("limits.qcow2", Content::File(guest.path.clone()));
-            let variables = json!({"image_url": url, "image_sha256": guest.sha256});
-            project.write("terraform.tfvars.json", &variables.to_string())?;
-            project.init()?;
+            let (project, variables) = platform.example("networks/limits", guest)?;
             let done = check(platform, &project, &variables);
             project.destroy()?;
             done

@@ -8,11 +8,10 @@ use serde_json::{Value, json};
 use super::hosts::map;
 use crate::guests::GuestImage;
 use crate::http::{self, field};
-use crate::image_server::Content;
 use crate::platform::Platform;
 use crate::report::Report;
 use crate::terraform::Project;
-use crate::{wait, workspace};
+use crate::wait;
 
 const SOON: Duration = Duration::from_secs(60);
 /// A boot without KVM.
@@ -22,12 +21,7 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     report.case(
         "examples/networks/names: a guest finds another VM by its name, also under another domain, until the VM is destroyed",
         || {
-            let project = platform.project()?;
-            project.copy_from(&workspace::root().join("examples/networks/names"))?;
-            let url = platform.images().put("names.qcow2", Content::File(guest.path.clone()));
-            let variables = json!({"image_url": url, "image_sha256": guest.sha256});
-            project.write("terraform.tfvars.json", &variables.to_string())?;
-            project.init()?;
+            let (project, variables) = platform.example("networks/names", guest)?;
             let done = check_guests(platform, &project, &variables);
             project.destroy()?;
             done

@@ -3,7 +3,7 @@
 //! As `berth token create`: the host gets its account with its roles, and a token of it goes into the line. The line is in no plan, state
 //! or log. The control plane stores nothing of the token, so there is nothing to close and nothing to renew.
 
-use std::{fmt, net::IpAddr, sync::Arc};
+use std::{fmt, net::IpAddr, ops::RangeInclusive, sync::Arc};
 
 use async_trait::async_trait;
 use berth_api::{SYSTEM_NAMESPACE, join::Join, manifests::access};
@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The lifetimes of a line in seconds: from Kubernetes' least to a year.
-const LIFETIMES: std::ops::RangeInclusive<i64> = 600..=365 * 24 * 3600;
+const LIFETIMES: RangeInclusive<i64> = 600..=365 * 24 * 3600;
 /// The lifetime that `berth token create` gives a line, in seconds.
 const LIFETIME: i64 = 24 * 3600;
 /// The field manager of the accounts of hosts, whichever program creates them.
@@ -166,17 +166,7 @@ impl EphemeralResource for HostToken {
         {
             found.push(Diagnostic::error("Invalid server", problem.to_string()).at("server"));
         }
-        let lifetime = config.get("expiration_seconds");
-        if lifetime.as_number().is_some()
-            && !lifetime.as_i64().is_some_and(|seconds| LIFETIMES.contains(&seconds))
-        {
-            let detail = format!(
-                "A lifetime is a whole number from {} to {} seconds.",
-                LIFETIMES.start(),
-                LIFETIMES.end()
-            );
-            found.push(Diagnostic::error("Invalid expiration_seconds", detail).at("expiration_seconds"));
-        }
+        found.extend(super::check_lifetime(config, &LIFETIMES));
         found
     }
 

@@ -5,6 +5,7 @@
 
 use std::{
     fmt,
+    ops::RangeInclusive,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -25,7 +26,7 @@ use crate::{
 };
 
 /// The lifetimes in seconds that Kubernetes accepts.
-const LIFETIMES: std::ops::RangeInclusive<i64> = 600..=1 << 32;
+const LIFETIMES: RangeInclusive<i64> = 600..=1 << 32;
 /// How long before its end a token is renewed, which warns.
 const WARNING: Duration = Duration::from_secs(60);
 
@@ -127,17 +128,7 @@ impl EphemeralResource for Token {
         let config = &request.config;
         let forms = [("namespace", Form::Name), ("service_account", Form::DottedName)];
         let mut found = super::check_names(config, &forms);
-        let lifetime = config.get("expiration_seconds");
-        if lifetime.as_number().is_some()
-            && !lifetime.as_i64().is_some_and(|seconds| LIFETIMES.contains(&seconds))
-        {
-            let detail = format!(
-                "A lifetime is a whole number from {} to {} seconds.",
-                LIFETIMES.start(),
-                LIFETIMES.end()
-            );
-            found.push(Diagnostic::error("Invalid expiration_seconds", detail).at("expiration_seconds"));
-        }
+        found.extend(super::check_lifetime(config, &LIFETIMES));
         found
     }
 

@@ -252,13 +252,6 @@ impl Attribute {
         self
     }
 
-    /// Marks it as deprecated. The message gives the reason and the replacement.
-    #[must_use]
-    pub fn deprecated(mut self, message: impl Into<String>) -> Self {
-        self.deprecated = Some(message.into());
-        self
-    }
-
     /// Sets the description (Markdown).
     #[must_use]
     pub fn description(mut self, markdown: impl Into<String>) -> Self {

@@ -38,7 +38,7 @@ use berth_host::{
 pub(crate) use checks::{Check, CheckedTarget, Checks, Health};
 pub(crate) use conflicts::{Conflicts, LOOK_AGAIN};
 pub(crate) use leases::Leases;
-pub(crate) use ports::{GuestPort, GuestPorts, ports_of};
+pub(crate) use ports::{GuestPort, GuestPorts, per_port, ports_of};
 pub(crate) use probes::{Probe, Probes, RETRY_TAKEN};
 pub(crate) use senders::Senders;
 pub(crate) use servers::Servers;

@@ -3,12 +3,8 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// The maximum number of shares of a VM.
-pub const MOST_SHARES: usize = 8;
 /// The maximum number of shares in a Host's status.
 pub const MOST_HOST_SHARES: usize = 64;
-/// The maximum length of a share's name and of its tag in the guest, which virtio-fs limits to 36 bytes.
-pub const MOST_SHARE_NAME: usize = 36;
 
 /// A folder of its host that a VM is to have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]

@@ -226,11 +226,6 @@ impl FakeSystem {
         self.state().used.insert(volume.to_owned(), bytes);
     }
 
-    /// Sets the bytes that a snapshot takes.
-    pub fn set_snapshot_bytes(&self, snapshot: &str, bytes: u64) {
-        self.state().used_by_snapshots.insert(snapshot.to_owned(), bytes);
-    }
-
     /// Sets the bytes that the files of an instance take.
     pub fn set_instance_bytes(&self, instance: &str, bytes: u64) {
         self.state().used_by_instances.insert(instance.to_owned(), bytes);

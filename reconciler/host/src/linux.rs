@@ -65,7 +65,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use berth_qemu::hypervisor::Hypervisor;
 use berth_qemu::machine::{Architecture, Cache};
 use berth_qemu::process::RunAs;
 use nix::unistd::{Uid, User};
@@ -265,12 +264,6 @@ impl LinuxSystem {
             bases: RwLock::default(),
             layout,
         })
-    }
-
-    /// Replaces this machine's QEMU by another hypervisor.
-    pub fn with_hypervisor(mut self, hypervisor: Arc<dyn Hypervisor>) -> Self {
-        self.machines.set_hypervisor(hypervisor);
-        self
     }
 
     /// Runs work on the volumes of a pool.

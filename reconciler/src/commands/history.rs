@@ -11,11 +11,7 @@ use crate::{cli::HistoryOptions, one_connection::client_of};
 use super::{connect, resources};
 
 pub(super) async fn run(options: HistoryOptions) -> anyhow::Result<()> {
-    let (kind, name) = resources::split(&options.object);
-    let Some(name) = name else {
-        bail!("{:?} does not have the form KIND/NAME: write for example vm/web", options.object)
-    };
-    let name = resources::checked(name)?;
+    let (kind, name) = resources::kind_and_name(&options.object)?;
     let namespace = resources::checked(&options.namespace)?;
     let client = client_of(connect::admin(&options.connection, &options.state.state_dir).await?)?;
     let resource = resources::named(&client, &kind).await?;

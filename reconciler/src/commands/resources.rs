@@ -45,6 +45,14 @@ pub(super) fn split(object: &str) -> (String, Option<&str>) {
     }
 }
 
+/// Splits `vm/web` into kind and name, which must be there.
+pub(super) fn kind_and_name(object: &str) -> anyhow::Result<(String, &str)> {
+    let (kind, Some(name)) = split(object) else {
+        bail!("{object:?} does not have the form KIND/NAME: write for example vm/web")
+    };
+    Ok((kind, checked(name)?))
+}
+
 /// Returns the name if it is safe in a path.
 pub(super) fn checked(name: &str) -> anyhow::Result<&str> {
     let fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b':');

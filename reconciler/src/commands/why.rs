@@ -36,11 +36,7 @@ const MAX_USAGE: u64 = 1 << 20;
 ///
 /// *Errors:* the object does not exist or cannot be read.
 pub(super) async fn run(options: WhyOptions) -> anyhow::Result<()> {
-    let (kind, name) = resources::split(&options.object);
-    let Some(name) = name else {
-        bail!("{:?} does not have the form KIND/NAME: write for example vm/web", options.object)
-    };
-    let name = resources::checked(name)?;
+    let (kind, name) = resources::kind_and_name(&options.object)?;
     let namespace = resources::checked(&options.namespace)?;
     let client = client_of(connect::admin(&options.connection, &options.state.state_dir).await?)?;
     let resource = resources::ours(&client).await?.into_iter().find(|resource| resource.is(&kind));

@@ -92,11 +92,7 @@ fn run(arguments: &Arguments) -> Result<Count> {
         namespace::sweep()?;
         prerequisites::ensure_installed()?;
     }
-    let source = match &arguments.binaries {
-        Some(folder) => Source::Folder(folder.clone()),
-        None if arguments.release => Source::Release,
-        None => Source::Debug,
-    };
+    let source = Source::new(arguments.binaries.as_deref(), arguments.release);
     let kit = Kit::new(source)?;
     if arguments.prepare {
         return prepare(&kit, arguments.extended);

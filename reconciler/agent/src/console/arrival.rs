@@ -11,12 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use berth_api::console::COPY_ACCOUNT;
 use berth_api::image_copy::of_query;
 use berth_api::live_move::{DestinationMessage, MovedMachine, SourceMessage, audience};
-use berth_api::manifests::access::account_name;
 use berth_api::vm::VMMigration;
-use berth_api::{SYSTEM_NAMESPACE, VM, VMStatus};
+use berth_api::{VM, VMStatus};
 use berth_qemu::power::RunState;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
@@ -25,7 +23,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::places::Place;
 use super::refusal::ConsoleRefusal;
-use super::ticket::Claim;
 use super::{ARRIVALS, ARRIVALS_OF_HOST, Consoles, STALLED};
 use crate::arrivals::{self, Coming, StartEnd};
 use crate::context::Context;
@@ -78,11 +75,8 @@ impl ArrivalSession {
         ticket: &str,
     ) -> Result<Self, ConsoleRefusal> {
         let (host, _) = query.and_then(of_query).ok_or(ConsoleRefusal::NoCopyQuery)?;
-        let account = account_name(host);
-        let accounts = [account.as_str(), COPY_ACCOUNT];
         let audience = audience(&name.namespace, &name.name, id);
-        let claim = Claim { namespace: SYSTEM_NAMESPACE, audience, accounts: &accounts };
-        consoles.tickets.redeem(&ctx.client, ctx.now(), ticket, &claim).await?;
+        consoles.tickets.redeem_of_host(&ctx.client, ctx.now(), ticket, host, audience).await?;
         let vms: TypedApi<VM> = TypedApi::namespaced(ctx.client.clone(), &name.namespace);
         let vm = vms.get_opt(&name.name).await;
         let vm = vm.map_err(|error| ConsoleRefusal::CannotReadNeeds { detail: error.to_string() })?;

@@ -13,10 +13,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::console::{COPY_ACCOUNT, copy_audience, further_copy_audience};
+use berth_api::console::{copy_audience, further_copy_audience};
 use berth_api::image_copy::{CopyMessage, of_query};
-use berth_api::manifests::access::account_name;
-use berth_api::{Disk, Image, JsonKind, SHARED_NAMESPACE, SYSTEM_NAMESPACE, VM};
+use berth_api::{Disk, Image, JsonKind, SHARED_NAMESPACE, VM};
 use berth_host::ImageFile;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
@@ -29,7 +28,6 @@ use tokio::time::timeout;
 use super::places::Place;
 use super::refusal::ConsoleRefusal;
 use super::session::write;
-use super::ticket::Claim;
 use super::{COPIES, COPIES_OF_HOST, Consoles, STALLED};
 use crate::context::Context;
 use crate::key::ObjectName;
@@ -70,16 +68,13 @@ impl FileCopy {
         let image = ctx.index.read().images.get(&name);
         // Only a ticket's holder learns which images are here.
         let uid = image.as_ref().and_then(|image| image.metadata.uid.clone()).unwrap_or_default();
-        let account = account_name(host);
-        let accounts = [account.as_str(), COPY_ACCOUNT];
         let audience = copy_audience(&name.namespace, &name.name, &uid);
         let audience = match image.as_deref().is_some_and(|image| is_bound_to(image, ctx.host())) {
             true => audience,
             // Others that serve the image cannot use the tickets that they get.
             false => further_copy_audience(&audience, ctx.host()),
         };
-        let claim = Claim { namespace: SYSTEM_NAMESPACE, audience, accounts: &accounts };
-        consoles.tickets.redeem(&ctx.client, ctx.now(), ticket, &claim).await?;
+        consoles.tickets.redeem_of_host(&ctx.client, ctx.now(), ticket, host, audience).await?;
         if !is_needed(ctx, host, &name).await? {
             return Err(ConsoleRefusal::NotNeeded { host: host.to_owned() });
         }

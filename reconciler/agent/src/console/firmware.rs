@@ -10,11 +10,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::console::COPY_ACCOUNT;
+use berth_api::VM;
 use berth_api::firmware_copy::{FirmwareArchive, audience};
 use berth_api::image_copy::of_query;
-use berth_api::manifests::access::account_name;
-use berth_api::{SYSTEM_NAMESPACE, VM};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use sha2::{Digest, Sha256};
@@ -23,7 +21,6 @@ use tokio::time::timeout;
 
 use super::places::Place;
 use super::refusal::ConsoleRefusal;
-use super::ticket::Claim;
 use super::{Consoles, STALLED, VOLUME_COPIES, VOLUME_COPIES_OF_HOST};
 use crate::context::Context;
 use crate::index::instance_of;
@@ -56,11 +53,8 @@ impl FirmwareSession {
         ticket: &str,
     ) -> Result<Self, ConsoleRefusal> {
         let (host, _) = query.and_then(of_query).ok_or(ConsoleRefusal::NoCopyQuery)?;
-        let account = account_name(host);
-        let accounts = [account.as_str(), COPY_ACCOUNT];
         let audience = audience(&name.namespace, &name.name, instance);
-        let claim = Claim { namespace: SYSTEM_NAMESPACE, audience, accounts: &accounts };
-        consoles.tickets.redeem(&ctx.client, ctx.now(), ticket, &claim).await?;
+        consoles.tickets.redeem_of_host(&ctx.client, ctx.now(), ticket, host, audience).await?;
         let not_left = || ConsoleRefusal::FirmwareNotLeft { host: host.to_owned() };
         let vms: TypedApi<VM> = TypedApi::namespaced(ctx.client.clone(), &name.namespace);
         let vm = vms.get_opt(&name.name).await;

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use berth_api::console::TICKET_LIFE;
+use berth_api::SYSTEM_NAMESPACE;
+use berth_api::console::{COPY_ACCOUNT, TICKET_LIFE};
+use berth_api::manifests::access::account_name;
 use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use kube::api::PostParams;
@@ -71,6 +73,23 @@ impl Tickets {
         }
         let holder = self.review(client, ticket, claim).await?;
         self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(holder, id, Instant::now())
+    }
+
+    /// Accepts a ticket of a host: of its own account, or of the one that hosts without an account use.
+    ///
+    /// *Errors:* those of [`redeem`](Self::redeem).
+    pub(super) async fn redeem_of_host(
+        &self,
+        client: &Client,
+        now: Timestamp,
+        ticket: &str,
+        host: &str,
+        audience: String,
+    ) -> Result<(), ConsoleRefusal> {
+        let account = account_name(host);
+        let accounts = [account.as_str(), COPY_ACCOUNT];
+        let claim = Claim { namespace: SYSTEM_NAMESPACE, audience, accounts: &accounts };
+        self.redeem(client, now, ticket, &claim).await
     }
 
     fn check_age(&self, issued: i64, now: Timestamp) -> Result<(), ConsoleRefusal> {

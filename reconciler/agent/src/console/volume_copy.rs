@@ -10,11 +10,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::console::COPY_ACCOUNT;
+use berth_api::Disk;
 use berth_api::image_copy::of_query;
-use berth_api::manifests::access::account_name;
 use berth_api::volume_copy::{VolumeFile, VolumeMessage, VolumePart, audience};
-use berth_api::{Disk, SYSTEM_NAMESPACE};
 use berth_host::{CopiedPart, VolumeReader};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
@@ -24,7 +22,6 @@ use tokio::time::timeout;
 
 use super::places::Place;
 use super::refusal::ConsoleRefusal;
-use super::ticket::Claim;
 use super::{Consoles, STALLED, VOLUME_COPIES, VOLUME_COPIES_OF_HOST};
 use crate::context::Context;
 use crate::key::ObjectName;
@@ -59,11 +56,8 @@ impl VolumeCopy {
         ticket: &str,
     ) -> Result<Self, ConsoleRefusal> {
         let (host, offset) = query.and_then(of_query).ok_or(ConsoleRefusal::NoCopyQuery)?;
-        let account = account_name(host);
-        let accounts = [account.as_str(), COPY_ACCOUNT];
         let audience = audience(&name.namespace, &name.name, volume);
-        let claim = Claim { namespace: SYSTEM_NAMESPACE, audience, accounts: &accounts };
-        consoles.tickets.redeem(&ctx.client, ctx.now(), ticket, &claim).await?;
+        consoles.tickets.redeem_of_host(&ctx.client, ctx.now(), ticket, host, audience).await?;
         let not_left = || ConsoleRefusal::NotLeft { host: host.to_owned() };
         let disk = read(ctx, &name).await?.filter(|disk| is_left(disk, ctx.host(), host, volume));
         let disk = disk.ok_or_else(not_left)?;

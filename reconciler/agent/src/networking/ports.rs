@@ -23,6 +23,14 @@ pub(crate) struct GuestPort {
     pub(crate) groups: Vec<String>,
 }
 
+/// Returns what ports have, sorted and each once.
+pub(crate) fn per_port<T: Ord>(ports: &[GuestPort], of_port: impl Fn(&GuestPort) -> Option<T>) -> Vec<T> {
+    let mut all: Vec<T> = ports.iter().filter_map(of_port).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
 /// Taps by instance, according to its journal as last read or written.
 #[derive(Debug, Default)]
 pub(crate) struct GuestPorts {

@@ -1,4 +1,4 @@
-//! Repositories of backups, in memory. Other fake hosts can have the same ones.
+//! Repositories of backups, in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use crate::{
 const TIME: Duration = Duration::from_secs(3);
 const PIECES: u64 = 10;
 
-/// The repositories of one or several fake hosts.
+/// The repositories of a fake host.
 #[derive(Clone, Debug, Default)]
 pub struct FakeRepositories(Arc<Mutex<BTreeMap<RepositoryPlace, Repository>>>);
 
@@ -106,11 +106,6 @@ impl FakeSystem {
     /// The repositories that this host reaches.
     pub fn repositories(&self) -> FakeRepositories {
         self.state().repositories.clone()
-    }
-
-    /// Has this host reach the repositories of another one, instead of its own.
-    pub fn share_repositories(&self, repositories: FakeRepositories) {
-        self.state().repositories = repositories;
     }
 
     /// Sets the first bytes that a snapshot or a backup of this id has.

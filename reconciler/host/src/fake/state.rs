@@ -97,8 +97,6 @@ pub(super) struct State {
     pub(super) opened: BTreeSet<PathBuf>,
     /// The bytes that volumes take, by id. Empty: they are not measured.
     pub(super) used: BTreeMap<String, u64>,
-    /// As `used`, of snapshots.
-    pub(super) used_by_snapshots: BTreeMap<String, u64>,
     /// As `used`, of the other files of instances.
     pub(super) used_by_instances: BTreeMap<String, u64>,
     pub(super) violations: Vec<String>,
@@ -173,7 +171,6 @@ impl Default for State {
             kept_states: BTreeMap::new(),
             opened: BTreeSet::new(),
             used: BTreeMap::new(),
-            used_by_snapshots: BTreeMap::new(),
             used_by_instances: BTreeMap::new(),
             violations: Vec::new(),
             calls: BTreeMap::new(),

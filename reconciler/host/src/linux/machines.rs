@@ -104,11 +104,6 @@ impl LinuxMachines {
         Ok(Self { layout, users, hypervisor, pool, shares, pool_folders, listed_owners })
     }
 
-    /// Replaces the real hypervisor.
-    pub(super) fn set_hypervisor(&mut self, hypervisor: Arc<dyn Hypervisor>) {
-        self.hypervisor = OnceCell::new_with(Some(hypervisor));
-    }
-
     pub(super) async fn hypervisor(&self) -> std::result::Result<&Arc<dyn Hypervisor>, LaunchError> {
         let find = || async {
             let users = self.users.clone();

@@ -97,31 +97,18 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
             );
         }
     }
-    match observed.disconnected.as_slice() {
-        [] => condition::remove(conditions, ConditionType::NetworksConnected),
-        texts => {
-            let text = texts.iter().take(8).cloned().collect::<Vec<_>>().join("; ");
-            let (kind, reason) = (ConditionType::NetworksConnected, Reason::BridgeUnavailable);
-            condition::set(
-                conditions,
-                ConditionUpdate::from_bool(kind, false, reason, &text),
-                generation,
-                now,
-            );
+    let networks = [
+        (ConditionType::NetworksConnected, Reason::BridgeUnavailable, &observed.disconnected),
+        (ConditionType::NetworksServed, Reason::NetworkServerEnds, &observed.failing_servers),
+    ];
+    for (kind, reason, problems) in networks {
+        if problems.is_empty() {
+            condition::remove(conditions, kind);
+            continue;
         }
-    }
-    match observed.failing_servers.as_slice() {
-        [] => condition::remove(conditions, ConditionType::NetworksServed),
-        texts => {
-            let text = texts.iter().take(8).cloned().collect::<Vec<_>>().join("; ");
-            let (kind, reason) = (ConditionType::NetworksServed, Reason::NetworkServerEnds);
-            condition::set(
-                conditions,
-                ConditionUpdate::from_bool(kind, false, reason, &text),
-                generation,
-                now,
-            );
-        }
+        let text = problems.iter().take(8).cloned().collect::<Vec<_>>().join("; ");
+        let update = ConditionUpdate::from_bool(kind, false, reason, &text);
+        condition::set(conditions, update, generation, now);
     }
     write_outlived(conditions, observed, generation, now);
     let conflict = |(address, refused): (&std::net::IpAddr, &RefusedAddress)| {

@@ -10,7 +10,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::filters::{self, GroupsOf};
 use crate::index::Tables;
-use crate::networking::{GuestPort, find};
+use crate::networking::{GuestPort, find, per_port};
 
 /// The addresses of the families that are given out by others than berth: the guest sends from any, except where it is held to its
 /// lease or to the addresses that are learned. Without its Network, a guest with no known address got it from another DHCP server.
@@ -104,10 +104,7 @@ pub(super) fn exceptions(
         }
         (!exception.ranges.is_empty() || !exception.macs.is_empty()).then_some(exception)
     };
-    let mut all: Vec<PortException> = ports.iter().filter_map(exception).collect();
-    all.sort();
-    all.dedup();
-    all
+    per_port(ports, exception)
 }
 
 #[cfg(test)]

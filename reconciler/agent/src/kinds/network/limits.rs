@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use berth_api::{Quantity, vm::InterfaceStatus};
 use berth_host::{PortLimits, TrafficLimit};
 
-use crate::networking::GuestPort;
+use crate::networking::{GuestPort, per_port};
 
 /// The least burst by default, in bytes: four of the largest packets that a virtio card hands over at once.
 const LEAST_BURST: u64 = 256 << 10;
@@ -27,10 +27,7 @@ pub(super) fn limits<'a>(
             egress: limit(&limits.egress_bandwidth, &limits.egress_burst, limits.egress_packets),
         })
     };
-    let mut all: Vec<PortLimits> = ports.iter().filter_map(of_port).collect();
-    all.sort();
-    all.dedup();
-    all
+    per_port(ports, of_port)
 }
 
 /// Bits a second and bytes of a burst, as declared, → bytes.

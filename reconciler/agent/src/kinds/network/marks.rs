@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use berth_api::vm::InterfaceStatus;
 use berth_host::PortMark;
 
-use crate::networking::GuestPort;
+use crate::networking::{GuestPort, per_port};
 
 /// Returns the marks of these ports. `interfaces`: those in the statuses of the guests here, which count as they are now.
 pub(super) fn marks<'a>(
@@ -19,10 +19,7 @@ pub(super) fn marks<'a>(
         let dscp = *by_mac.get(&(guest.network.as_str(), guest.port.mac.clone()))?;
         Some(PortMark { tap: guest.port.tap.clone(), dscp })
     };
-    let mut all: Vec<PortMark> = ports.iter().filter_map(of_port).collect();
-    all.sort();
-    all.dedup();
-    all
+    per_port(ports, of_port)
 }
 
 #[cfg(test)]

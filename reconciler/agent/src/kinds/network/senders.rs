@@ -9,7 +9,7 @@ use berth_host::{ChosenAddresses, ObservedPort};
 use super::exceptions::{ByMac, chosen_prefix};
 use super::filters::GroupsOf;
 use crate::index::Tables;
-use crate::networking::{GuestPort, find};
+use crate::networking::{GuestPort, find, per_port};
 
 /// Returns the taps of these networks. `bridges`: the bridge of each network here.
 pub(super) fn observed(
@@ -31,10 +31,7 @@ pub(super) fn observed(
         let is_observed = ipv4 || ipv6 || chosen.is_some();
         is_observed.then(|| ObservedPort { tap: guest.port.tap.clone(), ipv4, ipv6, chosen })
     };
-    let mut all: Vec<ObservedPort> = ports.iter().filter_map(observed).collect();
-    all.sort();
-    all.dedup();
-    all
+    per_port(ports, observed)
 }
 
 #[cfg(test)]

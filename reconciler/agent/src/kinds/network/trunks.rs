@@ -4,7 +4,7 @@ use berth_host::{HostLinks, PortTrunk};
 
 use super::filters::{self, GroupsOf};
 use crate::index::Tables;
-use crate::networking::{GuestPort, find, without_trunk};
+use crate::networking::{GuestPort, find, per_port, without_trunk};
 
 /// Returns the trunks of these ports. An interface with a security group has none: the filter does not see what is in a tagged frame.
 /// Neither has one on a bridge that cannot have it.
@@ -22,10 +22,7 @@ pub(super) fn trunks(
         (!vlans.is_empty() && !is_filtered && without_trunk(bridge, links).is_none())
             .then(|| PortTrunk { tap: guest.port.tap.clone(), vlans })
     };
-    let mut all: Vec<PortTrunk> = ports.iter().filter_map(trunk).collect();
-    all.sort();
-    all.dedup();
-    all
+    per_port(ports, trunk)
 }
 
 #[cfg(test)]

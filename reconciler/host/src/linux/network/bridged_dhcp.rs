@@ -68,25 +68,14 @@ impl BridgedDhcp {
 /// Answers a guest until the task is aborted.
 async fn answer(socket: AsyncFd<OwnedFd>, link: u32, own: [u8; 6], guest: Arc<Mutex<ServedGuest>>) {
     loop {
-        let received = {
-            let Ok(mut ready) = socket.readable().await else { return };
-            let received = probe::receive(socket.get_ref(), MOST_BYTES);
-            if matches!(received, Ok(None)) {
-                ready.clear_ready();
-            }
-            received
-        };
-        let answered = match received {
-            Ok(Some(request)) => {
-                let answer = {
-                    let guest = guest.lock().unwrap_or_else(PoisonError::into_inner);
-                    message::answer(&request, &guest, own)
-                };
-                answer.map_or(Ok(()), |answer| announce::send_frame(socket.get_ref(), link, &answer))
-            }
-            Ok(None) => continue,
-            Err(error) => Err(error),
-        };
+        let Some(received) = probe::next_packet(&socket, MOST_BYTES).await else { return };
+        let answered = received.and_then(|request| {
+            let answer = {
+                let guest = guest.lock().unwrap_or_else(PoisonError::into_inner);
+                message::answer(&request, &guest, own)
+            };
+            answer.map_or(Ok(()), |answer| announce::send_frame(socket.get_ref(), link, &answer))
+        });
         match answered {
             Ok(()) => tokio::time::sleep(BETWEEN_ANSWERS).await,
             Err(error) => {

@@ -69,17 +69,11 @@ async fn answer(socket: AsyncFd<OwnedFd>, link: u32, own: [u8; 6], guest: Arc<Mu
     let mut advertise_at = Instant::now();
     loop {
         let answered = tokio::select! {
-            ready = socket.readable() => {
-                let Ok(mut ready) = ready else { return };
-                match probe::receive(socket.get_ref(), message::MOST_BYTES) {
-                    Ok(Some(request)) => message::answer(&request, &current(), own).map_or(Ok(()), send),
-                    Ok(None) => {
-                        ready.clear_ready();
-                        continue;
-                    }
-                    Err(error) => Err(error),
-                }
-            }
+            received = probe::next_packet(&socket, message::MOST_BYTES) => match received {
+                Some(Ok(request)) => message::answer(&request, &current(), own).map_or(Ok(()), send),
+                Some(Err(error)) => Err(error),
+                None => return,
+            },
             () = tokio::time::sleep_until(advertise_at) => {
                 advertise_at = Instant::now() + BETWEEN_ADVERTISEMENTS;
                 message::advertisement(&current(), own).map_or(Ok(()), send)

@@ -195,23 +195,15 @@ impl Learning {
 /// Learns the addresses of a guest, one after the other, until the task is aborted.
 async fn learn(socket: AsyncFd<OwnedFd>, place: Place, learned: Arc<Learned>) {
     loop {
-        let received = {
-            let Ok(mut ready) = socket.readable().await else { return };
-            let received = probe::receive(socket.get_ref(), MOST_BYTES);
-            if matches!(received, Ok(None)) {
-                ready.clear_ready();
-            }
-            received
-        };
+        let Some(received) = probe::next_packet(&socket, MOST_BYTES).await else { return };
         match received {
-            Ok(Some(frame)) => {
+            Ok(frame) => {
                 let claimed = frames::claimed(&frame);
                 // The rules of the tap drop what has another MAC address.
                 if let Some((mac, address)) = claimed.filter(|(mac, _)| hardware_address(*mac) == place.mac) {
                     decide(&place, mac, address, &learned).await;
                 }
             }
-            Ok(None) => {}
             Err(error) => {
                 tracing::debug!(bridge = place.bridge, %error, "the addresses of a guest are not learned");
                 tokio::time::sleep(AFTER_ERROR).await;

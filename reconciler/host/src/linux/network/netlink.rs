@@ -175,10 +175,7 @@ impl Netlink {
 
     /// Adds a link. Succeeds if it was created concurrently.
     async fn add(&self, name: &str, message: LinkMessage) -> Result<()> {
-        match self.handle.link().add(message).execute().await {
-            Err(error) if errno(&error) != Some(libc::EEXIST) => Err(on("make", name)(error)),
-            _ => Ok(()),
-        }
+        added(self.handle.link().add(message).execute().await, "make", name)
     }
 
     pub(super) async fn remove(&self, link: &Link) -> Result<()> {
@@ -262,12 +259,7 @@ impl Netlink {
         for address in wanted.iter().filter(|w| !there.iter().any(|(a, _)| a == *w)) {
             let request =
                 self.handle.address().add(link.index, IpAddr::V4(address.addr()), address.prefix_len());
-            match request.execute().await {
-                Err(error) if errno(&error) != Some(libc::EEXIST) => {
-                    return Err(on("give an address to", &link.name)(error));
-                }
-                _ => {}
-            }
+            added(request.execute().await, "give an address to", &link.name)?;
         }
         Ok(())
     }
@@ -353,10 +345,7 @@ impl Netlink {
 
     /// Routes a range by the link.
     pub(super) async fn add_route(&self, link: &Link, to: Ipv4Net) -> Result<()> {
-        match self.handle.route().add(route_by(link, to)).execute().await {
-            Err(error) if errno(&error) != Some(libc::EEXIST) => Err(on("add a route by", &link.name)(error)),
-            _ => Ok(()),
-        }
+        added(self.handle.route().add(route_by(link, to)).execute().await, "add a route by", &link.name)
     }
 
     pub(super) async fn remove_route(&self, link: &Link, to: Ipv4Net) -> Result<()> {
@@ -523,6 +512,18 @@ fn tun(info: &LinkInfo, attribute: u16) -> Option<u32> {
         found.emit_value(bytes);
         Some(u32::from_ne_bytes(value))
     })
+}
+
+/// Returns the outcome of an addition: it succeeds if the object is there already.
+fn added<T>(
+    outcome: std::result::Result<T, rtnetlink::Error>,
+    attempt: &'static str,
+    name: &str,
+) -> Result<()> {
+    match outcome {
+        Err(error) if errno(&error) != Some(libc::EEXIST) => Err(on(attempt, name)(error)),
+        _ => Ok(()),
+    }
 }
 
 fn errno(error: &rtnetlink::Error) -> Option<i32> {

@@ -7,6 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
+use tokio::io::unix::AsyncFd;
+
 use super::announce::{ASKS, ETHERTYPE_ARP, frame, on_link, packet_socket, send_frame};
 use super::discovery::{self, ADVERTISEMENT, ETHERTYPE_IPV6, ICMPV6, SOLICITATION};
 use super::hardware_address;
@@ -135,8 +137,19 @@ pub(super) fn bind(socket: &OwnedFd, link: u32, ethertype: u16) -> io::Result<()
     Ok(())
 }
 
+/// Waits for the next packet and returns its first bytes. `None`: the socket can wait no more, because the program ends.
+pub(super) async fn next_packet(socket: &AsyncFd<OwnedFd>, most: u32) -> Option<io::Result<Vec<u8>>> {
+    loop {
+        let mut ready = socket.readable().await.ok()?;
+        match receive(socket.get_ref(), most).transpose() {
+            None => ready.clear_ready(),
+            received => return received,
+        }
+    }
+}
+
 /// Returns the first bytes of the next packet, if there is one.
-pub(super) fn receive(socket: &OwnedFd, most: u32) -> io::Result<Option<Vec<u8>>> {
+fn receive(socket: &OwnedFd, most: u32) -> io::Result<Option<Vec<u8>>> {
     let mut packet = vec![0u8; most as usize];
     // SAFETY: the kernel writes into the buffer, which lives until the call returns, and not beyond its length.
     let got = unsafe {

@@ -232,22 +232,14 @@ impl Snooping {
 /// Hears of leases until the task is aborted.
 async fn hear(socket: AsyncFd<OwnedFd>, bridge: String, heard: Arc<Heard>) {
     loop {
-        let received = {
-            let Ok(mut ready) = socket.readable().await else { return };
-            let received = probe::receive(socket.get_ref(), MOST_BYTES);
-            if matches!(received, Ok(None)) {
-                ready.clear_ready();
-            }
-            received
-        };
+        let Some(received) = probe::next_packet(&socket, MOST_BYTES).await else { return };
         match received {
-            Ok(Some(frame)) => {
+            Ok(frame) => {
                 let ack = ack::parse(&frame);
                 if ack.is_some_and(|ack| heard.leases().hear(&bridge, ack, Instant::now())) {
                     heard.changed.notify_one();
                 }
             }
-            Ok(None) => {}
             Err(error) => {
                 tracing::debug!(bridge, %error, "leases are not heard of");
                 tokio::time::sleep(AFTER_ERROR).await;

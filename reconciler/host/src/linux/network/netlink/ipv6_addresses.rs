@@ -12,7 +12,7 @@ use rtnetlink::packet_route::neighbour::{
 use rtnetlink::packet_route::route::RouteProtocol;
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use super::{Link, Netlink, Result, errno, ipv6, on};
+use super::{Link, Netlink, Result, added, errno, ipv6, on};
 
 /// The origin of berth's entries of neighbours, which the kernel keeps with them: a number that no routing program has.
 const MARK: RouteProtocol = RouteProtocol::Other(98);
@@ -76,12 +76,7 @@ impl Netlink {
                 lifetime.ifa_valid = u32::MAX;
                 attributes.push(AddressAttribute::CacheInfo(lifetime));
             }
-            match request.execute().await {
-                Err(error) if errno(&error) != Some(libc::EEXIST) => {
-                    return Err(on("give an address to", &link.name)(error));
-                }
-                _ => {}
-            }
+            added(request.execute().await, "give an address to", &link.name)?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use rtnetlink::packet_route::route::RouteScope;
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use rtnetlink::{IpVersion, RouteMessageBuilder};
 
-use super::{Link, Netlink, errno, on};
+use super::{Link, Netlink, added, errno, on};
 use crate::SystemError;
 
 /// Before the rule of the main table.
@@ -34,12 +34,8 @@ impl Netlink {
             return Ok(());
         }
         let rule = self.handle.rule().add().v4().source_prefix(from, 32).table_id(table);
-        match rule.priority(PRIORITY).action(RuleAction::ToTable).execute().await {
-            Err(error) if errno(&error) != Some(libc::EEXIST) => {
-                Err(on("add a rule of routes for", &from.to_string())(error))
-            }
-            _ => Ok(()),
-        }
+        let rule = rule.priority(PRIORITY).action(RuleAction::ToTable);
+        added(rule.execute().await, "add a rule of routes for", &from.to_string())
     }
 
     /// Removes the rules that lead to a table, except for the one of an address. Returns whether that is there.
