@@ -184,6 +184,14 @@ impl Cache {
         observed.is_some_and(|generation| generation.unwrap_or(-1) == -1)
     }
 
+    /// Whether the first report of this Disk may come better from a VM that is created together with it, which binds it. A copy is
+    /// made where its source is, whichever VM uses it.
+    pub(crate) fn may_be_bound_by_its_vm(&self, key: &Key) -> bool {
+        let is_copy = self.tables.disks.get(key).and_then(|disk| disk.spec.source.as_ref());
+        let is_copy = is_copy.is_some_and(|source| source.disk.is_some() || source.snapshot.is_some());
+        self.is_unreported(key) && !is_copy
+    }
+
     /// Whether this VM or Disk may have been bound before, whatever its status says: it has the finalizer, and is not known from its
     /// creation on.
     pub(crate) fn was_bound<K: ResourceExt>(&self, key: &Key, object: &K) -> bool {

@@ -174,7 +174,7 @@ impl Pipeline {
                     self.coalesce(key)
                 }
                 // A VM that is created together with its disks binds them in their first status.
-                ObjectKind::Disk if self.cache.is_unreported(&key) => self.queue.created(key),
+                ObjectKind::Disk if self.cache.may_be_bound_by_its_vm(&key) => self.queue.created(key),
                 _ => self.queue.changed(key),
             }
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use berth_api::{
-    Host, Network, Quota, USED_FINALIZER, VM, VMClass, placement_group::HOSTNAME_LABEL, vm::Placement,
+    Disk, Host, Network, Quota, USED_FINALIZER, VM, VMClass, placement_group::HOSTNAME_LABEL, vm::Placement,
 };
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount};
 use kube::{ResourceExt, core::Status};
@@ -362,6 +362,39 @@ fn decide_others(pipeline: &mut Pipeline, server: &mut Server, key: &Key) -> Vec
             }
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blank_disk_waits_a_moment_for_its_vm_and_a_copy_does_not() {
+    let disk = |name: &str, spec: Value| -> Disk {
+        object(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "Disk",
+            "metadata": {"name": name, "namespace": "default", "uid": name, "generation": 1, "resourceVersion": "1"},
+            "spec": spec, "status": {"observedGeneration": -1},
+        }))
+    };
+    let decided = |pipeline: &mut Pipeline| {
+        let mut names = BTreeSet::new();
+        loop {
+            match pipeline.decide(Instant::now()) {
+                Progress::Idle => return names,
+                Progress::Settled => {}
+                Progress::Write(job) => {
+                    names.insert(job.key.name.to_string());
+                }
+            }
+        }
+    };
+    let (mut pipeline, ..) = site(&[4]);
+    pipeline.take(Change::Applied(disk("blank", json!({"size": "1Gi"})).into()), Instant::now());
+    for (name, source) in [("copy", json!({"disk": "other"})), ("of-snapshot", json!({"snapshot": "other"}))]
+    {
+        let copy = disk(name, json!({"size": "1Gi", "source": source}));
+        pipeline.take(Change::Applied(copy.into()), Instant::now());
+    }
+    assert_eq!(decided(&mut pipeline), ["copy".into(), "of-snapshot".into()].into());
+    tokio::time::advance(Duration::from_millis(250)).await;
+    assert_eq!(decided(&mut pipeline), ["blank".into()].into());
 }
 
 #[tokio::test(start_paused = true)]
