@@ -38,7 +38,7 @@ fn run() -> io::Result<()> {
     let [folder, interfaces, rules] = &arguments[..] else {
         return Err(io::Error::other("packet-filter FOLDER INTERFACES RULES"));
     };
-    // Two lines of headings.
+    // After two lines of headings, those of the interfaces.
     let interfaces = std::fs::read_to_string("/proc/self/net/dev")?;
     if interfaces.lines().skip(2).any(|line| !line.trim_start().starts_with("lo:")) {
         return Err(io::Error::other(
