@@ -1,5 +1,6 @@
 //! Disk: a persistent disk that outlives any VM.
 
+mod block_device;
 mod filesystem;
 mod host_loss;
 mod import;
@@ -375,20 +376,6 @@ impl Disk {
             (source.device.is_some(), DataOrigin::Device),
         ];
         named.into_iter().find(|(is_named, _)| *is_named).map_or(DataOrigin::Blank, |(_, origin)| origin)
-    }
-
-    /// Returns the name of the block device of its host that it is. None: it has a file of berth's.
-    pub fn block_device(&self) -> Option<&ResourceName> {
-        self.spec.source.as_ref()?.device.as_ref()
-    }
-
-    /// Why nothing is made of its data besides the disk itself, neither a snapshot nor a copy, as the predicate of a sentence about it.
-    pub fn without_snapshots(&self) -> Option<&'static str> {
-        let refusals = [
-            (self.is_read_write_many(), "is written to by several VMs (ReadWriteMany)"),
-            (self.block_device().is_some(), "is a block device of its host (source.device)"),
-        ];
-        refusals.into_iter().find_map(|(refuses, why)| refuses.then_some(why))
     }
 
     /// Whether it has a copy of its image, and does not depend on the image once it is made.

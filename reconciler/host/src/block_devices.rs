@@ -3,6 +3,8 @@
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
+use berth_qemu::machine::is_block_device;
+
 use crate::VolumeOwner;
 use crate::shares::{check_name, folder_path};
 
@@ -22,7 +24,7 @@ impl FromStr for BlockDeviceMapping {
         check_name(name)?;
         let path = folder_path(path)?;
         let is_plain = path.components().all(|part| part != Component::ParentDir);
-        if !path.starts_with("/dev") || path == Path::new("/dev") || !is_plain {
+        if !is_block_device(&path) || path == Path::new("/dev") || !is_plain {
             return Err(format!("{} is no path in /dev, such as /dev/disk/by-id/…", path.display()));
         }
         Ok(Self { name: name.to_owned(), path })
@@ -74,6 +76,7 @@ mod tests {
             "nvme=",
             "nvme=/dev",
             "nvme=/srv/disk.raw",
+            "nvme=/dev/shm/disk.raw",
             "nvme=/dev/../etc/passwd",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");

@@ -79,7 +79,7 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// [`Volumes::trash_volume`] only removes the record. The volume is returned as it is if it is that device before.
     ///
     /// *Errors*: [`SystemError::BlockDevice`] if the device is not offered or not there, is used by the host itself, is smaller, or is
-    /// another volume; [`SystemError::PoolAway`] while another volume may be it.
+    /// another volume, or may be one in a pool that is away.
     async fn use_device(&self, new: &NewDevice) -> Result<VolumeFacts>;
 
     /// Creates a volume that has this data. The data is written under another name, so that the volume has all of it or does not exist. An

@@ -15,6 +15,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use berth_qemu::machine::is_block_device;
 use berth_qemu::process::RunAs;
 use nix::sys::stat::{major, minor};
 
@@ -78,7 +79,8 @@ impl BlockDevices {
             return Found { path, size: 0, problem: Some(NOT_OFFERED.to_owned()) };
         };
         let given = &mapping.path;
-        let path = given.canonicalize().unwrap_or_else(|_| given.clone());
+        let real = given.canonicalize().ok().filter(|path| is_block_device(path));
+        let path = real.unwrap_or_else(|| given.clone());
         let looked = match named.next() {
             Some(_) => Err("two devices have this name".to_owned()),
             None => self.examine(mapping),
@@ -97,7 +99,7 @@ impl BlockDevices {
             io::ErrorKind::NotFound => format!("this host has no device {given} now"),
             _ => format!("{given} cannot be used: {error}"),
         })?;
-        if !path.starts_with("/dev") {
+        if !is_block_device(&path) {
             return Err(format!("{given} leads out of /dev"));
         }
         let about = fs::metadata(&path).map_err(|error| format!("{given} cannot be used: {error}"))?;
@@ -175,7 +177,7 @@ impl BlockDevices {
     /// The device files of the devices that are there.
     pub(super) fn paths(&self) -> Vec<PathBuf> {
         let real = self.mappings.iter().filter_map(|mapping| mapping.path.canonicalize().ok());
-        real.filter(|path| path.starts_with("/dev")).collect()
+        real.filter(|path| is_block_device(path)).collect()
     }
 }
 

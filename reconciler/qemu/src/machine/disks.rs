@@ -55,7 +55,8 @@ impl Format {
 /// Whether this path of a disk is that of a block device of the host, and not of a file.
 #[must_use]
 pub fn is_block_device(file: &Path) -> bool {
-    file.starts_with("/dev")
+    // It has files.
+    file.starts_with("/dev") && !file.starts_with("/dev/shm")
 }
 
 /// The controller that a disk is attached to.

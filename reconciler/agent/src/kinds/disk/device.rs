@@ -11,6 +11,8 @@ use crate::converge::Plan;
 
 /// Interval at which it is seen whether the device can be used again.
 const LOOK_FOR_DEVICE: Duration = Duration::from_secs(30);
+/// Interval at which it is seen whether it has grown, or cannot be used any more.
+const LOOK_AT_DEVICE: Duration = Duration::from_secs(60);
 
 /// Returns the plan for a disk that is not recorded as the device yet.
 pub(super) fn take(disk: &Disk, volume: &str, device: &ResourceName, size: Option<u64>) -> Plan<Step> {
@@ -23,6 +25,11 @@ pub(super) fn take(disk: &Disk, volume: &str, device: &ResourceName, size: Optio
     };
     let text = format!("block device {device} is being taken");
     Plan::steps(vec![Step::UseDevice(new)], Readiness::Reconciling(Reason::Provisioning, text))
+}
+
+/// Has a device looked at again, which may grow or be used by the host at any time.
+pub(super) fn looked_at_again(facts: &VolumeFacts, plan: Plan<Step>) -> Plan<Step> {
+    if facts.is_device() { plan.requeue_after(LOOK_AT_DEVICE) } else { plan }
 }
 
 /// Returns the plan for a disk whose device no machine is to open. None: it is a file, or one can.

@@ -224,7 +224,7 @@ fn keep(disk: &Disk, volume: &str, facts: &VolumeFacts, observed: &Observed) -> 
     let waits = waits.or(moves);
     // The guest has all of a block device, also when that has grown.
     let wanted = declared.filter(|_| !facts.is_device()).unwrap_or(facts.size);
-    let plan = adjust(disk, volume, facts, observed, wanted);
+    let plan = device::looked_at_again(facts, adjust(disk, volume, facts, observed, wanted));
     match waits {
         Some(waits) if matches!(plan.readiness, Readiness::Ready(..)) => {
             let plan = Plan { readiness: waits, ..plan };

@@ -56,6 +56,24 @@ fn a_tap_by_descriptor_and_a_direct_raw_disk_with_wwn_read() {
 }
 
 #[test]
+fn a_block_device_is_opened_by_the_driver_for_devices() {
+    let disk = DiskSpec {
+        file: "/dev/dm-3".into(),
+        format: Format::Raw,
+        backing: None,
+        cache: Cache::DirectIoUring,
+        ..root()
+    };
+    disk.validate().expect("it is fine");
+    let nodes = blockdevs(&disk);
+    let [node] = &nodes[..] else { panic!("{nodes:?}") };
+    assert_eq!((&node["driver"], &node["file"]["driver"]), (&json!("raw"), &json!("host_device")));
+    assert_eq!((&node["file"]["filename"], &node["file"]["locking"]), (&json!("/dev/dm-3"), &json!("on")));
+    let of_file = blockdevs(&root());
+    assert_eq!(of_file[1]["file"]["driver"], json!("file"));
+}
+
+#[test]
 fn an_encrypted_disk_names_the_object_with_its_key_in_each_encrypted_file_and_no_argument_has_the_key() {
     let changed = with(|s| {
         let key = DiskKey::new([7; 32]);
