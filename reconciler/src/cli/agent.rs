@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use berth_host::linux::UidRange;
 use berth_host::{
-    Architecture, BackupFolderMapping, BlockDeviceMapping, PciMapping, PoolFolderMapping, RbdPoolMapping, ShareMapping,
-    UsbMapping, VgpuMapping,
+    Architecture, BackupFolderMapping, BlockDeviceMapping, PciMapping, PoolFolderMapping, RbdPoolMapping,
+    ShareMapping, UsbMapping, VgpuMapping,
 };
 use clap::Args;
 use ipnet::IpNet;

@@ -205,11 +205,14 @@ fn not_encrypting(cache: &Cache, disk: &Disk, made_at: Option<String>) -> Option
 /// decides.
 fn without_device(cache: &Cache, disk: &Disk) -> Option<String> {
     let device = device_of(disk)?;
-    let is_lacking =
-        |host: &String| cache.index.capacity.get(host).is_some_and(|host| scheduler::usable(host, &device) == 0);
+    let is_lacking = |host: &String| {
+        cache.index.capacity.get(host).is_some_and(|host| scheduler::usable(host, &device) == 0)
+    };
     let host = places(cache, disk, None).into_iter().find(is_lacking)?;
     let name = &device.name;
-    Some(format!("host {host}, where it would be, offers no block device {name} (status.blockDevices of the Host)"))
+    Some(format!(
+        "host {host}, where it would be, offers no block device {name} (status.blockDevices of the Host)"
+    ))
 }
 
 /// Returns why no host, or not the one that a disk without a host would be on, has the labels that it asks for.
