@@ -1,5 +1,7 @@
 //! Disks, CD-ROM drives and answer files.
 
+use serde_json::json;
+
 use super::*;
 
 fn cdrom(slot: u8, medium: Option<Medium>) -> CdromSpec {
