@@ -60,6 +60,8 @@ pub struct Berth {
     name: Option<String>,
     image_dir: Option<PathBuf>,
     disk_dir: Option<PathBuf>,
+    /// A name, and the path of the device.
+    block_device: Option<(String, PathBuf)>,
     image_range: Option<String>,
     rbd: Option<RbdPool>,
     clock: Option<Clock>,
@@ -81,6 +83,7 @@ impl Berth {
             name: None,
             image_dir: None,
             disk_dir: None,
+            block_device: None,
             image_range: None,
             rbd: None,
             clock: None,
@@ -114,6 +117,11 @@ impl Berth {
     /// Allows disks to be made of the files of a folder, from the next start on.
     pub fn allow_disks_in(&mut self, folder: &Path) {
         self.disk_dir = Some(folder.to_owned());
+    }
+
+    /// Offers a block device under a name, from the next start on.
+    pub fn offer_block_device(&mut self, name: &str, device: &Path) {
+        self.block_device = Some((name.to_owned(), device.to_owned()));
     }
 
     /// Allows images from a range of addresses, from the next start on.
@@ -199,6 +207,9 @@ impl Berth {
         }
         if let Some(folder) = &self.disk_dir {
             command.arg("--disk-dir").arg(folder);
+        }
+        if let Some((name, device)) = &self.block_device {
+            command.arg("--block-device").arg(format!("{name}={}", device.display()));
         }
         if let Some(range) = &self.image_range {
             command.args(["--image-allow", range]);

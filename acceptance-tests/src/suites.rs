@@ -3,6 +3,7 @@
 pub mod architecture;
 pub mod attack;
 pub mod backups;
+pub mod block_device;
 pub mod cargo_tests;
 pub mod changes;
 pub mod console;

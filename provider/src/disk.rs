@@ -1,6 +1,7 @@
 //! `berth_disk`
 
 mod contents;
+mod device;
 mod placement;
 mod pools;
 
@@ -123,6 +124,7 @@ fn source(fixed: Effect) -> Field {
         Field::spec("snapshot_namespace", Shape::Text(Form::Name)).effect(fixed),
         Field::spec("backup", Shape::Text(Form::Name)).effect(fixed).refers(BACKUP),
         Field::spec("file", Shape::Text(Form::Any)).effect(fixed),
+        Field::spec("device", Shape::Text(Form::Name)).effect(fixed),
         Field::spec("format", Shape::Text(Form::Any)).effect(fixed),
     ];
     Field::spec("source", Shape::Object(fields)).effect(fixed)
@@ -176,7 +178,7 @@ impl ResourceKind for Disk {
             type_name: "berth_disk",
             kind: "Disk",
             plural: "disks",
-            description: "A persistent disk that outlives any VM: blank, made from an image, copied from another disk or a `berth_disk_snapshot`, made from a `berth_backup`, or a file of the host that is taken over. Its file is created on the host of the first VM that uses it, one with the labels of `placement`; a copy, on the host of its source. A VM lists it in `disks`, or a `berth_hotswap_disk_attachment` attaches it to a running VM. With `access = \"ReadOnlyMany\"` several VMs of its host list it, each with `read_only = true`. With `access = \"ReadWriteMany\"` several VMs of its host list a blank disk and write to it: only for guests with a cluster file system.\n\nThe provider refuses to destroy a disk that a VM outside the plan uses. With `deletion_policy = \"Delete\"` the file stays in the pool's trash for 24 hours (`berth undelete`).",
+            description: "A persistent disk that outlives any VM: blank, made from an image, copied from another disk or a `berth_disk_snapshot`, made from a `berth_backup`, a file of the host that is taken over, or a block device of the host (`source = { device = … }`), which berth neither formats nor erases. Its file is created on the host of the first VM that uses it, one with the labels of `placement`; a copy, on the host of its source. A VM lists it in `disks`, or a `berth_hotswap_disk_attachment` attaches it to a running VM. With `access = \"ReadOnlyMany\"` several VMs of its host list it, each with `read_only = true`. With `access = \"ReadWriteMany\"` several VMs of its host list a blank disk and write to it: only for guests with a cluster file system.\n\nThe provider refuses to destroy a disk that a VM outside the plan uses. With `deletion_policy = \"Delete\"` the file stays in the pool's trash for 24 hours (`berth undelete`).",
             example: include_str!("../../examples/resources/berth_disk/resource.tf"),
             shown: "status.used_by",
             timeouts: [600, 600, 600],
@@ -257,8 +259,9 @@ impl ResourceKind for Disk {
         }
         let (was, is) = (change.prior.get("pool").as_str(), change.planned.get("pool").as_str());
         let is_moved = !change.is_create() && is.is_some() && was != is;
-        if is_moved && change.planned.get("access").as_str() == Some("ReadWriteMany") {
-            // Its file stays in its pool.
+        let is_shared = change.planned.get("access").as_str() == Some("ReadWriteMany");
+        if is_moved && (is_shared || !change.planned.get("source").get("device").is_null()) {
+            // It stays in its pool.
             change.replace.push(AttributePath::root("pool"));
         }
         if !change.replace.is_empty() {
@@ -314,11 +317,11 @@ pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnos
         return Some(Diagnostic::error("Missing size", detail).at(size));
     }
     if !source.is_null() && !source.is_unknown() {
-        let from = ["disk", "snapshot", "backup", "file"].map(|name| source.get(name));
+        let from = ["disk", "snapshot", "backup", "file", "device"].map(|name| source.get(name));
         let declared = from.iter().filter(|value| !value.is_null()).count();
         if declared != 1 && !from.iter().any(|value| value.is_unknown()) {
-            let detail = "Set either source = { disk = \"…\" }, source = { snapshot = \"…\" }, source = { backup = \"…\" } or \
-                          source = { file = \"/…\" }.";
+            let detail = "Set either source = { disk = \"…\" }, source = { snapshot = \"…\" }, source = { backup = \"…\" }, \
+                          source = { file = \"/…\" } or source = { device = \"…\" }.";
             return Some(Diagnostic::error("Invalid source", detail).at(path("source")));
         }
         for kind in ["disk", "snapshot"] {
@@ -356,6 +359,7 @@ pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnos
         }
     }
     contents::check(disk, at)
+        .or_else(|| device::check(disk, at))
         .or_else(|| pools::check(disk, at))
         .or_else(|| check_limits(disk.get("limits"), &path("limits")))
 }

@@ -5,10 +5,10 @@ use anyhow::Result;
 
 use super::site::ControlPlane;
 use super::{
-    Kit, architecture, disks_of_a_vm, dual_stack, encryption, formatted_disks, guest_access, hardware,
-    install, made_images, pools, probes, read_only_disk, read_write_disk, routes, screen, secure_boot,
-    shared_folders, size, snapshot_schedule, snapshots, static_addresses, status, traffic, uploads,
-    vault_keys, vm_group, vm_names,
+    Kit, architecture, block_device, disks_of_a_vm, dual_stack, encryption, formatted_disks, guest_access,
+    hardware, install, made_images, pools, probes, read_only_disk, read_write_disk, routes, screen,
+    secure_boot, shared_folders, size, snapshot_schedule, snapshots, static_addresses, status, traffic,
+    uploads, vault_keys, vm_group, vm_names,
 };
 use crate::guests::GuestImage;
 use crate::platform::Platform;
@@ -68,6 +68,8 @@ pub fn disks(kit: &Kit, report: &mut Report, on: ControlPlane) -> Result<()> {
     encryption::example(report, &mut platform, &guest);
     vault_keys::example(report, &mut platform, &guest, &openbao);
     snapshot_schedule::example(report, &platform, &guest);
+    // Last: it starts the host with another option.
+    block_device::example(report, &mut platform, &guest);
     Ok(())
 }
 

@@ -324,9 +324,10 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
         SystemError::NoSpace { .. } => Reason::NoSpace,
         SystemError::ProgramMissing { .. } => Reason::NotSupported,
         SystemError::NoDedicatedCpus { .. } => Reason::Unschedulable,
-        SystemError::Device { .. } | SystemError::UsbDevice { .. } | SystemError::Vgpu { .. } => {
-            Reason::DeviceUnavailable
-        }
+        SystemError::Device { .. }
+        | SystemError::UsbDevice { .. }
+        | SystemError::Vgpu { .. }
+        | SystemError::BlockDevice { .. } => Reason::DeviceUnavailable,
         SystemError::Share { .. } => Reason::ShareUnavailable,
         SystemError::Launch(error) => match error {
             LaunchError::NoBinary { .. } => Reason::QemuMissing,

@@ -7,6 +7,7 @@ use super::*;
 
 fn volume() -> VolumeFacts {
     VolumeFacts {
+        problem: None,
         encryption: None,
         retained: false,
         pending_snapshot: None,

@@ -153,6 +153,7 @@ mod tests {
             at: Timestamp::UNIX_EPOCH,
         };
         VolumeFacts {
+            problem: None,
             encryption: None,
             pool: "default".into(),
             id: "v-1".into(),

@@ -1,5 +1,6 @@
 //! Disk: a persistent disk that outlives any VM.
 
+mod block_device;
 mod filesystem;
 mod host_loss;
 mod import;
@@ -20,7 +21,7 @@ pub use host_loss::LeaveFacts;
 pub use import::DiskImport;
 
 /// A persistent disk that outlives any VM: blank, made from an Image, copied from another Disk or a DiskSnapshot, restored from a
-/// Backup, or a file of a host that is taken over.
+/// Backup, a file of a host that is taken over, or a block device of a host.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -55,7 +56,7 @@ pub use import::DiskImport;
 #[x_kube(
     validation = Rule::new("has(self.size) || has(self.image) || has(self.source)").message("size is required for a disk without an image or a source").field_path(".size"),
     validation = Rule::new("!has(self.source) || !has(self.image)").message("a disk is made from an image or from a source, not from both").field_path(".source"),
-    validation = Rule::new("(has(self.source) && has(self.source.disk) ? self.source.disk : '') == (has(oldSelf.source) && has(oldSelf.source.disk) ? oldSelf.source.disk : '') && (has(self.source) && has(self.source.snapshot) ? self.source.snapshot : '') == (has(oldSelf.source) && has(oldSelf.source.snapshot) ? oldSelf.source.snapshot : '') && (has(self.source) && has(self.source.file) ? self.source.file : '') == (has(oldSelf.source) && has(oldSelf.source.file) ? oldSelf.source.file : '') && (has(self.source) && has(self.source.backup) ? self.source.backup : '') == (has(oldSelf.source) && has(oldSelf.source.backup) ? oldSelf.source.backup : '')").message("source cannot change: create another Disk").field_path(".source"),
+    validation = Rule::new("(has(self.source) && has(self.source.disk) ? self.source.disk : '') == (has(oldSelf.source) && has(oldSelf.source.disk) ? oldSelf.source.disk : '') && (has(self.source) && has(self.source.snapshot) ? self.source.snapshot : '') == (has(oldSelf.source) && has(oldSelf.source.snapshot) ? oldSelf.source.snapshot : '') && (has(self.source) && has(self.source.file) ? self.source.file : '') == (has(oldSelf.source) && has(oldSelf.source.file) ? oldSelf.source.file : '') && (has(self.source) && has(self.source.backup) ? self.source.backup : '') == (has(oldSelf.source) && has(oldSelf.source.backup) ? oldSelf.source.backup : '') && (has(self.source) && has(self.source.device) ? self.source.device : '') == (has(oldSelf.source) && has(oldSelf.source.device) ? oldSelf.source.device : '')").message("source cannot change: create another Disk").field_path(".source"),
     validation = Rule::new("(has(self.source) && has(self.source.diskNamespace) ? self.source.diskNamespace : '') == (has(oldSelf.source) && has(oldSelf.source.diskNamespace) ? oldSelf.source.diskNamespace : '') && (has(self.source) && has(self.source.snapshotNamespace) ? self.source.snapshotNamespace : '') == (has(oldSelf.source) && has(oldSelf.source.snapshotNamespace) ? oldSelf.source.snapshotNamespace : '')").message("the namespace of the source cannot change: create another Disk").field_path(".source"),
     validation = Rule::new("(has(self.source) && has(self.source.format) ? self.source.format : '') == (has(oldSelf.source) && has(oldSelf.source.format) ? oldSelf.source.format : '')").message("the format of the source cannot change: create another Disk").field_path(".source"),
     validation = Rule::new("!has(self.source) || !has(self.source.file) || !has(self.provisioning) || self.provisioning == 'Thin'").message("a file that is taken over stays as it is: provisioning Thick is for new files").field_path(".provisioning"),
@@ -85,7 +86,14 @@ pub use import::DiskImport;
     validation = Rule::new("(has(self.cloneMode) ? self.cloneMode : 'Linked') == (has(oldSelf.cloneMode) ? oldSelf.cloneMode : 'Linked')").message("cloneMode cannot change: create another Disk").field_path(".cloneMode"),
     validation = Rule::new("!has(self.pools) || !has(self.poolSelector)").message("set either pools or poolSelector").field_path(".poolSelector"),
     validation = Rule::new("(!has(self.pools) && !has(self.poolSelector)) || !has(self.pool) || self.pool == 'default'").message("pools and poolSelector leave the choice of the pool to the scheduler: take pool out, or them").field_path(".pool"),
-    validation = Rule::new("(!has(self.pools) && !has(self.poolSelector)) || !has(self.source) || !has(self.source.file)").message("a file that is taken over goes into a pool on its own file system: set pool, and take pools and poolSelector out").field_path(".source")
+    validation = Rule::new("(!has(self.pools) && !has(self.poolSelector)) || !has(self.source) || !has(self.source.file)").message("a file that is taken over goes into a pool on its own file system: set pool, and take pools and poolSelector out").field_path(".source"),
+    validation = Rule::new("!has(self.source) || !has(self.source.device) || !has(self.access) || self.access == 'ReadWriteOnce'").message("a block device of a host is for one VM at a time: take access out").field_path(".access"),
+    validation = Rule::new("!has(self.source) || !has(self.source.device) || !has(self.provisioning) || self.provisioning == 'Thin'").message("a block device of a host has its space: take provisioning out").field_path(".provisioning"),
+    validation = Rule::new("!has(self.source) || !has(self.source.device) || !has(self.encryption)").message("a block device of a host is not encrypted by berth: take encryption out, and encrypt it on the host or in the VM").field_path(".encryption"),
+    validation = Rule::new("!has(self.source) || !has(self.source.device) || !has(self.restore)").message("a block device of a host has no snapshots, and is not restored").field_path(".restore"),
+    validation = Rule::new("!has(self.source) || !has(self.source.device) || !has(self.sharedWith) || self.sharedWith.size() == 0").message("a block device of a host is the source of no other Disk and no Image: take sharedWith out").field_path(".sharedWith"),
+    validation = Rule::new("!has(self.source) || !has(self.source.device) || (!has(self.pools) && !has(self.poolSelector))").message("a block device of a host is in no pool: take pools and poolSelector out").field_path(".source"),
+    validation = Rule::new("!has(self.source) || !has(self.source.device) || (has(self.pool) ? self.pool : 'default') == (has(oldSelf.pool) ? oldSelf.pool : 'default')").message("a block device of a host is not moved to another pool: restore the former pool").field_path(".pool")
 )]
 pub struct DiskSpec {
     /// The size, for example `4Gi`. Grow only; `expandPolicy` decides when it takes effect on a running VM. Default: the
@@ -103,8 +111,8 @@ pub struct DiskSpec {
     /// `encryption`. Default: none, the disk is empty. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filesystem: Option<Box<DiskFilesystem>>,
-    /// The source of its data: another Disk or a DiskSnapshot, of which a copy is made, a Backup, or a file of the host, which becomes
-    /// the disk. Default: none. Cannot change.
+    /// The source of its data: another Disk or a DiskSnapshot, of which a copy is made, a Backup, a file of the host, which becomes
+    /// the disk, or a block device of the host, which is the disk. Default: none. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<DiskSource>,
     /// A snapshot of this disk whose data it is to have again. It is restored once for each value, while no VM has the disk open: a
@@ -202,7 +210,7 @@ impl Default for DiskSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("[has(self.disk), has(self.snapshot), has(self.file), has(self.backup)].filter(is, is).size() == 1").message("a source is either a disk, a snapshot, a backup or a file"),
+    validation = Rule::new("[has(self.disk), has(self.snapshot), has(self.file), has(self.backup), has(self.device)].filter(is, is).size() == 1").message("a source is either a disk, a snapshot, a backup, a file or a device"),
     validation = Rule::new("!has(self.diskNamespace) || has(self.disk)").message("diskNamespace is the namespace of the Disk in disk").field_path(".diskNamespace"),
     validation = Rule::new("!has(self.snapshotNamespace) || has(self.snapshot)").message("snapshotNamespace is the namespace of the DiskSnapshot in snapshot").field_path(".snapshotNamespace"),
     validation = Rule::new("!has(self.format) || has(self.file)").message("format is that of the file in file").field_path(".format"),
@@ -233,6 +241,13 @@ pub struct DiskSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 2, max = 1024))]
     pub file: Option<String>,
+    /// The name under which administrators offer a block device with `--block-device` of their hosts, for example `scratch-nvme`: an LVM
+    /// volume or a whole disk. The disk goes to a host that offers it, and no other Disk has it there. It is the device itself, with its
+    /// present data and size: berth neither formats nor grows nor erases it, and gives it up when the Disk is deleted, whatever
+    /// `deletionPolicy` is. It has no snapshots, copies, backups and encryption, and stays on its host. `size` is left out, or at most that
+    /// of the device; the guest has all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<ResourceName>,
     /// The format of `file`, `qcow2` or `raw`; it is never guessed from the data. A raw file stays where it is: the disk is a qcow2 file in
     /// the pool with a copy of its data. Default: `qcow2`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -309,6 +324,7 @@ pub enum DataOrigin {
     Snapshot,
     Backup,
     File,
+    Device,
 }
 
 impl DiskSource {
@@ -357,6 +373,7 @@ impl Disk {
             (source.snapshot.is_some(), DataOrigin::Snapshot),
             (source.backup.is_some(), DataOrigin::Backup),
             (source.file.is_some(), DataOrigin::File),
+            (source.device.is_some(), DataOrigin::Device),
         ];
         named.into_iter().find(|(is_named, _)| *is_named).map_or(DataOrigin::Blank, |(_, origin)| origin)
     }
@@ -572,6 +589,7 @@ mod tests {
             (json!({"source": {"snapshot": "a"}}), DataOrigin::Snapshot),
             (json!({"source": {"backup": "a"}}), DataOrigin::Backup),
             (json!({"source": {"file": "/srv/a.qcow2"}}), DataOrigin::File),
+            (json!({"source": {"device": "nvme"}}), DataOrigin::Device),
         ] {
             let spec = serde_json::from_value(spec).expect("a spec");
             assert_eq!(Disk::new("a", spec).origin(), origin);

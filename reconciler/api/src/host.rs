@@ -15,7 +15,7 @@ use crate::{
     backup_repository::HostBackupFolder,
     console::ConsoleAddress,
     hardware::CPU_LEVELS,
-    passthrough::{HostPciDevices, HostUsbDevices},
+    passthrough::{HostBlockDevice, HostPciDevices, HostUsbDevices},
     shares::HostShare,
     storage_pool::HostPool,
     taken::HugeMemory,
@@ -267,6 +267,10 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub vgpus: Vec<HostVgpus>,
+    /// The block devices that its administrator offers as Disks (`--block-device`), by name. At most 64 are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub block_devices: Vec<HostBlockDevice>,
     /// The folders that its administrator shares with VMs (`--share`), by name. At most 64 are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]

@@ -1,4 +1,4 @@
-//! PCI and USB devices of a host that a VM has, and how these and vGPUs are counted.
+//! PCI and USB devices of a host that a VM has, and how these, vGPUs and block devices are counted.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,10 +24,12 @@ pub enum DeviceBus {
     Usb,
     /// The bus of mediated devices: vGPUs.
     Mdev,
+    /// Block devices, each of which is a Disk.
+    Block,
 }
 
 impl DeviceBus {
-    pub const ALL: [Self; 3] = [Self::Pci, Self::Usb, Self::Mdev];
+    pub const ALL: [Self; 4] = [Self::Pci, Self::Usb, Self::Mdev, Self::Block];
 
     /// The word for this number of its devices.
     #[must_use]
@@ -39,16 +41,19 @@ impl DeviceBus {
             (Self::Usb, _) => "USB devices",
             (Self::Mdev, 1) => "vGPU",
             (Self::Mdev, _) => "vGPUs",
+            (Self::Block, 1) => "block device",
+            (Self::Block, _) => "block devices",
         }
     }
 
-    /// The field of a VM's spec, and of a Host's status, that lists its devices.
+    /// The field of a Host's status, and except for block devices of a VM's spec, that lists its devices.
     #[must_use]
     pub fn field(self) -> &'static str {
         match self {
             Self::Pci => "pciDevices",
             Self::Usb => "usbDevices",
             Self::Mdev => "vgpus",
+            Self::Block => "blockDevices",
         }
     }
 
@@ -59,6 +64,7 @@ impl DeviceBus {
             Self::Pci => "--pci-device",
             Self::Usb => "--usb-device",
             Self::Mdev => "--vgpu",
+            Self::Block => "--block-device",
         }
     }
 }
@@ -233,6 +239,30 @@ pub struct HostUsbDevice {
     pub problem: Option<String>,
 }
 
+/// A block device that a host offers as a disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostBlockDevice {
+    /// The name.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// The path that its administrator has given.
+    #[schemars(length(max = 1024))]
+    pub path: String,
+    /// Its size, as a quantity. Absent if it cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub size: Option<String>,
+    /// The Disk that has it, as `namespace/name`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub disk: Option<String>,
+    /// Why no VM can have it, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub problem: Option<String>,
+}
+
 /// A name of devices, as a host offers it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OfferedDevices {
@@ -253,5 +283,6 @@ mod tests {
         assert_eq!(counted(DeviceBus::Usb, 2), "2 USB devices a40");
         assert_eq!(counted(DeviceBus::Mdev, 1), "1 vGPU a40");
         assert_eq!(DeviceName::new(DeviceBus::Mdev, "a40").to_string(), "vGPUs a40");
+        assert_eq!(counted(DeviceBus::Block, 1), "1 block device a40");
     }
 }

@@ -303,10 +303,10 @@ reasons! {
     NoHostWithVsock => "Load the module `vhost_vsock` on a host that the VM may run on, or leave `vsock` out.",
     /// No host that the VM may run on has the bridge or the interface of one of its Networks.
     NoHostWithBridge => "Give one of these hosts the bridge or the interface that the message names, or correct `bridge` of the Network.",
-    /// No host that the VM may run on offers the PCI or USB devices or vGPUs that it declares.
-    NoHostWithDevice => "Offer devices of that name on a host that the VM may run on (`--pci-device`, `--usb-device`, `--vgpu`), or correct `pciDevices`, `usbDevices` or `vgpus`.",
-    /// A PCI or USB device or a vGPU that the VM declares is not free on its host, or no VM can have it; the message has the cause.
-    DeviceUnavailable => "See `status.pciDevices`, `status.usbDevices` or `status.vgpus` of the Host, and correct there what the message says.",
+    /// No host that the VM may run on offers the PCI or USB devices or vGPUs that it declares, or the block devices of its Disks.
+    NoHostWithDevice => "Offer devices of that name on a host that the VM may run on (`--pci-device`, `--usb-device`, `--vgpu`, `--block-device`), or correct `pciDevices`, `usbDevices` or `vgpus`, or `source.device` of the Disk.",
+    /// A PCI or USB device or a vGPU that the VM declares, or the block device of a Disk, is not free on its host, or no VM can have it; the message has the cause.
+    DeviceUnavailable => "See `status.pciDevices`, `status.usbDevices`, `status.vgpus` or `status.blockDevices` of the Host, and correct there what the message says.",
     /// No host that the VM may run on shares the folders that it declares, or shares one of them read-only.
     NoHostWithShare => "Share the folder on a host that the VM may run on (`--share`), or correct `shares`.",
     /// No host that it may be on offers the folder of the repository.

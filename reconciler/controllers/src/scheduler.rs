@@ -60,7 +60,7 @@ pub(crate) struct Request {
     pub(crate) wireguard: bool,
     /// Whether it has an encrypted disk.
     pub(crate) disk_encryption: bool,
-    /// The PCI and USB devices and vGPUs that it takes, by name.
+    /// The PCI and USB devices and vGPUs that it takes, and the block devices that its disks without a host are, by name.
     pub(crate) devices: DeviceCounts,
     /// The shares that it mounts, by name, and whether it writes to each.
     pub(crate) shares: BTreeMap<String, bool>,
@@ -291,7 +291,7 @@ fn missing_shares<'a>(candidate: &Candidate, request: &'a Request) -> impl Itera
 }
 
 /// The number of devices of a name that VMs can have on the host.
-fn usable(candidate: &Candidate, name: &DeviceName) -> i64 {
+pub(crate) fn usable(candidate: &Candidate, name: &DeviceName) -> i64 {
     candidate.devices.get(name).map_or(0, |offered| offered.usable)
 }
 

@@ -118,6 +118,9 @@ pub enum SystemError {
     /// A vGPU that a machine is to have.
     #[error("vGPU {mdev_type} of {parent}: {detail}")]
     Vgpu { parent: String, mdev_type: String, detail: String },
+    /// A block device of the host that a disk is to be.
+    #[error("block device {name}: {detail}")]
+    BlockDevice { name: String, detail: String },
     /// A folder of the host that a machine is to have.
     #[error("share {name}: {detail}")]
     Share { name: String, detail: String },

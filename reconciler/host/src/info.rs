@@ -9,8 +9,8 @@ use berth_qemu::machine::{Accelerator, Architecture};
 use serde_json::Value;
 
 use crate::{
-    BackupFolderFacts, DedicatedFacts, HostLinks, HostRange, HostUse, PciDeviceFacts, PoolFolderFacts,
-    Result, ShareFacts, UsbDeviceFacts, VgpuFacts, WireguardFacts,
+    BackupFolderFacts, BlockDeviceFacts, DedicatedFacts, HostLinks, HostRange, HostUse, PciDeviceFacts,
+    PoolFolderFacts, Result, ShareFacts, UsbDeviceFacts, VgpuFacts, WireguardFacts,
 };
 
 /// The facts of the host itself.
@@ -104,6 +104,8 @@ pub struct HostFacts {
     pub usb_devices: Vec<UsbDeviceFacts>,
     /// The vGPUs that its administrator lets guests have.
     pub vgpus: Vec<VgpuFacts>,
+    /// The block devices that its administrator offers as disks.
+    pub block_devices: Vec<BlockDeviceFacts>,
     /// The folders that its administrator shares with guests.
     pub shares: Vec<ShareFacts>,
     /// The folders that its administrator offers for backups.

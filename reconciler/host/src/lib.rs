@@ -20,6 +20,7 @@
 //! interruption completes the work. The convergence tests use the fake to make each call fail or be interrupted in turn.
 mod backups;
 mod balancing;
+mod block_devices;
 mod bridged_networks;
 mod dedicated_cpus;
 mod error;
@@ -56,6 +57,7 @@ pub use backups::{
 };
 pub use balancing::{Balanced, BalancedPort, PortProtocol, Relay};
 pub use berth_qemu::machine::Architecture;
+pub use block_devices::{BlockDeviceFacts, BlockDeviceMapping, NewDevice};
 pub use bridged_networks::{
     BridgeChoice, BridgedNames, BridgedNetwork, ExternalLease, LearnedAddress, LearnedGuest, ServedGuest,
     ServedIpv6Guest,

@@ -19,6 +19,7 @@
 
 mod backup_folders;
 mod backups;
+mod block_devices;
 mod copies;
 mod device_records;
 mod direct_io;
@@ -71,11 +72,12 @@ use nix::unistd::{Uid, User};
 use tokio::sync::RwLock;
 
 use super::{
-    BackupFolderMapping, CephAccess, PciMapping, PoolFolderMapping, RbdPoolMapping, Result, ShareMapping,
-    SystemError, UsbMapping, VgpuMapping, VolumeFacts,
+    BackupFolderMapping, BlockDeviceMapping, CephAccess, PciMapping, PoolFolderMapping, RbdPoolMapping,
+    Result, ShareMapping, SystemError, UsbMapping, VgpuMapping, VolumeFacts,
 };
 use backup_folders::BackupFolders;
 pub use backups::{EntryFacts, ObjectStore, RepositoryEntry, RepositoryReader};
+use block_devices::BlockDevices;
 use direct_io::DirectIo;
 pub use doctor::{
     DoctorEmulation, DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, DoctorService, doctor_facts,
@@ -125,6 +127,8 @@ pub struct LinuxConfig {
     pub usb_devices: Vec<UsbMapping>,
     /// The vGPUs that guests may have. Default: none.
     pub vgpus: Vec<VgpuMapping>,
+    /// The block devices that disks may be. Default: none.
+    pub block_devices: Vec<BlockDeviceMapping>,
     /// The folders that guests may have. Default: none.
     pub shares: Vec<ShareMapping>,
     /// The folders for backups. Default: none.
@@ -159,6 +163,7 @@ impl LinuxConfig {
             pci_devices: Vec::new(),
             usb_devices: Vec::new(),
             vgpus: Vec::new(),
+            block_devices: Vec::new(),
             shares: Vec::new(),
             backup_folders: Vec::new(),
             pool_folders: Vec::new(),
@@ -237,8 +242,10 @@ impl LinuxSystem {
             files::ensure_folder_for(&layout.images(), shared.as_ref())?;
         }
         let users = Users::new(layout.clone(), config.qemu_users, shared);
+        let devices = BlockDevices::new(config.block_devices);
         let volumes = LinuxVolumes::new(layout.clone(), None)
             .with_adoptable(config.disk_folders)
+            .with_block_devices(devices.clone())
             .with_pool_folders(pool_folders.clone());
         volumes.forget_partial()?;
         volumes.forget_moves()?;
@@ -249,7 +256,7 @@ impl LinuxSystem {
             vaults: LinuxVaults::default(),
             volumes,
             networks: LinuxNetworks::new(layout.clone()),
-            machines: machines.with_pool_folders(pool_folders.clone()),
+            machines: machines.with_pool_folders(pool_folders.clone()).with_block_devices(devices),
             shares,
             backup_folders: BackupFolders::new(config.backup_folders, own),
             pool_folders,
@@ -305,6 +312,9 @@ impl LinuxSystem {
             // All its machines are on this host and have its page cache in common. With O_DIRECT each QEMU would read a block of the file
             // system, change the guest's sector in it and write the block back, which undoes another one's write beside it.
             return Ok(VolumeFacts { cache: Cache::Writeback, ..volume });
+        }
+        if volume.problem.is_some() {
+            return Ok(volume);
         }
         let io_uring = self.host.installation().await.is_ok_and(|installation| installation.io_uring);
         let (direct_io, pool) = (Arc::clone(&self.direct_io), volume.pool.clone());

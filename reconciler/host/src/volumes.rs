@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_qemu::machine::{Backing, Cache, DiskKey, Format, RbdImage};
+use berth_qemu::machine::{Backing, Cache, DiskKey, Format, RbdImage, is_block_device};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Arrival, Fill, NewFetch, Progress, RemoteVolume, Result, SealedKey, SharedPool, SystemError, VolumeOwner,
-    VolumeReader,
+    Arrival, Fill, NewDevice, NewFetch, Progress, RemoteVolume, Result, SealedKey, SharedPool, SystemError,
+    VolumeOwner, VolumeReader,
 };
 
 /// The volumes of a host.
@@ -74,6 +74,13 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// [`SystemError::SnapshotLost`] if its snapshot is not there; [`SystemError::NoSpace`], with no partial file left
     /// behind.
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts>;
+
+    /// Makes a block device of this host a volume: records beside no file that it is one. Nothing is written to the device, now or later:
+    /// [`Volumes::trash_volume`] only removes the record. The volume is returned as it is if it is that device before.
+    ///
+    /// *Errors*: [`SystemError::BlockDevice`] if the device is not offered or not there, is used by the host itself, is smaller, or is
+    /// another volume, or may be one in a pool that is away.
+    async fn use_device(&self, new: &NewDevice) -> Result<VolumeFacts>;
 
     /// Creates a volume that has this data. The data is written under another name, so that the volume has all of it or does not exist. An
     /// existing file is returned as it is: it is never filled or formatted again. Dropping the future ends the work.
@@ -470,13 +477,21 @@ pub struct VolumeFacts {
     pub restoring: bool,
     /// The key of its files. None: they are not encrypted.
     pub encryption: Option<Box<SealedKey>>,
+    /// Why no machine can open its block device now, for people. None: it can, or it is a file.
+    pub problem: Option<String>,
 }
 
 impl VolumeFacts {
     /// Whether several machines can write to it at a time: those of its host, with its raw file. All other files of volumes are qcow2.
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        self.format == Format::Raw && !RbdImage::is_rbd(&self.path)
+        self.format == Format::Raw && !RbdImage::is_rbd(&self.path) && !self.is_device()
+    }
+
+    /// Whether it is a block device of its host, and no file.
+    #[must_use]
+    pub fn is_device(&self) -> bool {
+        is_block_device(&self.path)
     }
 
     /// Whether its file is one that continues a snapshot of it, or did: after the first one, the name of the file has their number.

@@ -30,7 +30,7 @@ pub use command_line::{command_line, instance_of, name_of};
 pub(crate) use command_line::{seed_disk, share_channel};
 pub(crate) use disk_key::key_id;
 pub use disk_key::{DISK_KEY_LENGTH, DiskKey};
-pub use disks::{Backing, Bus, Cache, CdromSpec, DiskSpec, ForeignFormat, Format, Medium};
+pub use disks::{Backing, Bus, Cache, CdromSpec, DiskSpec, ForeignFormat, Format, Medium, is_block_device};
 pub use files::{
     Confinement, FwCfg, MachineFiles, MachinePaths, RunAs, SharedFolder, TpmFiles, UefiFiles, VirtiofsFiles,
     serial_log_name,

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use berth_host::linux::UidRange;
 use berth_host::{
-    Architecture, BackupFolderMapping, PciMapping, PoolFolderMapping, RbdPoolMapping, ShareMapping,
-    UsbMapping, VgpuMapping,
+    Architecture, BackupFolderMapping, BlockDeviceMapping, PciMapping, PoolFolderMapping, RbdPoolMapping,
+    ShareMapping, UsbMapping, VgpuMapping,
 };
 use clap::Args;
 use ipnet::IpNet;
@@ -78,6 +78,16 @@ pub struct AgentOptions {
     /// none.
     #[arg(long = "vgpu", env = "BERTH_VGPUS", value_name = "NAME=ADDRESS/TYPE", value_delimiter = ',')]
     pub vgpus: Vec<VgpuMapping>,
+    /// A block device of this machine that a Disk of any tenant may be, under a name: `db=/dev/vg0/db` for an LVM volume, or
+    /// `nvme=/dev/disk/by-id/nvme-…` for a whole disk. Its VM reads and writes all of it; berth itself writes nothing to it. Give a path that
+    /// stays the same. While the machine uses the device itself, no VM gets it. Can be given several times. Default: none.
+    #[arg(
+        long = "block-device",
+        env = "BERTH_BLOCK_DEVICES",
+        value_name = "NAME=PATH",
+        value_delimiter = ','
+    )]
+    pub block_devices: Vec<BlockDeviceMapping>,
     /// A folder of this machine that VMs may mount, under a name: `media=/srv/media:ro` for VMs that only read it, or `data=/srv/data` for
     /// those that write to it, too. Root in such a VM reads and writes all files in the folder. Can be given several times. Default: none.
     #[arg(long = "share", env = "BERTH_SHARES", value_name = "NAME=FOLDER[:ro]", value_delimiter = ',')]

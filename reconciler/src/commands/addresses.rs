@@ -90,6 +90,7 @@ mod tests {
             pci_devices: Vec::new(),
             usb_devices: Vec::new(),
             vgpus: Vec::new(),
+            block_devices: Vec::new(),
             shares: Vec::new(),
             backup_folders: Vec::new(),
             pool_folders: Vec::new(),

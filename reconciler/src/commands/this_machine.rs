@@ -42,6 +42,7 @@ pub(super) async fn system(
     config.pci_devices.clone_from(&options.pci_devices);
     config.usb_devices.clone_from(&options.usb_devices);
     config.vgpus.clone_from(&options.vgpus);
+    config.block_devices.clone_from(&options.block_devices);
     config.shares.clone_from(&options.shares);
     config.backup_folders.clone_from(&options.backup_folders);
     config.pool_folders.clone_from(&options.pool_folders);

@@ -51,6 +51,7 @@ fn disk(host: &str, name: &str, volume: &TrashedVolume) -> Disk {
             file: source.file.clone(),
             format: source.format,
             backup: source.backup.as_deref().map(Into::into),
+            device: None,
         }),
         pool: volume.pool.as_str().into(),
         provisioning: if volume.thick { Provisioning::Thick } else { Provisioning::Thin },

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use berth_api::{AttachmentState, Disk, HotswapDiskAttachment, VMState};
+use berth_api::{AttachmentState, Disk, HotswapDiskAttachment, VM, VMState};
+use berth_host::BlockDeviceFacts;
 use serde_json::{Value, json};
 
 use crate::faults::Fault;
@@ -148,6 +149,52 @@ async fn a_vm_has_a_disk_of_a_file(rig: &Rig, source: Value) {
         rig.delete(kind, name).await;
     }
     rig.until_nothing_is_left().await;
+}
+
+#[test]
+fn a_block_device_of_the_host_is_one_disk_at_a_time_and_is_given_up() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        let nvme = BlockDeviceFacts {
+            name: "nvme".to_owned(),
+            path: "/dev/nvme0n1".into(),
+            size: 8 << 30,
+            ..BlockDeviceFacts::default()
+        };
+        rig.system.change_facts(|facts| facts.block_devices = vec![nvme]);
+        rig.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
+        rig.strike_from_here();
+        let declare = async |name: &str| {
+            rig.apply("Disk", name, json!({"source": {"device": "nvme"}})).await;
+            let disks = json!([{"name": name, "boot": true}]);
+            let vm = json!({"class": "small", "disks": disks, "networkInterfaces": []});
+            rig.apply("VM", name, vm).await;
+        };
+        let runs = |vm: &VM| rig::state(vm) == Some(VMState::Running);
+        declare("first").await;
+        rig.until_vm("first", "runs", runs).await;
+        let has_its_size =
+            |disk: &Disk| disk.status.as_ref().and_then(|status| status.size.as_deref()) == Some("8Gi");
+        rig.until("first", "has the size of the device", has_its_size).await;
+        declare("second").await;
+        rig.until_vm("second", "waits for the device", |vm| {
+            let conditions = vm.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
+            berth_api::condition::find(&conditions, "Ready").is_some_and(|ready| {
+                ready.reason == "Unschedulable" && ready.message.contains("block devices nvme")
+            })
+        })
+        .await;
+        for kind in ["VM", "Disk"] {
+            rig.delete(kind, "first").await;
+            rig.until_gone(kind, "first").await;
+        }
+        rig.until_vm("second", "runs", runs).await;
+        rig.must_settle().await;
+        for (kind, name) in [("VM", "second"), ("Disk", "second"), ("VMClass", "small")] {
+            rig.delete(kind, name).await;
+        }
+        rig.until_nothing_is_left().await;
+        rig.system.change_facts(|facts| assert_eq!(facts.block_devices[0].held_by, None));
+    });
 }
 
 #[test]

@@ -148,6 +148,7 @@ pub(super) fn images() -> Vec<Bad> {
 
 pub(super) fn disks() -> Vec<Bad> {
     let disk = || json!({"name": "d", "size": "1Gi"});
+    let device = || json!({"name": "d", "source": {"device": "nvme"}});
     vec![
         everywhere(json!({"name": "d"}), "size", "needs a size"),
         everywhere(with(disk(), "/size", json!("1 Gi")), "size", "is not a quantity"),
@@ -169,6 +170,18 @@ pub(super) fn disks() -> Vec<Bad> {
             "pools",
             "file that is taken over",
         ),
+        everywhere(with(device(), "/source/device", json!("a/b")), "source.device", "not a DNS label"),
+        everywhere(with(device(), "/access", json!("ReadOnlyMany")), "access", "for one VM at a time"),
+        everywhere(with(device(), "/provisioning", json!("Thick")), "provisioning", "has its space"),
+        everywhere(
+            with(device(), "/encryption", json!({"key_class": "k"})),
+            "encryption",
+            "not encrypted by berth",
+        ),
+        everywhere(with(device(), "/restore", json!({"snapshot": "s"})), "restore", "has no snapshots"),
+        everywhere(with(device(), "/shared_with", json!(["team-a"])), "shared_with", "source of no other"),
+        everywhere(with(device(), "/pools", json!(["a"])), "pools", "is in no pool"),
+        everywhere(with(device(), "/source", json!({"device": "nvme", "file": "/f"})), "source", "either"),
         everywhere(with(disk(), "/pools", json!(["a/b"])), "pools[0]", "not a DNS label"),
         everywhere(with(disk(), "/deletion_policy", json!("Keep")), "deletion_policy", "is not one of"),
         everywhere(with(disk(), "/expand_policy", json!("Never")), "expand_policy", "is not one of"),

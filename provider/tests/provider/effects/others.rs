@@ -51,6 +51,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         foreign
     };
     let of_file = json!({"name": "d", "namespace": "default", "source": {"file": "/x", "format": "raw"}});
+    let of_device = json!({"name": "d", "namespace": "default", "source": {"device": "nvme"}});
     let formatted = json!({"name": "d", "namespace": "default", "size": "2Gi", "filesystem": {"type": "ext4", "label": "data"}});
     let mut imported = of_file.clone();
     imported["imported_from"] =
@@ -201,6 +202,8 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_disk", imported, "/imported_from/disk", json!("vdb"), Announced::Live),
         ("berth_disk", of_file.clone(), "/source/file", json!("/other"), Announced::Replace),
         ("berth_disk", of_file, "/source/format", json!("qcow2"), Announced::Replace),
+        ("berth_disk", of_device.clone(), "/source/device", json!("other"), Announced::Replace),
+        ("berth_disk", of_device, "/pool", json!("fast"), Announced::Replace),
         ("berth_disk", encrypted.clone(), "/encryption/key_class", json!("other"), Announced::Live),
         ("berth_disk", encrypted, "/encryption", Json::Null, Announced::Replace),
         ("berth_disk", disk.clone(), "/encryption", json!({"key_class": "default"}), Announced::Replace),

@@ -62,7 +62,7 @@ fn interface() -> Json {
 /// The control plane refuses some of these together.
 fn template() -> Json {
     json!({"size": "2Gi", "image": "i", "clone_mode": "Full", "filesystem": {"type": "ext4", "label": "a"}, "source": {"disk": "d", "disk_namespace": "g", "snapshot": "s",
-        "snapshot_namespace": "g", "backup": "b", "file": "/f", "format": "raw"}, "pool": "default", "pools": ["a"], "pool_selector": {"media": "ssd"},
+        "snapshot_namespace": "g", "backup": "b", "file": "/f", "format": "raw", "device": "nvme"}, "pool": "default", "pools": ["a"], "pool_selector": {"media": "ssd"},
         "deletion_policy": "Delete", "expand_policy": "Online", "provisioning": "Thin", "encryption": {"key_class": "default"}, "limits": {"iops": 100, "read_iops": 100, "write_iops": 100, "bandwidth": "1Mi",
         "read_bandwidth": "1Mi", "write_bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}})
 }
@@ -195,6 +195,7 @@ pub(super) fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/disks/1/template/source/backup", json!("c"), Announced::Refused),
         ("/disks/1/template/source/file", json!("/g"), Announced::Refused),
         ("/disks/1/template/source/format", json!("qcow2"), Announced::Refused),
+        ("/disks/1/template/source/device", json!("other"), Announced::Refused),
         ("/disks/1/template/pool", json!("fast"), Announced::Refused),
         ("/disks/1/template/provisioning", json!("Thick"), Announced::Refused),
         ("/disks/1/template/clone_mode", json!("Linked"), Announced::Refused),

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  (image cached) ─Create─▶ file ─GrowOnline / GrowOffline─▶ file …   deleted, unused: ─Trash─▶ trash ─Release─▶ (gone)
+//!  block device of the host ─UseDevice─▶ volume       deleted, unused: ─Trash─▶ block device ─Release─▶ (gone)
 //!  restore annotation: trash ─Restore─▶ file                          Retain: file stays, recorded ─Release─▶ (gone)
 //!  restore, no machine has it open: file ─RestoreSnapshot─▶ file with the data of the snapshot, and the former one in the trash
 //!  full clone of its image, or file system: (image cached) ─StartFill─▶ file
@@ -15,6 +16,7 @@
 mod apply;
 mod backup;
 mod claims;
+mod device;
 mod encryption;
 #[cfg(test)]
 mod encryption_tests;
@@ -39,7 +41,9 @@ use crate::departed;
 use crate::error::Error;
 use crate::index::{Departed, Indexed, Table, Tables, volume_of};
 use crate::key::{Key, ObjectName};
-use berth_host::{ImageSource, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, SealedKey, VolumeOwner};
+use berth_host::{
+    ImageSource, NewDevice, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, SealedKey, VolumeOwner,
+};
 use berth_qemu::block::IoLimits;
 
 use crate::pulls::Wanted;
@@ -59,6 +63,8 @@ pub(crate) enum Step {
     /// Has the disk enqueued on the progress of a download that another object started.
     FollowPull(ImageSource),
     Create(NewVolume),
+    /// Records that it is a block device of this host.
+    UseDevice(NewDevice),
     /// Moves its file from the folder of its former host in a shared pool.
     Take(NewTake),
     /// Starts to copy its file from its former host, in a pool of single hosts, which continues in the background.

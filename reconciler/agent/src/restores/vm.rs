@@ -383,6 +383,7 @@ mod tests {
 
     fn volume(id: &str) -> VolumeFacts {
         VolumeFacts {
+            problem: None,
             encryption: None,
             pool: "default".into(),
             id: id.into(),

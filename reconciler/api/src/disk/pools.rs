@@ -12,10 +12,11 @@ impl DiskSpec {
         !self.pools.is_empty() || !self.pool_selector.is_empty()
     }
 
-    /// Whether it is for the default pool of its namespace, if there is one.
+    /// Whether it is for the default pool of its namespace, if there is one. A block device is not: a pool has berth's note about it alone.
     #[must_use]
     pub fn names_no_pool(&self) -> bool {
-        !self.has_pool_choice() && self.pool.as_str() == DEFAULT_NAME
+        let is_device = self.source.as_ref().is_some_and(|source| source.device.is_some());
+        !self.has_pool_choice() && !is_device && self.pool.as_str() == DEFAULT_NAME
     }
 
     /// Whether it may be in this StoragePool, which has these labels.
@@ -85,6 +86,7 @@ mod tests {
         let named = disk(json!({"pool": "slow"}), json!({"pool": "fast", "defaultPool": "fast"}));
         assert_eq!(named.target_pool().as_str(), "slow");
         assert!(disk(json!({}), json!(null)).awaits_default_pool());
+        assert!(!disk(json!({"source": {"device": "nvme"}}), json!(null)).awaits_default_pool());
         let by_labels = disk(json!({"poolSelector": {"media": "ssd"}}), json!(null));
         assert!(
             by_labels.spec.accepts_pool("c", &ssd) && !by_labels.spec.accepts_pool("c", &BTreeMap::new())

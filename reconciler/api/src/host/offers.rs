@@ -15,7 +15,10 @@ impl HostStatus {
         let pci = self.pci_devices.iter().map(|of| offered(DeviceBus::Pci, &of.name, of.usable, of.display));
         let usb = self.usb_devices.iter().map(|of| offered(DeviceBus::Usb, &of.name, of.usable, false));
         let vgpus = self.vgpus.iter().map(|of| offered(DeviceBus::Mdev, &of.name, of.usable, of.display));
-        pci.chain(usb).chain(vgpus).collect()
+        let block = self.block_devices.iter();
+        let block =
+            block.map(|of| offered(DeviceBus::Block, &of.name, i64::from(of.problem.is_none()), false));
+        pci.chain(usb).chain(vgpus).chain(block).collect()
     }
 
     /// Returns the folders that VMs can have, by name, and whether they can write to each.

@@ -78,7 +78,7 @@ pub(crate) struct Candidate {
     pub(crate) cpu_levels: BTreeSet<&'static str>,
     /// The bridges and interfaces of the host.
     pub(crate) networks: Arc<HostNetworks>,
-    /// The PCI and USB devices and vGPUs that VMs can have, by name.
+    /// The PCI and USB devices, vGPUs and block devices that VMs can have, by name.
     pub(crate) devices: Arc<BTreeMap<DeviceName, OfferedDevices>>,
     /// The folders that VMs can have, by name, and whether they can write to each.
     pub(crate) shares: Arc<BTreeMap<String, bool>>,
@@ -148,7 +148,7 @@ pub(crate) struct Usage {
     pub(crate) huge_memory: HugeMemory,
     /// Thousandths of real CPUs.
     pub(crate) reserved: u32,
-    /// PCI and USB devices and vGPUs by name.
+    /// PCI and USB devices and vGPUs of VMs, and block devices of Disks, by name.
     pub(crate) devices: DeviceCounts,
     /// The number of VMs.
     pub(crate) vms: u64,
@@ -157,6 +157,21 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
+    fn take_devices(&mut self, devices: &DeviceCounts) {
+        for (name, count) in devices {
+            *self.devices.entry(name.clone()).or_default() += count;
+        }
+    }
+
+    fn give_back_devices(&mut self, devices: &DeviceCounts) {
+        for (name, count) in devices {
+            if let Some(used) = self.devices.get_mut(name) {
+                *used -= count;
+            }
+        }
+        self.devices.retain(|_, used| *used > 0);
+    }
+
     fn change_disks(&mut self, pool: &str, change: impl FnOnce(DiskDemand) -> DiskDemand) {
         let changed = change(self.disks.get(pool).copied().unwrap_or_default());
         match changed == DiskDemand::default() {
@@ -250,9 +265,7 @@ impl HostCapacity {
             usage.memory = usage.memory.saturating_add(demand.memory);
             usage.huge_memory = usage.huge_memory.saturating_add(demand.huge_memory);
             usage.reserved = usage.reserved.saturating_add(demand.reserved);
-            for (name, count) in &demand.devices {
-                *usage.devices.entry(name.clone()).or_default() += count;
-            }
+            usage.take_devices(&demand.devices);
             usage.vms += 1;
             usage.change_disks(DEFAULT_NAME, |used| used.plus(demand.scratch_space()));
         });
@@ -266,12 +279,7 @@ impl HostCapacity {
             usage.memory = usage.memory.saturating_sub(demand.memory);
             usage.huge_memory = usage.huge_memory.saturating_sub(demand.huge_memory);
             usage.reserved = usage.reserved.saturating_sub(demand.reserved);
-            for (name, count) in &demand.devices {
-                if let Some(used) = usage.devices.get_mut(name) {
-                    *used -= count;
-                }
-            }
-            usage.devices.retain(|_, used| *used > 0);
+            usage.give_back_devices(&demand.devices);
             usage.vms = usage.vms.saturating_sub(1);
             usage.change_disks(DEFAULT_NAME, |used| used.minus(demand.scratch_space()));
         });
@@ -285,6 +293,16 @@ impl HostCapacity {
         change: impl FnOnce(DiskDemand) -> DiskDemand,
     ) {
         self.change(host, |usage| usage.change_disks(pool, change));
+    }
+
+    /// Counts a bound Disk that is a block device of the host.
+    pub(crate) fn take_devices(&mut self, host: &str, devices: &DeviceCounts) {
+        self.change(host, |usage| usage.take_devices(devices));
+    }
+
+    /// Counts it no more.
+    pub(crate) fn give_back_devices(&mut self, host: &str, devices: &DeviceCounts) {
+        self.change(host, |usage| usage.give_back_devices(devices));
     }
 
     fn change(&mut self, host: &str, change: impl FnOnce(&mut Usage)) {

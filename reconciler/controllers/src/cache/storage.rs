@@ -4,7 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use berth_api::{Disk, Host, HostPool, HostStatus, Provisioning, Quantity, StoragePool};
+use berth_api::{
+    DeviceBus, DeviceCounts, DeviceName, Disk, Host, HostPool, HostStatus, Provisioning, Quantity,
+    StoragePool,
+};
 
 use super::quotas::count;
 use super::{Cache, Tables};
@@ -88,6 +91,10 @@ impl<const N: usize> From<[(&str, PoolSpace); N]> for HostStorage {
 impl DiskDemand {
     /// Returns the demand of one disk. One of unknown size counts as none.
     pub(crate) fn of(tables: &Tables, disk: &Disk) -> Self {
+        if disk.block_device().is_some() {
+            // It takes no space of its pool.
+            return Self::default();
+        }
         let size = count::size(tables, disk).unwrap_or_default();
         let is_made = disk.status.as_ref().is_some_and(|status| status.size.is_some());
         let is_thick = disk.spec.provisioning == Provisioning::Thick;
@@ -130,18 +137,26 @@ fn used(disk: &Disk) -> u64 {
     used.and_then(|used| Quantity(used).bytes().ok()).unwrap_or_default()
 }
 
+/// The name of the block device that a Disk is.
+pub(crate) fn device_of(disk: &Disk) -> Option<DeviceName> {
+    disk.block_device().map(|name| DeviceName::new(DeviceBus::Block, name.as_str()))
+}
+
 /// A Disk that is bound to a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct BoundDisk {
     host: String,
     pool: String,
     demand: DiskDemand,
+    /// The block device that it is.
+    devices: DeviceCounts,
 }
 
 impl BoundDisk {
     fn of(tables: &Tables, disk: &Disk) -> Option<Self> {
         let host = disk.status.as_ref()?.binding.as_ref()?.host.clone();
-        Some(Self { host, pool: disk.pool().to_string(), demand: DiskDemand::of(tables, disk) })
+        let devices = device_of(disk).map(|name| (name, 1)).into_iter().collect();
+        Some(Self { host, pool: disk.pool().to_string(), demand: DiskDemand::of(tables, disk), devices })
     }
 
     /// Whether it leaves room that it had before.
@@ -172,12 +187,14 @@ impl Cache {
         let capacity = &mut self.index.capacity;
         if let Some(before) = &before {
             capacity.take_disks(&before.host, &before.pool, |used| used.minus(before.demand));
+            capacity.give_back_devices(&before.host, &before.devices);
             if before.leaves_room(now.as_ref()) {
                 capacity.freed();
             }
         }
         if let Some(now) = &now {
             capacity.take_disks(&now.host, &now.pool, |used| used.plus(now.demand));
+            capacity.take_devices(&now.host, &now.devices);
         }
     }
 
@@ -228,6 +245,23 @@ mod tests {
 
     fn used(cache: &Cache, host: &str) -> Option<DiskDemand> {
         cache.index.capacity.usage(host).disks.get("fast").copied()
+    }
+
+    #[test]
+    fn a_disk_that_is_a_block_device_takes_that_and_no_space() {
+        let mut cache = Cache::new(Duration::from_secs(40));
+        let now = Instant::now();
+        let bound = |version: u64, host: &str| {
+            let mut disk = disk(version, "4Gi", Some(host), "Thin", Some("8Gi"));
+            disk.spec.source = serde_json::from_value(json!({"device": "nvme"})).expect("a source");
+            disk
+        };
+        let devices = |cache: &Cache, host: &str| cache.index.capacity.usage(host).devices;
+        let nvme = DeviceCounts::from([(DeviceName::new(DeviceBus::Block, "nvme"), 1)]);
+        cache.put(bound(1, "h1"), now);
+        assert_eq!((devices(&cache, "h1"), used(&cache, "h1")), (nvme.clone(), None));
+        cache.put(bound(2, "h2"), now);
+        assert_eq!((devices(&cache, "h1"), devices(&cache, "h2")), (DeviceCounts::new(), nvme));
     }
 
     #[test]

@@ -79,8 +79,8 @@ fn plan(snapshot: &DiskSnapshot, disk: Option<&Arc<Disk>>, over_quota: Option<&E
     if disk.metadata.deletion_timestamp.is_some() {
         return wait(format!("Disk {name} is being deleted"));
     }
-    if disk.is_read_write_many() {
-        let text = format!("several VMs write to Disk {name} (ReadWriteMany): no snapshot is taken of it");
+    if let Some(why) = disk.without_snapshots() {
+        let text = format!("Disk {name} {why}: no snapshot is taken of it");
         let readiness = Readiness::Stalled(Reason::NotSupported, text);
         return Plan::blocked(Decision::Wait(readiness), vec![Dependency::Object(disk_key.clone())]);
     }
@@ -157,6 +157,16 @@ mod tests {
         assert_eq!(status.binding.map(|b| b.host).as_deref(), Some("h"));
         assert_eq!((status.snapshot_id.as_deref(), status.volume_id.as_deref()), (Some("s-u1"), Some("v-1")));
         assert_eq!(status.pool.as_ref().map(ResourceName::as_str), Some("fast"));
+    }
+
+    #[test]
+    fn a_disk_that_is_a_block_device_has_no_snapshot() {
+        let mut device = disk(json!(null)).as_ref().clone();
+        device.spec.source = serde_json::from_value(json!({"device": "nvme"})).expect("a source");
+        let plan = plan(&snapshot(json!(null)), Some(&Arc::new(device)), None);
+        let Decision::Wait(readiness) = plan.decision else { panic!("{plan:?}") };
+        assert_eq!(readiness.reason(), Reason::NotSupported);
+        assert!(readiness.message().contains("is a block device of its host"), "{}", readiness.message());
     }
 
     #[test]

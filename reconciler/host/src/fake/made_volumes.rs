@@ -5,7 +5,7 @@ use berth_qemu::machine::{Backing, Cache, Format};
 use super::FakeSystem;
 use super::state::{Volume, volume_path};
 use crate::volumes::check_encryption;
-use crate::{Fill, NewVolume, Result, SystemError, VolumeFacts};
+use crate::{Fill, NewDevice, NewVolume, Result, SystemError, VolumeFacts};
 
 impl FakeSystem {
     pub(super) fn facts_of(&self, volume: &Volume) -> VolumeFacts {
@@ -37,6 +37,52 @@ impl FakeSystem {
             _ => new.size,
         };
         self.make_volume(&NewVolume { size, base: None, ..new.clone() })
+    }
+
+    /// Makes a block device of the facts of this host a volume.
+    pub(super) fn device_used(&self, new: &NewDevice) -> Result<VolumeFacts> {
+        let mut state = self.state();
+        state.ensure_there(&new.pool)?;
+        if let Some(volume) = state.volumes.get(&new.id) {
+            return Ok(state.with_device(self.facts_of(volume)));
+        }
+        let refuse =
+            |detail: &str| SystemError::BlockDevice { name: new.device.clone(), detail: detail.to_owned() };
+        let mut devices = state.facts.block_devices.iter_mut();
+        let device = devices.find(|device| device.name == new.device);
+        let device = device.ok_or_else(|| refuse("this host does not offer it"))?;
+        if let Some(problem) = &device.problem {
+            return Err(refuse(problem));
+        }
+        if device.held_by.is_some() {
+            return Err(refuse("another Disk has it"));
+        }
+        if new.size.is_some_and(|least| least > device.size) {
+            return Err(refuse("it is smaller than the disk is to be"));
+        }
+        device.held_by = Some(new.owner.clone());
+        let (path, size) = (device.path.clone(), device.size);
+        self.files.put(&path, size);
+        let facts = VolumeFacts {
+            problem: None,
+            encryption: None,
+            retained: false,
+            reserved: None,
+            pool: new.pool.clone(),
+            id: new.id.clone(),
+            size,
+            base: None,
+            owner: new.owner.clone(),
+            path,
+            format: Format::Raw,
+            cache: Cache::DirectIoUring,
+            pending_snapshot: None,
+            restores: Vec::new(),
+            restoring: false,
+            backing: None,
+        };
+        state.volumes.insert(new.id.clone(), Volume { facts: facts.clone() });
+        Ok(facts)
     }
 
     pub(super) fn make_volume(&self, new: &NewVolume) -> Result<VolumeFacts> {
@@ -79,6 +125,7 @@ impl FakeSystem {
             self.files.remove(file);
         }
         let facts = VolumeFacts {
+            problem: None,
             encryption: new.encryption.clone(),
             retained: false,
             reserved: new.thick.then_some(size),

@@ -30,8 +30,9 @@ impl FakeSystem {
         for new in all.iter().filter(is_new) {
             let lost = || SystemError::VolumeLost { id: new.volume.clone() };
             let volume = state.volumes.get(&new.volume).ok_or_else(lost)?;
-            if volume.facts.is_shared() {
-                let why = "several VMs write to it: it has no snapshots and no copies";
+            if volume.facts.is_shared() || volume.facts.is_device() {
+                let why =
+                    "several VMs write to it, or it is a block device: it has no snapshots and no copies";
                 return Err(SystemError::Invalid { what: "volume", value: new.volume.clone(), why });
             }
             if volume.facts.pending_snapshot.is_some() {

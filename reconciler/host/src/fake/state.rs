@@ -1,7 +1,7 @@
 //! State of the fake host.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use berth_qemu::machine::{Accelerator, Architecture, Backing, DiskKey};
 use jiff::Timestamp;
@@ -189,6 +189,26 @@ impl State {
         }
     }
 
+    /// Adds why a volume that is a block device cannot be opened.
+    pub(super) fn with_device(&self, volume: VolumeFacts) -> VolumeFacts {
+        if !volume.is_device() {
+            return volume;
+        }
+        let device = self.facts.block_devices.iter().find(|device| device.path == volume.path);
+        match device {
+            Some(device) => VolumeFacts { size: device.size, problem: device.problem.clone(), ..volume },
+            None => {
+                VolumeFacts { size: 0, problem: Some("this host does not offer it".to_owned()), ..volume }
+            }
+        }
+    }
+
+    /// Frees a block device, with its data.
+    pub(super) fn give_up_device(&mut self, path: &Path) {
+        let devices = self.facts.block_devices.iter_mut().filter(|device| device.path == path);
+        devices.for_each(|device| device.held_by = None);
+    }
+
     /// Returns the key of a disk, if it is encrypted.
     pub(super) fn key_of_disk(&self, id: &str) -> Result<Option<DiskKey>> {
         let volume = self.volumes.get(id);
@@ -221,6 +241,7 @@ impl State {
 
 fn facts() -> HostFacts {
     HostFacts {
+        block_devices: Vec::new(),
         cpus: 8,
         memory_bytes: 32 << 30,
         storage_total_bytes: 1 << 40,

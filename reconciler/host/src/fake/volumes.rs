@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use berth_qemu::machine::DiskKey;
 
 use crate::{
-    Arrival, Fill, Merged, NewFetch, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, Progress,
-    RemoteVolume, Result, SealedKey, SharedPool, SnapshotFacts, SystemError, Taken, TrashedVolume,
+    Arrival, Fill, Merged, NewDevice, NewFetch, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume,
+    Progress, RemoteVolume, Result, SealedKey, SharedPool, SnapshotFacts, SystemError, Taken, TrashedVolume,
     VolumeFacts, VolumeOwner, VolumeReader, Volumes,
 };
 
@@ -28,7 +28,7 @@ impl Volumes for FakeSystem {
             let state = self.state();
             state.ensure_there(pool)?;
             let found = state.volumes.get(id).filter(|volume| volume.facts.pool == pool);
-            Ok(found.map(|volume| self.facts_of(volume)))
+            Ok(found.map(|volume| state.with_device(self.facts_of(volume))))
         };
         self.call("volume", work).await
     }
@@ -77,6 +77,10 @@ impl Volumes for FakeSystem {
 
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts> {
         self.call("create_volume", async { self.make_volume(volume) }).await
+    }
+
+    async fn use_device(&self, new: &NewDevice) -> Result<VolumeFacts> {
+        self.call("use_device", async { self.device_used(new) }).await
     }
 
     async fn create_filled_volume(
@@ -210,6 +214,10 @@ impl Volumes for FakeSystem {
             }
             let now = self.clock.now();
             if let Some(volume) = state.volumes.remove(id) {
+                if volume.facts.is_device() {
+                    state.give_up_device(&path);
+                    return Ok(());
+                }
                 let size = self.files.size_of(&path).unwrap_or(0);
                 self.files.remove(&path);
                 state.trash.insert(id.to_owned(), (volume, size, now));

@@ -107,6 +107,7 @@ impl LinuxInfo {
         })
         .await?;
         Ok(HostFacts {
+            block_devices: Vec::new(),
             cpus: std::thread::available_parallelism()
                 .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
             memory_bytes,

@@ -50,6 +50,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
+use super::block_devices::BlockDevices;
 use super::files::{self, blocking, failed};
 use super::host::SWTPM;
 use super::layout::{Layout, check_name, is_name};
@@ -79,6 +80,7 @@ pub(super) struct LinuxMachines {
     pool: DedicatedPool,
     shares: Shares,
     pool_folders: PoolFolders,
+    devices: BlockDevices,
     listed_owners: SingleFlight<BTreeSet<u32>>,
 }
 
@@ -100,8 +102,8 @@ impl LinuxMachines {
         files::ensure_folder(&layout.instances())?;
         let pool = DedicatedPool::new(dedicated_cpus);
         let (hypervisor, pool_folders) = (OnceCell::new(), PoolFolders::default());
-        let listed_owners = SingleFlight::default();
-        Ok(Self { layout, users, hypervisor, pool, shares, pool_folders, listed_owners })
+        let (devices, listed_owners) = (BlockDevices::default(), SingleFlight::default());
+        Ok(Self { layout, users, hypervisor, pool, shares, pool_folders, devices, listed_owners })
     }
 
     pub(super) async fn hypervisor(&self) -> std::result::Result<&Arc<dyn Hypervisor>, LaunchError> {

@@ -14,13 +14,15 @@
 //! The first file of a volume is named by its id; after each snapshot it continues in another one, see `snapshots`. Below it are
 //! the files of snapshots; those of deleted ones become fewer, see `merges`. A volume goes to another pool by `moves`, or
 //! by `mirrored` while a QEMU has it open, from the folder of a lost host to that of this one by `taken`, with its running guest by
-//! `arriving`, and from another host by `left` there and `fetched` here.
+//! `arriving`, and from another host by `left` there and `fetched` here. A volume that is a block device of the host has a note alone,
+//! see `devices`.
 
 mod adopt;
 mod arriving;
 mod chains;
 mod clock;
 mod copying;
+mod devices;
 mod encryption;
 mod fetched;
 mod left;
@@ -47,6 +49,7 @@ use berth_qemu::machine::{Backing, Cache};
 use berth_qemu::process::RunAs;
 use berth_qemu::qcow2::{self, ImageError};
 
+use super::block_devices::BlockDevices;
 use super::files::{self, failed};
 use super::layout::{Layout, check_digest, check_name, is_name};
 use super::pool_folders::PoolFolders;
@@ -84,6 +87,8 @@ pub(super) struct LinuxVolumes {
     clock: Arc<Mutex<()>>,
     copying: Copying,
     keys: Keyring,
+    /// The block devices that volumes may be.
+    devices: BlockDevices,
 }
 
 /// The paths of one volume in each of its states.
@@ -110,7 +115,13 @@ impl LinuxVolumes {
             clock: Arc::default(),
             copying: Copying::default(),
             keys: Keyring::default(),
+            devices: BlockDevices::default(),
         }
+    }
+
+    /// Lets block devices of the host be volumes.
+    pub(super) fn with_block_devices(self, devices: BlockDevices) -> Self {
+        Self { devices, ..self }
     }
 
     /// Checks before each use of a pool with a folder of its own that the folder is there.
@@ -166,6 +177,9 @@ impl LinuxVolumes {
             None => return self.pool_folders.ensure_there(pool).map(|()| None),
             Some(note) => note.map_err(|detail| place.damaged(&detail))?,
         };
+        if let Some(device) = &note.device {
+            return Ok(Some(self.device_facts(&place, &note, device)));
+        }
         if note.arriving_from.is_some() || self.is_elsewhere(id, &note)? {
             return Ok(None);
         }
@@ -269,6 +283,9 @@ impl LinuxVolumes {
         if size < found.size {
             return Err(SystemError::Shrink { id: id.to_owned(), from: found.size, to: size });
         }
+        if found.is_device() {
+            return Ok(found);
+        }
         if size > found.size && place.is_raw {
             place.grow_raw(size)?;
         } else if size > found.size {
@@ -317,6 +334,10 @@ impl LinuxVolumes {
                     continue;
                 };
                 if note.arriving_from.is_some() {
+                    continue;
+                }
+                if let Some(device) = &note.device {
+                    volumes.push(self.device_facts(&place, &note, device));
                     continue;
                 }
                 // One of a pool that is away may be there.
@@ -400,6 +421,7 @@ impl LinuxVolumes {
         let chain = self.chain(&place.pool, note.base.as_ref(), note.snapshot.as_deref());
         let (backing, base) = chain.map_err(|detail| place.damaged(&detail))?;
         Ok(VolumeFacts {
+            problem: None,
             encryption: note.encryption.clone().map(Box::new),
             pool: place.pool.clone(),
             id: place.id.clone(),
@@ -425,6 +447,7 @@ impl LinuxVolumes {
             let blank = Note { snapshot: None, ..note.clone() };
             let base = blank.base.as_ref().map(|b| b.digest.clone());
             VolumeFacts {
+                problem: None,
                 format: blank.format(),
                 encryption: blank.encryption.map(Box::new),
                 pool: place.pool.clone(),

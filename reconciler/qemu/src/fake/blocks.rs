@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::command_error::{Answer, CommandError};
 use super::machine::{Device, Disk, Happening, Later, Machine, Node};
 use super::model::MachineModel;
-use crate::machine::{Bus, Format, NicModel, SCSI_CONTROLLER};
+use crate::machine::{Bus, Format, NicModel, SCSI_CONTROLLER, is_block_device};
 use crate::nics::port_of;
 
 const NODE_KEYS: [&str; 11] = [
@@ -156,13 +156,15 @@ impl Node {
 fn open_file(args: &Map<String, Value>) -> Result<PathBuf, CommandError> {
     let Some(Value::Object(file)) = args.get("file") else { return Err(CommandError::missing("file")) };
     only(file, &FILE_KEYS)?;
-    if text(file, "driver")? != "file" {
+    let path = Path::new(text(file, "filename")?).to_owned();
+    let wanted = if is_block_device(&path) { "host_device" } else { "file" };
+    if text(file, "driver")? != wanted {
         return Err(CommandError::generic("Unknown driver below a format node"));
     }
     if file.get("locking").is_some_and(|l| l != "on" && l != "auto") {
         return Err(CommandError::generic("this fake refuses to run without image locking"));
     }
-    Ok(Path::new(text(file, "filename")?).to_owned())
+    Ok(path)
 }
 
 /// QEMU shows `strerror` without Rust's error number.

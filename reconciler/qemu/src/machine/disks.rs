@@ -1,6 +1,6 @@
 //! The disks and CD-ROM drives of a machine, and the images in them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +50,13 @@ impl Format {
             Self::Iso => "iso",
         }
     }
+}
+
+/// Whether this path of a disk is that of a block device of the host, and not of a file.
+#[must_use]
+pub fn is_block_device(file: &Path) -> bool {
+    // It has files.
+    file.starts_with("/dev") && !file.starts_with("/dev/shm")
 }
 
 /// The controller that a disk is attached to.

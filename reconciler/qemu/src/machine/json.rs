@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use super::{
     Backing, Bus, Cache, CdromSpec, DISK_SLOTS, DISK_THREAD, DiskSpec, FIRST_CDROM_TARGET, Format, Medium,
-    NicModel, NicSpec, RbdImage, SCSI_CONTROLLER, SLOT_FIRST_NIC, backend_of, key_id, port_name, rbd, slot,
+    NicModel, NicSpec, RbdImage, SCSI_CONTROLLER, SLOT_FIRST_NIC, backend_of, is_block_device, key_id,
+    port_name, rbd, slot,
 };
 
 /// What follows the disk's id in the name of a node that the chain below its file begins with.
@@ -100,7 +101,7 @@ fn file(path: &Path, read_only: bool, mode: Cache, discard: &str) -> Value {
         return rbd::file_node(&image, read_only, mode, discard);
     }
     json!({
-        "driver": "file",
+        "driver": if is_block_device(path) { "host_device" } else { "file" },
         "filename": path.to_string_lossy(),
         "read-only": read_only,
         // Without a writer it is open for reading: after a snapshot the file below is closed for writing at once.

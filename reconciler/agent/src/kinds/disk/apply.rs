@@ -39,6 +39,9 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
         Step::Create(volume) => {
             ctx.system.create_volume(volume).await?;
         }
+        Step::UseDevice(new) => {
+            ctx.system.use_device(new).await?;
+        }
         Step::Take(new) => {
             ctx.system.take_volume(new).await?;
         }

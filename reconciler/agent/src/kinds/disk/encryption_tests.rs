@@ -37,6 +37,7 @@ fn missing() -> KeyState {
 /// A disk with an encrypted file of 1 GiB.
 fn made(state: KeyState) -> Observed {
     let facts = VolumeFacts {
+        problem: None,
         encryption: Some(key("default")),
         retained: false,
         pending_snapshot: None,

@@ -10,6 +10,7 @@ use kube::ResourceExt;
 
 use super::Step;
 use super::backup;
+use super::device;
 use super::encryption;
 use super::fetch::{self, DiskCopy};
 use super::fill;
@@ -147,8 +148,9 @@ fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
             observed.volume.as_ref().map_or_else(|| disk.pool().to_string(), |facts| facts.pool.clone());
         let volume = volume.to_owned();
         steps.push(match disk.spec.deletion_policy {
-            DeletionPolicy::Delete => Step::Trash { pool, volume },
-            DeletionPolicy::Retain => Step::Retain { pool, volume },
+            // A block device is only given up.
+            DeletionPolicy::Retain if disk.block_device().is_none() => Step::Retain { pool, volume },
+            DeletionPolicy::Delete | DeletionPolicy::Retain => Step::Trash { pool, volume },
         });
     }
     steps.push(Step::Release);
@@ -188,6 +190,9 @@ fn keep(disk: &Disk, volume: &str, facts: &VolumeFacts, observed: &Observed) -> 
         Ok(declared) => declared,
         Err(plan) => return plan,
     };
+    if let Some(plan) = device::unusable(disk, facts, declared) {
+        return plan;
+    }
     let waits = match (&observed.restore, &observed.opener) {
         (Restore::Due { snapshot, declared: of }, None) => {
             return Plan::steps(
@@ -217,7 +222,9 @@ fn keep(disk: &Disk, volume: &str, facts: &VolumeFacts, observed: &Observed) -> 
         Err(waits) => waits,
     };
     let waits = waits.or(moves);
-    let plan = adjust(disk, volume, facts, observed, declared.unwrap_or(facts.size));
+    // The guest has all of a block device, also when that has grown.
+    let wanted = declared.filter(|_| !facts.is_device()).unwrap_or(facts.size);
+    let plan = device::looked_at_again(facts, adjust(disk, volume, facts, observed, wanted));
     match waits {
         Some(waits) if matches!(plan.readiness, Readiness::Ready(..)) => {
             let plan = Plan { readiness: waits, ..plan };
@@ -340,6 +347,13 @@ fn wanted_size(disk: &Disk) -> Result<Option<u64>, Plan<Step>> {
 
 fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     let pool = disk.target_pool().to_string();
+    if let Some(device) = disk.block_device() {
+        return match wanted_size(disk) {
+            Ok(_) if observed.user_waits => user_waits(disk),
+            Ok(size) => device::take(disk, volume, device, size),
+            Err(plan) => plan,
+        };
+    }
     if let Some(from) = disk.status.as_ref().and_then(|status| status.former_host.clone()) {
         return match &observed.fetch {
             Some(fetch) => copy(disk, &from, fetch, observed),

@@ -113,6 +113,10 @@ pub(super) fn base(
             let text = format!("{name} does not exist on this host, or has no file yet");
             Err(Plan::without_steps(Readiness::Reconciling(Reason::WaitingForDisk, text)))
         }
+        LocalSource::Disk { volume: Some(other), .. } if other.is_device() => {
+            let text = format!("{name} is a block device of its host: no copy is made of it");
+            Err(Plan::without_steps(Readiness::Stalled(Reason::NotSupported, text)))
+        }
         LocalSource::Disk { volume: Some(other), .. } if other.is_shared() => {
             let text = format!("several VMs write to {name} (ReadWriteMany): no copy is made of it");
             Err(Plan::without_steps(Readiness::Stalled(Reason::NotSupported, text)))
@@ -173,6 +177,8 @@ fn declared_source(disk: &Disk) -> Option<DeclaredSource> {
     let filesystem = disk.spec.filesystem.as_deref();
     let (full_clone, label) = (disk.is_full_clone(), filesystem.and_then(|made| made.label.clone()));
     match &disk.spec.source {
+        // The volume is never in the trash.
+        Some(source) if source.device.is_some() => None,
         Some(source) => Some(DeclaredSource {
             disk: source.disk.as_ref().map(ToString::to_string),
             snapshot: source.snapshot.as_ref().map(ToString::to_string),

@@ -2,6 +2,8 @@
 mod changes;
 #[path = "tests/creation.rs"]
 mod creation;
+#[path = "tests/devices.rs"]
+mod devices;
 #[path = "tests/mirrors.rs"]
 mod mirrors;
 
@@ -42,6 +44,7 @@ fn deleted(mut disk: Disk) -> Disk {
 
 fn volume(size: u64) -> Observed {
     let facts = VolumeFacts {
+        problem: None,
         encryption: None,
         retained: false,
         pending_snapshot: None,
@@ -348,7 +351,7 @@ proptest! {
                         prop_assert!(is_online || !observed.has_orphan);
                         prop_assert!(had.is_some_and(|had| bytes > had));
                     }
-                    Step::Create(_) | Step::StartRestore(_) | Step::StartFill(_) => prop_assert!(observed.volume.is_none() && !known),
+                    Step::Create(_) | Step::UseDevice(_) | Step::StartRestore(_) | Step::StartFill(_) => prop_assert!(observed.volume.is_none() && !known),
                     Step::Restore { .. } => prop_assert!(observed.volume.is_none()),
                     Step::Take(_) => prop_assert!(observed.volume.is_none() && disk.status.as_ref().is_some_and(|s| s.former_host.is_some())),
                     Step::Fetch(_) => prop_assert!(observed.volume.is_none() && observed.fetch.is_some()),

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::Quantity;
 use berth_api::condition::cut;
 use berth_api::host::MAX_DETAIL;
 use berth_api::passthrough::{
-    HostPciDevice, HostPciDevices, HostUsbDevice, HostUsbDevices, MOST_DEVICE_NAMES, MOST_LISTED_DEVICES,
+    HostBlockDevice, HostPciDevice, HostPciDevices, HostUsbDevice, HostUsbDevices, MOST_DEVICE_NAMES,
+    MOST_LISTED_DEVICES,
 };
 use berth_api::vgpus::{HostVgpuParent, HostVgpus, MAX_TYPE};
-use berth_host::{PciDeviceFacts, UsbDeviceFacts, VgpuFacts};
+use berth_host::{BlockDeviceFacts, PciDeviceFacts, UsbDeviceFacts, VgpuFacts};
 
 use super::observe::Observed;
 
@@ -110,6 +112,22 @@ pub(super) fn offered_vgpus(observed: &Observed) -> Vec<HostVgpus> {
         devices: devices.into_iter().take(MOST_LISTED_DEVICES).map(listed).collect(),
     };
     names.into_iter().take(MOST_DEVICE_NAMES).map(of_name).collect()
+}
+
+/// Returns the block devices that the administrator offers as disks, by name.
+pub(super) fn offered_block(observed: &Observed) -> Vec<HostBlockDevice> {
+    let mut devices: Vec<&BlockDeviceFacts> = observed.facts.block_devices.iter().collect();
+    devices.sort_by(|one, other| one.name.cmp(&other.name));
+    // Two of a name have a problem each.
+    devices.dedup_by(|one, other| one.name == other.name);
+    let listed = |device: &BlockDeviceFacts| HostBlockDevice {
+        name: device.name.clone(),
+        path: device.path.display().to_string(),
+        size: (device.size > 0).then(|| Quantity::from_bytes(device.size).0),
+        disk: device.held_by.as_ref().map(|owner| format!("{}/{}", owner.namespace, owner.name)),
+        problem: problem(device.problem.as_ref()),
+    };
+    devices.into_iter().take(MOST_DEVICE_NAMES).map(listed).collect()
 }
 
 /// The number of vGPUs that VMs can have of a device.

@@ -152,6 +152,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.pci_devices = devices::offered(observed);
     status.usb_devices = devices::offered_usb(observed);
     status.vgpus = devices::offered_vgpus(observed);
+    status.block_devices = devices::offered_block(observed);
     status.backup_folders =
         facts.backup_folders.iter().take(MOST_BACKUP_FOLDERS).map(backup_folder).collect();
     status.pools = pools::listed(observed, &status.pools);

@@ -22,6 +22,7 @@ fn at(second: i64) -> Timestamp {
 
 fn volume(id: &str) -> VolumeFacts {
     VolumeFacts {
+        problem: None,
         encryption: None,
         pool: "default".into(),
         id: id.into(),
@@ -63,6 +64,7 @@ fn observed() -> Observed {
     Observed {
         generation: None,
         facts: HostFacts {
+            block_devices: Vec::new(),
             cpus: 4,
             memory_bytes: 8 << 30,
             storage_total_bytes: 100 << 30,

@@ -84,6 +84,7 @@ fn machine(state: RunState, plugged: bool) -> MachineState {
 
 fn seen(used_by: Value, machine: Option<MachineState>) -> Observed {
     let volume = VolumeFacts {
+        problem: None,
         encryption: None,
         retained: false,
         pending_snapshot: None,

@@ -119,7 +119,9 @@ pub(super) async fn declared_disks(
         let is_copied =
             left.is_some() && disk.as_ref().is_some_and(|disk| is_in_local_pool(&ctx.index.read(), disk));
         let left = left.map(|host| format!("{}: host {host} has its data still", Reason::Moving));
-        let problem = unusable.or(away).or(not_ready).or(left).or(unencrypted).or(locked);
+        let no_device = volume.as_ref().and_then(|volume| volume.problem.clone());
+        let no_device = no_device.map(|text| format!("{}: {text}", Reason::DeviceUnavailable));
+        let problem = unusable.or(away).or(not_ready).or(left).or(unencrypted).or(locked).or(no_device);
         let restores_first = match (&disk, &volume) {
             (Some(disk), Some(volume)) => restores::observe(ctx, disk, volume).await?.is_due(),
             _ => false,

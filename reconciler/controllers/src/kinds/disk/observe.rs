@@ -12,11 +12,12 @@ use crate::{
         Cache,
         capacity::Candidate,
         shared_images::{ForeignOriginal, not_shared},
+        storage::device_of,
     },
     key::{Key, ObjectKind},
     kinds::quota::{self, Excess},
     placement_hold::{PlacementHold, placement_hold, untrusted},
-    scheduler::has_labels,
+    scheduler::{self, has_labels},
 };
 
 use super::pools;
@@ -142,7 +143,7 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     let fresh_volume_id = String::new();
     let is_bound = disk.status.as_ref().is_some_and(|status| status.binding.is_some());
     let made_at = source.as_ref().and_then(|source| source.place.as_ref().ok()).map(|place| &place.host);
-    let misplaced = misplaced(cache, disk, made_at.cloned());
+    let misplaced = misplaced(cache, disk, made_at.cloned()).or_else(|| without_device(cache, disk));
     let made_at = made_at.or(restore.as_ref().map(|restore| &restore.host)).cloned();
     let not_encrypting = not_encrypting(cache, disk, made_at);
     // One whose VM moves keeps what it had.
@@ -198,6 +199,20 @@ fn chosen_pool(cache: &Cache, disk: &Disk, source: Option<&Source>) -> Option<Re
 fn not_encrypting(cache: &Cache, disk: &Disk, made_at: Option<String>) -> Option<String> {
     disk.spec.encryption.as_ref()?;
     places(cache, disk, made_at).into_iter().find(|host| !cache.encrypts_disks(host))
+}
+
+/// Returns why the host that a disk without a host would be on has no block device for it. Whether another Disk is that device, the host
+/// decides.
+fn without_device(cache: &Cache, disk: &Disk) -> Option<String> {
+    let device = device_of(disk)?;
+    let is_lacking = |host: &String| {
+        cache.index.capacity.get(host).is_some_and(|host| scheduler::usable(host, &device) == 0)
+    };
+    let host = places(cache, disk, None).into_iter().find(is_lacking)?;
+    let name = &device.name;
+    Some(format!(
+        "host {host}, where it would be, offers no block device {name} (status.blockDevices of the Host)"
+    ))
 }
 
 /// Returns why no host, or not the one that a disk without a host would be on, has the labels that it asks for.

@@ -21,7 +21,8 @@ pub(crate) fn by_pool<'a>(
     disks: impl Iterator<Item = &'a Disk>,
 ) -> BTreeMap<String, NewDisks> {
     let mut pools: BTreeMap<String, NewDisks> = BTreeMap::new();
-    for disk in disks.filter(|disk| !is_open(cache, disk)) {
+    // A block device takes nothing of a pool.
+    for disk in disks.filter(|disk| !is_open(cache, disk) && disk.block_device().is_none()) {
         let pool = disk.target_pool().as_str();
         let one = new_disk(cache, disk, pool);
         let before = pools.get(pool).map(|before| before.demand).unwrap_or_default();

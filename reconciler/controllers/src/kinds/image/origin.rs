@@ -69,6 +69,9 @@ fn of_disk(cache: &Cache, key: &Key, image: &Image) -> Result<Place, String> {
     if disk.metadata.deletion_timestamp.is_some() {
         return Err(format!("Disk {name} is being deleted"));
     }
+    if let Some(why) = disk.without_snapshots() {
+        return Err(format!("Disk {name} {why}: no image is made of it"));
+    }
     let status = disk.status.clone().unwrap_or_default();
     let host = status.binding.as_ref().map(|binding| &binding.host);
     if status.former_host.as_ref().is_some_and(|former| host != Some(former)) {

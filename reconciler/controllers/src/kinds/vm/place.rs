@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::{
-    BridgeSpec, DEFAULT_NAME, Graphics, HOST_FINALIZER, Network, ObjectUse, Readiness, Reason, SizeError,
-    UseKind, VM, VMState,
+    BridgeSpec, DEFAULT_NAME, DeviceCounts, Graphics, HOST_FINALIZER, Network, ObjectUse, Readiness, Reason,
+    SizeError, UseKind, VM, VMState,
     hardware::is_machine_type,
     vm::{NetworkInterface, VMAffinity, declared_shares},
 };
@@ -12,8 +12,9 @@ use kube::ResourceExt;
 
 use crate::{
     cache::architecture::OtherArchitecture,
-    cache::capacity::HostCapacity,
+    cache::capacity::{Demand, HostCapacity},
     cache::claims::Claim,
+    cache::storage::device_of,
     key::{Key, ObjectKind},
     kinds::disk::bind_disk,
     kinds::network::why_not,
@@ -231,7 +232,7 @@ pub(super) fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Bloc
         vsock: vm.spec.vsock,
         wireguard: observed.networks.iter().flatten().any(|network| network.is_encrypted()),
         disk_encryption: has_encrypted_disk(vm, observed),
-        devices: demand.devices.clone(),
+        devices: devices(demand, observed),
         shares: declared_shares(vm),
         backup_folders: observed.backup_folders.clone(),
         disks: observed.new_disks.clone(),
@@ -249,6 +250,17 @@ pub(super) fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Bloc
         repelling: observed.beside.repelling.keys().take(NAMED_RULES).cloned().collect(),
         labels: labels_if_repelled_by_many(vm, observed),
     })
+}
+
+/// Returns the devices of its host that it takes, and the block devices that its disks without a host are.
+fn devices(demand: &Demand, observed: &Observed) -> DeviceCounts {
+    let mut devices = demand.devices.clone();
+    let disks = observed.disks.iter().filter(|seen| seen.claimed.is_none());
+    let unbound = disks.filter_map(|seen| seen.object.as_deref()).filter(|disk| bound(disk).is_none());
+    for device in unbound.filter_map(device_of) {
+        *devices.entry(device).or_default() += 1;
+    }
+    devices
 }
 
 /// Returns its labels, if the request does not name all rules of other VMs that keep these apart from it.

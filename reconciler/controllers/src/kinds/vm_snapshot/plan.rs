@@ -102,10 +102,11 @@ fn disks(snapshot: &VMSnapshot, observed: &Observed) -> Result<Vec<SnapshotOfDis
             Some(disk) if disk.metadata.deletion_timestamp.is_some() => {
                 return wait(Reason::WaitingForDisk, format!("Disk {disk_name} is being deleted"));
             }
-            Some(disk) if disk.is_read_write_many() => {
+            Some(disk) if disk.without_snapshots().is_some() => {
                 let text = format!(
-                    "several VMs write to Disk {disk_name} of VM {name} (ReadWriteMany): it is in no snapshot, and a snapshot of the VM is of \
-                     all disks that are written to. Take DiskSnapshots of its other disks"
+                    "Disk {disk_name} of VM {name} {}: it is in no snapshot, and a snapshot of the VM is of all disks that are written to. Take \
+                     DiskSnapshots of its other disks",
+                    disk.without_snapshots().unwrap_or_default()
                 );
                 return Err(Readiness::Stalled(Reason::NotSupported, text));
             }

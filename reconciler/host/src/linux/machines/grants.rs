@@ -7,10 +7,11 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use berth_qemu::machine::{Backing, DiskSpec, MachineSpec, Medium, RbdImage};
+use berth_qemu::machine::{Backing, DiskSpec, MachineSpec, Medium, RbdImage, is_block_device};
 use berth_qemu::process::RunAs;
 use nix::unistd::Uid;
 
+use super::super::block_devices::BlockDevices;
 use super::super::files::{self, failed};
 use super::super::layout::{Layout, check_name};
 use super::super::pool_folders::PoolFolders;
@@ -31,6 +32,18 @@ impl LinuxMachines {
         Self { pool_folders, ..self }
     }
 
+    /// Lets machines open these block devices.
+    pub(in super::super) fn with_block_devices(self, devices: BlockDevices) -> Self {
+        Self { devices, ..self }
+    }
+
+    /// Takes a block device back from the instance's QEMU.
+    pub(in super::super) async fn take_back_device(&self, instance: &str, name: &str) -> Result<()> {
+        let Some(user) = self.runs_as(instance).await? else { return Ok(()) };
+        let (devices, name) = (self.devices.clone(), name.to_owned());
+        files::blocking(move || devices.take_back(&user, Some(&name))).await
+    }
+
     /// Makes a disk accessible to the instance's QEMU, which is running or about to start.
     pub(in super::super) async fn grant(&self, instance: &str, spec: &DiskSpec) -> Result<DiskSpec> {
         let user = self.runs_as(instance).await?;
@@ -40,11 +53,12 @@ impl LinuxMachines {
         let (layout, pool_folders) = (self.layout.clone(), self.pool_folders.clone());
         let (of, spec, pool) = (instance.to_owned(), spec.clone(), layout.pool_of(&spec.file));
         let pools: BTreeSet<String> = pool.iter().cloned().collect();
+        let devices = self.devices.clone();
         let grant = move || {
             if let Some(pool) = pool {
                 pool_folders.ensure_there(&pool)?;
             }
-            disk(&layout, &of, &spec, user.as_ref())
+            disk((&layout, &devices), &of, &spec, user.as_ref())
         };
         let granted = self.pool_folders.on_pools(&pools, grant).await?;
         if user.is_some() {
@@ -107,13 +121,21 @@ impl LinuxMachines {
     pub(super) async fn take_back(&self, instance: &str) -> Result<()> {
         let (layout, users, instance) = (self.layout.clone(), self.users.clone(), instance.to_owned());
         let bases = layout.bases(&instance);
+        let (owners, of) = (users.clone(), instance.clone());
         let take_back = move |pool: &str| {
             revoke_all(&layout, &users, &instance, pool)?;
             // The links keep the bytes of the files allocated.
             super::remove_folder(&layout.snapshot_links(pool, &instance))
         };
         self.in_each_pool(take_back).await?;
-        files::blocking(move || super::remove_folder(&bases)).await
+        let devices = self.devices.clone();
+        files::blocking(move || {
+            if let Some(user) = owners.own(&of) {
+                devices.take_back(&user, None)?;
+            }
+            super::remove_folder(&bases)
+        })
+        .await
     }
 
     /// Runs work in each pool that is there, one after the other: what is given up goes on in its pool alone, and never in one in which the
@@ -137,12 +159,13 @@ impl LinuxMachines {
         let (layout, pool_folders) = (self.layout.clone(), self.pool_folders.clone());
         let pools = self.pools_of(&machine.disks);
         let needed = pools.clone();
+        let devices = self.devices.clone();
         let lend = move || {
             // Work that was given up may still take files back in a pool that was away.
             needed.iter().try_for_each(|pool| pool_folders.ensure_there(pool))?;
             let mut machine = machine;
             for of in &mut machine.disks {
-                *of = disk(&layout, &machine.instance, of, user.as_ref())?;
+                *of = disk((&layout, &devices), &machine.instance, of, user.as_ref())?;
             }
             for of in machine.cdroms.iter_mut().filter_map(|cdrom| cdrom.medium.as_mut()) {
                 *of = medium(&layout, &machine.instance, of, user.as_ref())?;
@@ -152,12 +175,16 @@ impl LinuxMachines {
         self.pool_folders.on_pools(&pools, lend).await
     }
 
-    /// The folders in which the QEMU of an instance opens files.
+    /// The folders in which the QEMU of an instance opens files, and the block devices that it may open.
     pub(super) async fn opened(&self, instance: &str, user: Option<RunAs>) -> Result<Vec<PathBuf>> {
         let (layout, pool_folders, instance) =
             (self.layout.clone(), self.pool_folders.clone(), instance.to_owned());
         let list = move || folders(&layout, &instance, user.as_ref(), &pool_folders.there(&layout)?);
-        self.pool_folders.on_all(list).await
+        let mut opened = self.pool_folders.on_all(list).await?;
+        // A disk that is one of them may come while the guest runs. Only the user that owns the device file opens it.
+        let devices = self.devices.clone();
+        opened.extend(files::blocking(move || devices.paths()).await);
+        Ok(opened)
     }
 
     /// The pools with the files of these disks.
@@ -168,7 +195,16 @@ impl LinuxMachines {
 
 /// Makes a disk accessible to this user, and returns it with the paths that its QEMU has to open. The user of one QEMU at a time owns a file
 /// that several write to: the others have it open already.
-fn disk(layout: &Layout, instance: &str, disk: &DiskSpec, user: Option<&RunAs>) -> Result<DiskSpec> {
+fn disk(
+    (layout, devices): (&Layout, &BlockDevices),
+    instance: &str,
+    disk: &DiskSpec,
+    user: Option<&RunAs>,
+) -> Result<DiskSpec> {
+    if is_block_device(&disk.file) {
+        devices.lend(&disk.file, user)?;
+        return Ok(disk.clone());
+    }
     let Some(user) = user else { return Ok(disk.clone()) };
     if let Some(image) = RbdImage::of(&disk.file) {
         let conf = rbd::lend(&image.conf, &layout.instance(instance), user)?;

@@ -406,6 +406,7 @@ impl RbdPool {
         let size = size.saturating_sub(note.header());
         let encryption = note.luks.map(|luks| Box::new(luks.key));
         VolumeFacts {
+            problem: None,
             pool: self.mapping.pool.clone(),
             path: self.image(&Self::name_of(&note.volume_id)).file(),
             id: note.volume_id,

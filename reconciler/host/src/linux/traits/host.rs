@@ -21,6 +21,7 @@ impl HostInfo for LinuxSystem {
         facts.links = self.networks.host_links().await?;
         facts.wireguard = self.networks.wireguard_facts().await;
         facts.backup_folders = self.backup_folders.facts().await;
+        facts.block_devices = self.on_all_pools(LinuxVolumes::block_devices).await?;
         let (folders, in_ceph) = tokio::join!(self.pool_folders.facts(), self.rbd.facts());
         facts.pool_folders = folders;
         for pool in self.pool_folders.returned(&facts.pool_folders) {

@@ -175,6 +175,10 @@ impl Machines for LinuxSystem {
     }
 
     async fn revoke_disk(&self, instance: &str, volume: &str) -> Result<()> {
+        let id = volume.to_owned();
+        if let Some(device) = self.on_all_pools(move |v| v.device_of(&id)).await? {
+            self.machines.take_back_device(instance, &device).await?;
+        }
         self.machines.revoke(instance, volume).await
     }
 

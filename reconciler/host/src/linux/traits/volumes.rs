@@ -12,9 +12,9 @@ use crate::linux::fetching::LeftReader;
 use crate::linux::rbd::Data;
 use crate::linux::volumes::LinuxVolumes;
 use crate::{
-    Arrival, Fill, ImageFacts, Merged, NewFetch, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume,
-    Progress, RemoteVolume, Result, SealedKey, SharedPool, SnapshotFacts, SystemError, Taken, TrashedVolume,
-    VolumeFacts, VolumeOwner, VolumeReader, Volumes,
+    Arrival, Fill, ImageFacts, Merged, NewDevice, NewFetch, NewMove, NewRestore, NewSnapshot, NewTake,
+    NewVolume, Progress, RemoteVolume, Result, SealedKey, SharedPool, SnapshotFacts, SystemError, Taken,
+    TrashedVolume, VolumeFacts, VolumeOwner, VolumeReader, Volumes,
 };
 
 /// Why a pool of type RBD has no copies of volumes on other hosts.
@@ -175,6 +175,13 @@ impl Volumes for LinuxSystem {
         }
         let new = volume.clone();
         self.on_pool(&volume.pool, move |v| v.create(&new, base.as_ref())).await
+    }
+
+    async fn use_device(&self, new: &NewDevice) -> Result<VolumeFacts> {
+        self.rbd
+            .refuse(&new.pool, "a pool of type RBD has no block devices of hosts: set pool to another one")?;
+        let device = new.clone();
+        self.on_pool(&new.pool, move |v| v.use_device(&device)).await
     }
 
     async fn create_filled_volume(

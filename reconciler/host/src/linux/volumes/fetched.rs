@@ -119,6 +119,7 @@ impl LinuxVolumes {
             restores: Vec::new(),
             former: None,
             raw: false,
+            device: None,
             complete: false,
             deleted_at: None,
             deleted_after: None,

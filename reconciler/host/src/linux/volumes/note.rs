@@ -57,6 +57,10 @@ pub(super) struct Note {
     /// Whether its file is raw, as machines can share it so, and not qcow2. Never probed: the bytes are those of guests.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) raw: bool,
+    /// The name of the block device that it is, instead of a file. Such a note has `raw` too: an agent that knows no devices finds no file, and
+    /// leaves the volume alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) device: Option<String>,
     /// The pool that it was moved to: this note and its file are left over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) moved_to: Option<String>,
@@ -118,6 +122,7 @@ impl Note {
             reserved: new.thick.then_some(0),
             encryption: new.encryption.as_deref().cloned(),
             raw: new.shared,
+            device: None,
             moved_to: None,
             moved_from: None,
             mirrored: false,

@@ -14,6 +14,7 @@ use berth_qemu::qcow2::{self, ImageLock};
 use nix::fcntl::OFlag;
 
 use super::super::files::{self, failed};
+use super::devices;
 use super::encryption::format_of;
 use super::note::Note;
 use super::{Place, RAW_SUFFIX, Result, invalid_size};
@@ -61,10 +62,12 @@ impl VolumeFacts {
     ///
     /// *Errors*: [`SystemError::Invalid`].
     pub(super) fn ensure_qcow2(&self) -> Result<()> {
-        match self.is_shared() {
-            true => Err(SystemError::Invalid { what: "volume", value: self.id.clone(), why: REFUSED }),
-            false => Ok(()),
-        }
+        let why = match (self.is_shared(), self.is_device()) {
+            (true, _) => REFUSED,
+            (_, true) => devices::REFUSED,
+            (false, false) => return Ok(()),
+        };
+        Err(SystemError::Invalid { what: "volume", value: self.id.clone(), why })
     }
 }
 

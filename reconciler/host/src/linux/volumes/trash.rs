@@ -21,6 +21,12 @@ impl LinuxVolumes {
             // Its file system may have been unmounted meanwhile.
             return self.pool_folders.ensure_there(pool);
         };
+        if note.as_ref().is_ok_and(|note| note.device.is_some()) {
+            // Its data stays where it is.
+            remove_note(&place)?;
+            tracing::info!(volume = id, "block device given up");
+            return Ok(());
+        }
         if exists(&place.file)? {
             let note = note.map_err(|detail| place.damaged(&detail))?;
             let mut note = self.set_aside(&place, note)?;

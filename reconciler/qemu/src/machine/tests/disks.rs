@@ -1,5 +1,7 @@
 //! Disks, CD-ROM drives and answer files.
 
+use serde_json::json;
+
 use super::*;
 
 fn cdrom(slot: u8, medium: Option<Medium>) -> CdromSpec {
@@ -53,6 +55,24 @@ fn a_tap_by_descriptor_and_a_direct_raw_disk_with_wwn_read() {
     -netdev tap,id=net-nic0,fds=7,vhost=off
     -device {"addr":"0x13","bus":"pcie.0","driver":"virtio-net-pci","id":"nic0","mac":"52:54:00:12:34:56","netdev":"net-nic0","romfile":""}
     "##);
+}
+
+#[test]
+fn a_block_device_is_opened_by_the_driver_for_devices() {
+    let disk = DiskSpec {
+        file: "/dev/dm-3".into(),
+        format: Format::Raw,
+        backing: None,
+        cache: Cache::DirectIoUring,
+        ..root()
+    };
+    disk.validate().expect("it is fine");
+    let nodes = blockdevs(&disk);
+    let [node] = &nodes[..] else { panic!("{nodes:?}") };
+    assert_eq!((&node["driver"], &node["file"]["driver"]), (&json!("raw"), &json!("host_device")));
+    assert_eq!((&node["file"]["filename"], &node["file"]["locking"]), (&json!("/dev/dm-3"), &json!("on")));
+    let of_file = blockdevs(&root());
+    assert_eq!(of_file[1]["file"]["driver"], json!("file"));
 }
 
 #[test]

@@ -4,7 +4,8 @@ use serde_json::json;
 
 use berth_api::Host;
 use berth_host::{
-    ForeignKind, ForeignObject, PciDeviceFacts, PoolFolderFacts, ShareFacts, UsbDeviceFacts, VgpuFacts,
+    BlockDeviceFacts, ForeignKind, ForeignObject, PciDeviceFacts, PoolFolderFacts, ShareFacts,
+    UsbDeviceFacts, VgpuFacts, VolumeOwner,
 };
 
 use super::super::super::devices;
@@ -244,6 +245,45 @@ fn shares_are_reported_with_what_stands_in_their_way() {
     assert_eq!(reported.shares[1].problem.as_ref().map(String::len), Some(512), "as long as the API accepts");
     let offered = reported.offered_shares();
     assert_eq!(offered, [("media".to_owned(), false), ("work".to_owned(), true)].into());
+}
+
+#[test]
+fn block_devices_are_reported_with_the_disk_that_each_is_and_those_with_a_problem_count_for_none() {
+    let mut seen = observed();
+    let device = |name: &str| BlockDeviceFacts {
+        name: name.into(),
+        path: format!("/dev/vg0/{name}").into(),
+        size: 2 << 40,
+        ..BlockDeviceFacts::default()
+    };
+    let owner = VolumeOwner {
+        namespace: "ns".to_owned(),
+        name: "data".to_owned(),
+        uid: None,
+        image: None,
+        source: None,
+    };
+    seen.facts.block_devices = vec![
+        device("nvme"),
+        BlockDeviceFacts { held_by: Some(owner), ..device("db") },
+        BlockDeviceFacts { size: 0, problem: Some("x".repeat(600)), ..device("gone") },
+    ];
+    let reported = status(&Host::new("h", Default::default()), &seen, &AgentConfig::new("h"), at(1));
+    let devices: Vec<_> = reported
+        .block_devices
+        .iter()
+        .map(|of| (of.name.as_str(), of.size.as_deref(), of.disk.as_deref()))
+        .collect();
+    assert_eq!(
+        devices,
+        [("db", Some("2Ti"), Some("ns/data")), ("gone", None, None), ("nvme", Some("2Ti"), None)]
+    );
+    assert_eq!(reported.block_devices[1].problem.as_ref().map(String::len), Some(512));
+    let usable = |name: &str| {
+        let name = berth_api::DeviceName::new(berth_api::DeviceBus::Block, name);
+        reported.offered_devices().get(&name).map(|of| of.usable)
+    };
+    assert_eq!((usable("db"), usable("gone"), usable("other")), (Some(1), Some(0), None));
 }
 
 #[test]

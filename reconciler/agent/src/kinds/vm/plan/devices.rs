@@ -122,6 +122,8 @@ pub(super) fn choose(vm: &VM, observed: &Observed, host: &HostFacts) -> Result<H
                 let places = (chosen.vgpus.len(), count);
                 chosen.vgpus.extend(vgpus::of_name(name, places, &host.vgpus, &observed.instance)?);
             }
+            // A VM has them by its Disks.
+            DeviceBus::Block => {}
         }
     }
     Ok(chosen)

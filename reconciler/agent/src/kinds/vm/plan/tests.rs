@@ -82,6 +82,7 @@ fn deleted(mut vm: VM) -> VM {
 fn disk(name: &str, boot: bool) -> DeclaredDisk {
     let id = format!("v-{name}");
     let volume = VolumeFacts {
+        problem: None,
         encryption: None,
         retained: false,
         pending_snapshot: None,
@@ -139,6 +140,7 @@ fn host() -> HostFacts {
         vsock: true,
     };
     HostFacts {
+        block_devices: Vec::new(),
         cpus: 4,
         memory_bytes: 8 << 30,
         storage_total_bytes: 1 << 40,

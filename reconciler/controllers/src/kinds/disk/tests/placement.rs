@@ -49,6 +49,35 @@ fn a_disk_is_bound_only_to_a_host_with_the_labels_that_it_asks_for() {
 }
 
 #[test]
+fn a_disk_that_is_a_block_device_is_bound_with_a_vm_only_where_that_is_offered() {
+    let mut cache = Cache::new(std::time::Duration::from_secs(40));
+    let now = tokio::time::Instant::now();
+    let host = |version: &str, devices: serde_json::Value| -> Host {
+        serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "Host", "spec": {},
+            "metadata": {"name": "h1", "resourceVersion": version},
+            "status": {"observedGeneration": 1, "blockDevices": devices},
+        }))
+        .expect("a Host")
+    };
+    let spec = json!({"source": {"device": "nvme"}});
+    let disk: Disk = serde_json::from_value(object("Disk", "d", spec, json!(null))).expect("a Disk");
+    let in_the_way = |cache: &Cache| obstacle(&disk, &observe(cache, &disk));
+    cache.put(host("1", json!([])), now);
+    assert_eq!(in_the_way(&cache), None, "the scheduler chooses the host of its first VM");
+    let spec = json!({"class": "small", "disks": [{"name": "root", "boot": true}, {"name": "d"}]});
+    let bound = json!({"binding": {"host": "h1", "epoch": 1}});
+    cache.put(serde_json::from_value::<VM>(object("VM", "web", spec, bound)).expect("a VM"), now);
+    let waits = in_the_way(&cache).expect("a VM on h1 lists it");
+    assert!(waits.text.contains("host h1, where it would be, offers no block device nvme"), "{}", waits.text);
+    let gone = json!([{"name": "nvme", "path": "/dev/nvme0n1", "problem": "it is mounted"}]);
+    cache.put(host("2", gone), now);
+    assert!(in_the_way(&cache).is_some());
+    cache.put(host("3", json!([{"name": "nvme", "path": "/dev/nvme0n1", "size": "1Ti"}])), now);
+    assert_eq!(in_the_way(&cache), None);
+}
+
+#[test]
 fn a_disk_is_looked_at_again_when_it_is_attached_and_when_the_vm_gets_a_host() {
     let mut cache = Cache::new(std::time::Duration::from_secs(40));
     let now = tokio::time::Instant::now();
