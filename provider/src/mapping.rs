@@ -329,16 +329,18 @@ pub fn fill(planned: Value, observed: &Value) -> Value {
 
 /// Whether all values to declare are known.
 #[must_use]
-pub fn declared_is_known(fields: &[Field], planned: &Value) -> bool {
+pub fn declared_is_known(fields: &[Field], planned: &Value, config: &Value) -> bool {
     fields.iter().all(|field| {
-        let value = planned.get(field.name);
-        let decided_elsewhere = matches!(field.presence, Presence::Computed | Presence::Kept);
+        let (value, configured) = (planned.get(field.name), config.get(field.name));
         match &field.shape {
-            _ if decided_elsewhere || !matches!(field.source, Source::Spec(_)) => true,
-            Shape::Object(fields) => !value.is_unknown() && declared_is_known(fields, value),
+            _ if field.presence == Presence::Computed || !matches!(field.source, Source::Spec(_)) => true,
+            // Left to the control plane, unless it is configured.
+            _ if field.presence == Presence::Kept => configured.is_wholly_known(),
+            Shape::Object(fields) => !value.is_unknown() && declared_is_known(fields, value, configured),
             Shape::Keyed(fields) => {
+                let mut elements = value.elements().iter().enumerate();
                 !value.is_unknown()
-                    && value.elements().iter().all(|element| declared_is_known(fields, element))
+                    && elements.all(|(i, element)| declared_is_known(fields, element, configured.index(i)))
             }
             _ => value.is_wholly_known(),
         }
@@ -391,5 +393,18 @@ mod tests {
         let prior = object("placement", placement.clone());
         assert_eq!(refreshed(&prior, json!({})).get("placement"), &placement);
         assert_eq!(refreshed(&Value::Null, json!({})).get("placement"), &Value::Null, "an import");
+    }
+
+    #[test]
+    fn a_kept_value_is_declared_once_it_is_configured() {
+        let fields = [Field::spec("size", TEXT).presence(Presence::Kept), Field::spec("image", TEXT)];
+        let planned = Value::object([("size", Value::UNKNOWN), ("image", Value::Null)]);
+        assert!(declared_is_known(&fields, &planned, &object("size", Value::Null)), "it is decided later");
+        assert!(!declared_is_known(&fields, &planned, &object("size", Value::UNKNOWN)));
+        let list = [Field::spec("disks", Shape::Keyed(fields.to_vec()))];
+        let of = |value: Value| object("disks", Value::List(vec![value]));
+        let config = |size: Value| of(object("size", size));
+        assert!(declared_is_known(&list, &of(planned.clone()), &config(Value::Null)));
+        assert!(!declared_is_known(&list, &of(planned), &config(Value::UNKNOWN)));
     }
 }

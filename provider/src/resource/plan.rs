@@ -187,7 +187,7 @@ impl KindResource {
             planned.set("name", name_prefix::generate(prefix));
         }
         let named = self.identity(&planned).is_some();
-        let known = named && mapping::declared_is_known(&self.fields, &planned);
+        let known = named && mapping::declared_is_known(&self.fields, &planned, change.config);
         if !known || !(change.is_create() || change.is_update()) {
             return nothing();
         }
