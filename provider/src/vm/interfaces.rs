@@ -265,7 +265,7 @@ fn check_limits(limits: &Value, at: &AttributePath) -> Option<Diagnostic> {
             }
         }
         let (burst, bandwidth) = (format!("{direction}_burst"), format!("{direction}_bandwidth"));
-        if has(&burst) && !has(&bandwidth) {
+        if limits.get(&burst).is_set() && !has(&bandwidth) {
             return refuse(&burst, format!("a burst exceeds {bandwidth} for a time: set {bandwidth} too."));
         }
     }
