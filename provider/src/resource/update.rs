@@ -42,16 +42,20 @@ impl KindResource {
             }
         };
         let private = Private::from_bytes(&request.private);
+        let failed = |diagnostics: Vec<Diagnostic>| {
+            let before = private.clone().before_change().to_bytes();
+            ApplyResponse { private: Some(before), ..ApplyResponse::failed(diagnostics) }
+        };
         let until = Instant::now() + timeouts::limit(Operation::Update, &request.planned, self.info.timeouts);
         let refusals = self.refusals(api, &settings, &request, until).await;
         if !refusals.is_empty() {
-            return ApplyResponse::failed(refusals);
+            return failed(refusals);
         }
         let at = self.address(&request.planned);
         let apply = ApplyContext { request: &request, settings: &settings, api, at, until };
         let object = match self.declare_update(&apply, &private).await {
             Ok(object) => object,
-            Err(diagnostics) => return ApplyResponse::failed(diagnostics),
+            Err(diagnostics) => return failed(diagnostics),
         };
         let planned = request.planned.clone();
         self.finish(&apply, Purpose::Update, Declared { planned, private, object }).await
