@@ -279,8 +279,9 @@ impl ResourceKind for Vm {
     }
 
     fn refine(&self, change: &mut PlannedChange<'_>) {
-        size::refine(change);
+        // First: it may compute the changes again, with the effects of the table.
         bootstrap::refine(change);
+        size::refine(change);
         refuse_other_identities(change);
         disks::refuse_smaller_templates(change);
         placement::refine(change);

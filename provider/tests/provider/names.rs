@@ -110,6 +110,12 @@ async fn a_prefix_is_validated_and_admission_decides_on_the_plan() {
     assert!(disk.plan_is_empty(&config).await);
     let other = disk.plan(&json!({"name_prefix": "db-", "size": "1Gi"})).await;
     assert!(!other.requires_replace.is_empty());
+    // Also one whose kind plans values anew.
+    let source = json!({"url": "https://a.example/x", "sha256": "0".repeat(64)});
+    let mut image = Stage::new(&provider, "berth_image");
+    image.apply(&json!({"name": "debian-12", "source": source})).await;
+    let config = json!({"name_prefix": "debian-", "source": source});
+    assert!(image.plan(&config).await.requires_replace.is_empty());
     // A name that is not known yet may be another one.
     let unknown = disk.plan(&json!({"name": "<unknown>", "size": "1Gi"})).await;
     assert!(!unknown.requires_replace.is_empty());
