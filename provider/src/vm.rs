@@ -287,6 +287,9 @@ impl ResourceKind for Vm {
         placement::refine(change);
         disks::wait_with_another_boot_disk(change);
         interfaces::wait_with_fixed_models(change);
+        for list in ["disks", "network_interfaces"] {
+            interfaces::wait_with_elements_that_stay(change, list);
+        }
         restore::refine(change);
         restart::refine(change);
     }
