@@ -41,8 +41,11 @@ impl KindResource {
         name_prefix::refine(&mut change);
         self.kind.refine(&mut change);
         self.kind.derive(&mut change).await;
-        if !change.replace.is_empty() && name_prefix::is_generated(&request.config) {
-            change.planned.set("name", Value::UNKNOWN);
+        if !change.replace.is_empty() && request.config.get("name").is_null() {
+            // The new object has no name of the configuration either.
+            let is_generated = name_prefix::is_generated(&request.config);
+            let name = if is_generated { Value::UNKNOWN } else { self.kind.default_name(&request.config) };
+            change.planned.set("name", name);
             change.planned.set("id", Value::UNKNOWN);
         }
         let is_destructive = !change.replace.is_empty();
