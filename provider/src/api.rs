@@ -95,7 +95,8 @@ impl ApiError {
     }
 
     /// Whether the object itself is missing, rather than its kind or namespace.
-    fn is_object_missing(&self, at: &Address) -> bool {
+    #[must_use]
+    pub fn is_object_missing(&self, at: &Address) -> bool {
         match self {
             Self::Refused(status) if status.code == 404 => status
                 .details

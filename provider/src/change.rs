@@ -40,6 +40,8 @@ pub struct PlannedChange<'a> {
     pub run: Arc<Run>,
     /// Whether the change is about to be applied. Warnings belong to its plan.
     pub is_applied: bool,
+    /// Whether the object keeps its name with another `name_prefix`, which it begins with.
+    pub keeps_name: bool,
 }
 
 impl<'a> PlannedChange<'a> {
@@ -65,20 +67,23 @@ impl<'a> PlannedChange<'a> {
             private,
             run: Arc::default(),
             is_applied: false,
+            keeps_name: false,
         };
         change.recompute_changes();
         change
     }
 
-    /// Computes the changes again. Must be called after `planned` changes.
+    /// Computes the changes again. Must be called after `planned` changes, and before effects are refined.
     pub fn recompute_changes(&mut self) {
         if self.is_create() {
             return;
         }
         self.changes = planning::changes(self.fields, self.prior, &self.planned);
         let power = declared_power(self.prior);
+        let name_prefix = AttributePath::root("name_prefix");
         for change in &mut self.changes {
-            change.effect = change.effect.with_power(power);
+            let is_kept = self.keeps_name && change.path == name_prefix;
+            change.effect = if is_kept { Effect::Live } else { change.effect.with_power(power) };
         }
         let replacing = self.changes.iter().filter(|change| change.effect == Effect::Replace);
         self.replace = replacing.map(|change| change.path.clone()).collect();

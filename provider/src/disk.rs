@@ -326,7 +326,7 @@ pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnos
         }
         for kind in ["disk", "snapshot"] {
             let at = path("source").attribute(format!("{kind}_namespace"));
-            if source.get(kind).is_null() && !source.get(&format!("{kind}_namespace")).is_null() {
+            if source.get(kind).is_null() && source.get(&format!("{kind}_namespace")).is_set() {
                 let detail =
                     format!("{at}: it is the namespace of the {kind} in `{kind}`, which is not set.");
                 return Some(Diagnostic::error("Invalid source", detail).at(at));
@@ -367,12 +367,10 @@ pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnos
 /// Refuses a format that files have not, and one without a file.
 fn check_format(source: &Value, at: &AttributePath) -> Option<Diagnostic> {
     let (format, at) = (source.get("format"), at.clone().attribute("format"));
-    let detail = match format.as_str() {
-        Some("qcow2" | "raw") | None if format.is_null() || !source.get("file").is_null() => return None,
-        Some("qcow2" | "raw") | None => {
-            format!("{at}: it is the format of the file in `file`, which is not set.")
-        }
-        Some(other) => format!("{at}: {other:?} is neither \"qcow2\" nor \"raw\"."),
+    let detail = match format.as_str()? {
+        "qcow2" | "raw" if !source.get("file").is_null() => return None,
+        "qcow2" | "raw" => format!("{at}: it is the format of the file in `file`, which is not set."),
+        other => format!("{at}: {other:?} is neither \"qcow2\" nor \"raw\"."),
     };
     Some(Diagnostic::error("Invalid source", detail).at(at))
 }
@@ -415,9 +413,9 @@ fn check_read_only(disk: &Value) -> Option<Diagnostic> {
     let at = AttributePath::root("access");
     let detail = if disk.get("image").is_null() && disk.get("source").is_null() {
         "it is never written to: set the image or the source of its data."
-    } else if !disk.get("restore").is_null() {
+    } else if disk.get("restore").is_set() {
         "it is not restored: create another disk from the snapshot."
-    } else if !disk.get("encryption").is_null() {
+    } else if disk.get("encryption").is_set() {
         "it cannot be encrypted."
     } else {
         return None;
@@ -458,13 +456,14 @@ pub(crate) fn check_limits(limits: &Value, at: &AttributePath) -> Option<Diagnos
     if limits.is_null() || limits.is_unknown() {
         return None;
     }
-    let has = |name: &str| !limits.get(name).is_null();
+    let has = |name: &str| limits.get(name).is_set();
+    let lacks = |name: &str| limits.get(name).is_null();
     let refuse = |name: &str, detail: String| {
         let path = at.clone().attribute(name);
         Some(Diagnostic::error("Invalid limits", format!("{path}: {detail}")).at(path))
     };
     let rates = ["iops", "read_iops", "write_iops", "bandwidth", "read_bandwidth", "write_bandwidth"];
-    if !rates.into_iter().any(has) {
+    if rates.into_iter().all(lacks) {
         let detail = format!("Set at least one of {}.", rates.join(", "));
         return Some(Diagnostic::error("Invalid limits", detail).at(at.clone()));
     }
@@ -475,7 +474,7 @@ pub(crate) fn check_limits(limits: &Value, at: &AttributePath) -> Option<Diagnos
                 format!("it limits reads and writes together: set either {rate}, or {read} and {write}.");
             return refuse(rate, detail);
         }
-        if has(&burst) && !has(rate) {
+        if has(&burst) && lacks(rate) {
             return refuse(&burst, format!("a burst exceeds {rate} for a time: set {rate} too."));
         }
         let amount = |name: &str| match limits.get(name).as_str() {
@@ -491,7 +490,7 @@ pub(crate) fn check_limits(limits: &Value, at: &AttributePath) -> Option<Diagnos
             );
         }
     }
-    if has("burst_seconds") && !has("burst_iops") && !has("burst_bandwidth") {
+    if has("burst_seconds") && lacks("burst_iops") && lacks("burst_bandwidth") {
         return refuse("burst_seconds", "set burst_iops or burst_bandwidth too.".to_owned());
     }
     None

@@ -120,7 +120,7 @@ impl Export {
             ("id".to_owned(), Expression::Raw(hcl::quoted(&id))),
         ];
         let mut keep = |name: &str, secret: &str| {
-            let file = format!("{}-{name}", id.replace('/', "-"));
+            let file = secret_file(&id, name);
             self.files.push((file.clone(), secret.to_owned()));
             Expression::Raw(format!("file(\"${{path.module}}/{file}\")"))
         };
@@ -172,5 +172,21 @@ impl Export {
                 .map_err(|error| failed(&path, error))?;
         }
         Ok(())
+    }
+}
+
+/// The file with a secret of an object. Namespaces have no dots, so that no other object has this file.
+fn secret_file(id: &str, attribute: &str) -> String {
+    format!("{}-{attribute}", id.replace('/', "."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_whose_names_resemble_each_other_have_secrets_in_files_of_their_own() {
+        let files = ["a/b-c", "a-b/c"].map(|id| secret_file(id, "user_data"));
+        assert_eq!(files, ["a.b-c-user_data", "a-b.c-user_data"]);
     }
 }

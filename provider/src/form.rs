@@ -10,7 +10,7 @@ use berth_api::{
 };
 use ipnet::Ipv6Net;
 
-use crate::selector::{LABEL_KEY, is_label_key};
+use crate::selector::{LABEL_KEY, is_domain, is_label_key};
 
 /// The number of characters that follow the prefix of a generated name.
 pub const SUFFIX_LENGTH: usize = 10;
@@ -166,7 +166,7 @@ impl Form {
                 "{text:?} is not a DNS label: use lower-case letters, digits and \"-\", at most 63 characters, \
                  with a letter or digit at both ends."
             )),
-            Self::DottedName if text.len() <= 253 && text.split('.').all(ResourceName::is_dns_label) => None,
+            Self::DottedName if is_domain(text) => None,
             Self::DottedName => Some(format!(
                 "{text:?} is not a name: use lower-case letters, digits, \"-\" and \".\", at most 253 characters."
             )),
@@ -567,6 +567,17 @@ mod tests {
             (Form::SshKey, "ssh-ed25519 AAAA me\n"),
             (Form::UserData, "#!/bin/sh\na: b: c\n"),
         ];
+        for (name, is_valid) in [
+            ("a".repeat(127), true),
+            ("a".repeat(253), true),
+            ("a".repeat(254), false),
+            ("web-.data".to_owned(), false),
+            ("web..data".to_owned(), false),
+            ("Web.data".to_owned(), false),
+            (String::new(), false),
+        ] {
+            assert_eq!(Form::DottedName.problem(&name).is_none(), is_valid, "{name}");
+        }
         let label = "a".repeat(63);
         let domain = |labels: usize| vec![label.clone(); labels].join(".");
         assert_eq!(Form::Domain.problem(&domain(2)), None);

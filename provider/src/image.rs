@@ -97,7 +97,7 @@ impl ResourceKind for Image {
             return vec![problem];
         }
         let format = config.get("format");
-        if !config.get("ova_disk").is_null() && !format.is_unknown() && format.as_str() != Some("ova") {
+        if config.get("ova_disk").is_set() && !format.is_unknown() && format.as_str() != Some("ova") {
             let detail = "ova_disk: it is the number of a disk in an ova: set format = \"ova\".";
             return vec![Diagnostic::error("Invalid format", detail).at("ova_disk")];
         }
@@ -110,7 +110,7 @@ impl ResourceKind for Image {
             return vec![problem];
         }
         let url = source.get("url").as_str().unwrap_or_default();
-        if !source.get("secret_name").is_null() {
+        if source.get("secret_name").is_set() {
             let authority = url.split_once("://").and_then(|(_, rest)| rest.split('/').next());
             let problem = match authority {
                 Some("") if url.starts_with("file:") => "A file of the host needs no Secret",
@@ -211,7 +211,7 @@ fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
     };
     for kind in ["image", "disk", "snapshot"] {
         let name = format!("{kind}_namespace");
-        if *only != kind && !source.get(&name).is_null() {
+        if *only != kind && source.get(&name).is_set() {
             let at = path(&name);
             let detail = format!(
                 "{at}: it is the namespace of the {kind} in `{kind}`, and the source is `{only}`: leave it out."
@@ -238,7 +238,7 @@ fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
         "retries",
         "secret_name",
     ];
-    if let Some(name) = of_url.into_iter().find(|name| !source.get(name).is_null()) {
+    if let Some(name) = of_url.into_iter().find(|name| source.get(name).is_set()) {
         let at = path(name);
         let detail = match *only {
             "image" => format!(
@@ -259,7 +259,7 @@ fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
             format!("format: an image that is made from a {only} has the format qcow2. Leave it out.");
         return Some(Diagnostic::error("Invalid format", detail).at("format"));
     }
-    if !config.get("compression").is_null() {
+    if config.get("compression").is_set() {
         let detail = "compression: it is for an image from a url. Leave it out.";
         return Some(Diagnostic::error("Invalid compression", detail).at("compression"));
     }
@@ -268,12 +268,12 @@ fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
 
 /// Refuses a token of content that is always the same.
 fn check_token(config: &Value, source: &Value) -> Option<Diagnostic> {
-    if source.get("token").is_null() {
+    if !source.get("token").is_set() {
         return None;
     }
     let at = AttributePath::root("source").attribute("token");
     let invalid = |detail: String| Some(Diagnostic::error("Invalid source", detail).at(at.clone()));
-    let is_set = |name: &&str| !source.get(name).is_null() && !source.get(name).is_unknown();
+    let is_set = |name: &&str| source.get(name).is_set();
     if let Some(fixed) = ["sha256", "sha512", "file", "upload"].into_iter().find(is_set) {
         return invalid(format!(
             "{at}: it makes the content anew, and `{fixed}` fixes the content. Declare another image for other content."
@@ -299,7 +299,7 @@ fn is_itself(config: &Value, source: &Value) -> bool {
 /// Refuses what does not belong to a file that is uploaded.
 fn check_uploaded(source: &Value, only: &str) -> Option<Diagnostic> {
     let path = |name: &str| AttributePath::root("source").attribute(name);
-    let is_set = |name: &str| !source.get(name).is_null();
+    let is_set = |name: &str| source.get(name).is_set();
     let invalid =
         |name: &str, detail: String| Some(Diagnostic::error("Invalid source", detail).at(path(name)));
     let of_url = ["checksum_url", "trust_on_first_use", "timeout_seconds", "retries", "secret_name"];
@@ -314,13 +314,12 @@ fn check_uploaded(source: &Value, only: &str) -> Option<Diagnostic> {
     if !upload.is_unknown() && upload.get("size").is_null() {
         return invalid("upload", "source.upload: set size, the number of bytes of the file.".to_owned());
     }
-    let is_known = |name: &str| is_set(name) && !source.get(name).is_unknown();
-    match (is_set("sha256"), is_set("sha512")) {
-        (false, false) => {
+    match (source.get("sha256").is_null(), source.get("sha512").is_null()) {
+        (true, true) => {
             let detail = "An upload needs the checksum of the file: write sha256 or sha512 in source.";
             Some(Diagnostic::error("Missing checksum", detail).at("source"))
         }
-        _ if is_known("sha256") && is_known("sha512") => {
+        _ if is_set("sha256") && is_set("sha512") => {
             let detail = "Exactly one of sha256 and sha512 can be set; both are.".to_owned();
             Some(Diagnostic::error("More than one checksum", detail).at(path("sha512")))
         }

@@ -210,9 +210,10 @@ pub fn refresh(
     let refreshed = fields.iter().map(|field| {
         let before = prior.get(field.name);
         let value = match (&field.source, observed.get(field.name)) {
-            (Source::Local, _) | (_, None) => local_after_read(field, before),
+            (Source::Local, _) => local_after_read(field, before),
             (_, Some(now)) if before.is_null() && is_implied(field, now) => Value::Null,
-            (_, Some(now)) => refresh_one(&field.shape, before, now),
+            // The control plane does not have the object that it is in.
+            (_, now) => refresh_one(&field.shape, before, now.unwrap_or(&Value::Null)),
         };
         (field.name.to_owned(), value)
     });
@@ -242,8 +243,12 @@ fn refresh_one(shape: &Shape, before: &Value, now: &Value) -> Value {
                 let entries = refresh(fields, before, now.as_map().unwrap_or(&empty));
                 let local_only =
                     |field: &Field| field.source == Source::Local || now.get(field.name).is_null();
+                let has_local =
+                    |field: &Field| field.source == Source::Local && !before.get(field.name).is_null();
+                // One that is declared without anything in it is not in the control plane either.
+                let stays = !before.is_null() && (is_empty(before) || fields.iter().any(has_local));
                 // Null before and now: local settings alone do not create an object.
-                let nothing = before.is_null() && fields.iter().all(local_only);
+                let nothing = !stays && fields.iter().all(local_only);
                 if nothing { Value::Null } else { Value::Map(entries) }
             }
         },
@@ -264,6 +269,16 @@ fn refresh_one(shape: &Shape, before: &Value, now: &Value) -> Value {
             _ => keep_if_same(shape, before, now),
         },
         _ => keep_if_same(shape, before, now),
+    }
+}
+
+/// Whether nothing is declared in an object.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::List(elements) => elements.is_empty(),
+        Value::Map(entries) => entries.values().all(is_empty),
+        _ => false,
     }
 }
 
@@ -314,16 +329,18 @@ pub fn fill(planned: Value, observed: &Value) -> Value {
 
 /// Whether all values to declare are known.
 #[must_use]
-pub fn declared_is_known(fields: &[Field], planned: &Value) -> bool {
+pub fn declared_is_known(fields: &[Field], planned: &Value, config: &Value) -> bool {
     fields.iter().all(|field| {
-        let value = planned.get(field.name);
-        let decided_elsewhere = matches!(field.presence, Presence::Computed | Presence::Kept);
+        let (value, configured) = (planned.get(field.name), config.get(field.name));
         match &field.shape {
-            _ if decided_elsewhere || !matches!(field.source, Source::Spec(_)) => true,
-            Shape::Object(fields) => !value.is_unknown() && declared_is_known(fields, value),
+            _ if field.presence == Presence::Computed || !matches!(field.source, Source::Spec(_)) => true,
+            // Left to the control plane, unless it is configured.
+            _ if field.presence == Presence::Kept => configured.is_wholly_known(),
+            Shape::Object(fields) => !value.is_unknown() && declared_is_known(fields, value, configured),
             Shape::Keyed(fields) => {
+                let mut elements = value.elements().iter().enumerate();
                 !value.is_unknown()
-                    && value.elements().iter().all(|element| declared_is_known(fields, element))
+                    && elements.all(|(i, element)| declared_is_known(fields, element, configured.index(i)))
             }
             _ => value.is_wholly_known(),
         }
@@ -332,3 +349,62 @@ pub fn declared_is_known(fields: &[Field], planned: &Value) -> bool {
 
 /// A text shape without a particular form.
 pub const TEXT: Shape = Shape::Text(Form::Any);
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn fields() -> Vec<Field> {
+        let limits = Shape::Object(vec![Field::spec("iops", Shape::Integer)]);
+        let placement = Shape::Object(vec![Field::spec("host", TEXT), Field::spec("limits", limits)]);
+        let policy = Field::local("policy", TEXT, "A setting of the provider.").default("refuse");
+        let bootstrap = Shape::Object(vec![Field::spec("hostname", TEXT), policy]);
+        vec![Field::spec("placement", placement), Field::spec("bootstrap", bootstrap)]
+    }
+
+    fn refreshed(prior: &Value, spec: Json) -> Value {
+        Value::Map(refresh(&fields(), prior, &from_object(&fields(), &json!({ "spec": spec }))))
+    }
+
+    fn object(name: &'static str, value: Value) -> Value {
+        Value::object([(name, value)])
+    }
+
+    #[test]
+    fn an_object_that_another_client_has_removed_is_not_in_the_state() {
+        let limits = || object("iops", Value::from(100));
+        let placement = Value::object([("host", Value::from("a")), ("limits", limits())]);
+        let prior = object("placement", placement);
+        assert_eq!(refreshed(&prior, json!({})).get("placement"), &Value::Null);
+        let left = refreshed(&prior, json!({"placement": {"host": "a"}}));
+        assert_eq!(left.get("placement").get("host").as_str(), Some("a"));
+        assert_eq!(left.get("placement").get("limits"), &Value::Null);
+        let bootstrap = Value::object([("hostname", Value::from("web")), ("policy", Value::from("ignore"))]);
+        let left = refreshed(&object("bootstrap", bootstrap), json!({}));
+        assert_eq!(left.get("bootstrap").get("hostname"), &Value::Null);
+        assert_eq!(left.get("bootstrap").get("policy").as_str(), Some("ignore"), "it is only in the state");
+    }
+
+    #[test]
+    fn an_object_that_declares_nothing_stays_in_the_state() {
+        let placement = Value::object([("host", Value::Null), ("limits", Value::Null)]);
+        let prior = object("placement", placement.clone());
+        assert_eq!(refreshed(&prior, json!({})).get("placement"), &placement);
+        assert_eq!(refreshed(&Value::Null, json!({})).get("placement"), &Value::Null, "an import");
+    }
+
+    #[test]
+    fn a_kept_value_is_declared_once_it_is_configured() {
+        let fields = [Field::spec("size", TEXT).presence(Presence::Kept), Field::spec("image", TEXT)];
+        let planned = Value::object([("size", Value::UNKNOWN), ("image", Value::Null)]);
+        assert!(declared_is_known(&fields, &planned, &object("size", Value::Null)), "it is decided later");
+        assert!(!declared_is_known(&fields, &planned, &object("size", Value::UNKNOWN)));
+        let list = [Field::spec("disks", Shape::Keyed(fields.to_vec()))];
+        let of = |value: Value| object("disks", Value::List(vec![value]));
+        let config = |size: Value| of(object("size", size));
+        assert!(declared_is_known(&list, &of(planned.clone()), &config(Value::Null)));
+        assert!(!declared_is_known(&list, &of(planned), &config(Value::UNKNOWN)));
+    }
+}

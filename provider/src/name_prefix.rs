@@ -5,7 +5,7 @@
 
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
-use crate::{change::PlannedChange, field::Effect, form::SUFFIX_LENGTH};
+use crate::{change::PlannedChange, form::SUFFIX_LENGTH};
 
 /// Those of Kubernetes' generated names: without vowels, so that they form no words.
 const CHARACTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -54,10 +54,8 @@ pub fn refine(change: &mut PlannedChange<'_>) {
     if !has_prefix || !change.prior.at(&path).is_null() {
         return;
     }
-    change.replace.retain(|replaced| *replaced != path);
-    for change in change.changes.iter_mut().filter(|change| change.path == path) {
-        change.effect = Effect::Live;
-    }
+    change.keeps_name = true;
+    change.recompute_changes();
 }
 
 /// Whether the configuration leaves the name to be generated.
@@ -69,7 +67,11 @@ pub fn is_generated(config: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::form::Form;
+    use crate::{
+        field::{Effect, Field, Shape},
+        form::Form,
+        private::Private,
+    };
 
     #[test]
     fn generated_names_are_valid_differ_and_show_their_prefix() {
@@ -89,6 +91,25 @@ mod tests {
         }
         assert_eq!(Form::DottedNamePrefix.problem("web.data-"), None);
         assert!(Form::DottedNamePrefix.problem("web..").is_some());
+    }
+
+    #[test]
+    fn an_object_with_the_prefix_is_kept_whatever_else_is_planned_anew() {
+        let prefix = Shape::Text(Form::NamePrefix);
+        let fields = [Field::local("name_prefix", prefix, "The prefix.").effect(Effect::Replace)];
+        let state =
+            |name: &str, prefix: Value| Value::object([("name", Value::from(name)), ("name_prefix", prefix)]);
+        let replaced = |prefix: &str| {
+            let (prior, config) = (state("debian-12", Value::Null), state("debian-12", Value::from(prefix)));
+            let mut change = PlannedChange::new(&fields, &prior, &config, config.clone(), Private::default());
+            refine(&mut change);
+            let refined = change.replace.clone();
+            change.recompute_changes();
+            assert_eq!(change.replace, refined);
+            !refined.is_empty()
+        };
+        assert!(!replaced("debian-"));
+        assert!(replaced("ubuntu-"));
     }
 
     #[test]

@@ -266,7 +266,7 @@ fn is_berths(name: &str) -> bool {
 fn check_egress(config: &Value) -> Option<Diagnostic> {
     let (prefix, egress) = (config.get("ipv6_cidr"), config.get("ipv6_egress"));
     let at = AttributePath::root;
-    if !config.get("egress").is_null() && config.get("type").as_str() == Some("Bridge") {
+    if config.get("egress").is_set() && config.get("type").as_str() == Some("Bridge") {
         let detail = "egress: it is for networks of type \"Overlay\". On a bridge, guests use the routers of its network: leave it out.";
         return Some(Diagnostic::error("Egress of a bridged network", detail).at(at("egress")));
     }
@@ -298,7 +298,7 @@ fn check_dhcp(config: &Value) -> Vec<Diagnostic> {
         return Vec::new();
     }
     let declared =
-        [("dhcp4", "ipv4"), ("dhcp6", "ipv6")].into_iter().filter(|(name, _)| !config.get(name).is_null());
+        [("dhcp4", "ipv4"), ("dhcp6", "ipv6")].into_iter().filter(|(name, _)| config.get(name).is_set());
     declared
         .map(|(name, family)| {
             let detail = format!(
@@ -327,7 +327,7 @@ fn check_autoconfiguration(config: &Value) -> Option<Diagnostic> {
         let detail = "a network without `ipv6_cidr` has no prefix. Set `ipv6_cidr`, or leave it out.";
         return refused(AUTOCONFIGURATION, "Autoconfiguration without a prefix", detail);
     }
-    if !config.get("dhcp6").is_null() {
+    if config.get("dhcp6").is_set() {
         let detail = "with ipv6_autoconfiguration, no DHCPv6 server gives out addresses: leave it out.";
         return refused("dhcp6", "DHCPv6 beside autoconfiguration", detail);
     }
@@ -363,7 +363,7 @@ fn check_dns_domain(config: &Value) -> Option<Diagnostic> {
     let declared = config.get("dns_domain");
     let ipv4 = config.get("ipv4");
     let has_server = ipv4.is_unknown() || !ipv4.get("name_server").is_null();
-    if !declared.is_null() && config.get("type").as_str() == Some("Bridge") && !has_server {
+    if declared.is_set() && config.get("type").as_str() == Some("Bridge") && !has_server {
         let detail = "on a bridge, hosts answer for it at the address ipv4.name_server, which no machine of the network has. Set that too, or leave the domain out.";
         return refused("dns_domain of a bridged network", detail.to_owned());
     }

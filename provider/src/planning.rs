@@ -13,6 +13,12 @@ use crate::{
     selector::{LABEL_KEY, LABEL_VALUE, is_label_key, is_label_value},
 };
 
+/// The problem with an element of a list that is null: no object can have it, so that each plan would declare it again.
+const NULL_ELEMENT: &str =
+    "This element is null. Leave it out, for example with [for one in LIST : one if one != null].";
+/// The same of an entry of a map.
+const NULL_ENTRY: &str = "This value is null. Leave its key out, for example with { for key, value in MAP : key => value if value != null }.";
+
 /// The change of one attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
@@ -28,7 +34,7 @@ pub struct Change {
 /// plane reports stay unchanged unless an attribute changes that they follow.
 #[must_use]
 pub fn plan(fields: &[Field], prior: &Value, config: &Value) -> Value {
-    let mut planned = plan_fields(fields, prior, config, None);
+    let mut planned = plan_fields(fields, prior, config, Place::default());
     if prior.is_null() {
         return planned;
     }
@@ -80,7 +86,17 @@ pub fn root(path: &AttributePath) -> Option<&str> {
     }
 }
 
-fn plan_fields(fields: &[Field], prior: &Value, config: &Value, place: Option<usize>) -> Value {
+/// The place of planned values.
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    /// The index of the element of a list that they are in.
+    index: Option<usize>,
+    /// Whether an element that they are in had another index before. Terraform compares elements by their indices, and refuses a spelling
+    /// that neither the configuration nor the prior element of the same index has.
+    is_moved: bool,
+}
+
+fn plan_fields(fields: &[Field], prior: &Value, config: &Value, place: Place) -> Value {
     let planned = fields.iter().map(|field| {
         let value = plan_field(field, prior.get(field.name), config.get(field.name), place, !prior.is_null());
         (field.name.to_owned(), value)
@@ -88,7 +104,7 @@ fn plan_fields(fields: &[Field], prior: &Value, config: &Value, place: Option<us
     Value::Map(planned.collect())
 }
 
-fn plan_field(field: &Field, prior: &Value, config: &Value, place: Option<usize>, exists: bool) -> Value {
+fn plan_field(field: &Field, prior: &Value, config: &Value, place: Place, exists: bool) -> Value {
     if field.write_only {
         return Value::Null;
     }
@@ -108,7 +124,7 @@ fn plan_field(field: &Field, prior: &Value, config: &Value, place: Option<usize>
             Presence::Implied(_) => return Value::Null,
             Presence::Default(value) => value,
             Presence::Numbered(prefix) => {
-                fallback = Value::from(format!("{prefix}{}", place.unwrap_or_default()));
+                fallback = Value::from(format!("{prefix}{}", place.index.unwrap_or_default()));
                 &fallback
             }
         }
@@ -116,7 +132,7 @@ fn plan_field(field: &Field, prior: &Value, config: &Value, place: Option<usize>
         config
     };
     match &field.shape {
-        Shape::Object(fields) => plan_fields(fields, prior, config, None),
+        Shape::Object(fields) => plan_fields(fields, prior, config, Place { index: None, ..place }),
         Shape::Keyed(fields) => {
             let elements = config.elements().iter().enumerate().map(|(i, element)| {
                 if element.is_unknown() {
@@ -124,11 +140,12 @@ fn plan_field(field: &Field, prior: &Value, config: &Value, place: Option<usize>
                 }
                 let named = named_element(fields, element, i);
                 let was = find_named(prior.elements(), &named).unwrap_or(&Value::Null);
-                plan_fields(fields, was, element, Some(i))
+                let is_moved = place.is_moved || prior.index(i).get("name") != was.get("name");
+                plan_fields(fields, was, element, Place { index: Some(i), is_moved })
             });
             Value::List(elements.collect())
         }
-        shape if same(shape, prior, config) && !prior.is_null() => prior.clone(),
+        shape if !place.is_moved && same(shape, prior, config) && !prior.is_null() => prior.clone(),
         _ => config.clone(),
     }
 }
@@ -137,7 +154,8 @@ fn plan_field(field: &Field, prior: &Value, config: &Value, place: Option<usize>
 #[must_use]
 pub fn named_element(fields: &[Field], element: &Value, place: usize) -> Value {
     let name = fields.iter().find(|field| field.name == "name");
-    let name = name.map(|name| plan_field(name, &Value::Null, element.get("name"), Some(place), false));
+    let place = Place { index: Some(place), is_moved: false };
+    let name = name.map(|name| plan_field(name, &Value::Null, element.get("name"), place, false));
     Value::object([("name", name.unwrap_or_default())])
 }
 
@@ -169,7 +187,7 @@ fn find_changes(
             Shape::Object(fields) if !is.is_unknown() => {
                 find_changes(fields, was, is, &path, found);
             }
-            Shape::Keyed(fields) if names(was) == names(is) => {
+            Shape::Keyed(fields) if !is.is_unknown() && names(was) == names(is) => {
                 for (i, element) in is.elements().iter().enumerate() {
                     find_changes(fields, was.index(i), element, &path.clone().index(i), found);
                 }
@@ -207,6 +225,9 @@ fn find_problems(
             Shape::Object(fields) => find_problems(fields, value, &path, found),
             Shape::Keyed(fields) => {
                 for (i, element) in value.elements().iter().enumerate() {
+                    if element.is_null() {
+                        found.push((path.clone().index(i), NULL_ELEMENT.to_owned()));
+                    }
                     find_problems(fields, element, &path.clone().index(i), found);
                 }
                 if let Some(name) = repeated_name(fields, value) {
@@ -220,7 +241,8 @@ fn find_problems(
             Shape::Annotations => find_key_problems(value, &path, "an annotation", found),
             Shape::TextList(form) => {
                 for (i, text) in value.elements().iter().enumerate() {
-                    if let Some(problem) = text.as_str().and_then(|text| form.problem(text)) {
+                    let null = text.is_null().then(|| NULL_ELEMENT.to_owned());
+                    if let Some(problem) = null.or_else(|| form.problem(text.as_str()?)) {
                         found.push((path.clone().index(i), problem));
                     }
                 }
@@ -233,6 +255,9 @@ fn find_problems(
 fn find_key_problems(map: &Value, at: &AttributePath, of: &str, found: &mut Vec<(AttributePath, String)>) {
     for key in map.as_map().into_iter().flatten().map(|(key, _)| key).filter(|key| !is_label_key(key)) {
         found.push((at.clone().key(key), format!("{key:?} is not the key of {of}: {LABEL_KEY}")));
+    }
+    for (key, _) in map.as_map().into_iter().flatten().filter(|(_, value)| value.is_null()) {
+        found.push((at.clone().key(key), NULL_ENTRY.to_owned()));
     }
 }
 
@@ -293,7 +318,8 @@ fn repeated_name(fields: &[Field], list: &Value) -> Option<String> {
     let numbered = fields.iter().find(|field| field.name == "name")?;
     let mut seen = BTreeMap::new();
     for (i, element) in list.elements().iter().enumerate() {
-        let name = plan_field(numbered, &Value::Null, element.get("name"), Some(i), false);
+        let place = Place { index: Some(i), is_moved: false };
+        let name = plan_field(numbered, &Value::Null, element.get("name"), place, false);
         if let Some(name) = name.as_str()
             && seen.insert(name.to_owned(), ()).is_some()
         {
@@ -301,4 +327,84 @@ fn repeated_name(fields: &[Field], list: &Value) -> Option<String> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::form::Form;
+
+    fn disks() -> Vec<Field> {
+        let disk = vec![
+            Field::spec("name", Shape::Text(Form::Name)).required(),
+            Field::spec(
+                "template",
+                Shape::Object(vec![
+                    Field::spec("size", Shape::Text(Form::Quantity)),
+                    Field::spec("host", Shape::Text(Form::Any)).presence(Presence::Kept),
+                ]),
+            ),
+        ];
+        vec![
+            Field::spec("disks", Shape::Keyed(disk)).effect(Effect::PowerCycle),
+            Field::spec("dns", Shape::TextList(Form::Ip)),
+            Field::spec("host_selector", Shape::TextMap),
+        ]
+    }
+
+    fn text(text: &str) -> Value {
+        Value::from(text)
+    }
+
+    fn disk(name: &str, size: &str, host: Value) -> Value {
+        let template = Value::object([("size", text(size)), ("host", host)]);
+        Value::object([("name", text(name)), ("template", template)])
+    }
+
+    fn vm(disks: Vec<Value>) -> Value {
+        Value::object([("disks", Value::List(disks))])
+    }
+
+    #[test]
+    fn an_element_at_another_index_has_the_spelling_of_the_configuration_and_keeps_what_was_decided() {
+        let fields = disks();
+        let prior = vm(vec![disk("root", "10240Mi", text("a"))]);
+        let root = || disk("root", "10Gi", Value::Null);
+        let size =
+            |planned: &Value, i: usize| planned.get("disks").index(i).get("template").get("size").clone();
+        let same_place = plan(&fields, &prior, &vm(vec![root()]));
+        assert_eq!(size(&same_place, 0), text("10240Mi"), "the plan is empty");
+        assert!(changes(&fields, &prior, &same_place).is_empty());
+        let moved = plan(&fields, &prior, &vm(vec![disk("new", "1Gi", Value::Null), root()]));
+        assert_eq!(size(&moved, 1), text("10Gi"), "Terraform refuses any other");
+        assert_eq!(moved.get("disks").index(1).get("template").get("host"), &text("a"));
+        let after = plan(&fields, &prior, &vm(vec![root(), disk("new", "1Gi", Value::Null)]));
+        assert_eq!(size(&after, 0), text("10240Mi"), "it is where it was");
+    }
+
+    #[test]
+    fn a_list_that_is_not_known_yet_and_was_null_is_a_change() {
+        let fields = disks();
+        let prior = Value::object([("disks", Value::Null)]);
+        let planned = plan(&fields, &prior, &Value::object([("disks", Value::UNKNOWN)]));
+        let found = changes(&fields, &prior, &planned);
+        assert_eq!(
+            found,
+            [Change { path: AttributePath::root("disks"), effect: Effect::PowerCycle }],
+            "values that follow it are not known either"
+        );
+    }
+
+    #[test]
+    fn elements_and_entries_that_are_null_are_problems() {
+        let config = Value::object([
+            ("disks", Value::List(vec![Value::Null, Value::UNKNOWN])),
+            ("dns", Value::List(vec![text("192.0.2.1"), Value::Null, Value::UNKNOWN])),
+            ("host_selector", Value::object([("a", Value::Null), ("b", text("x")), ("c", Value::UNKNOWN)])),
+        ]);
+        let found = problems(&disks(), &config);
+        let paths: Vec<String> = found.iter().map(|(path, _)| path.to_string()).collect();
+        assert_eq!(paths, ["disks[0]", "dns[1]", r#"host_selector["a"]"#]);
+        assert!(found.iter().all(|(_, problem)| problem.contains("is null. Leave")), "{found:?}");
+    }
 }

@@ -31,6 +31,9 @@ pub struct Private {
     /// is kept for as long as the configuration declares none.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub keeps_placement: bool,
+    /// [`Self::keeps_placement`] before the planned change. Not in a state.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub kept_placement: bool,
     /// Whether the planned destroy leaves the object, because the same plan creates it at another address. Not in a state.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub leaves_object: bool,
@@ -41,6 +44,12 @@ impl Private {
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         serde_json::from_slice(bytes).unwrap_or_default()
+    }
+
+    /// The data beside the state that an update leaves when it fails: Terraform would store those of its plan.
+    #[must_use]
+    pub fn before_change(self) -> Self {
+        Self { keeps_placement: self.kept_placement, kept_placement: false, ..self }
     }
 
     /// The bytes for Terraform to store: none if there is nothing to store, since Terraform writes them after each resource.
@@ -65,5 +74,14 @@ mod tests {
         let private = Private { pinned, ..Private::default() };
         assert_eq!(private.to_bytes(), br#"{"held":["address"]}"#);
         assert_eq!(Private::from_bytes(br#"{"uid":"u","held":["address"]}"#), private);
+    }
+
+    #[test]
+    fn a_failed_update_leaves_what_was_before_it() {
+        let kept = Private { keeps_placement: true, ..Private::default() };
+        let planned = Private { keeps_placement: false, kept_placement: true, ..Private::default() };
+        assert_eq!(planned.before_change(), kept);
+        let planned = Private { keeps_placement: true, kept_placement: false, ..Private::default() };
+        assert_eq!(planned.before_change(), Private::default());
     }
 }

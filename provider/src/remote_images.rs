@@ -217,7 +217,7 @@ impl DataSource for RemoteImages {
             let detail = format!("A filter has at most {LONGEST_FILTER} characters.");
             found.push(Diagnostic::error("Invalid name_filter", detail).at("name_filter"));
         }
-        if !config.get("password").is_null() && config.get("username").is_null() {
+        if config.get("password").is_set() && config.get("username").is_null() {
             let detail = "A password goes with a username.";
             found.push(Diagnostic::error("password without username", detail).at("password"));
         }

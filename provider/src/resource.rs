@@ -193,6 +193,7 @@ impl KindResource {
         let private = Private {
             pinned: mapping::pinned_fields(&self.fields, object),
             moved_from: None,
+            kept_placement: false,
             ..private.clone()
         };
         (state, private)

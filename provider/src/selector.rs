@@ -124,14 +124,18 @@ pub fn is_label_key(text: &str) -> bool {
         Some((domain, name)) => (Some(domain), name),
         None => (None, text),
     };
-    let is_domain = |domain: &str| {
-        let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-        let is_part = |part: &str| {
-            !part.is_empty() && part.bytes().all(inner) && !part.starts_with('-') && !part.ends_with('-')
-        };
-        domain.len() <= 253 && domain.split('.').all(is_part)
-    };
     !name.is_empty() && is_label_value(name) && domain.is_none_or(is_domain)
+}
+
+/// Whether a text is a DNS subdomain as Kubernetes has them: the parts between its dots may be longer than DNS labels, such as the default
+/// name of an attachment, which is made of two names.
+#[must_use]
+pub fn is_domain(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let is_part = |part: &str| {
+        !part.is_empty() && part.bytes().all(inner) && !part.starts_with('-') && !part.ends_with('-')
+    };
+    text.len() <= 253 && text.split('.').all(is_part)
 }
 
 /// Whether a text is the value of a label: at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends.

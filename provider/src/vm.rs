@@ -279,13 +279,17 @@ impl ResourceKind for Vm {
     }
 
     fn refine(&self, change: &mut PlannedChange<'_>) {
-        size::refine(change);
+        // First: it may compute the changes again, with the effects of the table.
         bootstrap::refine(change);
+        size::refine(change);
         refuse_other_identities(change);
         disks::refuse_smaller_templates(change);
         placement::refine(change);
         disks::wait_with_another_boot_disk(change);
         interfaces::wait_with_fixed_models(change);
+        for list in ["disks", "network_interfaces"] {
+            interfaces::wait_with_elements_that_stay(change, list);
+        }
         restore::refine(change);
         restart::refine(change);
     }

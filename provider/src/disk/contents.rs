@@ -11,13 +11,9 @@ pub(super) fn check(disk: &Value, at: &AttributePath) -> Option<Diagnostic> {
     check_filesystem(disk, at).or_else(|| check_clone_mode(disk, at))
 }
 
-fn is_set(value: &Value) -> bool {
-    !value.is_null() && !value.is_unknown()
-}
-
 fn check_filesystem(disk: &Value, at: &AttributePath) -> Option<Diagnostic> {
     let filesystem = disk.get("filesystem");
-    if !is_set(filesystem) {
+    if !filesystem.is_set() {
         return None;
     }
     let at = at.clone().attribute("filesystem");
@@ -27,7 +23,7 @@ fn check_filesystem(disk: &Value, at: &AttributePath) -> Option<Diagnostic> {
         ("encryption", "an encrypted disk is formatted in its VM: take `filesystem` out"),
     ];
     let refused =
-        refusals.into_iter().find(|(name, _)| is_set(disk.get(name))).map(|(_, why)| why.to_owned());
+        refusals.into_iter().find(|(name, _)| disk.get(name).is_set()).map(|(_, why)| why.to_owned());
     let detail = refused.or_else(|| too_small(disk, filesystem))?;
     Some(Diagnostic::error("Invalid filesystem", format!("{at}: {detail}.")).at(at))
 }
@@ -48,7 +44,7 @@ fn check_clone_mode(disk: &Value, at: &AttributePath) -> Option<Diagnostic> {
     let at = at.clone().attribute("clone_mode");
     let detail = if disk.get("image").is_null() {
         "Full is for a disk that is made from an image: set `image`, or take `clone_mode` out"
-    } else if is_set(disk.get("encryption")) {
+    } else if disk.get("encryption").is_set() {
         "an encrypted disk is a linked clone of its image: take `clone_mode` out"
     } else {
         return None;

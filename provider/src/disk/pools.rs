@@ -36,14 +36,15 @@ pub fn chooses_pool(disk: &Value) -> bool {
 
 /// Refuses a disk, or a template of one at this path, that names a pool beside those to choose from.
 pub(super) fn check(disk: &Value, at: &AttributePath) -> Option<Diagnostic> {
-    if !chooses_pool(disk) {
+    let is_set = |name: &str| disk.get(name).is_set();
+    if !is_set("pools") && !is_set("pool_selector") {
         return None;
     }
     let refuse = |name: &str, detail: &str| {
         let path = at.clone().attribute(name);
         Some(Diagnostic::error("Invalid pool", format!("{path}: {detail}")).at(path))
     };
-    if !disk.get("pools").is_null() && !disk.get("pool_selector").is_null() {
+    if is_set("pools") && is_set("pool_selector") {
         return refuse("pool_selector", "set either `pools` or `pool_selector`.");
     }
     if disk.get("pool").as_str().is_some_and(|pool| pool != berth_api::DEFAULT_NAME) {
@@ -53,7 +54,7 @@ pub(super) fn check(disk: &Value, at: &AttributePath) -> Option<Diagnostic> {
         );
     }
     if disk.get("source").get("file").as_str().is_some() {
-        let name = if disk.get("pools").is_null() { "pool_selector" } else { "pools" };
+        let name = if is_set("pools") { "pools" } else { "pool_selector" };
         return refuse(
             name,
             "a file that is taken over goes into a pool on its own file system: set `pool`.",

@@ -82,7 +82,7 @@ impl Declared<'_> {
         let of_object = ["gateway", "range"].map(|name| (at(IPV6.object).attribute(name), object.get(name)));
         let all = of_object.into_iter().chain([(at(IPV6.cidr), self.config.get(IPV6.cidr))]);
         let declared: Vec<AttributePath> =
-            all.filter(|(_, value)| !value.is_null()).map(|(path, _)| path).collect();
+            all.filter(|(_, value)| value.is_set()).map(|(path, _)| path).collect();
         for path in declared {
             let detail = "with ipv6.pool, the network takes its prefix from the pool: leave it out.";
             self.wrong(path, "Conflicts with the pool of the prefix", detail);
@@ -124,7 +124,8 @@ impl Declared<'_> {
             let detail = "it is needed: a network has `cidr`, `ipv6_cidr` or both, unless ipv4.allocation or ipv6.allocation is \"External\".";
             self.wrong(at("cidr"), "A network without a range", detail);
         } else if !self.has("cidr") && !self.is_external(&IPV4) {
-            let declared = [("egress", self.has("egress")), ("routes", self.has_ipv4_routes())];
+            let has_egress = self.config.get("egress").is_set();
+            let declared = [("egress", has_egress), ("routes", self.has_ipv4_routes())];
             for (name, _) in declared.into_iter().filter(|(_, is_declared)| *is_declared) {
                 let detail = "it is for IPv4, and the network has no `cidr`: set `cidr`, or leave it out.";
                 self.wrong(at(name), "A network without IPv4", detail);
@@ -168,7 +169,7 @@ impl Declared<'_> {
     /// The hosts answer at an address of the network for the names of its VMs.
     fn check_name_server(&mut self) {
         let server = self.config.get(IPV4.object).get("name_server");
-        if !self.is_bridge || server.is_null() {
+        if !self.is_bridge || !server.is_set() {
             return;
         }
         let path = at(IPV4.object).attribute("name_server");
@@ -208,7 +209,7 @@ impl Declared<'_> {
             self.check_pool();
             return;
         }
-        if self.is_bridge && !object.get("pool").is_null() {
+        if self.is_bridge && object.get("pool").is_set() {
             let detail = "only an overlay takes its prefix from a pool. On a bridge, the prefix is that of its network: declare `ipv6_cidr`.";
             self.wrong(at(family.object).attribute("pool"), "A pool of a bridged network", detail);
             return;
@@ -228,7 +229,7 @@ impl Declared<'_> {
             let of_family = if family.object == IPV4.object { of_ipv4 } else { &[] };
             let declared = [(at(family.cidr), self.config.get(family.cidr))];
             let all: Vec<_> = declared.iter().chain(of_family).chain(&parts).cloned().collect();
-            for (path, _) in all.into_iter().filter(|(_, value)| !value.is_null()) {
+            for (path, _) in all.into_iter().filter(|(_, value)| value.is_set()) {
                 let detail = format!(
                     "with {}.allocation \"External\", guests get it from {}: leave it out.",
                     family.object, family.server

@@ -102,8 +102,10 @@ impl KindResource {
                 Ok(_) => return Ok(Deletion::Gone),
                 Err(error) => error,
             };
+            // A control plane without the kind, which may be another one than that of the state, does not know the object.
+            let is_gone = error.is_object_missing(&apply.at) || error.to_string().starts_with("namespaces ");
             match error.code() {
-                404 => return Ok(Deletion::Gone),
+                404 if is_gone => return Ok(Deletion::Gone),
                 409 => {
                     let other = apply.read().await.map_err(|error| failed(&error))?;
                     match other.filter(|other| is_known_as(other, &uid)) {

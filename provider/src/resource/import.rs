@@ -7,7 +7,7 @@ use tfplugin6::{
 };
 
 use super::KindResource;
-use crate::{defaults, private::Private};
+use crate::{defaults, private::Private, selector::is_domain};
 
 impl KindResource {
     /// Imports an object by `namespace/name`, `name`, or identity; one of a kind without namespaces by `name` or identity.
@@ -23,7 +23,7 @@ impl KindResource {
                 (text("namespace").unwrap_or(default), text("name").unwrap_or_default())
             }
         };
-        let fits = ResourceName::is_dns_label(&namespace) && name.split('.').all(ResourceName::is_dns_label);
+        let fits = ResourceName::is_dns_label(&namespace) && is_domain(&name);
         if !fits {
             let form = if self.is_namespaced {
                 format!(

@@ -33,6 +33,7 @@ impl KindResource {
         let settings = self.session.settings();
         let mut private = Private::from_bytes(&request.private);
         let planned = self.planned(&request.prior, &request.config, &private, &settings);
+        private.kept_placement = private.keeps_placement;
         private.keeps_placement = self.keeps_placement(&request.config, &planned);
         private.replaces = self.replaced(&settings.run, &request.prior, &planned);
         let mut change = PlannedChange::new(&self.fields, &request.prior, &request.config, planned, private);
@@ -40,8 +41,11 @@ impl KindResource {
         name_prefix::refine(&mut change);
         self.kind.refine(&mut change);
         self.kind.derive(&mut change).await;
-        if !change.replace.is_empty() && name_prefix::is_generated(&request.config) {
-            change.planned.set("name", Value::UNKNOWN);
+        if !change.replace.is_empty() && request.config.get("name").is_null() {
+            // The new object has no name of the configuration either.
+            let is_generated = name_prefix::is_generated(&request.config);
+            let name = if is_generated { Value::UNKNOWN } else { self.kind.default_name(&request.config) };
+            change.planned.set("name", name);
             change.planned.set("id", Value::UNKNOWN);
         }
         let is_destructive = !change.replace.is_empty();
@@ -187,7 +191,7 @@ impl KindResource {
             planned.set("name", name_prefix::generate(prefix));
         }
         let named = self.identity(&planned).is_some();
-        let known = named && mapping::declared_is_known(&self.fields, &planned);
+        let known = named && mapping::declared_is_known(&self.fields, &planned, change.config);
         if !known || !(change.is_create() || change.is_update()) {
             return nothing();
         }

@@ -68,8 +68,8 @@ impl KindResource {
         let prior = if moved_from.is_some() { self.imported(&at.namespace, &at.name) } else { prior };
         let mut state = self.refreshed(&prior, &object);
         let taken_up = moved_from.as_ref().map(|origin| self.taken_up(&prior, origin));
-        let private =
-            Private { pinned: mapping::pinned_fields(&self.fields, &object), moved_from, ..private };
+        let pinned = mapping::pinned_fields(&self.fields, &object);
+        let private = Private { pinned, moved_from, kept_placement: false, ..private };
         let private = match self.kind.read_side_object(api, &object, &private, &mut state).await {
             Ok(private) => private,
             Err(error) => return ReadResponse::failed(self.request_diagnostics(&error, &at)),

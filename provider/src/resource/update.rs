@@ -42,16 +42,20 @@ impl KindResource {
             }
         };
         let private = Private::from_bytes(&request.private);
+        let failed = |diagnostics: Vec<Diagnostic>| {
+            let before = private.clone().before_change().to_bytes();
+            ApplyResponse { private: Some(before), ..ApplyResponse::failed(diagnostics) }
+        };
         let until = Instant::now() + timeouts::limit(Operation::Update, &request.planned, self.info.timeouts);
         let refusals = self.refusals(api, &settings, &request, until).await;
         if !refusals.is_empty() {
-            return ApplyResponse::failed(refusals);
+            return failed(refusals);
         }
         let at = self.address(&request.planned);
         let apply = ApplyContext { request: &request, settings: &settings, api, at, until };
         let object = match self.declare_update(&apply, &private).await {
             Ok(object) => object,
-            Err(diagnostics) => return ApplyResponse::failed(diagnostics),
+            Err(diagnostics) => return failed(diagnostics),
         };
         let planned = request.planned.clone();
         self.finish(&apply, Purpose::Update, Declared { planned, private, object }).await
@@ -218,7 +222,13 @@ fn find_leftovers(field: &Field, declared: &Json, found: &Json, pointer: &str, o
     let Some(found) = found.get(key.as_ref()) else { return };
     let pointer = format!("{pointer}/{key}");
     let Some(declared) = declared.get(key.as_ref()) else {
-        if matches!(field.presence, Presence::Optional | Presence::Filled) {
+        let is_left = match &field.presence {
+            Presence::Optional | Presence::Filled => true,
+            // Left out, it stands for this value.
+            Presence::Implied(implied) => found.as_str() != implied.as_str(),
+            _ => false,
+        };
+        if is_left {
             out.push(pointer);
         }
         return;
@@ -249,5 +259,28 @@ fn find_leftovers(field: &Field, declared: &Json, found: &Json, pointer: &str, o
             }
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{form::Form, mapping::TEXT};
+
+    #[test]
+    fn a_value_that_is_left_out_and_stands_for_another_one_is_left_behind() {
+        let name = Field::spec("name", Shape::Text(Form::Name)).required();
+        let fields = vec![name, Field::spec("model", TEXT).implied("virtio")];
+        let interfaces = Field::spec("network_interfaces", Shape::Keyed(fields));
+        let left = |model: &str| {
+            let spec = |interface: Json| json!({"networkInterfaces": [interface]});
+            let declared = spec(json!({"name": "nic0"}));
+            let found = spec(json!({"name": "nic0", "model": model}));
+            let mut left = Vec::new();
+            find_leftovers(&interfaces, &declared, &found, "/spec", &mut left);
+            left
+        };
+        assert_eq!(left("e1000"), ["/spec/networkInterfaces/0/model"], "each plan would show it again");
+        assert_eq!(left("virtio"), [""; 0], "it means the same");
     }
 }

@@ -154,6 +154,67 @@ async fn values_that_are_not_known_yet_are_not_judged() {
     plane.close().await;
 }
 
+/// A module passes on its variables, of which some are null. During `terraform validate` none of them is known.
+#[tokio::test]
+async fn variables_that_may_be_null_are_not_judged_as_set() {
+    let plane = ControlPlane::without_controllers().await;
+    let provider = provider(&plane.client, "default");
+    let unknown = "<unknown>";
+    let disk = |changes: Json| {
+        let mut disk = json!({"name": "d", "size": "1Gi"});
+        disk.as_object_mut().expect("an object").extend(changes.as_object().expect("an object").clone());
+        ("berth_disk", disk)
+    };
+    let bridge = |changes: Json| {
+        let mut network =
+            json!({"name": "n", "type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.9.0.0/24"});
+        network.as_object_mut().expect("an object").extend(changes.as_object().expect("an object").clone());
+        ("berth_network", network)
+    };
+    let nic =
+        json!({"limits": {"ingress_bandwidth": null, "ingress_burst": unknown, "egress_packets": 1000}});
+    let sums = json!({"sha256": unknown, "secret_name": unknown, "trust_on_first_use": unknown});
+    let image = |mut source: Json, changes: Json| {
+        source.as_object_mut().expect("an object").extend(sums.as_object().expect("an object").clone());
+        let mut image = json!({"name": "i", "source": source});
+        image.as_object_mut().expect("an object").extend(changes.as_object().expect("an object").clone());
+        ("berth_image", image)
+    };
+    let cases = [
+        disk(
+            json!({"limits": {"iops": unknown, "read_iops": unknown, "write_iops": 100, "burst_seconds": unknown}}),
+        ),
+        disk(json!({"limits": {"iops": null, "burst_iops": unknown, "bandwidth": "1Mi"}})),
+        disk(json!({"pool": "fast", "pools": unknown, "pool_selector": unknown})),
+        disk(
+            json!({"size": null, "image": "debian", "access": "ReadOnlyMany", "encryption": unknown, "restore": unknown}),
+        ),
+        disk(json!({"source": {"snapshot": "s", "disk_namespace": unknown, "format": unknown}})),
+        bridge(json!({"egress": unknown, "dhcp4": unknown, "dhcp6": unknown, "dns_domain": unknown})),
+        bridge(
+            json!({"ipv4": {"name_server": unknown, "allocation": "External"}, "cidr": null, "dns": unknown,
+            "search_domains": unknown, "ipv6": null}),
+        ),
+        ("berth_network", json!({"name": "n", "ipv6_cidr": "fd00:60::/64", "egress": unknown})),
+        (
+            "berth_network",
+            json!({"name": "n", "ipv6_cidr": "fd00:60::/64", "ipv6_autoconfiguration": true, "dhcp6": unknown}),
+        ),
+        image(json!({"disk": "root"}), json!({"compression": unknown, "ova_disk": unknown})),
+        image(json!({"file": "/root.qcow2", "sha512": unknown, "token": unknown}), json!({})),
+        image(json!({"url": "file:///root.iso", "token": unknown}), json!({"format": "iso"})),
+        (
+            "berth_vm",
+            json!({"name": "v", "cpus": 1, "disks": [{"name": "a", "boot": true}], "network_interfaces": [nic]}),
+        ),
+    ];
+    for (type_name, config) in cases {
+        let found = Stage::new(&provider, type_name).validate(&config).await;
+        assert_eq!(text_of(&found), "", "{type_name} {config}");
+    }
+    plane.close().await;
+}
+
 /// The provider writes user data into a Secret; other clients declare it in the VM, where the schema judges its beginning.
 #[tokio::test]
 async fn user_data_that_no_guest_reads_is_refused_to_kubectl_too() {

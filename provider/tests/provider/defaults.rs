@@ -175,6 +175,27 @@ async fn another_selector_of_the_provider_changes_no_vm() {
 }
 
 #[tokio::test]
+async fn a_refused_placement_that_is_taken_back_leaves_the_one_of_the_provider() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    plane.host("host-a", json!({"zone": "a"})).await;
+    set(&provider, zone(Some("a")));
+    let mut stage = Stage::new(&provider, "berth_vm");
+    let made = stage.apply(&vm()).await;
+    assert!(made.is_clean(), "{}", made.text());
+    stage.read().await;
+    let elsewhere = with(vm(), json!({"placement": {"host": "host-b"}}));
+    let plan = stage.plan(&elsewhere).await;
+    // Terraform stores the planned data beside the state of a failed apply that returns none.
+    stage.private = plan.private.clone().expect("it is planned");
+    stage.announce_named(&plan.planned);
+    let refused = stage.apply_plan(plan, &elsewhere).await;
+    assert!(diagnostic::has_errors(&refused.diagnostics), "{}", refused.text());
+    assert!(stage.plan_is_empty(&vm()).await);
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn a_placement_that_was_declared_goes_with_its_declaration() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");

@@ -40,7 +40,7 @@ async fn a_plan_with_the_exported_configuration_imports_every_object_and_changes
     export.write(&work).expect("the files are new");
     let configuration = fs::read_to_string(work.join("berth.tf")).expect("it was written");
     assert!(!configuration.contains("canary-secret"), "{configuration}");
-    let secret = work.join("default-web-user_data");
+    let secret = work.join("default.web-user_data");
     let mode = fs::metadata(&secret).expect("the user data is a file").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let again = export.write(&work).expect_err("files that exist are not overwritten").to_string();

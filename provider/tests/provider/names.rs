@@ -71,6 +71,25 @@ async fn every_kind_that_is_created_takes_a_prefix_and_gets_a_unique_name() {
 }
 
 #[tokio::test]
+async fn an_attachment_of_another_disk_is_planned_under_its_new_name_and_is_the_only_user_of_the_disk() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut attachment = Stage::new(&provider, "berth_hotswap_disk_attachment");
+    let config = |disk: &str| json!({"vm": "web", "disk": disk, "wait_for": "none"});
+    let made = attachment.apply(&config("a")).await;
+    assert!(!diagnostic::has_errors(&made.diagnostics), "{}", made.text());
+    assert_eq!(attachment.state.get("name").as_str(), Some("web-a"));
+    // Terraform plans a replacement twice.
+    for prior in [attachment.state.clone(), tfplugin6::Value::Null] {
+        let plan = attachment.plan_from(prior, &config("b")).await;
+        assert_eq!(plan.planned.get("name").as_str(), Some("web-b"));
+        let text = text_of(&plan.diagnostics);
+        assert!(!text.contains("Two users"), "{text}");
+    }
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn a_prefix_is_validated_and_admission_decides_on_the_plan() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");
@@ -110,6 +129,12 @@ async fn a_prefix_is_validated_and_admission_decides_on_the_plan() {
     assert!(disk.plan_is_empty(&config).await);
     let other = disk.plan(&json!({"name_prefix": "db-", "size": "1Gi"})).await;
     assert!(!other.requires_replace.is_empty());
+    // Also one whose kind plans values anew.
+    let source = json!({"url": "https://a.example/x", "sha256": "0".repeat(64)});
+    let mut image = Stage::new(&provider, "berth_image");
+    image.apply(&json!({"name": "debian-12", "source": source})).await;
+    let config = json!({"name_prefix": "debian-", "source": source});
+    assert!(image.plan(&config).await.requires_replace.is_empty());
     // A name that is not known yet may be another one.
     let unknown = disk.plan(&json!({"name": "<unknown>", "size": "1Gi"})).await;
     assert!(!unknown.requires_replace.is_empty());

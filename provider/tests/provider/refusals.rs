@@ -477,6 +477,27 @@ async fn without_a_control_plane_an_apply_and_a_read_fail_clearly_and_the_next_a
 }
 
 #[tokio::test]
+async fn a_destroy_by_a_server_that_does_not_know_the_kind_keeps_the_state() {
+    let plane = ControlPlane::in_memory().await;
+    let mut class = Stage::new(&provider(&plane.client, "default"), "berth_vm_class");
+    let made = class.apply(&json!({"name": "small", "cpus": 1, "memory": "1Gi"})).await;
+    assert!(!diagnostic::has_errors(&made.diagnostics), "{}", made.text());
+    let server = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+        let body = kube::client::Body::from(b"404 page not found".to_vec());
+        let mut response = http::Response::new(body);
+        *response.status_mut() = http::StatusCode::NOT_FOUND;
+        Ok::<_, tower::BoxError>(response)
+    });
+    let elsewhere = provider(&kube::Client::new(server, "default"), "default");
+    let mut lost = Stage::new(&elsewhere, "berth_vm_class").with_state_of(&class);
+    let refused = lost.destroy().await;
+    assert!(refused.text().contains("does not serve the kind VMClass"), "{}", refused.text());
+    assert!(!lost.state.is_null());
+    assert_eq!(plane.count("VMClass").await, 1);
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn an_attachment_to_a_stopped_vm_need_not_be_waited_for() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");

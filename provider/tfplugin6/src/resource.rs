@@ -210,7 +210,7 @@ pub struct ApplyResponse {
     /// a create means that there is none. Some with an error is a partial state: unknown values in it become null, and a
     /// created resource is tainted.
     pub state: Option<Value>,
-    /// Private bytes to store with the state; none keeps the prior ones.
+    /// Private bytes to store with the state; none keeps the planned ones, also with an error.
     pub private: Option<Vec<u8>>,
     /// The identity; none keeps the planned one.
     pub identity: Option<Value>,

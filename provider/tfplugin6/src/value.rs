@@ -90,6 +90,12 @@ impl Value {
         }
     }
 
+    /// Whether the value is known and not null. One that is not known yet may turn out to be null.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        !self.is_null() && !self.is_unknown()
+    }
+
     /// Whether the value contains nothing unknown.
     #[must_use]
     pub fn is_wholly_known(&self) -> bool {

@@ -48,6 +48,24 @@ async fn a_restart_token_of_the_users_goes_together_with_what_else_restarts() {
 }
 
 #[tokio::test]
+async fn another_size_restarts_a_vm_that_may_be_restarted_also_beside_bootstrap_data_that_is_ignored() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut machine = Stage::new(&provider, "berth_vm");
+    let config = |cpus: i64, hostname: &str| {
+        let bootstrap = json!({"hostname": hostname, "user_data_policy": "ignore"});
+        with(vm("web"), json!({"class": null, "cpus": cpus, "allow_reboot": true, "bootstrap": bootstrap}))
+    };
+    let made = machine.apply(&config(1, "a")).await;
+    assert!(no_errors(&made.diagnostics), "{}", made.text());
+    let plan = machine.plan(&config(2, "b")).await;
+    let text = text_of(&plan.diagnostics);
+    assert!(text.contains("The VM will be restarted: cpus: "), "{text}");
+    assert_eq!(plan.planned.get("bootstrap").get("hostname").as_str(), Some("a"));
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn a_restart_token_is_refused_in_the_plan_and_by_the_control_plane_unless_the_vm_is_to_run() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");
