@@ -205,7 +205,7 @@ impl LinuxVolumes {
         if let Some(found) = self.volume(&new.pool, &new.id)? {
             self.finish(&place)?;
             return match size > found.size {
-                true => self.grow(&new.pool, &new.id, size),
+                true => self.grow_file(&new.pool, &new.id, size),
                 false => Ok(found),
             };
         }
@@ -221,7 +221,7 @@ impl LinuxVolumes {
             let _ = fs::remove_file(&place.note);
         })?;
         if new.thick {
-            self.reserve(&new.pool, &new.id, size).inspect_err(|_| {
+            self.reserve_space(&new.pool, &new.id, size).inspect_err(|_| {
                 let _ = fs::remove_file(&place.file).and_then(|()| fs::remove_file(&place.note));
             })?;
         }
@@ -262,6 +262,12 @@ impl LinuxVolumes {
     }
 
     pub(super) fn grow(&self, pool: &str, id: &str, size: u64) -> Result<VolumeFacts> {
+        let _chains = self.lock(&[pool])?;
+        self.grow_file(pool, id, size)
+    }
+
+    /// The caller holds the lock.
+    fn grow_file(&self, pool: &str, id: &str, size: u64) -> Result<VolumeFacts> {
         let place = self.place(pool, id)?;
         let lost = || SystemError::VolumeLost { id: id.to_owned() };
         let found = self.volume(pool, id)?.ok_or_else(lost)?;
@@ -278,6 +284,7 @@ impl LinuxVolumes {
 
     /// Writes another owner into the note of a volume: replaces one file atomically, and nothing else.
     pub(super) fn hand_over(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<()> {
+        let _chains = self.lock(&[pool])?;
         let place = self.place(pool, id)?;
         let lost = || SystemError::VolumeLost { id: id.to_owned() };
         let note = Note::read(&place.note)?.ok_or_else(lost)?;
@@ -292,6 +299,7 @@ impl LinuxVolumes {
 
     /// Records that the volume's Disk is deleted and its file is retained.
     pub(super) fn retain(&self, pool: &str, id: &str) -> Result<()> {
+        let _chains = self.lock(&[pool])?;
         let place = self.place(pool, id)?;
         let Some(note) = Note::read(&place.note)? else { return Ok(()) };
         let note = note.map_err(|detail| place.damaged(&detail))?;

@@ -75,7 +75,7 @@ impl LinuxVolumes {
             files::sync_parent(&place.file).map_err(failed("write", &place.file))?;
             if new.thick {
                 let size = place.read_size()?;
-                self.reserve(&new.pool, &new.id, size).inspect_err(|_| {
+                self.reserve_space(&new.pool, &new.id, size).inspect_err(|_| {
                     let _ = fs::remove_file(&place.file).and_then(|()| fs::remove_file(&place.note));
                 })?;
             }

@@ -329,6 +329,32 @@ fn a_disk_that_grew_while_its_snapshot_was_taken_has_its_whole_size() {
 }
 
 #[test]
+fn nothing_else_changes_a_volume_while_a_snapshot_of_it_is_begun() {
+    let f = Fixture::new();
+    let works: [fn(&LinuxVolumes) -> Result<()>; 4] = [
+        |volumes| volumes.reserve(POOL, ID, 4 * MIB),
+        |volumes| volumes.hand_over(POOL, ID, &owner("later")),
+        |volumes| volumes.grow(POOL, ID, 8 * MIB).map(drop),
+        |volumes| volumes.retain(POOL, ID),
+    ];
+    for work in works {
+        let begins = f.volumes.lock(&[POOL]).expect("locked");
+        let (done, ended) = std::sync::mpsc::channel();
+        let volumes = f.volumes.clone();
+        let worker = std::thread::spawn(move || {
+            let worked = work(&volumes);
+            done.send(()).expect("it is awaited");
+            worked
+        });
+        assert!(ended.recv_timeout(Duration::from_millis(50)).is_err(), "the note would be one from before");
+        drop(begins);
+        worker.join().expect("it ends").expect("done");
+    }
+    let found = f.found(ID);
+    assert_eq!((found.reserved, found.size, found.retained), (Some(4 * MIB), 8 * MIB, true));
+}
+
+#[test]
 fn a_disk_is_on_a_bounded_number_of_snapshots() {
     let f = Fixture::new();
     write(&f.found(ID).path, 1);
