@@ -24,6 +24,7 @@ mod copying;
 mod encryption;
 mod fetched;
 mod left;
+mod making;
 mod merges;
 mod mirrored;
 mod moves;
@@ -60,6 +61,7 @@ use encryption::NewFile;
 pub(super) use encryption::create_header;
 pub(super) use fetched::Fetch;
 pub(super) use left::LeftFile;
+use making::Makers;
 use note::{Base, Note};
 pub(super) use restored::{BACKUPS, Begun};
 
@@ -82,6 +84,7 @@ pub(super) struct LinuxVolumes {
     /// Held while the trash's clock is read and written.
     clock: Arc<Mutex<()>>,
     copying: Copying,
+    makers: Makers,
     keys: Keyring,
 }
 
@@ -108,6 +111,7 @@ impl LinuxVolumes {
             chains: Chains::default(),
             clock: Arc::default(),
             copying: Copying::default(),
+            makers: Makers::default(),
             keys: Keyring::default(),
         }
     }
