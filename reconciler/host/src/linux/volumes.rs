@@ -35,6 +35,7 @@ mod restores;
 mod snapshot_note;
 mod snapshots;
 mod space;
+mod started;
 mod taken;
 mod trash;
 

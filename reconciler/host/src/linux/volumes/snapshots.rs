@@ -480,24 +480,6 @@ impl LinuxVolumes {
         Ok((backing, base.map(|base| base.digest)))
     }
 
-    /// Returns disks with the chains of files that their volumes are based on now.
-    ///
-    /// *Errors*: [`SystemError::PoolAway`] if the pool of one of them is.
-    pub(in super::super) fn with_chains(&self, disks: Vec<DiskSpec>) -> Result<Vec<DiskSpec>> {
-        let refreshed = disks.into_iter().map(|disk| {
-            let Some(pool) = self.layout.pool_of(&disk.file) else { return Ok(disk) };
-            self.pool_folders.ensure_there(&pool)?;
-            if disk.backing.is_none() {
-                return Ok(disk);
-            }
-            match self.volume(&pool, &disk.id)? {
-                Some(volume) if volume.path == disk.file => Ok(DiskSpec { backing: volume.backing, ..disk }),
-                _ => Ok(disk),
-            }
-        });
-        refreshed.collect()
-    }
-
     /// Returns the key of a snapshot that is taken. None: it is not encrypted.
     pub(in super::super) fn key_of_snapshot(&self, pool: &str, id: &str) -> Result<Option<DiskKey>> {
         let note = self.snapshot_place(pool, id)?.read()?;
