@@ -272,6 +272,25 @@ fn a_snapshot_outlives_its_disk() {
 }
 
 #[test]
+fn the_unfinished_snapshot_of_a_volume_in_the_trash_stays_below_it() {
+    for step in 3..=4 {
+        let f = crashed(step);
+        f.volumes.trash(POOL, ID).expect("in the trash");
+        f.volumes.delete_snapshot(POOL, "s-1").expect("deleted");
+        f.volumes.restore(POOL, ID, &owner("back")).expect("brought back");
+        assert!(has(&f.found(ID).path, 2) && f.found(ID).pending_snapshot.is_none(), "step {step}");
+        f.purge(ID);
+        assert!(f.files("snapshots").is_empty() && f.files("volumes").is_empty(), "step {step}");
+        let f = crashed(step);
+        f.volumes.trash(POOL, ID).expect("in the trash");
+        f.volumes.restore(POOL, ID, &owner("back")).expect("brought back");
+        assert_eq!(f.found(ID).pending_snapshot.as_deref(), Some("s-1"), "it is finished then");
+        f.take("s-1");
+        assert!(has(&f.copy("v-a", "s-1").path, 2) && f.found(ID).pending_snapshot.is_none());
+    }
+}
+
+#[test]
 fn nothing_is_removed_while_a_note_cannot_be_read() {
     let f = Fixture::new();
     f.take("s-1");

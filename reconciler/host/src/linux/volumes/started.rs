@@ -3,7 +3,9 @@
 //! A machine is described before it is started. A volume that was restored, moved or continued after a snapshot meanwhile has another file, and
 //! its former one may be left, after a crash or an error: what a guest wrote to that would be lost with it.
 
-use berth_qemu::machine::DiskSpec;
+use std::collections::BTreeMap;
+
+use berth_qemu::machine::{DiskKey, DiskSpec, Format};
 
 use super::note::Note;
 use super::{LinuxVolumes, Result};
@@ -39,6 +41,24 @@ impl LinuxVolumes {
             true => Err(SystemError::VolumeBusy { id: disk.id.clone(), detail: FORMER }),
             false => Ok(()),
         }
+    }
+
+    /// Returns the keys of the encrypted disks in files among these, by their ids.
+    pub(in super::super) fn keys_of(&self, disks: &[DiskSpec]) -> Result<BTreeMap<String, DiskKey>> {
+        let mut keys = BTreeMap::new();
+        for disk in disks.iter().filter(|disk| disk.format == Format::EncryptedQcow2) {
+            keys.insert(disk.id.clone(), self.key_of_disk(disk)?);
+        }
+        Ok(keys)
+    }
+
+    /// Returns the key of an encrypted disk.
+    fn key_of_disk(&self, disk: &DiskSpec) -> Result<DiskKey> {
+        let lost = || SystemError::VolumeLost { id: disk.id.clone() };
+        let pool = self.layout.pool_of(&disk.file).ok_or_else(lost)?;
+        let place = self.place(&pool, &disk.id)?;
+        let note = Note::read(&place.note)?.ok_or_else(lost)?.map_err(|detail| place.damaged(&detail))?;
+        self.keys.key_of(&disk.id, note.encryption.as_ref())?.ok_or_else(lost)
     }
 }
 
