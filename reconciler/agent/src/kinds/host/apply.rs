@@ -64,7 +64,7 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
 /// by then, with the only copy of its firmware state, and an orphan may have been adopted.
 fn is_still_due(tables: &Tables, step: &Step) -> bool {
     match step {
-        Step::FinishInstance(instance) => {
+        Step::FinishInstance(instance) | Step::ForgetRestart(instance) => {
             let is_its = |vm: &VM| instance_of(vm) == Some(instance.as_str());
             let mut departed = tables.departed_vms.all();
             !tables.vms.all().any(|(_, vm)| is_its(vm)) && !departed.any(|vm| is_its(vm))
@@ -116,6 +116,7 @@ mod tests {
         .expect("a Disk");
         index.apply::<Disk>(Event::Apply(disk));
         assert!(!is_due(&finish("i-1")), "the VM has moved back");
+        assert!(!is_due(&Step::ForgetRestart("i-1".into())), "its own reconcile writes the journal");
         assert!(!is_due(&trash("v-1")), "the orphan was adopted");
         assert!(is_due(&finish("i-2")) && is_due(&trash("v-2")));
     }
