@@ -139,9 +139,12 @@ pub(crate) fn merge_deleted(ctx: &Context) {
     ctx.merges.start(kept);
 }
 
-/// Has the host keep the snapshots in Ceph that a copy, an image or a backup is still to be made from.
+/// Has the host keep the snapshots that a copy, an image or a backup is still to be made from: those in Ceph, and the files of others also
+/// from the merges that follow one that goes on.
 pub(crate) fn keep_needed(ctx: &Context) {
-    ctx.system.keep_snapshots(&needed_now(ctx));
+    let kept = needed_now(ctx);
+    ctx.system.keep_snapshots(&kept);
+    ctx.merges.keep(kept);
 }
 
 /// Returns the snapshots that something is still to be made from, also those whose objects are deleted while they are copied to another

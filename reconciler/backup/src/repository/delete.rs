@@ -16,11 +16,11 @@ impl Repository {
     /// interrupted delete left. Does nothing else if there is no such backup, so that an interrupted delete can be repeated.
     ///
     /// *Errors*: [`Error::Damaged`] and [`Error::MissingBlock`] if the blocks of another backup of the disk are unknown. The backup is deleted
-    /// then, and its blocks are after a delete of the other one.
+    /// then, and its blocks are after a delete of the other one. A transient error if the store lists another backup and does not have it.
     pub async fn delete(&self, disk: &DiskId, backup: &BackupId) -> Result<()> {
         let _writer = writers::lock(self.inner.id, disk).await;
         self.inner.objects.delete(&manifest_name(disk, backup)).await?;
-        let needed = self.inner.needed(disk).await?;
+        let needed = self.inner.needed(disk, backup).await?;
         let mut surplus = Vec::new();
         let mut visit = |id, _| {
             if !needed.contains(&id) {
@@ -38,12 +38,23 @@ impl Repository {
 }
 
 impl Inner {
-    /// Returns the ids of the blocks and indexes of all backups of a disk.
-    async fn needed(self: &Arc<Self>, disk: &DiskId) -> Result<HashSet<BlockId>> {
+    /// Returns the ids of the blocks and indexes of all backups of a disk but the one that was deleted just now.
+    async fn needed(self: &Arc<Self>, disk: &DiskId, deleted: &BackupId) -> Result<HashSet<BlockId>> {
         let mut needed = HashSet::new();
         for backup in self.backups(disk).await? {
-            // None: it was deleted since it was listed.
-            let Some(manifest) = self.manifest(disk, &backup).await? else { continue };
+            let Some(manifest) = self.manifest(disk, &backup).await? else {
+                // Some stores list for a while what was deleted.
+                if backup == *deleted {
+                    continue;
+                }
+                // Nothing else deletes backups of the disk meanwhile: the store is behind, and the blocks of this one must stay.
+                return Err(Error::NoAnswer {
+                    action: "read",
+                    place: self.objects.place(&manifest_name(disk, &backup)),
+                    attempts: 1,
+                    detail: "the store lists it, and answers that it is not there".to_owned(),
+                });
+            };
             for part in manifest::parts(manifest.size) {
                 let index = manifest.indexes.get(part.index).copied().flatten();
                 // Backups of a disk share the indexes of its unchanged parts.

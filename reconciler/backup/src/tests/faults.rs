@@ -80,6 +80,24 @@ async fn an_interrupted_delete_harms_no_other_backup_and_can_be_repeated() {
 }
 
 #[tokio::test]
+async fn a_delete_leaves_the_blocks_of_a_backup_that_the_store_lists_and_does_not_have_for_a_moment() {
+    let memory = Memory::default();
+    let repository = open(&memory).await;
+    let (old, new) = (TestDisk::new(4 * MIB4, &[1, 0, 2, 2]), TestDisk::new(4 * MIB4, &[1, 3, 4, 2]));
+    back_up(&repository, "one", None, &mut old.source()).await.expect("made");
+    back_up(&repository, "two", Some("one"), &mut new.since(&old)).await.expect("made");
+    let (disk, one) = (disk_id("a"), backup_id("one"));
+    let behind = repository.in_store(Arc::new(memory.behind("disks/a/backups/two")));
+    let error = behind.delete(&disk, &one).await.expect_err("its blocks are not known");
+    assert!(error.is_transient(), "{error}");
+    verify(&repository, "two").await.expect("it is whole");
+    // The list may still have the deleted one.
+    let behind = repository.in_store(Arc::new(memory.behind("disks/a/backups/one")));
+    behind.delete(&disk, &one).await.expect("it is repeated");
+    verify(&repository, "two").await.expect("it is whole");
+}
+
+#[tokio::test]
 async fn a_delete_removes_what_an_interrupted_backup_left() {
     let memory = Memory::default();
     let repository = open(&memory).await;

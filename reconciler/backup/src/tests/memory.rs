@@ -24,6 +24,8 @@ pub(super) enum Fault {
 pub(super) struct Memory {
     pub(super) objects: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
     pub(super) fault: Option<Fault>,
+    /// An object that is listed and not there when it is read.
+    unread: Option<String>,
     pub(super) calls: Arc<AtomicUsize>,
     pub(super) puts: Arc<Mutex<Vec<String>>>,
     in_flight: Arc<AtomicUsize>,
@@ -40,6 +42,11 @@ impl Memory {
     /// The same objects, with this fault.
     pub(super) fn with(&self, fault: Option<Fault>) -> Self {
         Self { objects: Arc::clone(&self.objects), fault, ..Self::default() }
+    }
+
+    /// The same objects, of which this one is listed and cannot be read.
+    pub(super) fn behind(&self, name: &str) -> Self {
+        Self { unread: Some(name.to_owned()), ..self.with(None) }
     }
 
     /// A copy of the objects.
@@ -87,7 +94,7 @@ impl Objects for Memory {
 
     async fn get(&self, name: &str, limit: usize) -> Result<Option<Vec<u8>>> {
         self.call(name, |objects| {
-            let found = objects.get(name).cloned();
+            let found = objects.get(name).filter(|_| self.unread.as_deref() != Some(name)).cloned();
             match found.as_ref().is_none_or(|found| found.len() <= limit) {
                 true => Ok(found),
                 false => Err(Error::Damaged { place: name.to_owned(), detail: "too long".to_owned() }),

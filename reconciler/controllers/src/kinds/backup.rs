@@ -2,6 +2,7 @@
 //! repository. When the host is gone for good, a complete backup has none until it is deleted: then one that reaches the repository
 //! deletes its data, and one that is to be verified, or read by a client, goes to such a host too.
 
+mod one_host;
 mod reads;
 mod verification;
 
@@ -37,6 +38,8 @@ struct Observed {
     reaches: Option<String>,
     /// Whether it is to be read: verified, or for a client.
     is_to_be_read: bool,
+    /// Of a new one: the others of its disk that are bound to another host than its snapshot.
+    elsewhere: Vec<Arc<Backup>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +81,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         batch.hold(cache, [repository_key(&backup)]);
     }
     batch.steps(cache, now, &plan.steps);
+    one_host::release(&observed, &plan.decision, batch);
     let mut status = status(&backup, &plan.decision, now);
     verification::write(&mut status, &verification, now);
     if let (true, Some(repository), Some(binding)) =
@@ -126,6 +130,11 @@ fn binding(backup: &Backup) -> Option<&Binding> {
     backup.status.as_ref()?.binding.as_ref()
 }
 
+/// Whether a host is fenced or removed.
+fn is_gone(cache: &Cache, host: &str) -> bool {
+    cache.is_fenced(host) || cache.tables.hosts.cluster(host).is_none()
+}
+
 fn repository_key(backup: &Backup) -> Key {
     let namespace = backup.namespace().unwrap_or_default();
     Key::namespaced(ObjectKind::BackupRepository, &namespace, backup.spec.repository.as_str())
@@ -149,12 +158,13 @@ fn observe(cache: &Cache, backup: &Backup) -> Observed {
     };
     let snapshot_host = snapshot.and_then(|s| Some(s.status.as_ref()?.binding.as_ref()?.host.as_str()));
     Observed {
-        host_gone: binding(backup).is_some_and(|bound| {
-            cache.is_fenced(&bound.host) || cache.tables.hosts.cluster(&bound.host).is_none()
-        }),
+        host_gone: binding(backup).is_some_and(|bound| is_gone(cache, &bound.host)),
         no_folder_there: snapshot_host.is_some_and(|host| !offers(host)),
         // Only one without a host needs another: it is looked for among all Backups of the repository.
         reaches: binding(backup).is_none().then(|| reaches(cache, backup, offers)).flatten(),
+        elsewhere: snapshot
+            .filter(|_| binding(backup).is_none() && !backup.is_complete())
+            .map_or_else(Vec::new, |snapshot| one_host::elsewhere(cache, backup, snapshot)),
         snapshot: snapshot.cloned(),
         repository,
         is_to_be_read: false,
@@ -166,15 +176,19 @@ fn observe(cache: &Cache, backup: &Backup) -> Observed {
 fn reaches(cache: &Cache, backup: &Backup, offers: impl Fn(&str) -> bool) -> Option<String> {
     let usable = |host: &str| cache.is_alive(host) && !cache.is_fenced(host) && offers(host);
     let (disk, _) = backup.identity()?;
-    let others = cache.users_of(&repository_key(backup));
-    let same = others.iter().filter_map(|key| cache.tables.backups.get(key)).find_map(|other| {
-        let host = &binding(other).filter(|_| other.name_any() != backup.name_any())?.host;
-        (other.identity()?.0 == disk && usable(host)).then(|| host.clone())
-    });
-    same.or_else(|| {
-        let hosts = cache.tables.hosts.all().map(|host| host.name_any()).filter(|name| usable(name));
-        hosts.min_by_key(|name| (cache.index.capacity.usage(name).vms, name.clone()))
-    })
+    if let Some(writer) = one_host::writer(cache, backup, &disk) {
+        return Some(writer).filter(|host| usable(host));
+    }
+    let same = one_host::hosts_of(cache, backup, &disk);
+    if let Some(host) = same.iter().find(|host| usable(host)) {
+        return Some(host.clone());
+    }
+    // One that does not answer now may be making a backup of the disk.
+    if backup.metadata.deletion_timestamp.is_some() && !same.is_empty() {
+        return None;
+    }
+    let hosts = cache.tables.hosts.all().map(|host| host.name_any()).filter(|name| usable(name));
+    hosts.min_by_key(|name| (cache.index.capacity.usage(name).vms, name.clone()))
 }
 
 fn plan(backup: &Backup, observed: &Observed) -> Plan<Decision> {
@@ -273,7 +287,10 @@ fn bind(backup: &Backup, observed: &Observed) -> Plan<Decision> {
                 let readiness = Readiness::Stalled(Reason::BackupFolderUnavailable, text);
                 return Plan::blocked(Decision::Report(readiness), vec![Dependency::Hosts, repository]);
             }
-            Ok(bound) => bound,
+            Ok(bound) => match one_host::waits(backup, observed) {
+                Some(waits) => return waits,
+                None => bound,
+            },
             Err(text) => {
                 let key = Key::of(backup);
                 let snapshot = Key::namespaced(ObjectKind::DiskSnapshot, key.namespace(), name.as_str());
@@ -326,10 +343,7 @@ fn status(backup: &Backup, decision: &Decision, now: Timestamp) -> BackupStatus 
     let generation = backup.metadata.generation.unwrap_or_default();
     match decision {
         Decision::NoChange => return status,
-        Decision::Unbind => {
-            (status.binding, status.files) = (None, None);
-            return status;
-        }
+        Decision::Unbind => return one_host::unbound(backup),
         Decision::Report(readiness) => readiness.write(&mut status.conditions, generation, now),
         Decision::Bind(Bound { host, new }) => {
             // A binding that was taken back is not in the status any more, and no host acts on it.

@@ -24,7 +24,7 @@ use serde_json::{Map, Value};
 use super::LinuxSystem;
 use super::qemu_img::paths;
 use super::rbd::{self, Changes, RbdPool};
-use super::volumes::Begun;
+use super::volumes::{Begun, LinuxVolumes};
 use crate::keyring::Keyring;
 use crate::{
     BackupFacts, BackupId, BackupParent, BackupToVerify, Backups, DiskReader, MAX_DECLARATION, NewBackup,
@@ -288,9 +288,9 @@ impl Backups for LinuxSystem {
         }
         let (new, user) = (volume.clone(), self.tools_user);
         let begun = self.on_pool(&volume.pool, move |v| v.begin_restored(&new, size, user.as_ref())).await?;
-        let partial = match begun {
+        let (partial, making) = match begun {
             Begun::There(facts) => return Ok(*facts),
-            Begun::Partial(partial) => partial,
+            Begun::Partial(partial, making) => (partial, making),
         };
         let mut disk = VolumeDisk::open(&self.layout, self.tools_user, volume, partial, key?).await?;
         let done = |now: berth_backup::Progress| progress(now.done, Some(now.total));
@@ -298,7 +298,11 @@ impl Backups for LinuxSystem {
         written.map_err(|error| failed(repository, error))?;
         let partial = disk.close().await?;
         let new = volume.clone();
-        self.on_pool(&volume.pool, move |v| v.finish_restored(&new, partial.path())).await
+        let finish = move |v: &LinuxVolumes| {
+            let (_making, partial) = (making, partial);
+            v.finish_restored(&new, partial.path())
+        };
+        self.on_pool(&volume.pool, finish).await
     }
 
     async fn verify_backup(

@@ -114,7 +114,7 @@ impl LinuxSystem {
         let user = self.tools_user.filter(|_| links.is_some());
         let begun_of = new.clone();
         let begin = move |v: &LinuxVolumes| v.begin_restored(&begun_of, 0, user.as_ref());
-        if let Begun::Partial(partial) = self.on_pool(&new.pool, begin).await? {
+        if let Begun::Partial(partial, making) = self.on_pool(&new.pool, begin).await? {
             let partial = Partial(partial);
             let target = std::path::absolute(partial.path()).unwrap_or_else(|_| partial.path().to_owned());
             let (layout, file) = (self.layout.clone(), target.clone());
@@ -127,7 +127,11 @@ impl LinuxSystem {
             let (input, bytes) = blocking(prepare).await?;
             copy(input, (target, bytes), new.size.unwrap_or(0), progress).await?;
             let finished = new.clone();
-            self.on_pool(&new.pool, move |v| v.finish_restored(&finished, partial.path())).await?;
+            let finish = move |v: &LinuxVolumes| {
+                let (_making, partial) = (making, partial);
+                v.finish_restored(&finished, partial.path())
+            };
+            self.on_pool(&new.pool, finish).await?;
         }
         drop(links);
         let found = Volumes::volume(self, &new.pool, &new.id).await?;

@@ -46,11 +46,15 @@ impl LinuxSystem {
         let (begun_of, least, user) =
             (new.clone(), base.map_or(0, |base| base.virtual_size), self.tools_user);
         let begin = move |v: &LinuxVolumes| v.begin_restored(&begun_of, least, user.as_ref());
-        if let Begun::Partial(partial) = self.on_pool(&new.pool, begin).await? {
+        if let Begun::Partial(partial, making) = self.on_pool(&new.pool, begin).await? {
             let partial = Partial(partial);
             self.write_to(partial.path(), new, base, fill).await?;
             let finished = new.clone();
-            self.on_pool(&new.pool, move |v| v.finish_restored(&finished, partial.path())).await?;
+            let finish = move |v: &LinuxVolumes| {
+                let (_making, partial) = (making, partial);
+                v.finish_restored(&finished, partial.path())
+            };
+            self.on_pool(&new.pool, finish).await?;
         }
         let found = Volumes::volume(self, &new.pool, &new.id).await?;
         found.ok_or_else(|| SystemError::VolumeLost { id: new.id.clone() })

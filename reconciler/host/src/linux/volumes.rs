@@ -26,6 +26,7 @@ mod devices;
 mod encryption;
 mod fetched;
 mod left;
+mod making;
 mod merges;
 mod mirrored;
 mod moved_snapshots;
@@ -37,6 +38,7 @@ mod restores;
 mod snapshot_note;
 mod snapshots;
 mod space;
+mod started;
 mod taken;
 mod trash;
 
@@ -64,6 +66,7 @@ use encryption::NewFile;
 pub(super) use encryption::create_header;
 pub(super) use fetched::Fetch;
 pub(super) use left::LeftFile;
+use making::Makers;
 use note::{Base, Note};
 pub(super) use restored::{BACKUPS, Begun};
 
@@ -86,6 +89,7 @@ pub(super) struct LinuxVolumes {
     /// Held while the trash's clock is read and written.
     clock: Arc<Mutex<()>>,
     copying: Copying,
+    makers: Makers,
     keys: Keyring,
     /// The block devices that volumes may be.
     devices: BlockDevices,
@@ -114,6 +118,7 @@ impl LinuxVolumes {
             chains: Chains::default(),
             clock: Arc::default(),
             copying: Copying::default(),
+            makers: Makers::default(),
             keys: Keyring::default(),
             devices: BlockDevices::default(),
         }
@@ -220,7 +225,7 @@ impl LinuxVolumes {
         if let Some(found) = self.volume(&new.pool, &new.id)? {
             self.finish(&place)?;
             return match size > found.size {
-                true => self.grow(&new.pool, &new.id, size),
+                true => self.grow_file(&new.pool, &new.id, size),
                 false => Ok(found),
             };
         }
@@ -236,7 +241,7 @@ impl LinuxVolumes {
             let _ = fs::remove_file(&place.note);
         })?;
         if new.thick {
-            self.reserve(&new.pool, &new.id, size).inspect_err(|_| {
+            self.reserve_space(&new.pool, &new.id, size).inspect_err(|_| {
                 let _ = fs::remove_file(&place.file).and_then(|()| fs::remove_file(&place.note));
             })?;
         }
@@ -277,6 +282,12 @@ impl LinuxVolumes {
     }
 
     pub(super) fn grow(&self, pool: &str, id: &str, size: u64) -> Result<VolumeFacts> {
+        let _chains = self.lock(&[pool])?;
+        self.grow_file(pool, id, size)
+    }
+
+    /// The caller holds the lock.
+    fn grow_file(&self, pool: &str, id: &str, size: u64) -> Result<VolumeFacts> {
         let place = self.place(pool, id)?;
         let lost = || SystemError::VolumeLost { id: id.to_owned() };
         let found = self.volume(pool, id)?.ok_or_else(lost)?;
@@ -296,6 +307,7 @@ impl LinuxVolumes {
 
     /// Writes another owner into the note of a volume: replaces one file atomically, and nothing else.
     pub(super) fn hand_over(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<()> {
+        let _chains = self.lock(&[pool])?;
         let place = self.place(pool, id)?;
         let lost = || SystemError::VolumeLost { id: id.to_owned() };
         let note = Note::read(&place.note)?.ok_or_else(lost)?;
@@ -310,6 +322,7 @@ impl LinuxVolumes {
 
     /// Records that the volume's Disk is deleted and its file is retained.
     pub(super) fn retain(&self, pool: &str, id: &str) -> Result<()> {
+        let _chains = self.lock(&[pool])?;
         let place = self.place(pool, id)?;
         let Some(note) = Note::read(&place.note)? else { return Ok(()) };
         let note = note.map_err(|detail| place.damaged(&detail))?;

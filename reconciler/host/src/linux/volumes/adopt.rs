@@ -84,7 +84,7 @@ impl LinuxVolumes {
         let lost = || SystemError::VolumeLost { id: new.id.clone() };
         let found = self.volume(&new.pool, &new.id)?.ok_or_else(lost)?;
         match new.size.map(|size| size.next_multiple_of(qcow2::SECTOR)) {
-            Some(size) if size > found.size => self.grow(&new.pool, &new.id, size),
+            Some(size) if size > found.size => self.grow_file(&new.pool, &new.id, size),
             _ => Ok(found),
         }
     }

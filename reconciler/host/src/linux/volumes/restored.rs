@@ -5,7 +5,8 @@
 //!   partial file ───────────────▶ ○ ───────────▶ ○ ──────────────────▶ volume
 //! ```
 //!
-//! The data is written to a file of another name, which is no volume: one of an interrupted call is removed, and the work begins anew.
+//! The data is written to a file of another name, which is no volume: one of an interrupted call is removed, and the work begins anew. Two
+//! works on one volume, as after a change of the Secrets of a repository, would have the same file: the second one waits for the end of the first.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,11 +19,13 @@ use super::super::filesystems::FORMATTED;
 use super::super::layout::IMAGE_LINKS;
 use super::super::work_folders;
 use super::encryption::NewFile;
+use super::making::Making;
 use super::note::Note;
 use super::{LinuxVolumes, Result, exists, wanted_size};
 use crate::{NewVolume, SystemError, VolumeFacts};
 
 const PARTIAL: &str = ".restored.qcow2";
+const MADE: &str = "other work makes it";
 /// The beginning of the names of folders with a socket and hard links to snapshots, among those of the instances.
 pub(in super::super) const BACKUPS: &str = "backup-";
 
@@ -30,18 +33,23 @@ pub(in super::super) const BACKUPS: &str = "backup-";
 #[derive(Debug)]
 pub(in super::super) enum Begun {
     There(Box<VolumeFacts>),
-    /// The file for the data, empty and of the volume's size, which the user can write.
-    Partial(PathBuf),
+    /// The file for the data, empty and of the volume's size, which the user can write. No other work makes the volume until the second
+    /// value is dropped, after the file became the volume.
+    Partial(PathBuf, Making),
 }
 
 impl LinuxVolumes {
     /// `least` is the size of the data.
+    ///
+    /// *Errors*: [`SystemError::VolumeBusy`] while other work makes the volume.
     pub(in super::super) fn begin_restored(
         &self,
         new: &NewVolume,
         least: u64,
         user: Option<&RunAs>,
     ) -> Result<Begun> {
+        let busy = || SystemError::VolumeBusy { id: new.id.clone(), detail: MADE };
+        let making = self.makers.begin(&new.id).ok_or_else(busy)?;
         let place = self.place(&new.pool, &new.id)?;
         let size = wanted_size(new, Some(least.next_multiple_of(qcow2::SECTOR)))?;
         if let Some(found) = self.volume(&new.pool, &new.id)? {
@@ -59,7 +67,7 @@ impl LinuxVolumes {
         let encryption = new.encryption.as_deref();
         self.create_file(&place, &partial, NewFile { size, backing: None, encryption })?;
         files::give(&partial, user)?;
-        Ok(Begun::Partial(partial))
+        Ok(Begun::Partial(partial, making))
     }
 
     /// Makes the file the volume. All its data is on the medium already.
@@ -75,7 +83,7 @@ impl LinuxVolumes {
             files::sync_parent(&place.file).map_err(failed("write", &place.file))?;
             if new.thick {
                 let size = place.read_size()?;
-                self.reserve(&new.pool, &new.id, size).inspect_err(|_| {
+                self.reserve_space(&new.pool, &new.id, size).inspect_err(|_| {
                     let _ = fs::remove_file(&place.file).and_then(|()| fs::remove_file(&place.note));
                 })?;
             }
@@ -132,11 +140,27 @@ mod tests {
     }
 
     #[test]
+    fn two_works_never_write_the_file_of_one_volume() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let volumes = LinuxVolumes::new(Layout::new(folder.path()), None);
+        let begin = || volumes.begin_restored(&new(None), 1 << 20, None);
+        let Begun::Partial(partial, making) = begin().expect("begun") else { panic!("it is there") };
+        fs::write(&partial, b"data").expect("written");
+        let refused = begin();
+        assert!(matches!(refused, Err(SystemError::VolumeBusy { .. })), "{refused:?}");
+        assert_eq!(fs::read(&partial).expect("there"), b"data", "it is the file of the first one still");
+        let other = volumes.begin_restored(&NewVolume { id: "v-2".into(), ..new(None) }, 1 << 20, None);
+        assert!(matches!(other, Ok(Begun::Partial(..))), "{other:?}");
+        drop(making);
+        assert!(matches!(begin(), Ok(Begun::Partial(..))), "the first one has ended");
+    }
+
+    #[test]
     fn a_volume_is_there_once_it_is_whole_and_an_interrupted_one_leaves_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         let volumes = LinuxVolumes::new(Layout::new(folder.path()), None);
         let begin = || match volumes.begin_restored(&new(None), 1 << 20, None).expect("begun") {
-            Begun::Partial(partial) => partial,
+            Begun::Partial(partial, _) => partial,
             Begun::There(facts) => panic!("{facts:?}"),
         };
         begin();

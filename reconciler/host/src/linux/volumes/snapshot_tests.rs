@@ -272,6 +272,25 @@ fn a_snapshot_outlives_its_disk() {
 }
 
 #[test]
+fn the_unfinished_snapshot_of_a_volume_in_the_trash_stays_below_it() {
+    for step in 3..=4 {
+        let f = crashed(step);
+        f.volumes.trash(POOL, ID).expect("in the trash");
+        f.volumes.delete_snapshot(POOL, "s-1").expect("deleted");
+        f.volumes.restore(POOL, ID, &owner("back")).expect("brought back");
+        assert!(has(&f.found(ID).path, 2) && f.found(ID).pending_snapshot.is_none(), "step {step}");
+        f.purge(ID);
+        assert!(f.files("snapshots").is_empty() && f.files("volumes").is_empty(), "step {step}");
+        let f = crashed(step);
+        f.volumes.trash(POOL, ID).expect("in the trash");
+        f.volumes.restore(POOL, ID, &owner("back")).expect("brought back");
+        assert_eq!(f.found(ID).pending_snapshot.as_deref(), Some("s-1"), "it is finished then");
+        f.take("s-1");
+        assert!(has(&f.copy("v-a", "s-1").path, 2) && f.found(ID).pending_snapshot.is_none());
+    }
+}
+
+#[test]
 fn nothing_is_removed_while_a_note_cannot_be_read() {
     let f = Fixture::new();
     f.take("s-1");
@@ -326,6 +345,32 @@ fn a_disk_that_grew_while_its_snapshot_was_taken_has_its_whole_size() {
     assert_eq!(f.volumes.finish_snapshot(POOL, "s-1", &taken()).expect("finished").size, 8 * MIB);
     f.volumes.grow(POOL, ID, 16 * MIB).expect("grown");
     assert_eq!((f.found(ID).size, f.take("s-1").size), (16 * MIB, 8 * MIB));
+}
+
+#[test]
+fn nothing_else_changes_a_volume_while_a_snapshot_of_it_is_begun() {
+    let f = Fixture::new();
+    let works: [fn(&LinuxVolumes) -> Result<()>; 4] = [
+        |volumes| volumes.reserve(POOL, ID, 4 * MIB),
+        |volumes| volumes.hand_over(POOL, ID, &owner("later")),
+        |volumes| volumes.grow(POOL, ID, 8 * MIB).map(drop),
+        |volumes| volumes.retain(POOL, ID),
+    ];
+    for work in works {
+        let begins = f.volumes.lock(&[POOL]).expect("locked");
+        let (done, ended) = std::sync::mpsc::channel();
+        let volumes = f.volumes.clone();
+        let worker = std::thread::spawn(move || {
+            let worked = work(&volumes);
+            done.send(()).expect("it is awaited");
+            worked
+        });
+        assert!(ended.recv_timeout(Duration::from_millis(50)).is_err(), "the note would be one from before");
+        drop(begins);
+        worker.join().expect("it ends").expect("done");
+    }
+    let found = f.found(ID);
+    assert_eq!((found.reserved, found.size, found.retained), (Some(4 * MIB), 8 * MIB, true));
 }
 
 #[test]

@@ -22,8 +22,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use berth_qemu::machine::{Backing, DiskKey, DiskSpec, Format};
+use berth_qemu::machine::{Backing, DiskKey, Format};
 use berth_qemu::qcow2;
+use jiff::Timestamp;
 
 use super::super::files::{self, failed};
 use super::super::layout::{check_name, is_name};
@@ -299,6 +300,23 @@ impl LinuxVolumes {
         Ok(())
     }
 
+    /// Records that a snapshot was taken: its volume continues in the overlay, and nothing writes to its file any more.
+    fn freeze(
+        &self,
+        pool: &str,
+        place: &SnapshotPlace,
+        note: SnapshotNote,
+        taken: Taken,
+    ) -> Result<SnapshotNote> {
+        files::freeze(&place.file)?;
+        let former = self.layout.volumes(pool).join(file_name(&note.volume_id, note.generation));
+        files::remove_if_there(&former).map_err(failed("remove", &former))?;
+        files::sync_parent(&former).map_err(failed("write", &former))?;
+        let note = SnapshotNote { taken: Some(taken), ..note };
+        note.write(&place.note)?;
+        Ok(note)
+    }
+
     pub(in super::super) fn finish_snapshot(
         &self,
         pool: &str,
@@ -325,12 +343,7 @@ impl LinuxVolumes {
                               start the VM";
                 return Err(SystemError::VolumeBusy { id: note.volume_id, detail });
             }
-            files::freeze(&snapshot.file)?;
-            let former = self.layout.volumes(pool).join(file_name(&note.volume_id, note.generation));
-            files::remove_if_there(&former).map_err(failed("remove", &former))?;
-            files::sync_parent(&former).map_err(failed("write", &former))?;
-            note.taken = Some(taken.clone());
-            note.write(&snapshot.note)?;
+            note = self.freeze(pool, &snapshot, note, taken.clone())?;
             tracing::info!(snapshot = id, volume = note.volume_id, "snapshot taken");
         }
         if let Some(volume) = volume.filter(|v| v.pending_snapshot.as_deref() == Some(id)) {
@@ -365,6 +378,14 @@ impl LinuxVolumes {
         if volume.as_ref().is_some_and(|v| v.generation != note.generation) {
             let detail = "the snapshot has to be finished first";
             return Err(SystemError::VolumeBusy { id: note.volume_id, detail });
+        }
+        let trashed = Note::read(&of.trashed_note)?.filter(|_| volume.is_none());
+        let trashed = trashed.transpose().map_err(|detail| of.damaged(&detail))?;
+        if trashed.is_some_and(|volume| volume.generation != note.generation) {
+            // The volume was moved to the trash before the snapshot was finished, and is based on it there.
+            let taken = Taken { at: Timestamp::now(), frozen: false, memory: false };
+            self.freeze(pool, &place, SnapshotNote { owner: None, ..note }, taken)?;
+            return self.collect_snapshots(pool);
         }
         self.discard(pool, &note, &place)
     }
@@ -480,24 +501,6 @@ impl LinuxVolumes {
         Ok((backing, base.map(|base| base.digest)))
     }
 
-    /// Returns disks with the chains of files that their volumes are based on now.
-    ///
-    /// *Errors*: [`SystemError::PoolAway`] if the pool of one of them is.
-    pub(in super::super) fn with_chains(&self, disks: Vec<DiskSpec>) -> Result<Vec<DiskSpec>> {
-        let refreshed = disks.into_iter().map(|disk| {
-            let Some(pool) = self.layout.pool_of(&disk.file) else { return Ok(disk) };
-            self.pool_folders.ensure_there(&pool)?;
-            if disk.backing.is_none() {
-                return Ok(disk);
-            }
-            match self.volume(&pool, &disk.id)? {
-                Some(volume) if volume.path == disk.file => Ok(DiskSpec { backing: volume.backing, ..disk }),
-                _ => Ok(disk),
-            }
-        });
-        refreshed.collect()
-    }
-
     /// Returns the key of a snapshot that is taken. None: it is not encrypted.
     pub(in super::super) fn key_of_snapshot(&self, pool: &str, id: &str) -> Result<Option<DiskKey>> {
         let note = self.snapshot_place(pool, id)?.read()?;
@@ -507,24 +510,6 @@ impl LinuxVolumes {
     /// Returns the key of a snapshot's file, which any volume, snapshot or copy may hold that has the same. None: it is not encrypted.
     pub(super) fn shared_key_of_snapshot(&self, at: &SnapshotPlace) -> Result<Option<DiskKey>> {
         self.keys.shared_key_of(&at.id, at.read()?.and_then(|note| note.encryption).as_ref())
-    }
-
-    /// Returns the keys of the encrypted disks in files among these, by their ids.
-    pub(in super::super) fn keys_of(&self, disks: &[DiskSpec]) -> Result<BTreeMap<String, DiskKey>> {
-        let mut keys = BTreeMap::new();
-        for disk in disks.iter().filter(|disk| disk.format == Format::EncryptedQcow2) {
-            keys.insert(disk.id.clone(), self.key_of_disk(disk)?);
-        }
-        Ok(keys)
-    }
-
-    /// Returns the key of an encrypted disk.
-    fn key_of_disk(&self, disk: &DiskSpec) -> Result<DiskKey> {
-        let lost = || SystemError::VolumeLost { id: disk.id.clone() };
-        let pool = self.layout.pool_of(&disk.file).ok_or_else(lost)?;
-        let place = self.place(&pool, &disk.id)?;
-        let note = Note::read(&place.note)?.ok_or_else(lost)?.map_err(|detail| place.damaged(&detail))?;
-        self.keys.key_of(&disk.id, note.encryption.as_ref())?.ok_or_else(lost)
     }
 
     fn depth(&self, pool: &str, volume: &Note) -> Result<usize> {

@@ -22,6 +22,12 @@ const MARGIN: u64 = 4 << 20;
 
 impl LinuxVolumes {
     pub(in super::super) fn reserve(&self, pool: &str, id: &str, size: u64) -> Result<()> {
+        let _chains = self.lock(&[pool])?;
+        self.reserve_space(pool, id, size)
+    }
+
+    /// The caller holds the lock: a snapshot that is begun meanwhile would be lost with the note that is written here.
+    pub(super) fn reserve_space(&self, pool: &str, id: &str, size: u64) -> Result<()> {
         let place = self.place(pool, id)?;
         let lost = || SystemError::VolumeLost { id: id.to_owned() };
         let note = Note::read(&place.note)?.ok_or_else(lost)?;

@@ -57,7 +57,8 @@ impl LinuxVolumes {
             note.deleted_after = None;
             note.retained = false;
             note.complete = true;
-            note.pending_snapshot = None;
+            let pending = note.pending_snapshot.take();
+            note.pending_snapshot = pending.filter(|id| self.is_unfinished(pool, id));
             files::ensure_folder(&self.layout.volumes(pool))?;
             note.write(&place.note)?;
             fs::rename(&place.trashed_file, &place.file)
@@ -69,6 +70,13 @@ impl LinuxVolumes {
         let found = self.volume(pool, id)?.ok_or_else(lost)?;
         files::remove_if_there(&place.trashed_note).map_err(failed("remove", &place.trashed_note))?;
         Ok(found)
+    }
+
+    /// Whether a snapshot is begun and not finished: it is finished once its volume is back. One that was finished or deleted while the volume
+    /// was in the trash is not, nor is one with an unreadable note, which those that use the chain find.
+    fn is_unfinished(&self, pool: &str, id: &str) -> bool {
+        let note = self.snapshot_place(pool, id).and_then(|place| place.read());
+        note.is_ok_and(|note| note.is_some_and(|note| note.taken.is_none()))
     }
 
     pub(in super::super) fn purge(&self, pool: &str, older_than: Duration) -> Result<Vec<String>> {
