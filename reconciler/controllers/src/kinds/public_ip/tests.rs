@@ -270,6 +270,28 @@ fn targets_that_do_not_run_are_named_and_those_elsewhere_get_an_address_of_their
 }
 
 #[test]
+fn addresses_of_networks_are_taken_before_another_write_releases_those_that_are_not_used() {
+    let vms = [vm("web-1", "h1", "Running", "10.77.0.2"), vm("web-2", "h2", "Running", "10.77.0.3")];
+    let mut cache = cache("", &json!([]), &vms);
+    let unused = ForwardingAddress { network: "ns/former".to_owned(), address: "10.78.0.254".to_owned() };
+    let mut ip = balancer("h1", false);
+    ip.status.get_or_insert_default().forwarding_addresses = vec![unused.clone()];
+    cache.put(ip.clone(), tokio::time::Instant::now());
+    let taken = seen(&cache, &ip).forwarding_addresses;
+    assert!(taken.len() == 2 && taken.contains(&unused), "{taken:?}");
+    let status = ip.status.get_or_insert_default();
+    status.forwarding_addresses = taken;
+    status.binding.as_mut().expect("it has a host").host = "h2".to_owned();
+    assert!(!cache.releases(&ip.clone().into()), "taken at once, also with another host");
+    ip.status.as_mut().and_then(|status| status.binding.as_mut()).expect("it has a host").host =
+        "h1".to_owned();
+    let released = seen(&cache, &ip).forwarding_addresses;
+    assert!(released.len() == 1 && !released.contains(&unused), "{released:?}");
+    ip.status.get_or_insert_default().forwarding_addresses = released;
+    assert!(cache.releases(&ip.into()), "free only once that is confirmed");
+}
+
+#[test]
 fn targets_of_an_ipv6_address_are_those_with_ipv6_and_those_elsewhere_get_an_address_of_their_network() {
     let with_ipv6 = |name: &str, host: &str, state: &str, address: &str| {
         let mut vm = vm(name, host, state, "");
