@@ -416,3 +416,40 @@ fn call(core: &Arc<Core>, key: &Key) -> Option<Call> {
         written: None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use berth_store::Store;
+    use serde_json::json;
+
+    use super::*;
+    use crate::authenticate::Tokens;
+    use crate::config::ServerConfig;
+    use crate::ids::Ids;
+    use crate::service_account::{Accounts, SigningKey};
+
+    fn core() -> Arc<Core> {
+        let config = ServerConfig::in_memory();
+        let store = Store::open(&config.storage, config.writer).unwrap();
+        let signing = SigningKey::ephemeral().unwrap();
+        let accounts = Accounts::new(signing, Arc::clone(&store), Arc::clone(&config.clock));
+        let tokens = Tokens { given: None, accounts };
+        Arc::new(Core::new(store, config.clock, Ids::new(Some(1)), config.event_ttl, tokens))
+    }
+
+    #[tokio::test]
+    async fn an_object_that_lost_its_owner_references_meanwhile_is_not_deleted() {
+        let core = core();
+        let namespace = Key::new(&core.namespaces, "", "default");
+        let created = call(&core, &namespace).unwrap().create(json!({"metadata": {"name": "default"}})).await;
+        created.unwrap();
+        let key = Key::new(&"/configmaps".into(), "default", "owned");
+        let owners = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "gone"}]);
+        let owned = json!({"metadata": {"name": "owned", "ownerReferences": owners}});
+        call(&core, &key).unwrap().create(owned).await.unwrap();
+        let read = core.store.get(&key).unwrap().value();
+        patch_metadata(&core, &key, &read, "ownerReferences", &[]).await.unwrap();
+        assert_eq!(collect(&core, &key, &read).await.unwrap_err().reason, "Conflict");
+        assert!(core.store.get(&key).is_some(), "it has no owner that is gone any more");
+    }
+}
