@@ -220,10 +220,13 @@ fn owners_of(object: &Value) -> Vec<Value> {
     object["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default()
 }
 
-/// Returns the object that an owner reference of the object with this key names.
+/// Returns the object that an owner reference of the object with this key names. One in a namespace owns nothing in another one. A
+/// cluster-scoped object that names it stays as long as it exists.
 fn live_owner(core: &Core, key: &Key, owner: &Value) -> Option<Arc<Entry>> {
     let found = core.store.state().by_uid(owner["uid"].as_str().unwrap_or_default()).cloned();
-    found.filter(|found| found.key.namespace.is_empty() || found.key.namespace == key.namespace)
+    let is_apart =
+        |a: &Key, b: &Key| !a.namespace.is_empty() && !b.namespace.is_empty() && a.namespace != b.namespace;
+    found.filter(|found| !is_apart(&found.key, key))
 }
 
 /// Whether an owner is deleted together with its dependents, and waits for them.
@@ -451,5 +454,25 @@ mod tests {
         patch_metadata(&core, &key, &read, "ownerReferences", &[]).await.unwrap();
         assert_eq!(collect(&core, &key, &read).await.unwrap_err().reason, "Conflict");
         assert!(core.store.get(&key).is_some(), "it has no owner that is gone any more");
+    }
+
+    #[tokio::test]
+    async fn a_cluster_scoped_object_stays_while_the_owner_in_a_namespace_that_it_names_exists() {
+        let core = core();
+        let namespace = Key::new(&core.namespaces, "", "default");
+        let created = call(&core, &namespace).unwrap().create(json!({"metadata": {"name": "default"}})).await;
+        created.unwrap();
+        let owner = Key::new(&"/configmaps".into(), "default", "owner");
+        call(&core, &owner).unwrap().create(json!({"metadata": {"name": "owner"}})).await.unwrap();
+        let uid = core.store.get(&owner).unwrap().facts.uid.to_string();
+        let key = Key::new(&"rbac.authorization.k8s.io/clusterroles".into(), "", "owned");
+        let owners = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}]);
+        let owned = json!({"metadata": {"name": "owned", "ownerReferences": owners}, "rules": []});
+        call(&core, &key).unwrap().create(owned).await.unwrap();
+        object(&core, &key).await.unwrap();
+        assert!(core.store.get(&key).is_some());
+        delete(&core, &owner, None, None).await.unwrap();
+        object(&core, &key).await.unwrap();
+        assert!(core.store.get(&key).is_none());
     }
 }
