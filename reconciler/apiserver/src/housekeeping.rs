@@ -203,13 +203,9 @@ async fn object(core: &Arc<Core>, key: &Key) -> Step {
 
 /// Deletes an object if all its owners are gone, otherwise removes the owner references to missing owners.
 async fn collect(core: &Arc<Core>, key: &Key, object: &Value) -> Step {
-    let owners = object["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
-    let live = |owner: &Value| {
-        let state = core.store.state();
-        let found = state.by_uid(owner["uid"].as_str().unwrap_or_default());
-        found.is_some_and(|found| found.key.namespace.is_empty() || found.key.namespace == key.namespace)
-    };
-    let remaining: Vec<Value> = owners.iter().filter(|owner| live(owner)).cloned().collect();
+    let owners = owners_of(object);
+    let live = |owner: &&Value| live_owner(core, key, owner).is_some();
+    let remaining: Vec<Value> = owners.iter().filter(live).cloned().collect();
     if remaining.len() == owners.len() {
         return Ok(());
     }
@@ -217,7 +213,27 @@ async fn collect(core: &Arc<Core>, key: &Key, object: &Value) -> Step {
         return patch_metadata(core, key, object, "ownerReferences", &remaining).await;
     }
     tracing::info!(%key, "deleting an object whose owners are gone");
-    delete(core, key, object["metadata"]["uid"].as_str(), Some(Propagation::Background)).await
+    delete_as_read(core, key, object, Propagation::Background).await
+}
+
+fn owners_of(object: &Value) -> Vec<Value> {
+    object["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default()
+}
+
+/// Returns the object that an owner reference of the object with this key names. One in a namespace owns nothing in another one. A
+/// cluster-scoped object that names it stays as long as it exists.
+fn live_owner(core: &Core, key: &Key, owner: &Value) -> Option<Arc<Entry>> {
+    let found = core.store.state().by_uid(owner["uid"].as_str().unwrap_or_default()).cloned();
+    let is_apart =
+        |a: &Key, b: &Key| !a.namespace.is_empty() && !b.namespace.is_empty() && a.namespace != b.namespace;
+    found.filter(|found| !is_apart(&found.key, key))
+}
+
+/// Whether an owner is deleted together with its dependents, and waits for them.
+fn waits_for_dependents(owner: &Entry) -> bool {
+    let object = owner.value();
+    let mut finalizers = object["metadata"]["finalizers"].as_array().into_iter().flatten();
+    owner.facts.deleting && finalizers.any(|finalizer| finalizer == FOREGROUND)
 }
 
 /// Replaces a list in an object's metadata, unless the object has changed meanwhile.
@@ -235,24 +251,33 @@ async fn orphan_dependents(core: &Arc<Core>, uid: &str) -> Step {
     for key in keys {
         let Some(entry) = core.store.get(&key) else { continue };
         let object = entry.value();
-        let owners = object["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
-        let others: Vec<Value> = owners.into_iter().filter(|owner| owner["uid"] != uid).collect();
+        let others: Vec<Value> = owners_of(&object).into_iter().filter(|owner| owner["uid"] != uid).collect();
         patch_metadata(core, &key, &object, "ownerReferences", &others).await?;
     }
     Ok(())
 }
 
-/// Deletes the dependents of `uid`; returns whether no blocking dependent is left.
+/// Deletes the dependents of `uid`; returns whether no blocking dependent is left. As in Kubernetes, a dependent with another owner that
+/// stays loses only its reference to this one.
 async fn delete_dependents(core: &Arc<Core>, uid: &str) -> Result<bool, berth_apimachinery::error::ApiError> {
     let keys = core.store.state().dependents(uid);
     for key in &keys {
         let Some(entry) = core.store.get(key).filter(|entry| !entry.facts.deleting) else { continue };
-        delete(core, key, Some(&entry.facts.uid), Some(Propagation::Foreground)).await?;
+        let object = entry.value();
+        let stays = |owner: &&Value| {
+            owner["uid"] != uid
+                && live_owner(core, key, owner).is_some_and(|owner| !waits_for_dependents(&owner))
+        };
+        let staying: Vec<Value> = owners_of(&object).iter().filter(stays).cloned().collect();
+        if staying.is_empty() {
+            delete_as_read(core, key, &object, Propagation::Foreground).await?;
+        } else {
+            patch_metadata(core, key, &object, "ownerReferences", &staying).await?;
+        }
     }
     let blocks = |key: &Key| {
         let Some(entry) = core.store.get(key) else { return false };
-        let object = entry.value();
-        let owners = object["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
+        let owners = owners_of(&entry.value());
         owners.iter().any(|owner| owner["uid"] == uid && owner["blockOwnerDeletion"] == true)
     };
     Ok(!keys.iter().any(blocks))
@@ -352,6 +377,17 @@ async fn delete(core: &Arc<Core>, key: &Key, uid: Option<&str>, propagation: Opt
     gone_is_done(call.delete().await)
 }
 
+/// Deletes an object for its owner references, unless it has changed since it was read: it may have been released from its owners.
+async fn delete_as_read(core: &Arc<Core>, key: &Key, object: &Value, propagation: Propagation) -> Step {
+    let Some(mut call) = call(core, key) else { return Ok(()) };
+    let text = |member: &str| object["metadata"][member].as_str().map(str::to_owned);
+    call.verb = "delete";
+    call.options.precondition_uid = text("uid");
+    call.options.precondition_revision = text("resourceVersion");
+    call.options.propagation = Some(propagation);
+    gone_is_done(call.delete().await)
+}
+
 /// An object that is gone, or was replaced by another of the same name, needs no further work.
 fn gone_is_done<T>(result: Result<T, berth_apimachinery::error::ApiError>) -> Step {
     match result {
@@ -382,4 +418,61 @@ fn call(core: &Arc<Core>, key: &Key) -> Option<Call> {
         verb: "update",
         written: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_store::Store;
+    use serde_json::json;
+
+    use super::*;
+    use crate::authenticate::Tokens;
+    use crate::config::ServerConfig;
+    use crate::ids::Ids;
+    use crate::service_account::{Accounts, SigningKey};
+
+    fn core() -> Arc<Core> {
+        let config = ServerConfig::in_memory();
+        let store = Store::open(&config.storage, config.writer).unwrap();
+        let signing = SigningKey::ephemeral().unwrap();
+        let accounts = Accounts::new(signing, Arc::clone(&store), Arc::clone(&config.clock));
+        let tokens = Tokens { given: None, accounts };
+        Arc::new(Core::new(store, config.clock, Ids::new(Some(1)), config.event_ttl, tokens))
+    }
+
+    #[tokio::test]
+    async fn an_object_that_lost_its_owner_references_meanwhile_is_not_deleted() {
+        let core = core();
+        let namespace = Key::new(&core.namespaces, "", "default");
+        let created = call(&core, &namespace).unwrap().create(json!({"metadata": {"name": "default"}})).await;
+        created.unwrap();
+        let key = Key::new(&"/configmaps".into(), "default", "owned");
+        let owners = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "gone"}]);
+        let owned = json!({"metadata": {"name": "owned", "ownerReferences": owners}});
+        call(&core, &key).unwrap().create(owned).await.unwrap();
+        let read = core.store.get(&key).unwrap().value();
+        patch_metadata(&core, &key, &read, "ownerReferences", &[]).await.unwrap();
+        assert_eq!(collect(&core, &key, &read).await.unwrap_err().reason, "Conflict");
+        assert!(core.store.get(&key).is_some(), "it has no owner that is gone any more");
+    }
+
+    #[tokio::test]
+    async fn a_cluster_scoped_object_stays_while_the_owner_in_a_namespace_that_it_names_exists() {
+        let core = core();
+        let namespace = Key::new(&core.namespaces, "", "default");
+        let created = call(&core, &namespace).unwrap().create(json!({"metadata": {"name": "default"}})).await;
+        created.unwrap();
+        let owner = Key::new(&"/configmaps".into(), "default", "owner");
+        call(&core, &owner).unwrap().create(json!({"metadata": {"name": "owner"}})).await.unwrap();
+        let uid = core.store.get(&owner).unwrap().facts.uid.to_string();
+        let key = Key::new(&"rbac.authorization.k8s.io/clusterroles".into(), "", "owned");
+        let owners = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}]);
+        let owned = json!({"metadata": {"name": "owned", "ownerReferences": owners}, "rules": []});
+        call(&core, &key).unwrap().create(owned).await.unwrap();
+        object(&core, &key).await.unwrap();
+        assert!(core.store.get(&key).is_some());
+        delete(&core, &owner, None, None).await.unwrap();
+        object(&core, &key).await.unwrap();
+        assert!(core.store.get(&key).is_none());
+    }
 }

@@ -97,6 +97,11 @@ impl Events {
         }
     }
 
+    /// Whether the watch has ended: there may have been further events after those that are queued.
+    pub fn has_ended(&self) -> bool {
+        self.0.hold().closed
+    }
+
     /// Returns the next event, if one is queued.
     pub fn try_recv(&mut self) -> Option<Arc<Event>> {
         let mut waiting = self.0.hold();
@@ -125,15 +130,33 @@ mod tests {
     use crate::key::Key;
     use crate::text::SharedTexts;
 
-    #[test]
-    fn a_queue_that_was_long_keeps_little_space() {
-        let entry = |revision| Entry {
+    fn entry(revision: u64) -> Entry {
+        Entry {
             key: Key::new(&"x/things".into(), "n", "t"),
             revision,
             written_ms: 0,
             text: Bytes::from_static(b"{}").into(),
             facts: Arc::new(Facts::default()),
-        };
+        }
+    }
+
+    #[test]
+    fn a_queue_without_events_tells_whether_some_were_dropped() {
+        let (feed, mut events) = queue();
+        let texts = SharedTexts::default();
+        for revision in 0..=2048 {
+            assert!(!events.has_ended());
+            let is_open = feed.send(&Event::written(Change::Modified, entry(revision), None, &texts));
+            assert_eq!(is_open, revision < 2048);
+        }
+        assert!(events.try_recv().is_none() && events.has_ended());
+        let (feed, events) = queue();
+        drop(feed);
+        assert!(events.has_ended());
+    }
+
+    #[test]
+    fn a_queue_that_was_long_keeps_little_space() {
         let (feed, mut events) = queue();
         let texts = SharedTexts::default();
         for revision in 0..500 {

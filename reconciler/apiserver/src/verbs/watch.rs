@@ -253,7 +253,7 @@ impl WatchStream {
         if !self.needs_bookmark() {
             return None;
         }
-        let revision = self.catch_up();
+        let revision = self.catch_up()?;
         // Events come first; while some are pending, the bookmark waits for the next time.
         self.backlog.is_empty().then(|| self.bookmark(revision, false))
     }
@@ -348,19 +348,19 @@ impl WatchStream {
     /// written since its last event.
     fn last_word(&mut self) -> Option<Bytes> {
         self.done = true;
-        let revision = self.catch_up();
+        let revision = self.catch_up()?;
         let news = self.bookmark_at.is_some() && self.backlog.is_empty() && revision > self.last_sent;
         news.then(|| self.bookmark(revision, false))
     }
 
     /// Takes every event up to the current revision and returns that revision: a bookmark must not overtake
-    /// an event.
-    fn catch_up(&mut self) -> u64 {
+    /// an event. `None`: the store has dropped the watch, and with it events up to that revision.
+    fn catch_up(&mut self) -> Option<u64> {
         let revision = self.core.store.state().revision;
         while let Some(event) = self.subscription.events.try_recv() {
             self.backlog.push_back(event);
         }
-        revision
+        (!self.subscription.events.has_ended()).then_some(revision)
     }
 
     /// Ends a watch that the store dropped because the watcher was too slow or the server is stopping, or whose past events are no

@@ -186,6 +186,32 @@ async fn what_an_object_owns_goes_with_it_unless_orphaned() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_object_with_two_owners_stays_as_long_as_one_of_them() {
+    let (_server, client) = harbour().await;
+    let api = boats(&client);
+    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    let mut references = Vec::new();
+    for name in ["ada", "grace"] {
+        let owner =
+            api.create(&PostParams::default(), &boat(name, json!({"harbour": "kiel"}))).await.unwrap();
+        let reference = owner.owner_ref(&kind()).unwrap();
+        references.push(OwnerReference { block_owner_deletion: Some(true), ..reference });
+    }
+    let mut owned = ConfigMap { metadata: named("shared"), ..ConfigMap::default() };
+    owned.metadata.owner_references = Some(references);
+    maps.create(&PostParams::default(), &owned).await.unwrap();
+    api.delete("ada", &DeleteParams::foreground()).await.unwrap();
+    eventually_gone(&api, "ada").await;
+    let left = maps.get("shared").await.unwrap().metadata;
+    let owners: Vec<String> =
+        left.owner_references.unwrap_or_default().into_iter().map(|owner| owner.name).collect();
+    assert_eq!((owners, left.deletion_timestamp), (vec!["grace".to_owned()], None));
+    api.delete("grace", &DeleteParams::foreground()).await.unwrap();
+    eventually_gone(&api, "grace").await;
+    eventually_gone(&maps, "shared").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deleted_namespace_takes_its_content_along_and_refuses_more() {
     let (_server, client) = harbour().await;
     let namespaces: Api<Namespace> = Api::all(client.clone());

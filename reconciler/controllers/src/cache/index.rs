@@ -221,10 +221,13 @@ fn releases(old: Option<&VmEntry>, new: Option<&VmEntry>) -> bool {
         || is.dedicated_cpus < was.dedicated_cpus
         || was.huge_memory.exceeds(&is.huge_memory).is_some()
         || has_fewer;
-    let fewer = old.addresses.iter().any(|a| !new.addresses.contains(a))
+    leaves || (old.host.is_some() && shrinks) || has_fewer_addresses(old, new)
+}
+
+fn has_fewer_addresses(old: &VmEntry, new: &VmEntry) -> bool {
+    old.addresses.iter().any(|a| !new.addresses.contains(a))
         || old.ipv6_addresses.iter().any(|a| !new.ipv6_addresses.contains(a))
-        || old.macs.iter().any(|mac| !new.macs.contains(mac));
-    leaves || (old.host.is_some() && shrinks) || fewer
+        || old.macs.iter().any(|mac| !new.macs.contains(mac))
 }
 
 impl Index {
@@ -284,9 +287,11 @@ impl Index {
         releases(self.vm_entries.get(key).map(AsRef::as_ref), Some(&entry_of(vm, demand)))
     }
 
-    /// Whether the given PublicIP takes fewer addresses of networks than the indexed one.
+    /// Whether the given PublicIP takes fewer addresses of networks than the indexed one. Another host releases nothing, and may come together
+    /// with further addresses.
     pub(crate) fn releases_forwarding(&self, key: &Key, ip: &PublicIP) -> bool {
-        releases(self.forwarding.get(key), forwarding_of(ip).as_ref())
+        let Some(old) = self.forwarding.get(key) else { return false };
+        forwarding_of(ip).is_none_or(|new| has_fewer_addresses(old, &new))
     }
 
     /// Moves the counts of a VM's networks from its former host to its current one; returns the networks with a

@@ -173,8 +173,9 @@ fn forwarding_addresses(
 ) -> Vec<ForwardingAddress> {
     let given = ip.status.as_ref().map(|s| s.forwarding_addresses.as_slice()).unwrap_or_default();
     // An address stays as long as a target is in the Network, so that a restart of that VM cuts no connection of another.
-    let mut all: Vec<ForwardingAddress> =
-        given.iter().filter(|given| networks.contains(&given.network)).cloned().collect();
+    let (mut all, unused): (Vec<ForwardingAddress>, Vec<ForwardingAddress>) =
+        given.iter().cloned().partition(|given| networks.contains(&given.network));
+    let kept = all.len();
     for target in seen.values_mut() {
         let Ok(found) = target else { continue };
         let is_given = all.iter().any(|given| given.network == found.network);
@@ -187,6 +188,10 @@ fn forwarding_addresses(
             }
             Err(why) => *target = Err(format!("is reached only from an address of its network: {why}")),
         }
+    }
+    // A write never both takes and releases: the addresses that it takes would be free for others until it is confirmed.
+    if all.len() > kept {
+        all.extend(unused);
     }
     all.sort();
     all

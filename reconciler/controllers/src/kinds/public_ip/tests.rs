@@ -270,6 +270,28 @@ fn targets_that_do_not_run_are_named_and_those_elsewhere_get_an_address_of_their
 }
 
 #[test]
+fn addresses_of_networks_are_taken_before_another_write_releases_those_that_are_not_used() {
+    let vms = [vm("web-1", "h1", "Running", "10.77.0.2"), vm("web-2", "h2", "Running", "10.77.0.3")];
+    let mut cache = cache("", &json!([]), &vms);
+    let unused = ForwardingAddress { network: "ns/former".to_owned(), address: "10.78.0.254".to_owned() };
+    let mut ip = balancer("h1", false);
+    ip.status.get_or_insert_default().forwarding_addresses = vec![unused.clone()];
+    cache.put(ip.clone(), tokio::time::Instant::now());
+    let taken = seen(&cache, &ip).forwarding_addresses;
+    assert!(taken.len() == 2 && taken.contains(&unused), "{taken:?}");
+    let status = ip.status.get_or_insert_default();
+    status.forwarding_addresses = taken;
+    status.binding.as_mut().expect("it has a host").host = "h2".to_owned();
+    assert!(!cache.releases(&ip.clone().into()), "taken at once, also with another host");
+    ip.status.as_mut().and_then(|status| status.binding.as_mut()).expect("it has a host").host =
+        "h1".to_owned();
+    let released = seen(&cache, &ip).forwarding_addresses;
+    assert!(released.len() == 1 && !released.contains(&unused), "{released:?}");
+    ip.status.get_or_insert_default().forwarding_addresses = released;
+    assert!(cache.releases(&ip.into()), "free only once that is confirmed");
+}
+
+#[test]
 fn targets_of_an_ipv6_address_are_those_with_ipv6_and_those_elsewhere_get_an_address_of_their_network() {
     let with_ipv6 = |name: &str, host: &str, state: &str, address: &str| {
         let mut vm = vm(name, host, state, "");
@@ -386,7 +408,7 @@ fn clients_that_do_not_reach_a_target_on_a_bridge_are_named_while_its_host_filte
 
 #[test]
 fn targets_over_an_interface_are_reached_by_an_address_of_their_network_from_a_host_with_that_interface() {
-    let world = |interface: &str| {
+    let world = |interface: &str, address: Option<&str>| {
         let vms = [vm("web-1", "h1", "Running", "10.77.0.2"), vm("web-2", "h2", "Running", "10.77.0.3")];
         let mut cache = cache("", &json!([]), &vms);
         let spec = json!({"type": "Bridge", "bridge": {"interface": "eth1"}, "cidr": "10.77.0.0/24",
@@ -398,15 +420,18 @@ fn targets_over_an_interface_are_reached_by_an_address_of_their_network_from_a_h
         let mut holder = host("h1", false, &json!([]));
         holder.metadata.resource_version = Some("2".into());
         let networks = json!([{"name": interface, "kind": "Interface", "mtu": 1500, "up": true}]);
-        holder.status.as_mut().expect("a status").networks =
-            serde_json::from_value(networks).expect("interfaces");
+        let status = holder.status.as_mut().expect("a status");
+        status.networks = serde_json::from_value(networks).expect("interfaces");
+        (status.address, status.mtu) = (address.map(str::to_owned), Some(1500));
         cache.put(holder, now);
         let found = seen(&cache, &balancer("h1", false));
         let forwarding = found.forwarding_addresses.iter().map(|of| of.address.clone()).collect::<Vec<_>>();
         (found.targets.len(), forwarding, found.ports[0].message.clone())
     };
-    assert_eq!(world("eth1"), (2, vec!["10.77.0.9".to_owned()], String::new()));
-    let (count, forwarding, message) = world("eth2");
+    assert_eq!(world("eth1", None), (2, vec!["10.77.0.9".to_owned()], String::new()));
+    let (_, forwarding, _) = world("eth1", Some("10.77.0.9"));
+    assert_eq!(forwarding, ["10.77.0.8"], "the highest one is a host's own");
+    let (count, forwarding, message) = world("eth2", None);
     assert_eq!((count, forwarding.len()), (0, 0), "{message}");
     assert!(message.contains("host h1, which has the public address, is not: it has no interface eth1"));
 }

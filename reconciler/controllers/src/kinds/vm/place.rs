@@ -6,7 +6,7 @@ use berth_api::{
     BridgeSpec, DEFAULT_NAME, DeviceCounts, Graphics, HOST_FINALIZER, Network, ObjectUse, Readiness, Reason,
     SizeError, UseKind, VM, VMState,
     hardware::is_machine_type,
-    vm::{NetworkInterface, VMAffinity, declared_shares},
+    vm::{InterfaceStatus, NetworkInterface, VMAffinity, declared_shares},
 };
 use kube::ResourceExt;
 
@@ -441,6 +441,9 @@ fn bind(
     cpu_baseline: Option<&'static str>,
     pools: &BTreeMap<&Key, String>,
 ) -> Plan<Decision> {
+    if let Some(release) = release_first(vm) {
+        return release;
+    }
     let mut steps = vec![Step::AddFinalizer(Key::of(vm), HOST_FINALIZER)];
     for (disk, volume_id) in observed.disks.iter().zip(&observed.fresh.volume_ids) {
         if disk.object.as_ref().is_some_and(|d| bound(d).is_none()) {
@@ -455,8 +458,21 @@ fn bind(
     Plan { steps, decision, outcome: Outcome::Settled }
 }
 
+/// Plans the release of the interfaces that a VM had when it left its host, and that its spec has no more. It is bound after that: a write
+/// never both takes and releases, since the resources that it takes would be free for others until it is confirmed.
+fn release_first(vm: &VM) -> Option<Plan<Decision>> {
+    let had = vm.status.as_ref().map(|status| status.interfaces.as_slice()).unwrap_or_default();
+    let is_declared =
+        |had: &&InterfaceStatus| vm.spec.network_interfaces.iter().any(|i| i.name.as_str() == had.name);
+    let kept: Vec<InterfaceStatus> = had.iter().filter(is_declared).cloned().collect();
+    (kept.len() < had.len()).then(|| Plan::settled(Decision::Interfaces(kept)))
+}
+
 /// Binds a VM that lost its status to the host that holds it, and its disks, under their identities there.
 pub(super) fn bind_again(vm: &VM, observed: &Observed, claim: &Claim) -> Plan<Decision> {
+    if let Some(release) = release_first(vm) {
+        return release;
+    }
     let mut steps = vec![Step::AddFinalizer(Key::of(vm), HOST_FINALIZER)];
     for (disk, volume_id) in observed.disks.iter().zip(&observed.fresh.volume_ids) {
         if disk.claimed.as_ref() == Some(&claim.host) {

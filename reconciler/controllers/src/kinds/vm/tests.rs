@@ -1,5 +1,7 @@
 //! Decisions about a VM for given inputs.
 
+mod release;
+
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_api::{Binding, Disk, Network, PlacementGroup, Reason, VM, VMState, console::VM_ACCOUNTS};
