@@ -112,7 +112,7 @@ impl LinuxVolumes {
 
     /// The facts of a volume that is a block device, also while that is not there.
     pub(super) fn device_facts(&self, place: &Place, note: &Note, device: &str) -> VolumeFacts {
-        let Found { path, size, problem } = self.devices.look(device);
+        let Found { path, size, problem } = self.devices.look_for(&place.id, device);
         VolumeFacts {
             pool: place.pool.clone(),
             id: place.id.clone(),
