@@ -290,7 +290,7 @@ mod tests {
             assert!(error.contains(why), "{error}");
         }
         assert_eq!(devices.paths(), [PathBuf::from("/dev/null")]);
-        devices.take_back(&RunAs { uid: 0, gid: 0 }, None).expect("there is nothing to take back");
+        devices.take_back(&RunAs { uid: 60_000, gid: 60_000 }, None).expect("there is nothing to take back");
     }
 
     /// A loop device on a file, which is given back.
