@@ -1,5 +1,5 @@
 //! The restrictions of a namespace on the embedded control plane, as requests: the classes that it is offered, and the fields of its VMs
-//! that are reserved for privileged users.
+//! and Disks that are reserved for privileged users.
 
 use berth::install;
 use berth_apiserver::Server;
@@ -96,6 +96,7 @@ fn plural(kind: &str) -> &'static str {
     match kind {
         "VM" => "vms",
         "VMClass" => "vmclasses",
+        "Disk" => "disks",
         other => panic!("{other} is no kind of this test"),
     }
 }
@@ -260,6 +261,27 @@ async fn a_class_is_no_way_around_the_reserved_fields() {
     let text = "isolateEmulatorThread is a privileged field in this namespace";
     refused(&plane.patch(Sender::Bob, "VMClass", "dedicated", isolated.clone()).await, text);
     made(&plane.patch(Sender::Admin, "VMClass", "dedicated", isolated).await);
+}
+
+#[tokio::test]
+async fn a_block_device_of_a_host_becomes_the_disk_of_privileged_users_alone() {
+    let plane = Plane::new(reserved()).await;
+    let device = json!({"source": {"device": "nvme"}});
+    made(&plane.create(Sender::Bob, "Disk", "plain", json!({"size": "1Gi"})).await);
+    let text = "source.device is a privileged field in this namespace";
+    refused(&plane.create(Sender::Bob, "Disk", "a", device.clone()).await, text);
+    let mut spec = vm(json!({"cpus": 1, "memory": "1Gi"}));
+    spec["disks"] = json!([{"name": "root", "boot": true}, {"name": "b", "template": device.clone()}]);
+    let text = "source.device in the template of a disk is a privileged field";
+    refused(&plane.create(Sender::Bob, "VM", "a", spec.clone()).await, text);
+    for sender in [Sender::Admin, Sender::BobIn(PRIVILEGED)] {
+        made(&plane.create(sender, "Disk", "a", device.clone()).await);
+        made(&plane.patch(Sender::Bob, "Disk", "a", json!({"spec": {"expandPolicy": "Offline"}})).await);
+        made(&plane.delete(Sender::Bob, "Disk", "a").await);
+        made(&plane.create(sender, "VM", "a", spec.clone()).await);
+        made(&plane.patch(Sender::Bob, "VM", "a", json!({"spec": {"startOrder": 1}})).await);
+        made(&plane.delete(Sender::Bob, "VM", "a").await);
+    }
 }
 
 #[tokio::test]

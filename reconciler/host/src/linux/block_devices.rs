@@ -19,7 +19,7 @@ use berth_qemu::machine::is_block_device;
 use berth_qemu::process::RunAs;
 use nix::sys::stat::{major, minor};
 
-use super::files::{failed, overlap};
+use super::files::{self, failed, overlap};
 use crate::{BlockDeviceFacts, BlockDeviceMapping, SystemError, VolumeOwner};
 
 type Result<T> = std::result::Result<T, SystemError>;
@@ -45,6 +45,8 @@ pub(super) struct BlockDevices {
     looking: Arc<Mutex<()>>,
     /// Held while it is decided which volume a device is.
     taking: Arc<Mutex<()>>,
+    /// The names of the devices that volumes are, by the identity of the volume, as far as they were looked at.
+    volumes: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
 impl BlockDevices {
@@ -69,6 +71,21 @@ impl BlockDevices {
     /// Lets no other volume get a device meanwhile.
     pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
         self.taking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the device that a volume is: only a disk of this volume is lent the device.
+    pub(super) fn look_for(&self, volume: &str, name: &str) -> Found {
+        self.volumes().insert(volume.to_owned(), name.to_owned());
+        self.look(name)
+    }
+
+    /// Lends the device of a volume that is none any more to no machine.
+    pub(super) fn forget(&self, volume: &str) {
+        self.volumes().remove(volume);
+    }
+
+    fn volumes(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.volumes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks at the device of this name.
@@ -142,32 +159,41 @@ impl BlockDevices {
         })
     }
 
-    /// Makes the device with this device file accessible to the user of one QEMU. None: QEMU runs as the agent's user.
+    /// Makes the device of a volume accessible to the user of one QEMU, which opens this device file. None: QEMU runs as the agent's user.
     ///
-    /// *Errors*: [`SystemError::BlockDevice`] if it is not offered (any more), or the host uses it.
-    pub(super) fn lend(&self, file: &Path, user: Option<&RunAs>) -> Result<()> {
-        let is_it =
-            |mapping: &&BlockDeviceMapping| mapping.path.canonicalize().is_ok_and(|path| path == file);
-        let Some(mapping) = self.mappings.iter().find(is_it) else {
-            let (name, detail) = (file.display().to_string(), NOT_OFFERED.to_owned());
+    /// *Errors*: [`SystemError::BlockDevice`] if it is not offered (any more), the host uses it, or its device file is that of another device
+    /// now: the kernel gives the name of one that is gone to the next one.
+    pub(super) fn lend(&self, volume: &str, file: &Path, user: Option<&RunAs>) -> Result<()> {
+        let name = self.volumes().get(volume).cloned();
+        let Some(name) = name else {
+            let (name, detail) = (file.display().to_string(), "it is not that of this volume".to_owned());
             return Err(SystemError::BlockDevice { name, detail });
         };
-        if let Some(detail) = self.look(&mapping.name).problem {
-            return Err(SystemError::BlockDevice { name: mapping.name.clone(), detail });
+        let Found { path, problem, .. } = self.look(&name);
+        let moved =
+            || (path != file).then(|| format!("it is {} now, and was {}", path.display(), file.display()));
+        if let Some(detail) = problem.or_else(moved) {
+            return Err(SystemError::BlockDevice { name, detail });
         }
         let Some(user) = user else { return Ok(()) };
         // The group and the mode stay as udev has set them: the owner reads and writes.
         chown(file, Some(user.uid), None).map_err(failed("change the owner of", file))
     }
 
-    /// Makes root the owner of the device files that this user owns: of all, or of the device with this name.
+    /// Makes root the owner of the device files that this user owns: of the device with this name, or of all devices, also of those that are
+    /// not offered any more, or whose names lead to others now.
     pub(super) fn take_back(&self, user: &RunAs, name: Option<&str>) -> Result<()> {
-        for mapping in self.mappings.iter().filter(|mapping| name.is_none_or(|name| name == mapping.name)) {
-            // One that is gone needs no owner.
-            let Ok(path) = mapping.path.canonicalize() else { continue };
-            let is_its =
-                |about: &fs::Metadata| about.file_type().is_block_device() && about.uid() == user.uid;
-            if fs::metadata(&path).is_ok_and(|about| is_its(&about)) {
+        let paths: Vec<PathBuf> = match name {
+            None => self.paths().into_iter().chain(device_files()).collect(),
+            Some(name) => {
+                let named = self.mappings.iter().filter(|mapping| mapping.name == name);
+                // One that is gone needs no owner.
+                named.filter_map(|mapping| mapping.path.canonicalize().ok()).collect()
+            }
+        };
+        let is_its = |about: &fs::Metadata| about.file_type().is_block_device() && about.uid() == user.uid;
+        for path in paths {
+            if fs::symlink_metadata(&path).is_ok_and(|about| is_its(&about)) {
                 chown(&path, Some(0), None).map_err(failed("change the owner of", &path))?;
             }
         }
@@ -179,6 +205,13 @@ impl BlockDevices {
         let real = self.mappings.iter().filter_map(|mapping| mapping.path.canonicalize().ok());
         real.filter(|path| is_block_device(path)).collect()
     }
+}
+
+/// The device files of all block devices of the host.
+fn device_files() -> Vec<PathBuf> {
+    let names = files::names(Path::new("/sys/class/block")).unwrap_or_default();
+    // The kernel has `!` for `/` there.
+    names.into_iter().map(|name| Path::new("/dev").join(name.replace('!', "/"))).collect()
 }
 
 /// The folder of a device in sysfs: that of a partition is in that of its disk.
@@ -246,12 +279,18 @@ mod tests {
     #[test]
     fn a_device_that_is_not_offered_is_lent_to_no_machine() {
         let devices = offering(&[("null", "/dev/null")]);
-        for (file, why) in [("/dev/zero", "does not offer it"), ("/dev/null", "is no block device")] {
-            let error = devices.lend(Path::new(file), None).expect_err("refused").to_string();
+        devices.look_for("v-null", "null");
+        devices.look_for("v-other", "other");
+        for (volume, file, why) in [
+            ("v-other", "/dev/zero", "does not offer it"),
+            ("v-null", "/dev/null", "is no block device"),
+            ("v-unseen", "/dev/null", "not that of this volume"),
+        ] {
+            let error = devices.lend(volume, Path::new(file), None).expect_err("refused").to_string();
             assert!(error.contains(why), "{error}");
         }
         assert_eq!(devices.paths(), [PathBuf::from("/dev/null")]);
-        devices.take_back(&RunAs { uid: 0, gid: 0 }, None).expect("there is nothing to take back");
+        devices.take_back(&RunAs { uid: 60_000, gid: 60_000 }, None).expect("there is nothing to take back");
     }
 
     /// A loop device on a file, which is given back.
@@ -287,17 +326,28 @@ mod tests {
         assert_eq!(devices.look("data"), found);
         let owner = || fs::metadata(&device.0).expect("it is there").uid();
         let user = RunAs { uid: 60_000, gid: 60_000 };
-        devices.lend(&device.0, Some(&user)).expect("lent");
+        assert_eq!(devices.look_for("v-data", "data"), found);
+        devices.lend("v-data", &device.0, Some(&user)).expect("lent");
         assert_eq!(owner(), 60_000);
         devices.take_back(&user, Some("other")).expect("another one");
         assert_eq!(owner(), 60_000);
-        devices.take_back(&user, None).expect("taken back");
+        offering(&[]).take_back(&user, None).expect("taken back, although it is not offered any more");
         assert_eq!(owner(), 0);
+
+        // As if it had become the device of another name since its path was read.
+        devices.look_for("v-other", "other");
+        let was = Path::new("/dev/berth-test-gone");
+        for (volume, file) in [("v-other", device.0.as_path()), ("v-data", was)] {
+            assert!(devices.lend(volume, file, Some(&user)).is_err() && owner() == 0, "{volume}");
+        }
+        devices.forget("v-data");
+        assert!(devices.lend("v-data", &device.0, Some(&user)).is_err() && owner() == 0);
+        devices.look_for("v-data", "data");
 
         let exclusive = open(&device.0, libc::O_EXCL).expect("as a mount opens it");
         let used = devices.look("data");
         assert!(used.size == 8 << 20 && used.problem.is_some_and(|why| why.contains("the host uses")));
-        assert!(devices.lend(&device.0, Some(&user)).is_err() && owner() == 0);
+        assert!(devices.lend("v-data", &device.0, Some(&user)).is_err() && owner() == 0);
         drop(exclusive);
         assert_eq!(devices.look("data"), found);
 

@@ -27,6 +27,22 @@ pub(super) fn take(disk: &Disk, volume: &str, device: &ResourceName, size: Optio
     Plan::steps(vec![Step::UseDevice(new)], Readiness::Reconciling(Reason::Provisioning, text))
 }
 
+/// Returns the plan for a disk that was a device before, of this host or of another one. None: it is new. What a device has now may be the data
+/// of another disk, also where it has the same name: a disk never gets another one by itself.
+pub(super) fn lost(disk: &Disk, volume: &str, device: &ResourceName) -> Option<Plan<Step>> {
+    let status = disk.status.as_ref()?;
+    let text = match (&status.former_host, &status.size) {
+        (Some(host), _) => format!(
+            "its data is on block device {device} of host {host}, and that of this host is another one: bring its VM back there, or replace the Disk"
+        ),
+        (None, Some(_)) => format!(
+            "volume {volume} was block device {device} of this host, and the record of that is gone: another Disk may have had the device since. Replace the Disk, which changes nothing on the device"
+        ),
+        (None, None) => return None,
+    };
+    Some(Plan::without_steps(Readiness::Stalled(Reason::DiskLost, text)))
+}
+
 /// Has a device looked at again, which may grow or be used by the host at any time.
 pub(super) fn looked_at_again(facts: &VolumeFacts, plan: Plan<Step>) -> Plan<Step> {
     if facts.is_device() { plan.requeue_after(LOOK_AT_DEVICE) } else { plan }
@@ -34,7 +50,9 @@ pub(super) fn looked_at_again(facts: &VolumeFacts, plan: Plan<Step>) -> Plan<Ste
 
 /// Returns the plan for a disk whose device no machine is to open. None: it is a file, or one can.
 pub(super) fn unusable(disk: &Disk, facts: &VolumeFacts, declared: Option<u64>) -> Option<Plan<Step>> {
-    let device = disk.block_device()?;
+    let Some(device) = disk.block_device() else {
+        return facts.is_device().then(|| undeclared(facts));
+    };
     if let Some(problem) = &facts.problem {
         let text = format!("block device {device}: {problem}");
         let readiness = Readiness::Stalled(Reason::DeviceUnavailable, text);
@@ -49,4 +67,13 @@ pub(super) fn unusable(disk: &Disk, facts: &VolumeFacts, declared: Option<u64>) 
     let readiness = Readiness::Stalled(Reason::InvalidSpec, text);
     // It may grow on the host.
     Some(Plan::without_steps(readiness).requeue_after(LOOK_FOR_DEVICE))
+}
+
+/// Returns the plan for a disk that was made anew for the volume of another one, without what that declared.
+fn undeclared(facts: &VolumeFacts) -> Plan<Step> {
+    let text = format!(
+        "volume {} is a block device of this host, and the Disk does not declare that: replace it by one with source.device, which changes nothing on the device",
+        facts.id
+    );
+    Plan::without_steps(Readiness::Stalled(Reason::NotSupported, text))
 }

@@ -147,9 +147,10 @@ fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         let pool =
             observed.volume.as_ref().map_or_else(|| disk.pool().to_string(), |facts| facts.pool.clone());
         let volume = volume.to_owned();
+        let is_device = observed.volume.as_ref().is_some_and(VolumeFacts::is_device);
         steps.push(match disk.spec.deletion_policy {
             // A block device is only given up.
-            DeletionPolicy::Retain if disk.block_device().is_none() => Step::Retain { pool, volume },
+            DeletionPolicy::Retain if !is_device => Step::Retain { pool, volume },
             DeletionPolicy::Delete | DeletionPolicy::Retain => Step::Trash { pool, volume },
         });
     }
@@ -348,10 +349,11 @@ fn wanted_size(disk: &Disk) -> Result<Option<u64>, Plan<Step>> {
 fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     let pool = disk.target_pool().to_string();
     if let Some(device) = disk.block_device() {
-        return match wanted_size(disk) {
-            Ok(_) if observed.user_waits => user_waits(disk),
-            Ok(size) => device::take(disk, volume, device, size),
-            Err(plan) => plan,
+        return match (device::lost(disk, volume, device), wanted_size(disk)) {
+            (Some(lost), _) => lost,
+            (None, Ok(_)) if observed.user_waits => user_waits(disk),
+            (None, Ok(size)) => device::take(disk, volume, device, size),
+            (None, Err(plan)) => plan,
         };
     }
     if let Some(from) = disk.status.as_ref().and_then(|status| status.former_host.clone()) {

@@ -17,7 +17,8 @@ pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, no
     // A known size is kept when the file is lost: it distinguishes a lost disk from a new one.
     status.pool = observed.volume.as_ref().map(|volume| volume.pool.as_str().into()).or(status.pool);
     status.default_pool = observed.default_pool.clone().or(status.default_pool);
-    let there = observed.volume.as_ref().filter(|volume| volume.problem.is_none());
+    // A block device that is gone has none.
+    let there = observed.volume.as_ref().filter(|volume| volume.problem.is_none() || volume.size > 0);
     let size = observed.open_size.or(there.map(|volume| volume.size));
     if let Some(size) = size {
         status.size = Some(Quantity::from_bytes(size).0);

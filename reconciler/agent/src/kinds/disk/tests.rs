@@ -337,6 +337,7 @@ proptest! {
             json!({"size": "1Gi"}), json!({"size": "3Gi", "image": "debian"}), json!({"image": "debian"}),
             json!({"size": "2Gi", "deletionPolicy": "Retain"}), json!({"size": "lots"}),
             json!({"size": "2Gi", "filesystem": {"type": "ext4"}}), json!({"image": "debian", "cloneMode": "Full"}),
+            json!({"source": {"device": "nvme"}}),
         ]),
         known in any::<bool>(),
     ) {

@@ -202,7 +202,7 @@ fn disk(
     user: Option<&RunAs>,
 ) -> Result<DiskSpec> {
     if is_block_device(&disk.file) {
-        devices.lend(&disk.file, user)?;
+        devices.lend(&disk.id, &disk.file, user)?;
         return Ok(disk.clone());
     }
     let Some(user) = user else { return Ok(disk.clone()) };

@@ -49,6 +49,12 @@ fn a_device_that_is_not_there_becomes_no_volume() {
     assert!(matches!(&error, SystemError::BlockDevice { name, .. } if name == "nvme"), "{error}");
     assert!(error.to_string().contains("/dev/berth-test-gone"), "{error}");
     assert_eq!(volumes.volume(POOL, ID).expect("read"), None);
+
+    let folder = volumes.layout.volumes(POOL);
+    files::ensure_folder(&folder).expect("a folder");
+    fs::write(folder.join("v-damaged.json"), "{").expect("written");
+    let error = volumes.use_device(&new(ID)).expect_err("it may be that volume").to_string();
+    assert!(error.contains("v-damaged.json"), "{error}");
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! A device is one volume at most. Whether it can be opened is seen anew each time: its number and its path change with the host.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use berth_qemu::machine::Cache;
 
@@ -21,6 +22,15 @@ use crate::{BlockDeviceFacts, NewDevice, NewVolume, SystemError, VolumeFacts, Vo
 
 /// Why a block device is not treated as files are.
 pub(super) const REFUSED: &str = "it is a block device of the host: it has no snapshots and no copies, and stays in its pool and on its host";
+
+/// The notes of all volumes, as far as they are about block devices.
+#[derive(Debug, Default)]
+struct DeviceNotes {
+    /// The identities and owners of the volumes that are block devices, by the name of the device.
+    taken: BTreeMap<String, (String, VolumeOwner)>,
+    /// A note that cannot be read: it may name any device.
+    unreadable: Option<PathBuf>,
+}
 
 impl LinuxVolumes {
     pub(in super::super) fn use_device(&self, new: &NewDevice) -> Result<VolumeFacts> {
@@ -46,9 +56,16 @@ impl LinuxVolumes {
                 "another volume may be it, in the storage pool {pool}, which is away"
             )));
         }
-        if let Some((id, owner)) = self.device_notes()?.remove(&new.device) {
+        let mut notes = self.device_notes()?;
+        if let Some((id, owner)) = notes.taken.remove(&new.device) {
             let VolumeOwner { namespace, name, .. } = owner;
             return Err(refuse(format!("Disk {namespace}/{name} has it (volume {id})")));
+        }
+        if let Some(note) = notes.unreadable {
+            return Err(refuse(format!(
+                "another volume may be it, whose note {} cannot be read: restore the note, or move it elsewhere",
+                note.display()
+            )));
         }
         let Found { size, problem, .. } = self.devices.look(&new.device);
         if let Some(problem) = problem {
@@ -76,16 +93,19 @@ impl LinuxVolumes {
         Ok(())
     }
 
-    /// Returns the volumes that are block devices, by the name of the device: their identities and owners.
-    fn device_notes(&self) -> Result<BTreeMap<String, (String, VolumeOwner)>> {
-        let mut found = BTreeMap::new();
+    fn device_notes(&self) -> Result<DeviceNotes> {
+        let mut found = DeviceNotes::default();
         for pool in self.pools()? {
             let folder = self.layout.volumes(&pool);
             for name in files::names(&folder)? {
                 let Some(id) = name.strip_suffix(".json").filter(|id| is_name(id)) else { continue };
-                let Some(Ok(note)) = Note::read(&folder.join(&name))? else { continue };
-                if let Some(device) = note.device {
-                    found.insert(device, (id.to_owned(), note.owner));
+                let path = folder.join(&name);
+                match Note::read(&path)? {
+                    Some(Ok(Note { device: Some(device), owner, .. })) => {
+                        found.taken.insert(device, (id.to_owned(), owner));
+                    }
+                    Some(Err(_)) => found.unreadable = Some(path),
+                    Some(Ok(_)) | None => {}
                 }
             }
         }
@@ -97,7 +117,8 @@ impl LinuxVolumes {
         if self.devices.is_empty() {
             return Ok(Vec::new());
         }
-        let held = self.device_notes()?.into_iter().map(|(device, (_, owner))| (device, owner)).collect();
+        let held =
+            self.device_notes()?.taken.into_iter().map(|(device, (_, owner))| (device, owner)).collect();
         Ok(self.devices.facts(&held))
     }
 
@@ -106,13 +127,13 @@ impl LinuxVolumes {
         if self.devices.is_empty() {
             return Ok(None);
         }
-        let notes = self.device_notes()?;
+        let notes = self.device_notes()?.taken;
         Ok(notes.into_iter().find_map(|(device, (of, _))| (of == id).then_some(device)))
     }
 
     /// The facts of a volume that is a block device, also while that is not there.
     pub(super) fn device_facts(&self, place: &Place, note: &Note, device: &str) -> VolumeFacts {
-        let Found { path, size, problem } = self.devices.look(device);
+        let Found { path, size, problem } = self.devices.look_for(&place.id, device);
         VolumeFacts {
             pool: place.pool.clone(),
             id: place.id.clone(),

@@ -23,6 +23,7 @@ impl LinuxVolumes {
         };
         if note.as_ref().is_ok_and(|note| note.device.is_some()) {
             // Its data stays where it is.
+            self.devices.forget(id);
             remove_note(&place)?;
             tracing::info!(volume = id, "block device given up");
             return Ok(());

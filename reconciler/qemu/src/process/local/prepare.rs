@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, fchown};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, fchown};
 use std::path::Path;
 
 use nix::unistd::Uid;
@@ -109,13 +109,18 @@ pub(in crate::process) fn locked_memory(spec: &LaunchSpec) -> Option<u64> {
     (!spec.files.vfio_groups.is_empty()).then(|| most.saturating_add(LOCKED_BESIDE_THE_GUEST))
 }
 
-/// Writable: QEMU's user becomes the owner. Read-only: the owner stays, QEMU's group may read it.
+/// Writable: QEMU's user becomes the owner. Read-only: the owner stays, QEMU's group may read it. A block device: QEMU's user becomes the
+/// owner, and its group and mode stay.
 pub(super) fn give(file: &Path, writable: bool, user: Option<&RunAs>) -> io::Result<()> {
     let metadata = std::fs::symlink_metadata(file)?;
     if metadata.file_type().is_symlink() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a symbolic link, which is not followed"));
     }
     let Some(user) = user else { return Ok(()) };
+    if metadata.file_type().is_block_device() {
+        // udev has set its group and mode, and only the owner is taken back from a machine that has ended.
+        return chown(file, Some(user.uid), None);
+    }
     let mode = metadata.mode() & 0o777;
     let (owner, wanted) = if writable { (Some(user.uid), mode | 0o600) } else { (None, mode | 0o440) };
     // World-readable files (a system's firmware, for example) are left unchanged.
@@ -129,4 +134,31 @@ pub(super) fn give(file: &Path, writable: bool, user: Option<&RunAs>) -> io::Res
 /// Whether the host's kernel can move the packets of the card, and may.
 pub(super) fn may_have_vhost(nic: &NicSpec) -> bool {
     nic.model == NicModel::Virtio && !nic.no_vhost
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{Permissions, metadata, set_permissions};
+
+    use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+
+    use super::*;
+
+    #[test]
+    fn a_block_device_gets_an_owner_and_keeps_its_group_and_mode() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("device");
+        // A number of no driver: the device is never opened.
+        if mknod(&file, SFlag::S_IFBLK, Mode::from_bits_truncate(0o660), makedev(240, 77)).is_err() {
+            println!("skipped: this user makes no device files");
+            return;
+        }
+        set_permissions(&file, Permissions::from_mode(0o660)).expect("changed");
+        let about = || metadata(&file).map(|m| (m.uid(), m.gid(), m.mode() & 0o777)).expect("it is there");
+        let (_, group, mode) = about();
+        for (writable, uid) in [(true, 60_001), (false, 60_002)] {
+            give(&file, writable, Some(&RunAs { uid, gid: 60_000 })).expect("given");
+            assert_eq!(about(), (uid, group, mode));
+        }
+    }
 }

@@ -47,12 +47,40 @@ fn a_device_that_is_gone_or_too_small_is_said_and_keeps_its_size() {
     made.status.get_or_insert_default().size = Some("2Gi".to_owned());
     let report = status(&made, &gone, &planned.readiness, Timestamp::UNIX_EPOCH);
     assert_eq!(report.size.as_deref(), Some("2Gi"));
+    let mut mounted = taken(Some("it is mounted"));
+    mounted.volume.as_mut().expect("set").size = 3 * GIB;
+    let report = status(&declared(), &mounted, &planned.readiness, Timestamp::UNIX_EPOCH);
+    assert_eq!(report.size.as_deref(), Some("3Gi"), "it is a disk that was made, whatever is in its way now");
 
     let large = plan(&disk(json!({"size": "4Gi", "source": {"device": "nvme"}}), json!({})), &taken(None));
     assert_eq!((large.steps.len(), large.readiness.reason()), (0, Reason::InvalidSpec));
     assert!(large.readiness.message().contains("nvme has 2Gi"), "{large:?}");
     let small = plan(&disk(json!({"size": "1Gi", "source": {"device": "nvme"}}), json!({})), &taken(None));
     assert!(matches!(small.readiness, Readiness::Ready(..)) && small.steps.is_empty(), "{small:?}");
+}
+
+#[test]
+fn a_disk_that_was_a_device_never_gets_another_one_by_itself() {
+    for (status, why) in [
+        (json!({"size": "2Gi"}), "the record of that is gone"),
+        (json!({"size": "2Gi", "formerHost": "h0"}), "block device nvme of host h0"),
+        (json!({"formerHost": "h0"}), "block device nvme of host h0"),
+    ] {
+        let planned = plan(&disk(json!({"source": {"device": "nvme"}}), status), &Observed::default());
+        assert_eq!((planned.steps.len(), planned.readiness.reason()), (0, Reason::DiskLost), "{planned:?}");
+        assert!(planned.readiness.message().contains(why), "{planned:?}");
+    }
+}
+
+#[test]
+fn a_disk_that_does_not_say_that_it_is_a_device_is_not_used_and_only_gives_it_up() {
+    let mut plain = disk(json!({"size": "2Gi", "deletionPolicy": "Retain"}), json!({"size": "2Gi"}));
+    let planned = plan(&plain, &taken(None));
+    assert_eq!((planned.steps.len(), planned.readiness.reason()), (0, Reason::NotSupported), "{planned:?}");
+    assert!(planned.readiness.message().contains("source.device"), "{planned:?}");
+    plain = deleted(plain);
+    let given_up = [Step::Trash { pool: "default".into(), volume: "v-1".into() }, Step::Release];
+    assert_eq!(plan(&plain, &taken(None)).steps, given_up);
 }
 
 #[test]
