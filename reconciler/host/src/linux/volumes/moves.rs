@@ -124,17 +124,32 @@ impl LinuxVolumes {
         Ok(None)
     }
 
-    /// Whether the volume of this note is in another pool: it was moved there, or it was not moved here yet.
-    pub(super) fn is_elsewhere(&self, id: &str, note: &Note) -> Result<bool> {
+    /// Whether the volume of this note in this pool is in another one: it was moved there, or it was not moved here yet.
+    pub(super) fn is_elsewhere(&self, pool: &str, id: &str, note: &Note) -> Result<bool> {
         if let Some(to) = &note.moved_to {
             return self.pool_folders.ensure_there(to).map(|()| true);
         }
         let Some(from) = &note.moved_from else { return Ok(false) };
-        let former = Note::read(&self.place(from, id)?.note)?;
-        if note.mirrored {
-            return Ok(!former.is_some_and(|former| former.is_ok_and(|former| former.moved_to.is_some())));
+        match Note::read(&self.place(from, id)?.note)? {
+            // It may have moved to a third pool instead.
+            Some(former) => Ok(!former.is_ok_and(|former| former.moved_to.as_deref() == Some(pool))),
+            None if note.mirrored => Ok(true),
+            None => self.is_in_another(pool, id),
         }
-        Ok(former.is_some_and(|former| !former.is_ok_and(|former| former.moved_to.is_some())))
+    }
+
+    /// Whether a pool other than this one has the volume without any move.
+    ///
+    /// *Errors*: [`SystemError::PoolAway`] if one is away: it may have it.
+    fn is_in_another(&self, pool: &str, id: &str) -> Result<bool> {
+        for other in self.layout.pool_names()?.iter().filter(|other| *other != pool) {
+            self.pool_folders.ensure_there(other)?;
+            let note = Note::read(&self.layout.volumes(other).join(format!("{id}.json")))?;
+            if note.is_some_and(|note| note.is_ok_and(|note| note.is_settled())) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     pub(in super::super) fn check_move(&self, new: &NewMove) -> Result<()> {
@@ -291,6 +306,7 @@ impl LinuxVolumes {
                 let at = self.snapshot_place(&new.to, id)?;
                 // Another volume on the same snapshot was moved meanwhile.
                 if exists(&at.note)? {
+                    self.finished(&new.to, id)?;
                     continue;
                 }
                 SnapshotNote { owner: None, ..note.clone() }.write(&at.note)?;
@@ -312,14 +328,20 @@ impl LinuxVolumes {
         if note.moved_to.is_none() && note.moved_from.is_none() {
             return Ok(());
         }
-        if !self.is_elsewhere(id, &note)? {
-            return Note { moved_from: None, mirrored: false, ..note }.write(&place.note);
+        if !self.is_elsewhere(pool, id, &note)? {
+            let former = note.moved_from.as_deref().map(|from| self.place(from, id)).transpose()?;
+            return match former {
+                // Together with its snapshots, which are not here without the note there.
+                Some(former) if exists(&former.note)? => self.settle_volume(&former.pool, id),
+                _ => self.settle_arrival(pool, id),
+            };
         }
         // A file is removed only while there is another one.
         let Some(other) = self.pool_of_volume(id)? else { return Ok(()) };
         if note.moved_to.is_some() {
-            self.settle_arrival(&other, id)?;
+            // First the snapshots: a volume whose arrival is settled can move on, and they with it.
             self.settle_snapshots(pool, &other, id)?;
+            self.settle_arrival(&other, id)?;
         } else {
             self.ensure_not_mirrored(&place, &other)?;
             self.drop_announced_snapshots(pool, id)?;

@@ -139,6 +139,11 @@ impl Note {
         files(self) == files(other) && self.former == other.former && self.reserved == other.reserved
     }
 
+    /// Whether its volume is in its pool and nowhere else, as far as this note says.
+    pub(super) fn is_settled(&self) -> bool {
+        self.moved_to.is_none() && self.moved_from.is_none() && self.arriving_from.is_none()
+    }
+
     /// The images below its file, and below that from before an interrupted restore, without those below snapshots.
     pub(super) fn bases(&self) -> impl Iterator<Item = &Base> {
         let former = self.former.as_ref().and_then(|former| former.base.as_ref());
