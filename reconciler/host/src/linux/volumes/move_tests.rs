@@ -252,6 +252,21 @@ fn the_rest_of_a_move_that_did_not_happen_is_not_the_volume_after_it_moved_to_a_
 }
 
 #[test]
+fn a_volume_that_has_moved_keeps_its_snapshots_when_its_former_pool_is_given_up_before_they_are_settled() {
+    let f = Fixture::new();
+    write(&f.found(ID).path, 1);
+    f.take("s-1");
+    let begun = copied(&f.volumes, &there());
+    let (note, place) = noted(&f);
+    f.volumes.commit(&begun, note, &place).expect("committed");
+    drop(begun);
+    fs::remove_dir_all(f.at("")).expect("given up");
+    f.volumes.settle_moves(SLOW).expect("settled");
+    assert_eq!(pool_of(&f, "s-1").as_deref(), Some(SLOW));
+    assert!(has(&f.volumes.volume(SLOW, ID).expect("read").expect("there").path, 1));
+}
+
+#[test]
 fn a_volume_is_not_moved_onto_the_note_of_a_snapshot_without_its_file() {
     let f = Fixture::new();
     write(&f.found(ID).path, 1);

@@ -330,11 +330,14 @@ impl LinuxVolumes {
         }
         if !self.is_elsewhere(pool, id, &note)? {
             let former = note.moved_from.as_deref().map(|from| self.place(from, id)).transpose()?;
-            return match former {
-                // Together with its snapshots, which are not here without the note there.
-                Some(former) if exists(&former.note)? => self.settle_volume(&former.pool, id),
-                _ => self.settle_arrival(pool, id),
-            };
+            if let Some(former) = former {
+                if exists(&former.note)? {
+                    // Together with its snapshots, which are not here without the notes there.
+                    return self.settle_volume(&former.pool, id);
+                }
+                self.adopt_announced_snapshots(&former.pool, pool, id)?;
+            }
+            return self.settle_arrival(pool, id);
         }
         // A file is removed only while there is another one.
         let Some(other) = self.pool_of_volume(id)? else { return Ok(()) };
