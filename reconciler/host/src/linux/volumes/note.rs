@@ -64,7 +64,7 @@ pub(super) struct Note {
     /// The pool that it was moved to: this note and its file are left over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) moved_to: Option<String>,
-    /// The pool that it is moved from: it is here once the note there names this pool, or is gone.
+    /// The pool that it is moved from: it is here once the note there names this pool, or is gone and no other pool has the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) moved_from: Option<String>,
     /// Whether a QEMU copies it here, while its guest runs: it is here only once the note there names this pool.
