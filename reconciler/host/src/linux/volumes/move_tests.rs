@@ -267,6 +267,24 @@ fn a_volume_that_has_moved_keeps_its_snapshots_when_its_former_pool_is_given_up_
 }
 
 #[test]
+fn what_a_move_has_left_does_not_hold_up_the_next_one() {
+    for to in [POOL, "third"] {
+        let f = Fixture::new();
+        write(&f.found(ID).path, 1);
+        f.take("s-1");
+        let begun = copied(&f.volumes, &there());
+        let (note, place) = noted(&f);
+        f.volumes.commit(&begun, note, &place).expect("committed");
+        drop(begun);
+        let next = NewMove { to: to.to_owned(), ..back() };
+        f.volumes.check_move(&next).expect("it can be moved");
+        assert!(has(&moved(&f.volumes, &next).path, 1));
+        assert_eq!(pool_of(&f, "s-1").as_deref(), Some(to));
+        assert!(names(&f, "slow/volumes").is_empty() && names(&f, "slow/snapshots").is_empty());
+    }
+}
+
+#[test]
 fn a_volume_is_not_moved_onto_the_note_of_a_snapshot_without_its_file() {
     let f = Fixture::new();
     write(&f.found(ID).path, 1);

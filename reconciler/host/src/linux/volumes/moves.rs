@@ -153,6 +153,8 @@ impl LinuxVolumes {
     }
 
     pub(in super::super) fn check_move(&self, new: &NewMove) -> Result<()> {
+        // Nothing else removes what its last move has left.
+        self.settle_with_lock(&new.from, &new.id)?;
         let _chains = self.lock(&[&new.from, &new.to])?;
         if self.volume(&new.to, &new.id)?.is_some() {
             return Ok(());
@@ -162,6 +164,7 @@ impl LinuxVolumes {
 
     /// None: the volume is in the target already.
     pub(in super::super) fn begin_move(&self, new: &NewMove) -> Result<Option<Move>> {
+        self.settle_with_lock(&new.from, &new.id)?;
         let _chains = self.lock(&[&new.from, &new.to])?;
         if self.volume(&new.to, &new.id)?.is_some() {
             return Ok(None);
