@@ -267,6 +267,21 @@ fn a_volume_that_has_moved_keeps_its_snapshots_when_its_former_pool_is_given_up_
 }
 
 #[test]
+fn what_a_move_that_is_done_has_left_goes_with_the_next_look_for_merges() {
+    let f = Fixture::new();
+    write(&f.found(ID).path, 1);
+    f.take("s-1");
+    let begun = copied(&f.volumes, &there());
+    let (note, place) = noted(&f);
+    f.volumes.commit(&begun, note, &place).expect("committed");
+    drop(begun);
+    assert!(f.volumes.begin_merge(&BTreeSet::new()).expect("looked").is_none());
+    assert!(f.files("volumes").is_empty() && f.files("snapshots").is_empty());
+    assert_eq!(pool_of(&f, "s-1").as_deref(), Some(SLOW));
+    assert!(has(&f.volumes.volume(SLOW, ID).expect("read").expect("there").path, 1));
+}
+
+#[test]
 fn what_a_move_has_left_does_not_hold_up_the_next_one() {
     for to in [POOL, "third"] {
         let f = Fixture::new();

@@ -373,11 +373,27 @@ impl LinuxVolumes {
     pub(super) fn settle_moves(&self, pool: &str) -> Result<()> {
         for name in files::names(&self.layout.volumes(pool))? {
             let Some(id) = name.strip_suffix(".json").filter(|id| is_name(id)) else { continue };
-            if let Err(error) = self.settle_with_lock(pool, id) {
-                tracing::warn!(volume = id, pool, error = error.chain(), "a move is not settled yet");
+            self.try_to_settle(pool, id);
+        }
+        Ok(())
+    }
+
+    /// Removes what the moves from a pool that are done have left there. The caller does not hold the lock.
+    pub(super) fn settle_done_moves(&self, pool: &str) -> Result<()> {
+        let folder = self.layout.volumes(pool);
+        for name in files::names(&folder)? {
+            let Some(id) = name.strip_suffix(".json").filter(|id| is_name(id)) else { continue };
+            if matches!(Note::read(&folder.join(&name))?, Some(Ok(note)) if note.moved_to.is_some()) {
+                self.try_to_settle(pool, id);
             }
         }
         Ok(())
+    }
+
+    fn try_to_settle(&self, pool: &str, id: &str) {
+        if let Err(error) = self.settle_with_lock(pool, id) {
+            tracing::warn!(volume = id, pool, error = error.chain(), "a move is not settled yet");
+        }
     }
 
     /// With the lock of the other pool too: its note of the volume changes as well.
