@@ -248,6 +248,8 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     async fn finish_snapshot(&self, pool: &str, id: &str, taken: &Taken) -> Result<SnapshotFacts>;
 
     /// Records a new owner of the snapshot.
+    ///
+    /// *Errors*: [`SystemError::SnapshotLost`] if it has none in this pool (any more).
     async fn hand_over_snapshot(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<()>;
 
     /// Deletes a snapshot. Its file is removed once nothing is based on it: no volume, no volume in the trash and no

@@ -1,6 +1,7 @@
 //! A disk that moves to another pool of its host.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use berth_api::{Disk, DiskSnapshot, ResourceName, VMState, condition};
 use serde_json::{Value, json};
@@ -100,6 +101,39 @@ fn the_snapshots_of_a_disk_move_with_it_and_it_is_restored_from_one_in_the_other
         .await;
         rig.apply("VM", "web", web("Running")).await;
         web_runs(rig).await;
+        rig.must_settle().await;
+    });
+}
+
+fn is_out_of_reach(snapshot: &DiskSnapshot) -> bool {
+    let conditions = snapshot.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    condition::find(conditions, "Ready").is_some_and(|ready| ready.reason == "PoolAway")
+}
+
+#[test]
+fn a_snapshot_whose_status_names_its_former_pool_is_not_let_go_while_its_new_one_is_away() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        rig.system.set_pool_folder("slow", None);
+        rig.apply_pool("slow", json!({})).await;
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        rig.apply("DiskSnapshot", "before", json!({"disk": "web-root"})).await;
+        rig.until("before", "is taken", rig::is_taken).await;
+        rig.apply("VM", "web", web("Stopped")).await;
+        rig.until_vm("web", "is stopped", |vm| rig::state(vm) == Some(VMState::Stopped)).await;
+        rig.apply("Disk", "web-root", moved()).await;
+        check_moved(rig).await;
+        rig.strike_from_here();
+        rig.system.set_pool_folder("slow", Some("its file system is not mounted"));
+        // As if the agent had ended before it wrote the new one.
+        rig.patch_status("DiskSnapshot", "before", json!({"pool": "default"})).await;
+        rig.delete("DiskSnapshot", "before").await;
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert!(rig.system.snapshots_now().iter().any(|facts| facts.owner.is_some()), "it stays");
+        rig.until("before", "is out of reach", is_out_of_reach).await;
+        rig.system.set_pool_folder("slow", None);
+        rig.until_gone("DiskSnapshot", "before").await;
+        assert!(rig.system.snapshots_now().iter().all(|facts| facts.owner.is_none()), "it is deleted");
         rig.must_settle().await;
     });
 }

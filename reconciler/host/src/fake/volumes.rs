@@ -318,8 +318,11 @@ impl Volumes for FakeSystem {
         let work = async {
             let state = self.state();
             let found = state.snapshots.get(id).map(|snapshot| snapshot.facts.clone());
-            // It may have been moved with its volume.
-            state.ensure_there(found.as_ref().map_or(pool, |facts| facts.pool.as_str()))?;
+            // It may have been moved with its volume, and is found if that pool is there.
+            let found = found.filter(|facts| state.ensure_there(&facts.pool).is_ok());
+            if found.is_none() {
+                state.ensure_there(pool)?;
+            }
             Ok(found)
         };
         self.call("snapshot", work).await

@@ -185,7 +185,7 @@ impl LinuxVolumes {
         if let Some(device) = &note.device {
             return Ok(Some(self.device_facts(&place, &note, device)));
         }
-        if note.arriving_from.is_some() || self.is_elsewhere(id, &note)? {
+        if note.arriving_from.is_some() || self.is_elsewhere(pool, id, &note)? {
             return Ok(None);
         }
         if exists(&place.file)? {
@@ -354,7 +354,7 @@ impl LinuxVolumes {
                     continue;
                 }
                 // One of a pool that is away may be there.
-                if !exists(&place.file)? || self.is_elsewhere(id, &note).unwrap_or(true) {
+                if !exists(&place.file)? || self.is_elsewhere(&pool, id, &note).unwrap_or(true) {
                     continue;
                 }
                 let size = place.read_size().unwrap_or_else(|error| {

@@ -1,9 +1,10 @@
 //! Observation of a snapshot.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use berth_api::vm::ConsoleAddress;
-use berth_api::{DiskSnapshot, ResourceName};
+use berth_api::{DiskSnapshot, DiskSnapshotStatus, ResourceName};
 use berth_host::{SnapshotFacts, SystemError};
 
 use super::parts::{self, Parts};
@@ -39,7 +40,7 @@ pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Ob
     let (Some(id), Some(volume), Some(pool)) = (&status.snapshot_id, &status.volume_id, &status.pool) else {
         return Ok(Observed::default());
     };
-    let found = match ctx.system.snapshot(pool.as_str(), id).await {
+    let found = match look(ctx, snapshot, status, (pool, id.as_str())).await {
         Err(error @ SystemError::PoolAway { .. }) => {
             return Ok(Observed { away: Some(error.to_string()), ..Observed::default() });
         }
@@ -62,6 +63,35 @@ pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Ob
     };
     let server = ctx.config.console.as_ref().filter(|_| is_taken).map(|own| own.published());
     Ok(Observed { snapshot: found, away: None, has_volume, moved_to, parts, held_by, look_again, server })
+}
+
+/// Returns the snapshot. One that was taken, and is not in its pool any more, has perhaps moved with its disk to a pool that is away now: it
+/// is neither lost nor deleted.
+async fn look(
+    ctx: &Context,
+    snapshot: &DiskSnapshot,
+    status: &DiskSnapshotStatus,
+    (pool, id): (&ResourceName, &str),
+) -> Result<Option<SnapshotFacts>, SystemError> {
+    let found = ctx.system.snapshot(pool.as_str(), id).await?;
+    let is_owned = found.as_ref().is_some_and(|facts| facts.owner.is_some());
+    if is_owned || status.taken_at.is_none() {
+        return Ok(found);
+    }
+    let name = ObjectName::of(snapshot).beside(snapshot.spec.disk.as_str());
+    let disk = ctx.index.read().disks.get(&name);
+    let mut others = BTreeSet::new();
+    if let Some(disk) = &disk {
+        others.extend([disk.pool().clone(), disk.target_pool().clone()]);
+    }
+    others.remove(pool);
+    for other in others {
+        let there = ctx.system.snapshot(other.as_str(), id).await?;
+        if there.as_ref().is_some_and(|facts| facts.owner.is_some()) {
+            return Ok(there);
+        }
+    }
+    Ok(found)
 }
 
 /// Whether this host has the data of the disk: a file that is here may be an earlier one while another host has it.

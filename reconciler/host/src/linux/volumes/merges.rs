@@ -79,6 +79,7 @@ impl LinuxVolumes {
         let Some(lock) = self.merge_lock()? else { return Ok(None) };
         let mut found: Vec<(SystemTime, String, Pair)> = Vec::new();
         for pool in self.pools()? {
+            self.settle_done_moves(&pool)?;
             let _chains = self.lock(&[&pool])?;
             self.complete_renamed(&pool)?;
             for pair in self.pairs(&pool, kept)? {

@@ -205,6 +205,116 @@ fn a_snapshot_whose_note_a_crash_left_in_both_pools_is_that_of_the_new_one_and_i
     }
 }
 
+/// The note of the volume in its first pool, and its place.
+fn noted(f: &Fixture) -> (Note, Place) {
+    let place = f.volumes.place(POOL, ID).expect("a place");
+    (Note::read(&place.note).expect("read").expect("there").expect("a note"), place)
+}
+
+#[test]
+fn the_snapshots_of_a_volume_are_settled_with_its_arrival_and_move_on_with_it() {
+    let f = Fixture::new();
+    write(&f.found(ID).path, 1);
+    f.take("s-1");
+    let begun = copied(&f.volumes, &there());
+    let (note, place) = noted(&f);
+    f.volumes.commit(&begun, note, &place).expect("committed");
+    drop(begun);
+    // As the purge of the new pool does after a crash.
+    f.volumes.settle_moves(SLOW).expect("settled");
+    assert_eq!(pool_of(&f, "s-1").as_deref(), Some(SLOW));
+    assert!(f.files("volumes").is_empty() && f.files("snapshots").is_empty());
+    let on = NewMove { id: ID.to_owned(), from: SLOW.to_owned(), to: "third".to_owned() };
+    assert!(has(&moved(&f.volumes, &on).path, 1));
+    assert_eq!(pool_of(&f, "s-1").as_deref(), Some("third"));
+    assert!(names(&f, "slow/volumes").is_empty() && names(&f, "slow/snapshots").is_empty());
+}
+
+#[test]
+fn the_rest_of_a_move_that_did_not_happen_is_not_the_volume_after_it_moved_to_a_third_pool() {
+    let f = Fixture::new();
+    write(&f.found(ID).path, 1);
+    f.take("s-1");
+    let begun = copied(&f.volumes, &there());
+    let (note, place) = noted(&f);
+    f.volumes.commit(&begun, note.clone(), &place).expect("committed");
+    // The last step failed, and the target was away when that was to be settled.
+    note.write(&place.note).expect("taken back");
+    drop(begun);
+    let found = moved(&f.volumes, &NewMove { to: "third".to_owned(), ..there() });
+    assert_eq!(f.volumes.volume(SLOW, ID).expect("read"), None);
+    assert_eq!(f.volumes.volumes().expect("listed"), [found.clone()]);
+    assert_eq!(f.volumes.pool_of_volume(ID).expect("looked").as_deref(), Some("third"));
+    f.volumes.forget_moves().expect("settled");
+    assert!(names(&f, "slow/volumes").is_empty() && names(&f, "slow/snapshots").is_empty());
+    assert_eq!(pool_of(&f, "s-1").as_deref(), Some("third"));
+    assert!(has(&found.path, 1));
+}
+
+#[test]
+fn a_volume_that_has_moved_keeps_its_snapshots_when_its_former_pool_is_given_up_before_they_are_settled() {
+    let f = Fixture::new();
+    write(&f.found(ID).path, 1);
+    f.take("s-1");
+    let begun = copied(&f.volumes, &there());
+    let (note, place) = noted(&f);
+    f.volumes.commit(&begun, note, &place).expect("committed");
+    drop(begun);
+    fs::remove_dir_all(f.at("")).expect("given up");
+    f.volumes.settle_moves(SLOW).expect("settled");
+    assert_eq!(pool_of(&f, "s-1").as_deref(), Some(SLOW));
+    assert!(has(&f.volumes.volume(SLOW, ID).expect("read").expect("there").path, 1));
+}
+
+#[test]
+fn what_a_move_that_is_done_has_left_goes_with_the_next_look_for_merges() {
+    let f = Fixture::new();
+    write(&f.found(ID).path, 1);
+    f.take("s-1");
+    let begun = copied(&f.volumes, &there());
+    let (note, place) = noted(&f);
+    f.volumes.commit(&begun, note, &place).expect("committed");
+    drop(begun);
+    assert!(f.volumes.begin_merge(&BTreeSet::new()).expect("looked").is_none());
+    assert!(f.files("volumes").is_empty() && f.files("snapshots").is_empty());
+    assert_eq!(pool_of(&f, "s-1").as_deref(), Some(SLOW));
+    assert!(has(&f.volumes.volume(SLOW, ID).expect("read").expect("there").path, 1));
+}
+
+#[test]
+fn what_a_move_has_left_does_not_hold_up_the_next_one() {
+    for to in [POOL, "third"] {
+        let f = Fixture::new();
+        write(&f.found(ID).path, 1);
+        f.take("s-1");
+        let begun = copied(&f.volumes, &there());
+        let (note, place) = noted(&f);
+        f.volumes.commit(&begun, note, &place).expect("committed");
+        drop(begun);
+        let next = NewMove { to: to.to_owned(), ..back() };
+        f.volumes.check_move(&next).expect("it can be moved");
+        assert!(has(&moved(&f.volumes, &next).path, 1));
+        assert_eq!(pool_of(&f, "s-1").as_deref(), Some(to));
+        assert!(names(&f, "slow/volumes").is_empty() && names(&f, "slow/snapshots").is_empty());
+    }
+}
+
+#[test]
+fn a_volume_is_not_moved_onto_the_note_of_a_snapshot_without_its_file() {
+    let f = Fixture::new();
+    write(&f.found(ID).path, 1);
+    f.take("s-1");
+    let begun = copied(&f.volumes, &there());
+    // The move of another volume on it has failed between the two.
+    let note = f.volumes.snapshot_place(POOL, "s-1").expect("a place").read().expect("read").expect("there");
+    let at = f.volumes.snapshot_place(SLOW, "s-1").expect("a place");
+    SnapshotNote { owner: None, ..note }.write(&at.note).expect("written");
+    assert_eq!(f.volumes.finish_move(&begun).expect_err("no file").variant(), "SnapshotLost");
+    drop(begun);
+    assert!(has(&f.found(ID).path, 1));
+    assert_eq!(pool_of(&f, "s-1").as_deref(), Some(POOL));
+}
+
 #[test]
 fn a_volume_that_is_open_or_has_an_unfinished_snapshot_is_not_moved() {
     let f = Fixture::new();

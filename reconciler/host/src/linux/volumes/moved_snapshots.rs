@@ -144,6 +144,21 @@ impl LinuxVolumes {
         Ok(())
     }
 
+    /// Makes the snapshots of a volume those of the pool that it has moved to, after its former pool was given up with all of its notes. The
+    /// caller holds the lock.
+    pub(super) fn adopt_announced_snapshots(&self, from: &str, to: &str, volume: &str) -> Result<()> {
+        for id in self.snapshot_ids(to)? {
+            let at = self.snapshot_place(to, &id)?;
+            let is_announced =
+                |noted: &SnapshotNote| noted.volume_id == volume && noted.moved_from.as_deref() == Some(from);
+            let Some(noted) = at.read()?.filter(is_announced) else { continue };
+            if !exists(&self.snapshot_place(from, &id)?.note)? {
+                SnapshotNote { moved_from: None, ..noted }.write(&at.note)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Takes back what is recorded of the snapshots of a volume in a pool that it has not moved to. The caller holds the lock.
     pub(super) fn drop_announced_snapshots(&self, pool: &str, volume: &str) -> Result<()> {
         for id in self.snapshot_ids(pool)? {

@@ -124,20 +124,37 @@ impl LinuxVolumes {
         Ok(None)
     }
 
-    /// Whether the volume of this note is in another pool: it was moved there, or it was not moved here yet.
-    pub(super) fn is_elsewhere(&self, id: &str, note: &Note) -> Result<bool> {
+    /// Whether the volume of this note in this pool is in another one: it was moved there, or it was not moved here yet.
+    pub(super) fn is_elsewhere(&self, pool: &str, id: &str, note: &Note) -> Result<bool> {
         if let Some(to) = &note.moved_to {
             return self.pool_folders.ensure_there(to).map(|()| true);
         }
         let Some(from) = &note.moved_from else { return Ok(false) };
-        let former = Note::read(&self.place(from, id)?.note)?;
-        if note.mirrored {
-            return Ok(!former.is_some_and(|former| former.is_ok_and(|former| former.moved_to.is_some())));
+        match Note::read(&self.place(from, id)?.note)? {
+            // It may have moved to a third pool instead.
+            Some(former) => Ok(!former.is_ok_and(|former| former.moved_to.as_deref() == Some(pool))),
+            None if note.mirrored => Ok(true),
+            None => self.is_in_another(pool, id),
         }
-        Ok(former.is_some_and(|former| !former.is_ok_and(|former| former.moved_to.is_some())))
+    }
+
+    /// Whether a pool other than this one has the volume without any move.
+    ///
+    /// *Errors*: [`SystemError::PoolAway`] if one is away: it may have it.
+    fn is_in_another(&self, pool: &str, id: &str) -> Result<bool> {
+        for other in self.layout.pool_names()?.iter().filter(|other| *other != pool) {
+            self.pool_folders.ensure_there(other)?;
+            let note = Note::read(&self.layout.volumes(other).join(format!("{id}.json")))?;
+            if note.is_some_and(|note| note.is_ok_and(|note| note.is_settled())) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     pub(in super::super) fn check_move(&self, new: &NewMove) -> Result<()> {
+        // Nothing else removes what its last move has left.
+        self.settle_with_lock(&new.from, &new.id)?;
         let _chains = self.lock(&[&new.from, &new.to])?;
         if self.volume(&new.to, &new.id)?.is_some() {
             return Ok(());
@@ -147,6 +164,7 @@ impl LinuxVolumes {
 
     /// None: the volume is in the target already.
     pub(in super::super) fn begin_move(&self, new: &NewMove) -> Result<Option<Move>> {
+        self.settle_with_lock(&new.from, &new.id)?;
         let _chains = self.lock(&[&new.from, &new.to])?;
         if self.volume(&new.to, &new.id)?.is_some() {
             return Ok(None);
@@ -291,6 +309,7 @@ impl LinuxVolumes {
                 let at = self.snapshot_place(&new.to, id)?;
                 // Another volume on the same snapshot was moved meanwhile.
                 if exists(&at.note)? {
+                    self.finished(&new.to, id)?;
                     continue;
                 }
                 SnapshotNote { owner: None, ..note.clone() }.write(&at.note)?;
@@ -312,14 +331,23 @@ impl LinuxVolumes {
         if note.moved_to.is_none() && note.moved_from.is_none() {
             return Ok(());
         }
-        if !self.is_elsewhere(id, &note)? {
-            return Note { moved_from: None, mirrored: false, ..note }.write(&place.note);
+        if !self.is_elsewhere(pool, id, &note)? {
+            let former = note.moved_from.as_deref().map(|from| self.place(from, id)).transpose()?;
+            if let Some(former) = former {
+                if exists(&former.note)? {
+                    // Together with its snapshots, which are not here without the notes there.
+                    return self.settle_volume(&former.pool, id);
+                }
+                self.adopt_announced_snapshots(&former.pool, pool, id)?;
+            }
+            return self.settle_arrival(pool, id);
         }
         // A file is removed only while there is another one.
         let Some(other) = self.pool_of_volume(id)? else { return Ok(()) };
         if note.moved_to.is_some() {
-            self.settle_arrival(&other, id)?;
+            // First the snapshots: a volume whose arrival is settled can move on, and they with it.
             self.settle_snapshots(pool, &other, id)?;
+            self.settle_arrival(&other, id)?;
         } else {
             self.ensure_not_mirrored(&place, &other)?;
             self.drop_announced_snapshots(pool, id)?;
@@ -345,11 +373,27 @@ impl LinuxVolumes {
     pub(super) fn settle_moves(&self, pool: &str) -> Result<()> {
         for name in files::names(&self.layout.volumes(pool))? {
             let Some(id) = name.strip_suffix(".json").filter(|id| is_name(id)) else { continue };
-            if let Err(error) = self.settle_with_lock(pool, id) {
-                tracing::warn!(volume = id, pool, error = error.chain(), "a move is not settled yet");
+            self.try_to_settle(pool, id);
+        }
+        Ok(())
+    }
+
+    /// Removes what the moves from a pool that are done have left there. The caller does not hold the lock.
+    pub(super) fn settle_done_moves(&self, pool: &str) -> Result<()> {
+        let folder = self.layout.volumes(pool);
+        for name in files::names(&folder)? {
+            let Some(id) = name.strip_suffix(".json").filter(|id| is_name(id)) else { continue };
+            if matches!(Note::read(&folder.join(&name))?, Some(Ok(note)) if note.moved_to.is_some()) {
+                self.try_to_settle(pool, id);
             }
         }
         Ok(())
+    }
+
+    fn try_to_settle(&self, pool: &str, id: &str) {
+        if let Err(error) = self.settle_with_lock(pool, id) {
+            tracing::warn!(volume = id, pool, error = error.chain(), "a move is not settled yet");
+        }
     }
 
     /// With the lock of the other pool too: its note of the volume changes as well.

@@ -64,7 +64,7 @@ pub(super) struct Note {
     /// The pool that it was moved to: this note and its file are left over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) moved_to: Option<String>,
-    /// The pool that it is moved from: it is here once the note there names this pool, or is gone.
+    /// The pool that it is moved from: it is here once the note there names this pool, or is gone and no other pool has the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) moved_from: Option<String>,
     /// Whether a QEMU copies it here, while its guest runs: it is here only once the note there names this pool.
@@ -137,6 +137,11 @@ impl Note {
             (note.generation, note.base.clone(), note.snapshot.clone(), note.pending_snapshot.clone())
         };
         files(self) == files(other) && self.former == other.former && self.reserved == other.reserved
+    }
+
+    /// Whether its volume is in its pool and nowhere else, as far as this note says.
+    pub(super) fn is_settled(&self) -> bool {
+        self.moved_to.is_none() && self.moved_from.is_none() && self.arriving_from.is_none()
     }
 
     /// The images below its file, and below that from before an interrupted restore, without those below snapshots.

@@ -503,6 +503,10 @@ fn a_snapshot_is_handed_over_to_another_object_and_one_that_is_lost_is_told_from
     f.volumes.hand_over_snapshot(POOL, "s-1", &owner("later")).expect("handed over");
     let found = f.volumes.snapshot(POOL, "s-1").expect("read").expect("there");
     assert_eq!(found.owner, Some(owner("later")));
+    // Its disk is still based on it. It was deleted, or has moved to another pool meanwhile.
+    f.volumes.delete_snapshot(POOL, "s-1").expect("deleted");
+    let error = f.volumes.hand_over_snapshot(POOL, "s-1", &owner("later")).expect_err("no owner");
+    assert_eq!(error.variant(), "SnapshotLost");
     fs::remove_file(f.at("snapshots/s-1.qcow2")).expect("somebody deletes it");
     assert_eq!(f.volumes.snapshot(POOL, "s-1").expect_err("lost").variant(), "SnapshotLost");
     assert_eq!(f.volumes.snapshot(POOL, "s-2").expect("read"), None);

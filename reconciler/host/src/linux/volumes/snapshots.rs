@@ -360,7 +360,7 @@ impl LinuxVolumes {
     ) -> Result<()> {
         let _chains = self.lock(&[pool])?;
         let place = self.snapshot_place(pool, id)?;
-        let note = place.read()?.filter(|note| note.merge.is_none());
+        let note = place.read()?.filter(|note| note.merge.is_none() && note.owner_here().is_some());
         let note = note.ok_or_else(|| SystemError::SnapshotLost { id: id.to_owned() })?;
         SnapshotNote { owner: Some(owner.clone()), ..note }.write(&place.note)
     }
