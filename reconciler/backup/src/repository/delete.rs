@@ -19,6 +19,8 @@ impl Repository {
     /// then, and its blocks are after a delete of the other one. A transient error if the store lists another backup and does not have it.
     pub async fn delete(&self, disk: &DiskId, backup: &BackupId) -> Result<()> {
         let _writer = writers::lock(self.inner.id, disk).await;
+        // A late write of a backup that was cancelled: a manifest that it makes after its deletion would never be deleted.
+        self.inner.objects.remove_partial(&disk_folder(disk)).await?;
         self.inner.objects.delete(&manifest_name(disk, backup)).await?;
         let needed = self.inner.needed(disk, backup).await?;
         let mut surplus = Vec::new();
@@ -32,8 +34,7 @@ impl Repository {
         let objects = &self.inner.objects;
         let deletes =
             futures::stream::iter(surplus).map(async |id| objects.delete(&block_name(disk, id)).await);
-        deletes.buffer_unordered(CONCURRENCY).try_collect::<()>().await?;
-        objects.remove_partial(&disk_folder(disk)).await
+        deletes.buffer_unordered(CONCURRENCY).try_collect().await
     }
 }
 
