@@ -79,7 +79,7 @@ reasons! {
     WaitingForSnapshot => "Create the DiskSnapshot, or look at it with `berth why disksnapshot/NAME`.",
     /// The BackupRepository does not exist yet.
     WaitingForRepository => "Create the BackupRepository in the same namespace.",
-    /// The Backup does not exist yet or is not complete yet.
+    /// Of a Disk: the Backup does not exist yet or is not complete yet. Of a Backup: the host that the disk has left still has another one of the disk.
     WaitingForBackup => "Create the Backup, or look at it with `berth why backup/NAME`.",
     /// The PlacementGroup or the VMGroup does not exist yet.
     WaitingForGroup => "Create the group that the message names.",

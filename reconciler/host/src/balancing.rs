@@ -9,11 +9,11 @@ pub struct Balanced {
     /// The interface on which this host announces the address; None: it is not announced.
     pub announced_on: Option<String>,
     pub ports: Vec<BalancedPort>,
-    /// By bridge, the address under which connections to guests of that network on other hosts are forwarded, of the family of the
-    /// public address.
+    /// By bridge, the address under which connections are forwarded by the relay of its network, of the family of the public address.
     pub sources: Vec<(String, IpAddr)>,
     /// Those of the guests that are machines of a bridged network, with the host's bridge there, or with its relay ([`crate::relay_link`]) where
-    /// it has no address of its own: connections to them come from the address of that link. They are of the family of the public address.
+    /// it has no address of its own. By a bridge, connections to them come from the host's address there. They are of the family of the
+    /// public address.
     pub by_lan: Vec<(String, IpAddr)>,
 }
 

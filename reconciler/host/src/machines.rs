@@ -150,6 +150,8 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
 
     /// Makes a disk accessible to the instance's QEMU, and returns the disk with the paths that this QEMU has to use.
     /// Required before the disk is plugged into a running machine; [`System::launch`] does it for its own disks.
+    ///
+    /// *Errors*: [`SystemError::VolumeBusy`](crate::SystemError::VolumeBusy) if the file is a former one of its volume.
     async fn grant_disk(&self, instance: &str, disk: &DiskSpec) -> Result<DiskSpec>;
 
     /// Revokes QEMU's access to the file of a volume that was unplugged from the instance's machine.

@@ -174,6 +174,9 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// Forgets the keys of all other volumes and snapshots than these.
     fn keep_keys(&self, holders: &BTreeSet<String>);
 
+    /// Whether a volume is being made from data that is written to its file. Its last step goes on after its future was dropped.
+    fn is_making(&self, id: &str) -> bool;
+
     /// Returns the key that is kept in memory for a volume or a snapshot.
     fn unlocked(&self, id: &str, holder: &str) -> Option<DiskKey>;
 

@@ -16,9 +16,12 @@ impl Repository {
     /// interrupted delete left. Does nothing else if there is no such backup, so that an interrupted delete can be repeated.
     ///
     /// *Errors*: [`Error::Damaged`] and [`Error::MissingBlock`] if the blocks of another backup of the disk are unknown. The backup is deleted
-    /// then, and its blocks are after a delete of the other one. A transient error if the store lists another backup and does not have it.
+    /// then, and its blocks are after a delete of the other one. A transient error if the store lists another backup and does not have it,
+    /// or still has this one.
     pub async fn delete(&self, disk: &DiskId, backup: &BackupId) -> Result<()> {
         let _writer = writers::lock(self.inner.id, disk).await;
+        // A late write of a backup that was cancelled: a manifest that it makes after its deletion would never be deleted.
+        self.inner.objects.remove_partial(&disk_folder(disk)).await?;
         self.inner.objects.delete(&manifest_name(disk, backup)).await?;
         let needed = self.inner.needed(disk, backup).await?;
         let mut surplus = Vec::new();
@@ -32,8 +35,7 @@ impl Repository {
         let objects = &self.inner.objects;
         let deletes =
             futures::stream::iter(surplus).map(async |id| objects.delete(&block_name(disk, id)).await);
-        deletes.buffer_unordered(CONCURRENCY).try_collect::<()>().await?;
-        objects.remove_partial(&disk_folder(disk)).await
+        deletes.buffer_unordered(CONCURRENCY).try_collect().await
     }
 }
 
@@ -42,18 +44,22 @@ impl Inner {
     async fn needed(self: &Arc<Self>, disk: &DiskId, deleted: &BackupId) -> Result<HashSet<BlockId>> {
         let mut needed = HashSet::new();
         for backup in self.backups(disk).await? {
-            let Some(manifest) = self.manifest(disk, &backup).await? else {
+            let behind = |detail: &str| Error::NoAnswer {
+                action: "read",
+                place: self.objects.place(&manifest_name(disk, &backup)),
+                attempts: 1,
+                detail: detail.to_owned(),
+            };
+            let manifest = match self.manifest(disk, &backup).await? {
                 // Some stores list for a while what was deleted.
-                if backup == *deleted {
-                    continue;
+                None if backup == *deleted => continue,
+                // A write that was cut off came after the deletion, and would leave a backup that nothing deletes.
+                Some(_) if backup == *deleted => {
+                    return Err(behind("it is there again after it was deleted"));
                 }
                 // Nothing else deletes backups of the disk meanwhile: the store is behind, and the blocks of this one must stay.
-                return Err(Error::NoAnswer {
-                    action: "read",
-                    place: self.objects.place(&manifest_name(disk, &backup)),
-                    attempts: 1,
-                    detail: "the store lists it, and answers that it is not there".to_owned(),
-                });
+                None => return Err(behind("the store lists it, and answers that it is not there")),
+                Some(manifest) => manifest,
             };
             for part in manifest::parts(manifest.size) {
                 let index = manifest.indexes.get(part.index).copied().flatten();

@@ -98,6 +98,21 @@ async fn a_delete_leaves_the_blocks_of_a_backup_that_the_store_lists_and_does_no
 }
 
 #[tokio::test]
+async fn a_backup_whose_manifest_is_written_after_its_deletion_is_deleted_again() {
+    let memory = Memory::default();
+    let repository = open(&memory).await;
+    let disk = TestDisk::new(4 * MIB4, &[1, 0, 2, 2]);
+    back_up(&repository, "one", None, &mut disk.source()).await.expect("made");
+    let (a, one) = (disk_id("a"), backup_id("one"));
+    let late = repository.in_store(Arc::new(memory.with_late("disks/a/backups/one")));
+    let error = late.delete(&a, &one).await.expect_err("it is there again");
+    assert!(error.is_transient(), "{error}");
+    verify(&repository, "one").await.expect("what exists is whole");
+    late.delete(&a, &one).await.expect("it is repeated");
+    assert_eq!(memory.names(), ["repository.json"]);
+}
+
+#[tokio::test]
 async fn a_delete_removes_what_an_interrupted_backup_left() {
     let memory = Memory::default();
     let repository = open(&memory).await;

@@ -26,6 +26,8 @@ pub(super) struct Memory {
     pub(super) fault: Option<Fault>,
     /// An object that is listed and not there when it is read.
     unread: Option<String>,
+    /// An object that is written once more after its deletion.
+    late: Arc<Mutex<Option<(String, Vec<u8>)>>>,
     pub(super) calls: Arc<AtomicUsize>,
     pub(super) puts: Arc<Mutex<Vec<String>>>,
     in_flight: Arc<AtomicUsize>,
@@ -47,6 +49,12 @@ impl Memory {
     /// The same objects, of which this one is listed and cannot be read.
     pub(super) fn behind(&self, name: &str) -> Self {
         Self { unread: Some(name.to_owned()), ..self.with(None) }
+    }
+
+    /// The same objects, of which this one is written once more after its deletion.
+    pub(super) fn with_late(&self, name: &str) -> Self {
+        let body = self.objects.lock().unwrap().get(name).cloned().unwrap_or_default();
+        Self { late: Arc::new(Mutex::new(Some((name.to_owned(), body)))), ..self.with(None) }
     }
 
     /// A copy of the objects.
@@ -124,6 +132,9 @@ impl Objects for Memory {
     async fn delete(&self, name: &str) -> Result<()> {
         self.call(name, |objects| {
             objects.remove(name);
+            if let Some((_, body)) = self.late.lock().unwrap().take_if(|(late, _)| late == name) {
+                objects.insert(name.to_owned(), body);
+            }
             Ok(())
         })
         .await

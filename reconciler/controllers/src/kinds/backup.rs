@@ -81,7 +81,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         batch.hold(cache, [repository_key(&backup)]);
     }
     batch.steps(cache, now, &plan.steps);
-    one_host::release(&observed, &plan.decision, batch);
+    one_host::release(cache, &observed, &plan.decision, batch);
     let mut status = status(&backup, &plan.decision, now);
     verification::write(&mut status, &verification, now);
     if let (true, Some(repository), Some(binding)) =

@@ -173,6 +173,11 @@ impl Volumes for FakeSystem {
         self.state().keys.keep(holders);
     }
 
+    /// Its works end with their futures.
+    fn is_making(&self, _: &str) -> bool {
+        false
+    }
+
     fn unlocked(&self, id: &str, holder: &str) -> Option<DiskKey> {
         self.state().keys.get(id, holder)
     }

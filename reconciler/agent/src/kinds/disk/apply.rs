@@ -18,6 +18,8 @@ use berth_host::{NewRestore, SystemError};
 use berth_qemu::block::ObservedDisk;
 use berth_qemu::machine::{Backing, DiskSpec};
 
+const LAST_STEP: &str = "its file, whose data is complete, is just becoming the volume";
+
 pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(), Error> {
     let key = || Key::of(disk);
     match step {
@@ -27,7 +29,7 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
             ctx.pulls.start(wanted, key());
         }
         Step::FollowRestore(wanted) | Step::FollowFill(wanted) => ctx.pulls.follow(wanted, key()),
-        Step::CancelRestore(volume) => ctx.pulls.cancel_restore(volume).await,
+        Step::CancelRestore(volume) => cancel_restore(ctx, volume).await?,
         Step::StartMove(wanted) => start_move(ctx, disk, wanted)?,
         Step::FollowMove(wanted) => ctx.pulls.follow(wanted, key()),
         Step::CancelMove(volume) => ctx.pulls.cancel_moves(volume).await,
@@ -83,6 +85,15 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
         Step::Release => release(ctx, disk).await?,
     }
     Ok(())
+}
+
+/// Ends the work that makes a volume. Its last step cannot be ended: without the Disk, the volume that it makes would belong to nothing.
+async fn cancel_restore(ctx: &Context, volume: &str) -> Result<(), Error> {
+    ctx.pulls.cancel_restore(volume).await;
+    match ctx.system.is_making(volume) {
+        true => Err(SystemError::VolumeBusy { id: volume.to_owned(), detail: LAST_STEP }.into()),
+        false => Ok(()),
+    }
 }
 
 /// Enqueues the snapshots of a volume, whose key has another form too.

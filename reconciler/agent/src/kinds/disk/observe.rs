@@ -159,7 +159,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         is_in_ceph,
         filling,
         fetch,
-        is_restoring: leaves(disk) && ctx.pulls.is_restoring(&id),
+        is_restoring: leaves(disk) && (ctx.pulls.is_restoring(&id) || ctx.system.is_making(&id)),
         pending_with_others: pending_snapshot.as_ref().is_some_and(|facts| is_taken_with_others(ctx, facts)),
         pending_snapshot,
         restore,

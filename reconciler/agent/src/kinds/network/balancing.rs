@@ -65,8 +65,8 @@ pub(super) fn balance(
         let public = status.address.as_ref().and_then(|address| address.parse::<IpAddr>().ok());
         let Some(public) = public else { continue };
         let Some(announced_on) = admit(public, status.mode.unwrap_or_default()) else { continue };
-        let sources = add_relays(status, public, bridges, networks, here.host);
-        let relayed = add_lan_relays(tables, status, public, bridges, &mut wanted.relays);
+        let mut sources = add_relays(status, public, bridges, networks, here.host);
+        let relayed = add_lan_relays(tables, status, public, bridges, (&mut wanted.relays, &mut sources));
         let reached = |name: &str| -> Option<GuestAddress> {
             let target = status.targets.iter().find(|target| target.name == name)?;
             if is_on_bridge(tables, &target.network) {
@@ -117,14 +117,15 @@ fn by_lan(
     Some((link, target.address.parse().ok()?))
 }
 
-/// Adds the ways to targets on bridges over interfaces, on which this host has no address but the one that is allocated for that; returns
-/// their links by network. All are of the family of the public address.
+/// Adds the ways to targets on bridges over interfaces, on which this host has no address but the one that is allocated for that, and these
+/// addresses to those under which connections are forwarded, by bridge; returns the links by network. All are of the family of the public
+/// address.
 fn add_lan_relays<'a>(
     tables: &Tables,
     status: &'a PublicIPStatus,
     public: IpAddr,
     bridges: &BTreeMap<String, String>,
-    relays: &mut BTreeMap<String, Relay>,
+    (relays, sources): (&mut BTreeMap<String, Relay>, &mut Vec<(String, IpAddr)>),
 ) -> BTreeMap<&'a String, String> {
     let is_of_family = |address: &IpAddr| address.is_ipv6() == public.is_ipv6();
     let mut relayed = BTreeMap::new();
@@ -139,6 +140,7 @@ fn add_lan_relays<'a>(
             let targets = targets.filter_map(|target| target.address.parse::<IpAddr>().ok());
             let relay = relays.entry(bridge.clone()).or_insert_with(no_relay);
             extend(relay, address, targets.filter(is_of_family));
+            sources.push((bridge.clone(), address));
             relayed.insert(&forwarding.network, relay_link(bridge));
         }
     }
@@ -160,7 +162,7 @@ fn add_relays(
         let Some(network) = networks.get_mut(bridge) else { continue };
         let is_of_family = |address: &IpAddr| address.is_ipv6() == public.is_ipv6();
         let Some(address) = forwarding.address.parse::<IpAddr>().ok().filter(is_of_family) else { continue };
-        // The rules that guard the way are there with a tunnel only, and without one it leads nowhere.
+        // Without a tunnel it leads nowhere.
         if network.tunnel.is_some() {
             let is_remote =
                 |target: &&PortTarget| target.network == forwarding.network && target.host != host;
@@ -495,6 +497,8 @@ mod tests {
         let address = |last: u8| IpAddr::from([192, 0, 2, last]);
         let of = |last: u8| ("btr-00004e".to_owned(), address(last));
         assert_eq!(with.firewall.balanced[0].by_lan, [of(50), of(51)]);
+        let source = ("bth-00004e".to_owned(), address(59));
+        assert_eq!(with.firewall.balanced[0].sources, [source], "its own, if others have the relay too");
         let relay = Relay { addresses: vec![address(59)], targets: vec![address(50), address(51)] };
         let [part] = &with.bridged[..] else { panic!("{with:?}") };
         assert_eq!((part.bridge.as_str(), &part.relay), ("bth-00004e", &Some(relay)));

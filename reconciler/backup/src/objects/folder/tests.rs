@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
+use crate::{BackupId, DiskId, Repository};
 
 fn body(text: &'static str) -> Bytes {
     Bytes::from_static(text.as_bytes())
@@ -120,6 +121,36 @@ async fn what_an_interrupted_write_left_is_no_object_and_is_removed() {
     assert_eq!(names(&folder, "disks").await, [("a/blocks/00/x".to_owned(), 1)]);
     folder.remove_partial("disks/a").await.expect("removed");
     assert!(!partial.exists() && folder.path("disks/a/blocks/00/x").exists());
+}
+
+#[tokio::test]
+async fn a_delete_waits_for_a_late_write_of_a_backup_that_was_cancelled() {
+    let temporary = tempfile::tempdir().expect("a temporary folder");
+    let root = temporary.path().join("backups");
+    let folder = Folder::new(&root).expect("absolute");
+    let objects = Arc::new(Folder::new(&root).expect("absolute"));
+    let iterations = std::num::NonZeroU32::new(10);
+    let repository = Repository::open_in(objects, &"correct horse".into(), iterations).await.expect("made");
+    let (disk, backup) = (DiskId::new("a").expect("valid"), BackupId::new("one").expect("valid"));
+    let (begun, has_begun) = tokio::sync::oneshot::channel();
+    let (release, wait) = std::sync::mpsc::channel::<()>();
+    let late = folder.run("disks/a/backups/one", move |root, path| {
+        let _ = begun.send(());
+        let _ = wait.recv();
+        write(root, path, Existing::Replace, |file| file.write_all(b"manifest")).map(drop)
+    });
+    let delete = async {
+        has_begun.await.expect("the write has begun");
+        let release = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            drop(release);
+        };
+        tokio::join!(repository.delete(&disk, &backup), release).0
+    };
+    let (written, deleted) = tokio::join!(late, delete);
+    written.expect("written after all");
+    deleted.expect("deleted");
+    assert!(!folder.path("disks/a/backups/one").exists(), "nothing would delete it any more");
 }
 
 #[tokio::test]

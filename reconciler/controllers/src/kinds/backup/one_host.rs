@@ -3,8 +3,9 @@
 //!
 //! ```text
 //!   a new Backup of the disk, whose snapshot is on another host than its earlier Backups are bound to (its VM has moved):
-//!     earlier ones, complete ─▶ not bound (read, or deleted, where the new one is)  ┐
-//!     earlier ones, deleted  ─▶ their host deletes them first                       ┴─▶ the new one is bound
+//!     earlier ones, complete, or without their snapshot ─▶ not bound (read, or deleted, where the new one is)  ┐
+//!     earlier ones that their host still makes          ─▶ it completes them first                             │
+//!     earlier ones, deleted                             ─▶ their host deletes them first                       ┴─▶ the new one is bound
 //! ```
 //!
 //! An earlier one loses its host by a write with the resource version that was read: if it was deleted meanwhile, the write fails, and the new
@@ -19,21 +20,20 @@ use super::{Decision, Observed, binding, is_gone, repository_key};
 use crate::{
     batch::WriteBatch,
     cache::Cache,
-    key::Key,
+    key::{Key, ObjectKind},
     plan::{Dependency, Plan},
 };
 
 /// How many Backups lose their host in one step. Each of them has the new one reconciled again.
 const MOST_AT_ONCE: usize = 100;
 
-/// Returns the other Backups of the same disk in the repository that are bound to another host than the snapshot of this one. Of one that
-/// is not complete, its host writes nothing once the snapshots of the disk are elsewhere.
+/// Returns the other Backups of the same disk in the repository that are bound to another host than the snapshot of this one. One that is
+/// not complete is among them: its host would delete it while the new one is made.
 pub(super) fn elsewhere(cache: &Cache, backup: &Backup, snapshot: &DiskSnapshot) -> Vec<Arc<Backup>> {
     let Some((own, volume)) = place_of(snapshot) else { return Vec::new() };
     let is_elsewhere = |other: &Arc<Backup>| {
-        let may_change = is_whole(other) || other.metadata.deletion_timestamp.is_some();
         let is_there = binding(other).is_some_and(|bound| bound.host != own && !is_gone(cache, &bound.host));
-        may_change && is_there && is_of(other, volume)
+        is_there && is_of(other, volume)
     };
     others(cache, backup).into_iter().filter(is_elsewhere).collect()
 }
@@ -71,17 +71,20 @@ pub(super) fn waits(backup: &Backup, observed: &Observed) -> Option<Plan<Decisio
     );
     let mut dependencies = vec![Dependency::Object(repository_key(backup))];
     dependencies.extend(observed.elsewhere.iter().map(|other| Dependency::Object(Key::of(other.as_ref()))));
+    dependencies
+        .extend(observed.elsewhere.iter().filter_map(|other| Some(Dependency::Object(snapshot_key(other)?))));
     let readiness = Readiness::Reconciling(Reason::WaitingForBackup, text);
     Some(Plan::blocked(Decision::Report(readiness), dependencies))
 }
 
-/// Takes their host from the others that a new backup waits for. Those that are deleted keep theirs, which may be at work.
-pub(super) fn release(observed: &Observed, decision: &Decision, batch: &mut WriteBatch) {
+/// Takes their host from the others that a new backup waits for. Those that are deleted, or still made, keep theirs, which may be at work.
+pub(super) fn release(cache: &Cache, observed: &Observed, decision: &Decision, batch: &mut WriteBatch) {
     if !matches!(decision, Decision::Report(readiness) if readiness.reason() == Reason::WaitingForBackup) {
         return;
     }
     let living = observed.elsewhere.iter().filter(|other| other.metadata.deletion_timestamp.is_none());
-    for other in living.take(MOST_AT_ONCE) {
+    let idle = living.filter(|other| is_whole(other) || !has_snapshot(cache, other));
+    for other in idle.take(MOST_AT_ONCE) {
         batch.status(other.as_ref(), unbound(other));
     }
 }
@@ -100,6 +103,18 @@ fn others(cache: &Cache, backup: &Backup) -> Vec<Arc<Backup>> {
 /// Whether its data is in the repository, as far as its host is concerned.
 fn is_whole(backup: &Backup) -> bool {
     backup.is_complete() || backup.spec.existing.is_some()
+}
+
+/// Whether the snapshot that it is made from is on its host.
+fn has_snapshot(cache: &Cache, backup: &Backup) -> bool {
+    let snapshot = snapshot_key(backup).and_then(|key| cache.tables.disk_snapshots.get(&key));
+    let host = snapshot.and_then(|snapshot| Some(&snapshot.status.as_ref()?.binding.as_ref()?.host));
+    host.is_some_and(|host| binding(backup).is_some_and(|bound| bound.host == *host))
+}
+
+fn snapshot_key(backup: &Backup) -> Option<Key> {
+    let namespace = backup.namespace().unwrap_or_default();
+    Some(Key::namespaced(ObjectKind::DiskSnapshot, &namespace, backup.spec.snapshot.as_ref()?.as_str()))
 }
 
 fn is_of(backup: &Backup, disk: &str) -> bool {
@@ -121,7 +136,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::{batch::Write, config::Config, key::ObjectKind, object::Object};
+    use crate::{batch::Write, config::Config, object::Object};
 
     fn put(cache: &mut Cache, name: &str, version: u32, is_deleted: bool, spec: &Value, status: &Value) {
         let mut metadata = json!({"name": name, "namespace": "ns", "uid": name, "generation": 1,
@@ -212,6 +227,27 @@ mod tests {
         let names: Vec<&str> = statuses.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["new"], "its host goes on with the deletion");
         assert_eq!(statuses[0].1.binding, None);
+    }
+
+    #[tokio::test]
+    async fn a_backup_waits_for_one_that_its_former_host_makes_and_takes_the_host_from_one_without_a_snapshot()
+     {
+        let mut cache = moved();
+        let mut unfinished = earlier(Some("former"));
+        unfinished["completedAt"] = json!(null);
+        put(&mut cache, "earlier", 5, false, &of_snapshot("gone"), &unfinished);
+        let statuses = written(&cache);
+        let bound: Vec<_> = statuses.iter().map(|(name, s)| (name.as_str(), s.binding.is_some())).collect();
+        assert_eq!(bound.len(), 2, "its host would delete it while the new one is made: {bound:?}");
+        assert!(bound.iter().all(|(_, is_bound)| !is_bound), "{bound:?}");
+        let status =
+            json!({"binding": {"host": "former", "epoch": 1}, "snapshotID": "s-0", "volumeID": "v-1"});
+        let meta = json!({"name": "gone", "namespace": "ns", "uid": "gone", "resourceVersion": "6"});
+        let snapshot = json!({"metadata": meta, "spec": {"disk": "d"}, "status": status});
+        cache.put(serde_json::from_value::<DiskSnapshot>(snapshot).expect("a DiskSnapshot"), Instant::now());
+        let names: Vec<String> = written(&cache).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["new"], "it is made to its end");
+        assert_eq!(elsewhere_of(&cache), ["earlier"]);
     }
 
     #[tokio::test]

@@ -31,6 +31,7 @@ fn free_ipv4(cache: &Cache, name: &str, network: &Network) -> Result<IpAddr, Str
     let (lowest, highest) = network.pool().ok_or_else(|| format!("network {name} has no valid range"))?;
     let is_free = |address: &Ipv4Addr| {
         !network.is_reserved(*address)
+            && !is_of_host(cache, network, (*address).into())
             && !cache.index.is_address_used(name, *address)
             && !cache.claims.is_address_held(name, *address)
             && !is_of_a_host(cache, network, (*address).into())
@@ -45,6 +46,7 @@ fn free_ipv6(cache: &Cache, name: &str, network: &Network) -> Result<IpAddr, Str
     let gateway = network.ipv6_gateway();
     let is_free = |address: &Ipv6Addr| {
         Some(*address) != gateway
+            && !is_of_host(cache, network, (*address).into())
             && !cache.index.is_ipv6_address_used(name, *address)
             && !cache.claims.is_ipv6_address_held(name, *address)
             && !is_of_a_host(cache, network, (*address).into())
@@ -52,4 +54,9 @@ fn free_ipv6(cache: &Cache, name: &str, network: &Network) -> Result<IpAddr, Str
     let all = (u128::from(lowest)..=u128::from(highest)).rev().map(Ipv6Addr::from);
     let free = all.take(MOST_LOOKED_AT).find(is_free);
     free.map(IpAddr::V6).ok_or_else(|| format!("network {name} has no free IPv6 address"))
+}
+
+/// Whether a host has this address on the network itself, which is a bridge.
+fn is_of_host(cache: &Cache, network: &Network, address: IpAddr) -> bool {
+    network.host_bridge().is_some() && cache.underlay.host_at(address).is_some()
 }

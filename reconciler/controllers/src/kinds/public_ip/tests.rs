@@ -9,7 +9,7 @@ use berth_api::{ConditionType, Host, IPPool, Network, PublicIP, PublicIPStatus, 
 use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
 use serde_json::{Value, json};
 
-use crate::cache::Cache;
+use crate::{cache::Cache, kinds::network::free_address};
 
 use super::{
     Decision,
@@ -434,6 +434,24 @@ fn targets_over_an_interface_are_reached_by_an_address_of_their_network_from_a_h
     let (count, forwarding, message) = world("eth2", None);
     assert_eq!((count, forwarding.len()), (0, 0), "{message}");
     assert!(message.contains("host h1, which has the public address, is not: it has no interface eth1"));
+}
+
+#[test]
+fn on_a_bridge_connections_are_not_forwarded_from_the_address_of_a_host() {
+    let mut cache = cache("", &json!([]), &[]);
+    let network = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Network",
+        "metadata": {"name": "default", "namespace": "ns", "uid": "n", "resourceVersion": "2"},
+        "spec": {"type": "Bridge", "bridge": {"interface": "eth1"}, "ipv6CIDR": "2001:db8:7::/64"}});
+    let now = tokio::time::Instant::now();
+    cache.put(serde_json::from_value::<Network>(network).expect("a Network"), now);
+    let found = |cache: &Cache| free_address(cache, "ns/default", true).map(|address| address.to_string());
+    let [highest, next] = ["2001:db8:7:0:ffff:ffff:ffff:ffff", "2001:db8:7:0:ffff:ffff:ffff:fffe"];
+    assert_eq!(found(&cache).as_deref(), Ok(highest));
+    let mut other = host("h2", false, &json!([]));
+    other.metadata.resource_version = Some("2".into());
+    other.status.as_mut().expect("a status").ipv6_addresses = vec![highest.to_owned()];
+    cache.put(other, now);
+    assert_eq!(found(&cache).as_deref(), Ok(next));
 }
 
 #[test]

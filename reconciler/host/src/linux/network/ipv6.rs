@@ -17,8 +17,8 @@ use crate::{Egress, Firewall, Ipv6Network, NetworkConfig};
 const SETTINGS: &str = "/proc/sys/net/ipv6/conf";
 /// The IPv6 routes of this network namespace. In each line: destination, prefix length, 6 more fields, flags, and interface.
 const ROUTES: &str = "/proc/thread-self/net/ipv6_route";
-/// `RTF_DEFAULT | RTF_ADDRCONF`: a default route by a router advertisement.
-const BY_ADVERTISEMENT: u32 = 0x0005_0000;
+/// `RTF_ADDRCONF`: a route by a router advertisement.
+const BY_ADVERTISEMENT: u32 = 0x0004_0000;
 
 /// Checks that a new network's prefix can be used here.
 ///
@@ -71,8 +71,8 @@ pub(super) async fn is_forwarded() -> bool {
     blocking(read).await.is_ok_and(|value| value.trim() != "0")
 }
 
-/// Turns on forwarding, which the kernel has for all interfaces only. An interface that has its default route by router advertisements
-/// would lose it and accept no more of them, unless it is set to accept them from then on as well.
+/// Turns on forwarding, which the kernel has for all interfaces only. An interface that has its default route or its addresses by router
+/// advertisements would lose them and accept no more advertisements, unless it is set to accept them from then on as well.
 pub(super) async fn forward() -> Result<()> {
     let routes = blocking(|| std::fs::read_to_string(ROUTES)).await.unwrap_or_default();
     for interface in advertised(&routes) {
@@ -86,13 +86,13 @@ pub(super) async fn forward() -> Result<()> {
     sysctl("net/ipv6/conf/all/forwarding", "1").await
 }
 
-/// Returns the interfaces with a default route by router advertisements.
+/// Returns the interfaces with a route by router advertisements: the default one, or that of the prefix of their addresses.
 fn advertised(routes: &str) -> Vec<String> {
     let interface = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        let [_, "00", _, _, _, _, _, _, flags, interface] = fields[..] else { return None };
+        let [_, _, _, _, _, _, _, _, flags, interface] = fields[..] else { return None };
         let flags = u32::from_str_radix(flags, 16).ok()?;
-        (flags & BY_ADVERTISEMENT == BY_ADVERTISEMENT).then(|| interface.to_owned())
+        (flags & BY_ADVERTISEMENT != 0).then(|| interface.to_owned())
     };
     let mut interfaces: Vec<String> = routes.lines().filter_map(interface).collect();
     interfaces.sort();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_with_a_default_route_by_router_advertisements_are_found() {
+    fn interfaces_with_a_route_by_router_advertisements_are_found() {
         let zero = "0".repeat(32);
         let line = |length: &str, flags: &str, interface: &str| {
             format!(
@@ -188,10 +188,11 @@ mod tests {
             line("00", "00450003", "eth0"),
             line("00", "00450003", "eth0"),
             line("00", "00000003", "eth1"),
-            line("40", "00450003", "eth2"),
+            line("40", "004c0001", "eth2"),
+            line("40", "00000001", "eth3"),
             line("00", "00200200", "lo"),
             "broken\n".to_owned(),
         ];
-        assert_eq!(advertised(&routes.concat()), ["eth0"]);
+        assert_eq!(advertised(&routes.concat()), ["eth0", "eth2"]);
     }
 }

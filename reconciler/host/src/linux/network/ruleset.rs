@@ -225,15 +225,15 @@ fn rules(nat: &[Nat], forwards: &[Forward], firewall: &Firewall) -> Vec<Value> {
     rules.extend(tunnels::into_tunnels(nat).into_iter().map(|expressions| rule("input", expressions)));
     rules.extend(balancing::choose(balanced));
     rules.extend(balancing::sources(balanced));
+    rules.extend(balancing::own_ways(balanced));
     rules.push(rule("forward", vec![answers(), accept()]));
-    let has_relays = balancing::may_have_relays(nat, &firewall.bridged);
-    rules.extend(balancing::guard(has_relays));
+    rules.extend(balancing::guard());
     let not_allowed = compare("!=", field("daddr"), json!(format!("@{ALLOWED}")));
     let to_closed = compare("==", field("daddr"), json!(format!("@{CLOSED}")));
     rules.push(rule("forward", vec![from_guest(), not_allowed, to_closed, drop()]));
     rules.push(rule("forward", vec![was_forwarded(), accept()]));
     rules.extend(ipv6::to_prefixes(prefixes));
-    rules.extend(balancing::nothing_else(has_relays));
+    rules.push(balancing::nothing_else());
     rules.extend(balancing::refuse(balanced));
     rules.extend(ipv6::to_host(nat).into_iter().map(|expressions| rule("input", expressions)));
     rules.extend(to_host(nat, name_servers).into_iter().map(|expressions| rule("input", expressions)));
@@ -416,6 +416,21 @@ pub(super) fn canonical(mut listing: Value) -> Value {
 mod tests {
     use super::*;
     use crate::{Ipv6Network, PortException};
+
+    #[test]
+    fn nothing_but_answers_comes_by_a_relay_that_was_left_without_its_network() {
+        let transaction = replace(&Firewall::default(), &[], &[]);
+        let commands = transaction["nftables"].as_array().cloned().unwrap_or_default();
+        let rules: Vec<&Value> = commands.iter().map(|command| &command["add"]["rule"]).collect();
+        let by_relay = compare("==", meta("iifname"), json!("btr-*"));
+        let accepted = json!([by_relay, answers(), accept()]);
+        let dropped = json!([by_relay, drop()]);
+        let place = |chain: &str, expressions: &Value| {
+            rules.iter().position(|rule| rule["chain"] == chain && rule["expr"] == *expressions)
+        };
+        assert!(place("forward", &dropped).is_some());
+        assert!(place("input", &accepted).is_some_and(|at| place("input", &dropped) > Some(at)));
+    }
 
     #[test]
     fn packets_from_further_addresses_leave_no_network_not_even_to_a_public_address() {

@@ -169,6 +169,10 @@ impl Machines for LinuxSystem {
     async fn grant_disk(&self, instance: &str, disk: &DiskSpec) -> Result<DiskSpec> {
         // Also because a QEMU that opens an image stands still while the cluster does not answer.
         self.rbd.begin_use(std::slice::from_ref(disk)).await?;
+        if let Some(pool) = self.layout.pool_of(&disk.file) {
+            let (of_pool, disk) = (pool.clone(), disk.clone());
+            self.on_pool(&pool, move |v| v.ensure_present(&of_pool, &disk)).await?;
+        }
         let granted = self.machines.grant(instance, disk).await?;
         self.rbd.note_clients_later(disk);
         Ok(granted)

@@ -345,6 +345,10 @@ impl Volumes for LinuxSystem {
         self.volumes.keys().keep(holders);
     }
 
+    fn is_making(&self, id: &str) -> bool {
+        self.volumes.is_making(id)
+    }
+
     fn unlocked(&self, id: &str, holder: &str) -> Option<DiskKey> {
         self.volumes.keys().get(id, holder)
     }

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::LinuxVolumes;
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Makers(Arc<Mutex<BTreeSet<String>>>);
 
@@ -15,6 +17,13 @@ impl Makers {
     pub(super) fn begin(&self, id: &str) -> Option<Making> {
         let is_new = self.ids().insert(id.to_owned());
         is_new.then(|| Making { all: self.clone(), id: id.to_owned() })
+    }
+}
+
+impl LinuxVolumes {
+    /// Whether work makes the volume, or its last step goes on after the work was given up.
+    pub(in super::super) fn is_making(&self, id: &str) -> bool {
+        self.makers.ids().contains(id)
     }
 }
 

@@ -149,9 +149,11 @@ mod tests {
         let refused = begin();
         assert!(matches!(refused, Err(SystemError::VolumeBusy { .. })), "{refused:?}");
         assert_eq!(fs::read(&partial).expect("there"), b"data", "it is the file of the first one still");
+        assert!(volumes.is_making("v-1") && !volumes.is_making("v-2"));
         let other = volumes.begin_restored(&NewVolume { id: "v-2".into(), ..new(None) }, 1 << 20, None);
         assert!(matches!(other, Ok(Begun::Partial(..))), "{other:?}");
         drop(making);
+        assert!(!volumes.is_making("v-1"));
         assert!(matches!(begin(), Ok(Begun::Partial(..))), "the first one has ended");
     }
 

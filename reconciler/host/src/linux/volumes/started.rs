@@ -1,7 +1,8 @@
-//! The files of volumes as a machine that is started opens them.
+//! The files of volumes as a machine opens them, at its start or later.
 //!
-//! A machine is described before it is started. A volume that was restored, moved or continued after a snapshot meanwhile has another file, and
-//! its former one may be left, after a crash or an error: what a guest wrote to that would be lost with it.
+//! A machine is described before it is started, and a disk before it is plugged in. A volume that was restored, moved or continued after a
+//! snapshot meanwhile has another file, and its former one may be left, after a crash or an error: what a guest wrote to that would be lost
+//! with it.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +35,7 @@ impl LinuxVolumes {
     }
 
     /// Checks that the file of a disk is the one that the note of its volume names, if there is a note.
-    fn ensure_present(&self, pool: &str, disk: &DiskSpec) -> Result<()> {
+    pub(in super::super) fn ensure_present(&self, pool: &str, disk: &DiskSpec) -> Result<()> {
         let place = self.place(pool, &disk.id)?;
         let Some(Ok(note)) = Note::read(&place.note)? else { return Ok(()) };
         match note.moved_to.is_some() || place.file != disk.file {

@@ -300,6 +300,8 @@ async fn a_disk_of_a_running_qemu_continues_after_a_snapshot_and_starts_on_it_ag
         let new =
             crate::NewSnapshot { pool: "default".into(), id: id.clone(), volume: "v-a".into(), owner: None };
         let volume = system.begin_snapshots(&[new]).await.expect("begun").remove(0);
+        let error = system.grant_disk(&a, &config.machine.disks[0]).await.expect_err("a former file");
+        assert_eq!(error.variant(), "VolumeBusy");
         let error =
             system.finish_snapshot("default", &id, &taken).await.expect_err("QEMU writes to the file");
         assert_eq!(error.variant(), "VolumeBusy");

@@ -9,7 +9,7 @@
 //!                     by such an interface come answers, and neighbour discovery of IPv6, only
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use serde_json::{Value, json};
@@ -20,8 +20,7 @@ use super::super::bridged::INNER_PREFIX;
 use super::super::relay::{self, OUTER_PREFIX, relay_link};
 use super::ports::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, REDIRECT};
 use super::{BRIDGED, accept, answers, compare, drop, meta, rule};
-use crate::bridged_networks::OVER_PREFIX;
-use crate::{Balanced, BalancedPort, Nat, PortProtocol};
+use crate::{Balanced, BalancedPort, PortProtocol};
 
 /// The number of parts that clients' addresses are divided into. A guest that comes or goes moves its share of them only.
 const PARTS: u32 = 256;
@@ -105,25 +104,21 @@ pub(super) fn refuse(balanced: &[Balanced]) -> Vec<Value> {
     rules
 }
 
-/// Rules of the chain `postrouting`: connections to guests on other hosts come from an address that is this host's alone.
+/// Rules of the chain `postrouting`: connections by a relay come from an address that is this host's alone, and those by a bridge of the host
+/// from its address there.
 pub(super) fn sources(balanced: &[Balanced]) -> Vec<Value> {
     let mut rules = Vec::new();
     for address in balanced {
         for (bridge, source) in &address.sources {
             let by_it = compare("==", meta("oifname"), json!(relay_link(bridge)));
-            let family = family(address.public);
-            let original = json!({"ct": {"key": format!("{family} daddr"), "dir": "original"}});
-            let of_it = compare("==", original, json!(address.public));
-            let from = json!({"snat": {"family": family, "addr": source}});
-            rules.push(rule("postrouting", vec![by_it, of_it, from]));
+            let from = json!({"snat": {"family": family(address.public), "addr": source}});
+            rules.push(rule("postrouting", vec![by_it, originally_to(address.public), from]));
         }
-        for (bridge, target) in &address.by_lan {
+        for (bridge, target) in address.by_lan.iter().filter(|(link, _)| !link.starts_with(OUTER_PREFIX)) {
             let by_it = compare("==", meta("oifname"), json!(bridge));
             let to_it = compare("==", field(family(*target), "daddr"), json!(target));
-            let original =
-                json!({"ct": {"key": format!("{} daddr", family(address.public)), "dir": "original"}});
-            let of_it = compare("==", original, json!(address.public));
-            rules.push(rule("postrouting", vec![by_it, to_it, of_it, json!({"masquerade": null})]));
+            let masquerade = json!({"masquerade": null});
+            rules.push(rule("postrouting", vec![by_it, to_it, originally_to(address.public), masquerade]));
         }
     }
     rules
@@ -175,19 +170,35 @@ pub(super) fn untracked(balanced: &[Balanced]) -> Vec<Value> {
     commands
 }
 
-/// Whether there may be relays: as long as there is a tunnel, or a bridge over an interface. So their rules come before an interface and go
-/// after it.
-pub(super) fn may_have_relays(nat: &[Nat], bridged: &[String]) -> bool {
-    nat.iter().any(|network| network.tunnel.is_some())
-        || bridged.iter().any(|bridge| bridge.starts_with(OVER_PREFIX))
+/// Rules of the chain `forward`, before those that accept answers. By a relay leave connections to the public addresses that have it only:
+/// its routes to single guests come before the range of another network that has the same addresses. And connections to guests of bridged
+/// networks leave by their link only: while it is not there, another network may have the range of theirs.
+pub(super) fn own_ways(balanced: &[Balanced]) -> Vec<Value> {
+    let mut by_relay: BTreeMap<(String, &str), BTreeSet<IpAddr>> = BTreeMap::new();
+    for address in balanced {
+        for (bridge, _) in &address.sources {
+            by_relay.entry((relay_link(bridge), family(address.public))).or_default().insert(address.public);
+        }
+    }
+    let others = |((link, family), public): (&(String, &str), &BTreeSet<IpAddr>)| {
+        let by_it = compare("==", meta("oifname"), json!(link));
+        let to_another = compare("!=", original(family), json!({"set": public}));
+        rule("forward", vec![by_it, to_another, drop()])
+    };
+    let mut rules: Vec<Value> = by_relay.iter().map(others).collect();
+    for address in balanced {
+        for (link, target) in &address.by_lan {
+            let by_another = compare("!=", meta("oifname"), json!(link));
+            let to_it = compare("==", field(family(*target), "daddr"), json!(target));
+            rules.push(rule("forward", vec![by_another, to_it, originally_to(address.public), drop()]));
+        }
+    }
+    rules
 }
 
-/// Rules of the chains `forward` and `input`, after those that accept answers: nothing else comes by a relay. Neighbour discovery belongs
-/// to no connection.
-pub(super) fn guard(has_relays: bool) -> Vec<Value> {
-    if !has_relays {
-        return Vec::new();
-    }
+/// Rules of the chains `forward` and `input`, after those that accept answers: nothing else comes by a relay, also if its network is
+/// refused and therefore left as it is. Neighbour discovery belongs to no connection.
+pub(super) fn guard() -> Vec<Value> {
     let by_one = || compare("==", meta("iifname"), any_relay());
     let discovery = json!({"set": [NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT]});
     let is_discovery = compare("==", field("icmpv6", "type"), discovery);
@@ -199,10 +210,9 @@ pub(super) fn guard(has_relays: bool) -> Vec<Value> {
     ]
 }
 
-/// Rules of the chain `forward`, after those that accept connections to public addresses: nothing else leaves by a relay.
-pub(super) fn nothing_else(has_relays: bool) -> Vec<Value> {
-    let by_one = compare("==", meta("oifname"), any_relay());
-    if has_relays { vec![rule("forward", vec![by_one, drop()])] } else { Vec::new() }
+/// The rule of the chain `forward`, after those that accept connections to public addresses: nothing else leaves by a relay.
+pub(super) fn nothing_else() -> Value {
+    rule("forward", vec![compare("==", meta("oifname"), any_relay()), drop()])
 }
 
 fn any_relay() -> Value {
@@ -211,6 +221,16 @@ fn any_relay() -> Value {
 
 fn to(public: IpAddr) -> Value {
     compare("==", field(family(public), "daddr"), json!(public))
+}
+
+/// Matches packets of connections that were made to this address.
+fn originally_to(public: IpAddr) -> Value {
+    compare("==", original(family(public)), json!(public))
+}
+
+/// The address that a connection was made to.
+fn original(family: &str) -> Value {
+    json!({"ct": {"key": format!("{family} daddr"), "dir": "original"}})
 }
 
 fn field(protocol: &str, name: &str) -> Value {
@@ -224,8 +244,6 @@ fn destination(port: &BalancedPort) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     fn port(targets: &[&str], by_client: bool) -> BalancedPort {
@@ -336,15 +354,42 @@ mod tests {
     }
 
     #[test]
-    fn where_berth_has_a_bridge_over_an_interface_nothing_but_answers_comes_by_a_relay() {
-        let bridged = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        assert!(!may_have_relays(&[], &bridged(&["bth-0a1b2c3d"])));
-        assert!(may_have_relays(&[], &bridged(&["bth-0a1b2c3d", "btb-5e6f7a8b"])));
-        assert!(guard(false).is_empty() && nothing_else(false).is_empty());
-        let last = guard(true).pop().expect("rules");
-        assert_eq!(last["add"]["rule"]["chain"], "input");
-        let expressions = &last["add"]["rule"]["expr"];
-        assert_eq!((&expressions[0]["match"]["right"], &expressions[1]), (&json!("btr-*"), &drop()));
+    fn by_a_relay_leave_connections_to_its_own_public_addresses_and_to_a_guest_of_a_bridge_they_leave_by_its_link()
+     {
+        let relayed = |public: &str| {
+            let mut balanced = balanced(port(&["192.0.2.50"], false));
+            balanced[0].public = public.parse().expect("an address");
+            balanced[0].by_lan = vec![("btr-00004d".into(), "192.0.2.50".parse().expect("an address"))];
+            balanced.remove(0)
+        };
+        let other = Balanced { sources: Vec::new(), by_lan: Vec::new(), ..relayed("198.51.100.9") };
+        let rules = own_ways(&[relayed("198.51.100.7"), relayed("198.51.100.8"), other]);
+        let dropped = |expressions: &[Value]| {
+            let expressions = expressions.iter().cloned().chain([drop()]).collect();
+            rule("forward", expressions)
+        };
+        let own = json!({"set": ["198.51.100.7", "198.51.100.8"]});
+        let to = |public: &str| originally_to(public.parse().expect("an address"));
+        let by_another = compare("!=", meta("oifname"), json!("btr-00004d"));
+        let to_guest = compare("==", field("ip", "daddr"), json!("192.0.2.50"));
+        let expected = [
+            dropped(&[
+                compare("==", meta("oifname"), json!("btr-00004d")),
+                compare("!=", original("ip"), own),
+            ]),
+            dropped(&[by_another.clone(), to_guest.clone(), to("198.51.100.7")]),
+            dropped(&[by_another, to_guest, to("198.51.100.8")]),
+        ];
+        assert_eq!(rules, expected);
+    }
+
+    #[test]
+    fn guests_by_a_relay_see_the_address_of_their_public_address_and_not_the_first_of_the_relay() {
+        let mut balanced = balanced(port(&["192.0.2.50"], false));
+        balanced[0].by_lan = vec![("btr-00004d".into(), "192.0.2.50".parse().expect("an address"))];
+        let rules = sources(&balanced);
+        let [rule] = &rules[..] else { panic!("{rules:?}") };
+        assert_eq!(rule["add"]["rule"]["expr"][2]["snat"]["addr"], "10.77.0.9");
     }
 
     #[test]

@@ -282,17 +282,18 @@ fn connections_to_a_public_address_reach_machines_of_the_network_from_an_address
             targets: addresses.to_vec(),
             target_port: 80,
         };
+        let [former, source] = ["192.0.2.59", "192.0.2.60"].map(|text| text.parse().expect("an address"));
         let balanced = Balanced {
             public: "198.51.100.7".parse().expect("an address"),
             announced_on: None,
             ports: vec![port],
-            sources: Vec::new(),
+            sources: vec![(BRIDGE.to_owned(), source)],
             by_lan: addresses.map(|target| (relay_link(BRIDGE), target)).to_vec(),
         };
         let firewall = Firewall { balanced: vec![balanced], ..rules(None) };
         host.networks.apply_firewall(&firewall).await.expect("rules");
-        let source = "192.0.2.60".parse().expect("an address");
-        let relay = Relay { addresses: vec![source], targets: addresses.to_vec() };
+        // The first one is that of another public address.
+        let relay = Relay { addresses: vec![former, source], targets: addresses.to_vec() };
         let with_relay = BridgedNetwork { relay: Some(relay), ..part(BRIDGE, None) };
         host.networks.ensure_bridged(&with_relay).await.expect("made");
         let guest = guest();

@@ -48,7 +48,7 @@ pub(super) fn refusal(hit: &Hit, context: Context<'_>) -> Explanation {
             Some(TraceObject::PublicAddress { address: context.opened_to })
         }
         (_, "forward") if detail == BETWEEN_NETWORKS => network(context.leaves_by),
-        (_, "forward") if detail != CLOSED && detail != TUNNELS && detail != RELAY => network(context.by),
+        (_, "forward") if ![CLOSED, TUNNELS, RELAY, NO_WAY].contains(&detail) => network(context.by),
         _ => Some(TraceObject::Host),
     };
     let detail = if detail.is_empty() {
@@ -127,6 +127,7 @@ const TUNNELS: &str = "the tunnels between hosts are closed to guests and strang
 const WIREGUARD: &str = "the encrypted way between hosts is closed to guests";
 const RELAY: &str =
     "by the way to guests on other hosts, only connections to public addresses and their answers pass";
+const NO_WAY: &str = "connections to a guest of a bridge leave by that bridge only, and the host has another way to its address";
 const ISOLATED: &str = "the network is isolated: its guests do not reach each other";
 const BETWEEN_NETWORKS: &str = "from outside and from other networks, a network receives answers and connections to public addresses only";
 
@@ -165,6 +166,7 @@ pub(super) fn reason(hit: &Hit) -> Option<(&'static str, &'static str)> {
             ("host", WIREGUARD)
         }
         ("inet", "input" | "forward") if has(OUTER_PREFIX) => ("forwarding", RELAY),
+        ("inet", "forward") if has("\"original\"") => ("forwarding", NO_WAY),
         ("inet", "forward") if has("@closed\"") => ("forwarding", CLOSED),
         ("inet", "forward") if has("net-unreachable") => {
             ("forwarding", "its egress is None, or it has no IPv4: packets to the outside are rejected")
@@ -208,5 +210,28 @@ fn of_guests(rule: &str) -> &'static str {
         "a guest is no router"
     } else {
         "guests send IPv4 and ARP, and by IPv6 TCP, UDP and ICMPv6 without fragments"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rules::Ruleset;
+    use super::*;
+    use crate::linux::network::ruleset;
+    use crate::{Balanced, Firewall};
+
+    #[test]
+    fn a_connection_that_would_leave_by_another_way_than_its_bridge_has_an_explanation() {
+        let balanced = Balanced {
+            public: "198.51.100.8".parse().expect("an address"),
+            announced_on: None,
+            ports: Vec::new(),
+            sources: Vec::new(),
+            by_lan: vec![("vmbr0".to_owned(), "192.0.2.50".parse().expect("an address"))],
+        };
+        let firewall = Firewall { balanced: vec![balanced], ..Firewall::default() };
+        let refusals = Ruleset::of(&ruleset::replace(&firewall, &[], &[])).refusals();
+        let found = refusals.iter().find(|hit| hit.rule.contains("192.0.2.50")).expect("a rule");
+        assert_eq!(reason(found), Some(("forwarding", NO_WAY)));
     }
 }
