@@ -237,6 +237,12 @@ pub struct Extras {
     /// guest that was saved with one is loaded with one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub without_hpet: bool,
+    /// Whether a machine with one CPU has a place for a second one, which nothing is plugged into. QEMU emulates the memory barriers and
+    /// atomic instructions of a guest as such only in a machine that can have several CPUs (`mttcg_start_vcpu_thread`, `CF_PARALLEL`).
+    /// Its virtio devices work in threads of their own: without barriers the guest misses that a device waits for its notification, and
+    /// a disk or a network card stands still. A guest that was saved without the place is loaded without it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub place_for_second_cpu: bool,
     /// The SMBIOS serial number. None: [`MachineSpec::instance`].
     pub serial_number: Option<String>,
     /// A watchdog timer. None: the machine has none.

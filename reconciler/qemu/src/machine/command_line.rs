@@ -225,13 +225,17 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, affinity: &Affinity, args: 
         },
     );
     args.pair("-cpu", cpu(spec));
-    let Topology { sockets, cores, threads } = spec.topology;
+    let mut places = spec.topology;
+    if spec.extras.place_for_second_cpu {
+        places.sockets = places.sockets.saturating_add(1);
+    }
+    let Topology { sockets, cores, threads } = places;
     args.pair(
         "-smp",
         format!(
             "cpus={},sockets={sockets},cores={cores},threads={threads},maxcpus={}",
             spec.cpus,
-            spec.topology.cpus()
+            places.cpus()
         ),
     );
     memory(spec, affinity, args);

@@ -289,6 +289,18 @@ fn a_windows_guest_has_local_time_and_on_kvm_the_interfaces_of_hyper_v() {
 }
 
 #[test]
+fn an_emulated_machine_with_one_cpu_has_a_place_for_a_second_one() {
+    let alone = |place: bool| {
+        with(|s| {
+            s.machine.cpus = 1;
+            s.machine.topology = Topology { sockets: 1, cores: 1, threads: 1 };
+            s.machine.extras.place_for_second_cpu = place;
+        })
+    };
+    insta::assert_snapshot!(added(&alone(false), &alone(true)), @"-smp cpus=1,sockets=2,cores=1,threads=1,maxcpus=2");
+}
+
+#[test]
 fn an_option_of_the_machine_comes_after_the_absence_of_the_hpet() {
     let without = with(|s| s.machine.extras.without_hpet = true);
     insta::assert_snapshot!(added(&spec(), &without), @"-machine pc-q35-7.2,usb=off,memory-backend=ram,graphics=off,hpet=off");

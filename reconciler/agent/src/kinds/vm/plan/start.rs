@@ -342,16 +342,17 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
     let cpu_model = profile.cpu_model.as_deref().map_or(pins.cpu_model, argument);
     let taps = taps(vm, observed, &journal);
     let taken = devices.specs();
+    let topology = Topology {
+        sockets: count(size.topology.sockets),
+        cores: count(size.topology.cores),
+        threads: count(size.topology.threads),
+    };
     let machine = MachineSpec {
         instance: observed.instance.clone(),
         name: format!("{}/{}", journal.namespace, journal.name),
         uuid: pins.uuid,
         cpus: count(size.cpus),
-        topology: Topology {
-            sockets: count(size.topology.sockets),
-            cores: count(size.topology.cores),
-            threads: count(size.topology.threads),
-        },
+        topology,
         numa_nodes: count(size.numa_nodes),
         memory_bytes: memory,
         // Nothing can be plugged in above the maximum.
@@ -375,6 +376,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         shares: profile.shares.clone(),
         extras: Extras {
             without_hpet: profile.guest_os == GuestOS::Windows && pins.windows_without_hpet,
+            place_for_second_cpu: matches!(host.accelerator, Accelerator::Tcg { .. }) && topology.cpus() == 1,
             vsock_cid: observed.vsock_cid.filter(|_| profile.vsock),
             ..extras(&profile)
         },
@@ -430,6 +432,7 @@ fn extras(profile: &RunProfile) -> Extras {
     Extras {
         windows: profile.guest_os == GuestOS::Windows,
         without_hpet: false,
+        place_for_second_cpu: false,
         serial_number: profile.serial_number.clone(),
         watchdog: profile.watchdog.map(|watchdog| match watchdog {
             Watchdog::Reset => machine::Watchdog::Reset,
