@@ -132,7 +132,9 @@ async fn forward(remote: &Remote, mut client: TcpStream) -> anyhow::Result<()> {
         SocketAddr::V6(_) => false,
     };
     if !is_ours {
-        bail!("its client runs as another user of this machine: use the user of this command, or root");
+        bail!(
+            "its client runs as another user of this machine, or has disconnected: use the user of this command, or root"
+        );
     }
     client.set_nodelay(true).context("connecting")?;
     let mut guest = remote.connect().await?;

@@ -64,7 +64,7 @@ pub(super) async fn vnc(options: VncOptions) -> anyhow::Result<()> {
 /// Connects a viewer to the VM.
 async fn serve(target: &ConsoleTarget, mut viewer: TcpStream) -> anyhow::Result<()> {
     if !local_user::may_connect(&viewer)? {
-        bail!("it belongs to another user of this machine");
+        bail!("it belongs to another user of this machine, or has disconnected");
     }
     viewer.set_nodelay(true).context("connecting")?;
     let mut screen = connection::open(target, ConsoleUse::Vnc, None).await?;
