@@ -19,7 +19,10 @@ use tokio::{
 
 pub(super) use ssh::run as ssh;
 
-use crate::cli::{ConsoleTarget, PortForwardOptions, Ports};
+use crate::{
+    cli::{ConsoleTarget, PortForwardOptions, Ports},
+    printable::printable,
+};
 
 use super::{
     console::{self, connection},
@@ -119,7 +122,7 @@ async fn serve(listener: TcpListener, remote: Remote) {
             },
             Some(ended) = connections.join_next(), if !connections.is_empty() => {
                 if let Ok(Err(error)) = ended {
-                    eprintln!("a connection was closed: {error:#}");
+                    eprintln!("a connection was closed: {}", printable(&format!("{error:#}")));
                 }
             }
         }

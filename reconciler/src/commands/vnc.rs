@@ -13,7 +13,10 @@ use tokio::{
     time::timeout,
 };
 
-use crate::cli::{ConsoleTarget, ScreenshotOptions, VncOptions};
+use crate::{
+    cli::{ConsoleTarget, ScreenshotOptions, VncOptions},
+    printable::printable,
+};
 
 use super::console::connection;
 use picture::Picture;
@@ -53,7 +56,7 @@ pub(super) async fn vnc(options: VncOptions) -> anyhow::Result<()> {
             },
             Some(served) = viewers.join_next(), if !viewers.is_empty() => {
                 if let Ok(Err(error)) = served {
-                    eprintln!("a viewer was disconnected: {error:#}");
+                    eprintln!("a viewer was disconnected: {}", printable(&format!("{error:#}")));
                 }
             }
             interrupted = tokio::signal::ctrl_c() => return interrupted.context("waiting for Ctrl-C"),
