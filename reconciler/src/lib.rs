@@ -13,7 +13,7 @@
 //!            │    service, deployment   the units of systemd; the Deployment of the controllers
 //!            │    health, controllers_metrics   what the controllers answer over HTTP
 //!            ▼
-//!  requests, credential, one_connection ─▶ too_many_requests, api_limits, log   clients, credentials, output
+//!  requests, credential, one_connection ─▶ too_many_requests, api_limits, log, printable   clients, credentials, output
 //! ```
 //!
 //! It must not decide placement, run a guest or interpret a request of the API: those are the other crates'.
@@ -34,6 +34,7 @@ pub mod leader;
 pub mod log;
 mod net_trace;
 pub mod one_connection;
+pub mod printable;
 pub mod recovery;
 mod requests;
 mod service;

@@ -2,7 +2,7 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use berth::{cli::Cli, commands};
+use berth::{cli::Cli, commands, printable::printable};
 use clap::Parser;
 use mimalloc::MiMalloc;
 
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     match commands::run(cli) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("berth: {error:#}");
+            eprintln!("berth: {}", printable(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }

@@ -198,6 +198,12 @@ pub fn files(platform: &Platform, vm: &str) -> Result<()> {
     run(platform, &["cp", &format!("{vm}:/opt/tool"), back.to_str().context("a path of UTF-8")?])?
         .success()?;
     ensure!(fs::read(&back)? == content, "the copy of the copy differs");
+    fs::set_permissions(&back, fs::Permissions::from_mode(0o600))?;
+    run(platform, &["cp", &format!("{vm}:/etc/hostname"), back.to_str().context("a path of UTF-8")?])?
+        .success()?;
+    let (mode, files) = (fs::metadata(&back)?.permissions().mode() & 0o777, fs::read_dir(&folder)?.count());
+    ensure!(fs::read(&back)? != content, "the file is not replaced");
+    ensure!((mode, files) == (0o600, 2), "permissions {mode:o}, {files} files");
     let missing = run(platform, &["cp", &format!("{vm}:/no/such"), "/dev/null"])?.failure()?;
     contains_all(&missing, &["No such file or directory"])?;
     let into = run(platform, &["cp", there, &format!("{vm}:/no/such/")])?.failure()?;

@@ -88,10 +88,58 @@ pub async fn connect_within(
         .map_err(|error| broken("the host closed the connection: it has too many, or it stops", &error))?;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         let code = answer.status().as_u16();
-        let body = Limited::new(answer.into_body(), MAX_REFUSAL).collect().await;
-        let text = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        let body = timeout(limit, Limited::new(answer.into_body(), MAX_REFUSAL).collect()).await;
+        // The code says enough if the text does not come.
+        let text =
+            body.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes).unwrap_or_default();
         return Err(ConnectError::Refused { code, text: String::from_utf8_lossy(&text).trim().to_owned() });
     }
     let upgraded = hyper::upgrade::on(answer).await;
     Ok(TokioIo::new(upgraded.map_err(|error| broken("taking over the connection", &error))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use sha2::{Digest, Sha256};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+    use tokio_rustls::rustls::ServerConfig;
+    use tokio_rustls::rustls::crypto::aws_lc_rs;
+    use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_host_that_never_ends_its_refusal_does_not_keep_the_client() {
+        let made = rcgen::generate_simple_self_signed(["berth-console".to_owned()]).expect("a certificate");
+        let certificate = made.cert.der().clone();
+        let digits = Sha256::digest(&certificate).iter().map(|byte| format!("{byte:02x}")).collect();
+        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key.into())
+            .expect("a configuration");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+        let address = listener.local_addr().expect("an address").to_string();
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.expect("a client");
+            let mut stream = TlsAcceptor::from(Arc::new(config)).accept(stream).await.expect("TLS");
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.expect("a request"));
+            }
+            let refusal = b"HTTP/1.1 403 Forbidden\r\ncontent-length: 100\r\n\r\nnot you";
+            stream.write_all(refusal).await.expect("sent");
+            stream.flush().await.expect("sent");
+            std::future::pending::<()>().await;
+        });
+        let server = ConsoleAddress { address, certificate_sha256: digits };
+        let limit = Duration::from_secs(1);
+        let refused = timeout(limit * 20, connect_within(limit, &server, "/a", "ticket")).await;
+        let refused = refused.expect("it ends");
+        assert!(matches!(refused, Err(ConnectError::Refused { code: 403, .. })));
+    }
 }

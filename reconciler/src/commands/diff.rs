@@ -10,7 +10,7 @@ use berth_apiserver::changes;
 use kube::Client;
 use serde_json::Value;
 
-use crate::{cli::DiffOptions, one_connection::client_of};
+use crate::{cli::DiffOptions, one_connection::client_of, printable::printable};
 
 use super::{connect, resources};
 
@@ -51,7 +51,7 @@ pub(super) async fn run(options: DiffOptions) -> anyhow::Result<()> {
     if out.is_empty() {
         eprintln!("nothing has changed since revision {revision}");
     }
-    std::io::stdout().write_all(out.as_bytes()).context("printing")
+    std::io::stdout().write_all(printable(&out).as_bytes()).context("printing")
 }
 
 /// Returns the revision: a given one, or the last one at a time.

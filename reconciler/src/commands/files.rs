@@ -20,6 +20,7 @@ use berth_api::{Quantity, disk_read::DiskOrigin};
 use berth_filesystems::{Choice, FileSystem, FsError, Tree};
 
 use crate::cli::{CopyFilesOptions, FileSource, ListFilesOptions};
+pub(super) use copy::Part;
 pub(super) use origin::opened;
 use remote_disk::with_disk;
 

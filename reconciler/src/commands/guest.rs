@@ -18,7 +18,7 @@ use berth_api::{
 pub(super) use button::press;
 pub(super) use copy::run as copy;
 
-use crate::cli::ExecOptions;
+use crate::{cli::ExecOptions, printable::printable};
 
 use session::Session;
 
@@ -32,7 +32,7 @@ pub(super) async fn exec(options: ExecOptions) -> ExitCode {
     match run(options).await {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("berth: {error:#}");
+            eprintln!("berth: {}", printable(&format!("{error:#}")));
             ExitCode::from(FAILED)
         }
     }

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use crate::{cli::HistoryOptions, one_connection::client_of};
+use crate::{cli::HistoryOptions, one_connection::client_of, printable::printable};
 
 use super::{connect, resources};
 
@@ -23,7 +23,7 @@ pub(super) async fn run(options: HistoryOptions) -> anyhow::Result<()> {
         ),
         other => other.with_context(|| format!("asking for the history of {kind}/{name}"))?,
     };
-    std::io::stdout().write_all(table(&history).as_bytes()).context("printing")
+    std::io::stdout().write_all(printable(&table(&history)).as_bytes()).context("printing")
 }
 
 /// The history as text, newest first.

@@ -29,7 +29,10 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::cli::{HostAction, HostOptions};
+use crate::{
+    cli::{HostAction, HostOptions},
+    printable::printable,
+};
 
 use super::{connect, token};
 
@@ -122,7 +125,8 @@ async fn list(client: &Client) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let mut line = |columns: [&str; 6]| {
         let [name, state, zone, vms, free, address] = columns;
-        writeln!(out, "{name:<24} {state:<18} {zone:<12} {vms:>5} {free:>10}  {address}").context("printing")
+        let text = format!("{name:<24} {state:<18} {zone:<12} {vms:>5} {free:>10}  {address}");
+        writeln!(out, "{}", printable(&text)).context("printing")
     };
     line(["NAME", "STATE", "ZONE", "VMS", "FREE", "ADDRESS"])?;
     for host in hosts {

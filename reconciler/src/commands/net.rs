@@ -18,6 +18,7 @@ use super::console::connection;
 use crate::{
     cli::{End, OutputForm, TraceOptions},
     net_trace::{Verdict, Way},
+    printable::printable,
 };
 
 /// The exit code of a failure, which is neither that of a packet that passes nor that of one that is dropped.
@@ -34,7 +35,7 @@ pub(super) async fn trace(options: TraceOptions) -> ExitCode {
     match run(&options).await {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("berth: {error:#}");
+            eprintln!("berth: {}", printable(&format!("{error:#}")));
             ExitCode::from(FAILED)
         }
     }
@@ -43,7 +44,7 @@ pub(super) async fn trace(options: TraceOptions) -> ExitCode {
 async fn run(options: &TraceOptions) -> anyhow::Result<u8> {
     let way = follow(options).await?;
     let out = match options.output {
-        OutputForm::Text => way.text(),
+        OutputForm::Text => printable(&way.text()),
         OutputForm::Json => format!("{:#}\n", way.json()),
     };
     std::io::stdout().write_all(out.as_bytes()).context("printing")?;

@@ -19,7 +19,10 @@ use tokio::{
 
 pub(super) use ssh::run as ssh;
 
-use crate::cli::{ConsoleTarget, PortForwardOptions, Ports};
+use crate::{
+    cli::{ConsoleTarget, PortForwardOptions, Ports},
+    printable::printable,
+};
 
 use super::{
     console::{self, connection},
@@ -119,7 +122,7 @@ async fn serve(listener: TcpListener, remote: Remote) {
             },
             Some(ended) = connections.join_next(), if !connections.is_empty() => {
                 if let Ok(Err(error)) = ended {
-                    eprintln!("a connection was closed: {error:#}");
+                    eprintln!("a connection was closed: {}", printable(&format!("{error:#}")));
                 }
             }
         }
@@ -132,7 +135,9 @@ async fn forward(remote: &Remote, mut client: TcpStream) -> anyhow::Result<()> {
         SocketAddr::V6(_) => false,
     };
     if !is_ours {
-        bail!("its client runs as another user of this machine: use the user of this command, or root");
+        bail!(
+            "its client runs as another user of this machine, or has disconnected: use the user of this command, or root"
+        );
     }
     client.set_nodelay(true).context("connecting")?;
     let mut guest = remote.connect().await?;

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     cli::{OutputForm, TopOptions},
+    printable::printable,
     top,
 };
 
@@ -48,7 +49,7 @@ pub(super) async fn run(options: TopOptions) -> anyhow::Result<()> {
         let after: Vec<Usage> = read_all(&sources, "/usage").await?;
         let hosts: Vec<(&Usage, &Usage)> = before.iter().zip(&after).collect();
         let text = match options.output {
-            OutputForm::Text => top::table(&hosts, options.namespace.as_deref()),
+            OutputForm::Text => printable(&top::table(&hosts, options.namespace.as_deref())),
             OutputForm::Json => top::json(&after, options.namespace.as_deref())?,
         };
         let mut out = std::io::stdout().lock();
@@ -69,7 +70,7 @@ async fn show_history(sources: &[Source], options: &TopOptions) -> anyhow::Resul
     let hosts: Vec<History> = read_all(sources, "/history").await?;
     let namespace = options.namespace.as_deref();
     let text = match options.output {
-        OutputForm::Text => top::history::table(&hosts, namespace),
+        OutputForm::Text => printable(&top::history::table(&hosts, namespace)),
         OutputForm::Json => top::history::json(&hosts, namespace)?,
     };
     std::io::stdout().lock().write_all(text.as_bytes()).context("printing")

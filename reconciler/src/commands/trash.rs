@@ -11,7 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::{Client, ResourceExt, api::ListParams};
 
 use super::connect;
-use crate::{cli::TrashOptions, top::aligned};
+use crate::{cli::TrashOptions, printable::printable, top::aligned};
 
 pub(super) async fn run(options: TrashOptions) -> anyhow::Result<()> {
     let config = connect::admin(&options.connection, &options.state.state_dir).await?;
@@ -28,7 +28,7 @@ pub(super) async fn run(options: TrashOptions) -> anyhow::Result<()> {
     }
     let head = ["HOST", "NAMESPACE", "DISK", "SIZE", "DELETED", "STAYS", "VOLUME"].map(str::to_owned).into();
     let table: Vec<Vec<String>> = std::iter::once(head).chain(lines).collect();
-    out.write_all(aligned(&table).as_bytes()).context("printing")
+    out.write_all(printable(&aligned(&table)).as_bytes()).context("printing")
 }
 
 /// The time for which a pool keeps the files of deleted disks.

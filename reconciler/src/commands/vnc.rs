@@ -13,7 +13,10 @@ use tokio::{
     time::timeout,
 };
 
-use crate::cli::{ConsoleTarget, ScreenshotOptions, VncOptions};
+use crate::{
+    cli::{ConsoleTarget, ScreenshotOptions, VncOptions},
+    printable::printable,
+};
 
 use super::console::connection;
 use picture::Picture;
@@ -53,7 +56,7 @@ pub(super) async fn vnc(options: VncOptions) -> anyhow::Result<()> {
             },
             Some(served) = viewers.join_next(), if !viewers.is_empty() => {
                 if let Ok(Err(error)) = served {
-                    eprintln!("a viewer was disconnected: {error:#}");
+                    eprintln!("a viewer was disconnected: {}", printable(&format!("{error:#}")));
                 }
             }
             interrupted = tokio::signal::ctrl_c() => return interrupted.context("waiting for Ctrl-C"),
@@ -64,7 +67,7 @@ pub(super) async fn vnc(options: VncOptions) -> anyhow::Result<()> {
 /// Connects a viewer to the VM.
 async fn serve(target: &ConsoleTarget, mut viewer: TcpStream) -> anyhow::Result<()> {
     if !local_user::may_connect(&viewer)? {
-        bail!("it belongs to another user of this machine");
+        bail!("it belongs to another user of this machine, or has disconnected");
     }
     viewer.set_nodelay(true).context("connecting")?;
     let mut screen = connection::open(target, ConsoleUse::Vnc, None).await?;

@@ -17,6 +17,7 @@ use super::{connect, console::connection, resources};
 use crate::{
     cli::{ConsoleTarget, WhyOptions},
     one_connection::client_of,
+    printable::printable,
     why::{Found, Node, Reference, explain, references, slowness},
 };
 
@@ -73,7 +74,7 @@ pub(super) async fn run(options: WhyOptions) -> anyhow::Result<()> {
             Err(error) => text += &format!("Its host could not be asked how fast it runs: {error:#}\n"),
         }
     }
-    std::io::stdout().write_all(text.as_bytes()).context("printing")
+    std::io::stdout().write_all(printable(&text).as_bytes()).context("printing")
 }
 
 type Dependencies<'a> = Pin<Box<dyn Future<Output = anyhow::Result<Vec<Node>>> + Send + 'a>>;

@@ -84,7 +84,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
             Ok(())
         })?);
         let hand = by_hand.as_ref().context("the first guest prepares it")?;
-        bare.push(by_hand_again(hand, &site.folder().join(format!("bare-{round}")))?);
+        bare.push(hand.run(&site.folder().join(format!("bare-{round}")))?);
         applied.push(apply(&project, &site)?);
         report::note(&format!(
             "        round {} of {ROUNDS}: berth {:.0?}, bare QEMU {:.0?}, terraform {:.0?}",
@@ -95,14 +95,6 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
         ));
     }
     readings(&ours, &bare, &applied)
-}
-
-/// Runs the guest in a bare QEMU, again if it does not end: a QEMU 7.2 was seen to wait for ever for its disk, with an empty queue.
-fn by_hand_again(hand: &ByHand, folder: &Path) -> Result<Course> {
-    hand.run(&folder.join("first")).or_else(|error| {
-        report::note(&format!("        the bare QEMU is started again: {error:#}"));
-        hand.run(&folder.join("second"))
-    })
 }
 
 /// The class and the images.

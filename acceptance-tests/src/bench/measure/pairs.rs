@@ -77,7 +77,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
             let client = berth.start("client", host, CLIENT, &load::client_script(SERVER))?;
             ours[path].push(load::course(&client.console, client.started)?);
             berth.end("client")?;
-            bare[path].push(again(&anchors.bare, place, &folder.join(format!("bare-{round}-{path}")))?);
+            bare[path].push(anchors.bare.run(place, &folder.join(format!("bare-{round}-{path}")))?);
         }
         libvirt.extend(anchors.in_libvirt(&folder.join(format!("libvirt-{round}"))));
         report::note(&format!("        round {} of {ROUNDS}", round + 1));
@@ -118,14 +118,6 @@ impl Anchors {
         let course = self.libvirt.as_ref()?.run(folder);
         course.inspect_err(|error| report::note(&format!("        libvirt: {error:#}"))).ok()
     }
-}
-
-/// Runs the bare client, again if it does not end: a QEMU 7.2 was seen to wait for ever for its disk.
-fn again(hand: &BareHosts, place: Place, folder: &Path) -> Result<Course> {
-    hand.run(place, &folder.join("first")).or_else(|error| {
-        report::note(&format!("        the bare QEMU is started again: {error:#}"));
-        hand.run(place, &folder.join("second"))
-    })
 }
 
 /// A guest in berth.

@@ -316,9 +316,16 @@ impl LinuxNetworks {
         let bridge = netlink.expect(&tap.bridge).await?;
         bridge.must_be(LinkKind::Bridge)?;
         let mut found = netlink.link(&tap.name).await?;
+        let is_used = |link: &Link| link.carrier || link.queues > 0;
+        // The name has a part of the identifier of the machine only: another one may have the same.
+        let is_elsewhere = |link: &Link| link.controller.is_some_and(|index| index != bridge.index);
+        if found.as_ref().is_some_and(|link| is_used(link) && is_elsewhere(link)) {
+            let detail = "a machine that runs has a tap of this name on another bridge: stop that machine, or create this VM anew";
+            return Err(netlink::network("take", &tap.name, detail));
+        }
         // The number of queues of a tap is fixed at its creation. One that is in use stays.
         if let Some(link) = found.take_if(|link| {
-            link.kind == Some(LinkKind::Tap) && link.multi_queue != tap.multi_queue && link.queues == 0
+            link.kind == Some(LinkKind::Tap) && link.multi_queue != tap.multi_queue && !is_used(link)
         }) {
             netlink.remove(&link).await?;
         }

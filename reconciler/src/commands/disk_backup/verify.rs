@@ -18,6 +18,7 @@ use crate::{
     cli::VerifyBackupOptions,
     commands::{connect, resources},
     one_connection::client_of,
+    printable::printable,
 };
 
 /// How often the Backup is read while its verification goes on.
@@ -43,12 +44,14 @@ pub(in crate::commands) async fn verify(options: VerifyBackupOptions) -> anyhow:
     loop {
         let backup = backups.get(name).await.with_context(|| format!("reading Backup {name}"))?;
         match outcome(&backup, &token) {
-            Outcome::Whole(text) => return writeln!(std::io::stdout(), "{text}").context("printing"),
+            Outcome::Whole(text) => {
+                return writeln!(std::io::stdout(), "{}", printable(&text)).context("printing");
+            }
             Outcome::Damaged(text) => bail!("Backup {name} is damaged: {text}"),
             Outcome::GivenUp(text) => bail!("Backup {name} has no result of this request: {text}"),
             Outcome::GoesOn(text) => {
                 if shown.as_ref() != Some(&text) {
-                    eprintln!("berth: {text}");
+                    eprintln!("berth: {}", printable(&text));
                     shown = Some(text);
                 }
             }

@@ -23,7 +23,7 @@ use berth_filesystems::{Node, NodeKind, Tree, shown};
 
 use super::list::below;
 use super::remote_disk::Alive;
-use part::Part;
+pub(in crate::commands) use part::Part;
 
 /// The limits of one copy.
 const MOST_ENTRIES: u64 = 1 << 20;

@@ -23,6 +23,7 @@ use crate::{
     cli::FileSource,
     commands::{connect, console::connection::ticket, resources},
     one_connection::client_of,
+    printable::printable,
 };
 
 /// How long to wait until the controllers let the host read the Secrets of the repository, and the host has opened it.
@@ -155,7 +156,7 @@ impl Site<'_> {
                 return Err(error);
             }
             if !is_shown && begun.elapsed() > PAUSE * 5 {
-                eprintln!("berth: waiting: {error:#}");
+                eprintln!("berth: waiting: {}", printable(&format!("{error:#}")));
                 is_shown = true;
             }
             sleep(PAUSE).await;

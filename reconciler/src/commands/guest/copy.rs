@@ -1,8 +1,8 @@
 //! `berth cp`: one file, in one direction.
 
 use std::{
-    fs::File,
-    io::{Read, Write},
+    fs::{self, File, OpenOptions, Permissions},
+    io::{ErrorKind, Read, Write},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
@@ -13,7 +13,10 @@ use berth_api::{
     guest_access::{ClientMessage, Content, HostMessage, MAX_FILE, MAX_PIECE, WriteFile, check_path},
 };
 
-use crate::cli::{CpOptions, Place};
+use crate::{
+    cli::{CpOptions, Place},
+    commands::files::Part,
+};
 
 use super::session::Session;
 
@@ -98,26 +101,76 @@ async fn download(mut session: Session, path: String, to: &Path) -> anyhow::Resu
     }
     session.send(&ClientMessage::Read(path)).await?;
     let what = || format!("writing {}", to.display());
-    // Made with the first message: a copy that fails at once leaves nothing.
-    let mut file: Option<File> = None;
+    // Made with the first message: a copy that fails at once writes nothing.
+    let mut incoming: Option<Incoming> = None;
     let mut total = 0;
     loop {
         let message = session.next().await?;
         if let HostMessage::Error(text) = message {
             bail!("{text}");
         }
-        let file = match &mut file {
-            Some(file) => file,
-            none => none.insert(File::create(to).with_context(what)?),
+        let mut copy = match incoming.take() {
+            Some(copy) => copy,
+            None => Incoming::begin(to).with_context(what)?,
         };
         match message {
             HostMessage::Piece(Content(piece)) => {
                 total += piece.len() as u64;
                 ensure!(total <= MAX_FILE, "the file is larger than 4 GiB: copy it with scp (berth ssh)");
-                file.write_all(&piece).with_context(what)?;
+                copy.file.write_all(&piece).with_context(what)?;
+                incoming = Some(copy);
             }
-            HostMessage::End => return file.sync_all().or_else(unsupported).with_context(what),
+            HostMessage::End => return copy.complete().with_context(what),
             _ => bail!("the host sent an unexpected message: its version of berth may differ from this one"),
+        }
+    }
+}
+
+/// A copy that comes from a guest. A regular file is written beside its target until it is complete: a copy that breaks off leaves the
+/// target as it was.
+struct Incoming {
+    file: File,
+    /// The part, and the file that it becomes. None: the target is no regular file, and is written as it is.
+    part: Option<(Part, PathBuf)>,
+}
+
+impl Incoming {
+    fn begin(to: &Path) -> anyhow::Result<Self> {
+        let found = match fs::metadata(to) {
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            found => Some(found?),
+        };
+        // The standard output may be a regular file, which its other writers have open.
+        if to.starts_with("/dev") || found.as_ref().is_some_and(|found| !found.is_file()) {
+            return Ok(Self { file: File::create(to)?, part: None });
+        }
+        // Of a link, the file that it leads to.
+        let target = if found.is_some() { fs::canonicalize(to)? } else { to.to_owned() };
+        let part = Part::beside(&target)?;
+        let file = OpenOptions::new().write(true).create_new(true).open(part.path())?;
+        let incoming = Self { file, part: Some((part, target)) };
+        if let Some(found) = found {
+            let mode = found.permissions().mode() & 0o777;
+            incoming.file.set_permissions(Permissions::from_mode(mode))?;
+        }
+        Ok(incoming)
+    }
+
+    fn complete(mut self) -> anyhow::Result<()> {
+        self.file.sync_all().or_else(unsupported)?;
+        if let Some((part, target)) = &self.part {
+            part.becomes(target, true)?;
+        }
+        self.part = None;
+        Ok(())
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        if let Some((part, _)) = &self.part {
+            // The error of the copy is the one to report.
+            let _ = fs::remove_file(part.path());
         }
     }
 }
@@ -136,5 +189,32 @@ mod tests {
         assert_eq!(within("/tmp/", "/etc/motd"), "/tmp/motd");
         assert_eq!(within("/tmp/a", "/etc/motd"), "/tmp/a");
         assert_eq!(within("./", "motd"), "./motd");
+    }
+
+    #[test]
+    fn a_copy_replaces_a_file_once_it_is_complete_and_one_that_breaks_off_leaves_it_as_it_was() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (target, link, new) =
+            (folder.path().join("motd"), folder.path().join("link"), folder.path().join("new"));
+        fs::write(&target, "old").expect("written");
+        fs::set_permissions(&target, Permissions::from_mode(0o600)).expect("a mode");
+        std::os::unix::fs::symlink(&target, &link).expect("a link");
+        let receive = |to: &Path| {
+            let mut copy = Incoming::begin(to).expect("begun");
+            copy.file.write_all(b"copied").expect("written");
+            copy
+        };
+        let names = || fs::read_dir(folder.path()).expect("a folder").count();
+        for to in [&target, &link, &new] {
+            drop(receive(to));
+            assert_eq!((fs::read_to_string(&target).expect("there").as_str(), names()), ("old", 2));
+        }
+        receive(&link).complete().expect("complete");
+        receive(&new).complete().expect("complete");
+        assert_eq!((fs::read_to_string(&target).expect("there").as_str(), names()), ("copied", 3));
+        assert_eq!(fs::metadata(&target).expect("there").permissions().mode() & 0o777, 0o600);
+        assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
+        assert_eq!(fs::read_to_string(&new).expect("there"), "copied");
+        Incoming::begin(Path::new("/dev/null")).expect("a device").complete().expect("written as it is");
     }
 }

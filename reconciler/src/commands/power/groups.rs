@@ -9,6 +9,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use super::{LOOK_EVERY, MANAGER, Verb, declared_by};
+use crate::printable::printable;
 
 /// The beginning of the name of a VMGroup among those of VMs.
 pub(super) const PREFIX: &str = "vmgroup/";
@@ -57,7 +58,7 @@ pub(super) async fn wait(groups: &TypedApi<VMGroup>, name: &str, end: Instant) -
         let ready = current.and_then(|s| condition::find(&s.conditions, ConditionType::Ready.as_str()));
         if let Some(ready) = ready {
             if shown != ready.message {
-                eprintln!("VMGroup {name}: {}", ready.message);
+                eprintln!("VMGroup {name}: {}", printable(&ready.message));
                 shown.clone_from(&ready.message);
             }
             if ready.status == "True" {

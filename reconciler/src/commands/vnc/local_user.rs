@@ -11,8 +11,10 @@ use tokio::net::TcpStream;
 
 /// The kernel's table of TCP connections over IPv4, with the user of each (proc_pid_net(5)).
 const CONNECTIONS: &str = "/proc/net/tcp";
+/// The place of a socket's inode in a line of the table.
+const INODE: usize = 9;
 
-/// Returns whether the client is this process's user, or root.
+/// Returns whether the client is this process's user, or root. A client that has closed its end already is neither.
 ///
 /// *Errors:* the kernel's table cannot be read.
 pub(in crate::commands) fn may_connect(client: &TcpStream) -> anyhow::Result<bool> {
@@ -26,13 +28,15 @@ pub(in crate::commands) fn may_connect(client: &TcpStream) -> anyhow::Result<boo
     Ok(user.is_some_and(|user| user == 0 || user == geteuid().as_raw()))
 }
 
-/// Returns the user of the socket that is connected from one address to the other.
+/// Returns the user of the socket that is connected from one address to the other. None: a program has it open no more. The kernel lists
+/// the rest of a closed socket as one of root, without an inode.
 fn user_of(table: &str, from: SocketAddrV4, to: SocketAddrV4) -> Option<u32> {
     let (from, to) = (in_table(from), in_table(to));
     table.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let is_open = fields.get(INODE).is_some_and(|inode| *inode != "0");
         let is_it = fields.get(1) == Some(&from.as_str()) && fields.get(2) == Some(&to.as_str());
-        is_it.then(|| fields.get(7)?.parse().ok()).flatten()
+        (is_it && is_open).then(|| fields.get(7)?.parse().ok()).flatten()
     })
 }
 
@@ -43,6 +47,8 @@ fn in_table(address: SocketAddrV4) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use tokio::net::TcpListener;
 
     use super::*;
@@ -51,13 +57,19 @@ mod tests {
    0: 0100007F:170C 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 26 1 0 100 0 0 10 0
    1: 0100007F:170C 0100007F:D431 01 00000000:00000000 00:00000000 00000000     0        0 27 1 0 20 4 30 10 -1
    2: 0100007F:D431 0100007F:170C 01 00000000:00000000 00:00000000 00000000  1000        0 28 1 0 20 4 30 10 -1
+   3: 0100007F:D432 0100007F:170C 05 00000000:00000000 03:00000AE1 00000000     0        0 0 3 0
 ";
 
     #[test]
     fn the_user_is_that_of_the_clients_end() {
         let address = |port| SocketAddrV4::new([127, 0, 0, 1].into(), port);
         assert_eq!(user_of(TABLE, address(54321), address(5900)), Some(1000));
-        assert_eq!(user_of(TABLE, address(54322), address(5900)), None);
+        assert_eq!(
+            user_of(TABLE, address(54322), address(5900)),
+            None,
+            "closed: the kernel lists it as one of root"
+        );
+        assert_eq!(user_of(TABLE, address(54323), address(5900)), None);
         assert_eq!(user_of("", address(1), address(2)), None);
     }
 
@@ -68,5 +80,16 @@ mod tests {
             TcpStream::connect(listener.local_addr().expect("an address")).await.expect("connected");
         let (accepted, _) = listener.accept().await.expect("accepted");
         assert!(may_connect(&accepted).expect("readable"));
+    }
+
+    #[tokio::test]
+    async fn a_client_that_has_closed_its_end_is_of_no_user() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let mut client =
+            std::net::TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
+        client.write_all(b"for the guest").expect("room");
+        drop(client);
+        let (accepted, _) = listener.accept().await.expect("accepted");
+        assert!(!may_connect(&accepted).expect("readable"));
     }
 }

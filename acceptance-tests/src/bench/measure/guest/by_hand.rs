@@ -123,7 +123,9 @@ pub fn qemu<'a>(
 ) -> Command {
     let mut command = namespace.command("qemu-system-x86_64");
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-machine", "q35,usb=off"]);
-    command.args(["-accel", &flags.accelerator, "-cpu", &flags.processor, "-smp", "1"]);
+    // Emulated with one CPU, QEMU leaves memory barriers out, and its virtio devices stand still.
+    let cpus = if flags.is_kvm() { "1" } else { "1,maxcpus=2" };
+    command.args(["-accel", &flags.accelerator, "-cpu", &flags.processor, "-smp", cpus]);
     command.args(["-m", &(MEMORY >> 20).to_string()]);
     command.args(["-object", "iothread,id=disks", "-device", "virtio-scsi-pci,iothread=disks"]);
     for (number, (name, mut node)) in disks.into_iter().enumerate() {

@@ -17,6 +17,13 @@ use crate::{Egress, Firewall, Ipv6Network, NetworkConfig};
 const SETTINGS: &str = "/proc/sys/net/ipv6/conf";
 /// The IPv6 routes of this network namespace. In each line: destination, prefix length, 6 more fields, flags, and interface.
 const ROUTES: &str = "/proc/thread-self/net/ipv6_route";
+/// The metadata services of clouds, by which a host has its credentials: `fd00:ec2::254` (AWS), `fd20:ce::254` (Google Cloud) and
+/// `fd00:42::42` (Scaleway). They are on no link of the host. The ruleset closes those of IPv4, which are link-local.
+const METADATA: [Ipv6Addr; 3] = [
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42),
+];
 /// `RTF_ADDRCONF`: a route by a router advertisement.
 const BY_ADVERTISEMENT: u32 = 0x0004_0000;
 
@@ -112,16 +119,22 @@ fn has_way_out(firewall: &Firewall) -> bool {
     firewall.nat.iter().filter_map(|network| network.ipv6.as_ref()).any(is_open)
 }
 
-/// Returns the prefixes that the host is on itself, and the addresses of other hosts and of the control plane: guests reach none of
-/// them. Empty while no network has a way to the outside.
+/// Returns the prefixes that the host is on itself, the addresses of other hosts and of the control plane, and the metadata services of
+/// clouds: guests reach none of them. Empty while no network has a way to the outside.
 pub(super) async fn closed(netlink: &Netlink, firewall: &Firewall) -> Result<Vec<Ipv6Net>> {
     if !has_way_out(firewall) {
         return Ok(Vec::new());
     }
-    let own = own_networks(netlink).await?;
-    let networks: Vec<Ipv6Net> = own.iter().chain(&firewall.ipv6_closed).map(Ipv6Net::trunc).collect();
+    Ok(closed_by(&own_networks(netlink).await?, firewall))
+}
+
+/// The closed ranges of a host that is on these networks.
+fn closed_by(own: &[Ipv6Net], firewall: &Firewall) -> Vec<Ipv6Net> {
+    let metadata = METADATA.map(Ipv6Net::from);
+    let networks: Vec<Ipv6Net> =
+        own.iter().chain(&firewall.ipv6_closed).chain(&metadata).map(Ipv6Net::trunc).collect();
     let closed = Ipv6Net::aggregate(&networks);
-    Ok(closed.into_iter().flat_map(|range| without(range, &firewall.ipv6_allowed)).collect())
+    closed.into_iter().flat_map(|range| without(range, &firewall.ipv6_allowed)).collect()
 }
 
 /// Returns the parts of a range that are in none of the others.
@@ -174,6 +187,21 @@ mod tests {
         let parts = closed("2001:db8::/64", &["2001:db8::7/128", "2001:db8::9/128"]);
         assert!(parts.iter().all(|part| !part.contains(&range("2001:db8::7/128")) && part.prefix_len() > 64));
         assert!(parts.iter().any(|part| part.contains(&range("2001:db8::8/128"))));
+    }
+
+    #[test]
+    fn the_metadata_services_of_clouds_are_closed_unless_they_are_allowed() {
+        let range = |text: &str| text.parse::<Ipv6Net>().expect("a range");
+        let (own, other) = (range("2001:db8::7/64"), range("2001:db8:9::9/128"));
+        let firewall = Firewall { ipv6_closed: vec![other], ..Firewall::default() };
+        let closed = closed_by(&[own], &firewall);
+        for expected in ["2001:db8::/64", "2001:db8:9::9/128", "fd00:ec2::254/128", "fd20:ce::254/128"] {
+            assert!(closed.contains(&range(expected)), "{expected}: {closed:?}");
+        }
+        assert_eq!(closed.len(), 5);
+        let allowed = Firewall { ipv6_allowed: vec![range("fd00:ec2::254/128")], ..firewall };
+        let closed = closed_by(&[own], &allowed);
+        assert!(closed.len() == 4 && !closed.contains(&range("fd00:ec2::254/128")), "{closed:?}");
     }
 
     #[test]

@@ -307,6 +307,29 @@ fn a_tap_joins_its_bridge_and_goes_again() {
 }
 
 #[test]
+fn a_tap_that_a_machine_has_on_another_bridge_is_not_taken() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        f.networks.ensure(&network(BRIDGE, "10.77.0.0/24", Vec::new())).await.expect("made");
+        ip(&format!("link add {OTHER} type bridge"));
+        let tap = |slot: u8, bridge: &str| TapConfig {
+            name: format!("btt0a1b2c3dn{slot}"),
+            bridge: bridge.to_owned(),
+            mtu: 1450,
+            multi_queue: false,
+        };
+        f.networks.ensure_tap(&tap(1, BRIDGE)).await.expect("made");
+        f.networks.ensure_tap(&tap(1, OTHER)).await.expect("no machine has it");
+        let used = tap(0, BRIDGE);
+        let _machine = Guest::by_tap(OTHER, &used.name, 0x41);
+        let error = f.networks.ensure_tap(&used).await.expect_err("another machine has it");
+        assert!(error.to_string().contains("a tap of this name on another bridge"), "{error}");
+        let link = ip(&format!("-o link show dev {}", used.name));
+        assert!(link.contains(&format!("master {OTHER}")), "{link}");
+    });
+}
+
+#[test]
 fn a_bridge_never_takes_the_place_of_what_is_the_hosts_own() {
     in_own_namespace(|| async {
         let f = Fixture::new();

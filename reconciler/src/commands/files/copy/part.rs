@@ -13,10 +13,10 @@ use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 const LONGEST_NAME: usize = 200;
 
 /// The place of a copy until it is complete: `.NAME.berth-PID`. It does not exist, or making it fails.
-pub(super) struct Part(PathBuf);
+pub(in crate::commands) struct Part(PathBuf);
 
 impl Part {
-    pub(super) fn beside(target: &Path) -> anyhow::Result<Self> {
+    pub(in crate::commands) fn beside(target: &Path) -> anyhow::Result<Self> {
         let name = target.file_name().with_context(|| format!("{} names no copy", target.display()))?;
         let mut part = OsString::from(".");
         // A longer name has no room for what follows.
@@ -27,12 +27,12 @@ impl Part {
         Ok(Self(target.with_file_name(part)))
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(in crate::commands) fn path(&self) -> &Path {
         &self.0
     }
 
     /// Gives the copy its name. Without `force` it replaces nothing, also nothing that has appeared meanwhile.
-    pub(super) fn becomes(&self, target: &Path, force: bool) -> anyhow::Result<()> {
+    pub(in crate::commands) fn becomes(&self, target: &Path, force: bool) -> anyhow::Result<()> {
         let naming = || format!("naming {}", target.display());
         if force {
             return fs::rename(&self.0, target).with_context(naming);
