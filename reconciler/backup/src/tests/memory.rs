@@ -19,6 +19,9 @@ pub(super) enum Fault {
     After(usize),
 }
 
+/// The name and the data of an object.
+type Object = (String, Vec<u8>);
+
 /// The calls count across clones; a clone is another process.
 #[derive(Clone, Default)]
 pub(super) struct Memory {
@@ -27,7 +30,7 @@ pub(super) struct Memory {
     /// An object that is listed and not there when it is read.
     unread: Option<String>,
     /// An object that is written once more after its deletion.
-    late: Arc<Mutex<Option<(String, Vec<u8>)>>>,
+    late: Arc<Mutex<Option<Object>>>,
     pub(super) calls: Arc<AtomicUsize>,
     pub(super) puts: Arc<Mutex<Vec<String>>>,
     in_flight: Arc<AtomicUsize>,

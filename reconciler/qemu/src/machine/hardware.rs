@@ -96,7 +96,9 @@ impl Topology {
         Self { sockets: 1, cores, threads: 1 }
     }
 
-    pub(crate) fn cpus(self) -> u32 {
+    /// The number of places for CPUs.
+    #[must_use]
+    pub fn cpus(self) -> u32 {
         let of_socket = u32::from(self.cores).saturating_mul(self.threads.into());
         u32::from(self.sockets).saturating_mul(of_socket)
     }

@@ -177,7 +177,7 @@ impl Drop for Incoming {
 
 /// Pipes and devices, such as /dev/stdout, have nothing to synchronise.
 fn unsupported(error: std::io::Error) -> std::io::Result<()> {
-    if error.kind() == std::io::ErrorKind::InvalidInput { Ok(()) } else { Err(error) }
+    if error.kind() == ErrorKind::InvalidInput { Ok(()) } else { Err(error) }
 }
 
 #[cfg(test)]

@@ -243,7 +243,7 @@ fn the_rest_of_a_move_that_did_not_happen_is_not_the_volume_after_it_moved_to_a_
     drop(begun);
     let found = moved(&f.volumes, &NewMove { to: "third".to_owned(), ..there() });
     assert_eq!(f.volumes.volume(SLOW, ID).expect("read"), None);
-    assert_eq!(f.volumes.volumes().expect("listed"), [found.clone()]);
+    assert_eq!(f.volumes.volumes().expect("listed"), std::slice::from_ref(&found));
     assert_eq!(f.volumes.pool_of_volume(ID).expect("looked").as_deref(), Some("third"));
     f.volumes.forget_moves().expect("settled");
     assert!(names(&f, "slow/volumes").is_empty() && names(&f, "slow/snapshots").is_empty());

@@ -12,7 +12,8 @@ use berth_host::{HostFacts, LaunchRequest, QemuFacts, ShareFacts};
 use berth_qemu::cpu_models;
 use berth_qemu::hypervisor::{CpuTime, Limits};
 use berth_qemu::machine::{
-    self, Architecture, CdromSpec, Extras, MachineSpec, NIC_PORTS, NicModel, Topology, USUAL_NIC_PORTS,
+    self, Accelerator, Architecture, CdromSpec, Extras, MachineSpec, NIC_PORTS, NicModel, Topology,
+    USUAL_NIC_PORTS,
 };
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
