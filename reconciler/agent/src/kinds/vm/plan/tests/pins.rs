@@ -125,6 +125,18 @@ fn a_vm_whose_files_were_lost_has_the_hardware_that_its_status_reports() {
 }
 
 #[test]
+fn only_an_emulated_machine_with_one_cpu_has_a_place_for_a_second_one() {
+    let has_place = |observed: &Observed| launched(&vm(json!({})), observed).1.extras.place_for_second_cpu;
+    assert!(has_place(&ready_to_start()));
+    assert!(!has_place(&on_kvm(&["x86-64-v2"])));
+    let two = Observed { size: size(json!({"cpus": 2, "memory": "512Mi"})), ..ready_to_start() };
+    assert!(!has_place(&two));
+    let room =
+        Observed { size: size(json!({"cpus": 1, "maxCpus": 2, "memory": "512Mi"})), ..ready_to_start() };
+    assert!(!has_place(&room));
+}
+
+#[test]
 fn a_status_that_is_no_hardware_is_not_used() {
     let mut vm = vm(json!({}));
     vm.status.as_mut().expect("bound").hardware = serde_json::from_value(json!({

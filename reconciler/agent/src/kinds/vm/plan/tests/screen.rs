@@ -26,6 +26,8 @@ fn the_declared_screen_sound_and_boot_order_are_those_of_the_machine_and_a_chang
         keyboard_layout: Some("de".to_owned()),
         sound: true,
         further_serial_ports: 1,
+        // One emulated CPU.
+        place_for_second_cpu: true,
         ..Extras::default()
     };
     assert_eq!(extras(&planned), Some(wanted));

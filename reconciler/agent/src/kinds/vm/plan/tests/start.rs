@@ -511,6 +511,7 @@ fn the_declared_profile_is_that_of_the_machine_and_of_its_journal() {
         serial_number: Some("A-1".into()),
         watchdog: Some(berth_qemu::machine::Watchdog::Stop),
         thread_per_disk: true,
+        place_for_second_cpu: true,
         ..Default::default()
     };
     assert_eq!(machine.extras, wanted);
