@@ -261,8 +261,13 @@ pub(super) fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/network_interfaces/0/ipv6_address", json!("fd00:60::11"), Announced::Refused),
         (
             "/network_interfaces",
-            json!([{"name": "nic0", "mac_address": "52:54:00:00:00:01"}, {"name": "nic1"}]),
+            json!([{"name": "nic0", "mtu": 1400, "queues": 2, "acceleration": "Auto"}, {"name": "nic1"}]),
             Announced::Live,
+        ),
+        (
+            "/network_interfaces",
+            json!([{"name": "nic0", "queues": 2, "acceleration": "Auto"}, {"name": "nic1"}]),
+            Announced::PowerCycle,
         ),
         (
             "/network_interfaces",

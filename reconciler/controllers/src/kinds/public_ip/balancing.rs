@@ -178,8 +178,8 @@ fn forwarding_addresses(
     let kept = all.len();
     for target in seen.values_mut() {
         let Ok(found) = target else { continue };
-        let is_given = all.iter().any(|given| given.network == found.network);
-        if is_given || !by_lan::needs_address(cache, host, found) {
+        let has_address = all.iter().any(|given| given.network == found.network);
+        if has_address || !by_lan::needs_address(cache, host, found) {
             continue;
         }
         match free_address(cache, &found.network, is_ipv6) {
