@@ -2,9 +2,10 @@
 //!
 //! The embedded control plane, the controllers and an agent on a fake host with a QEMU that speaks real QMP run in
 //! one runtime with paused time. A scenario is run clean first, which counts its external calls (requests to the
-//! control plane and calls to the host); then once for each call and each kind of fault at that call, of equal calls
-//! for the first only, unless `BERTH_TEST_EVERY_CALL` is set. Each time the declared state must be reached, a further
-//! reconcile must write nothing, and nothing may leak.
+//! control plane and calls to the host); then once for each call and each kind of fault at that call. Unless
+//! `BERTH_TEST_EVERY_CALL` is set, of equal calls for the first only, and with either a lost answer or a crash after the
+//! call, in turn. Each time the declared state must be reached, a further reconcile must write nothing, and nothing may
+//! leak.
 
 #[path = "converges/backups.rs"]
 mod backups;

@@ -48,12 +48,15 @@ pub(crate) enum Fault {
 impl Fault {
     /// Whether this fault is worth injecting at this call, the one after `before` others, `equal` of them of the same
     /// text: a call without an effect has none that could be lost, and a fault that lasts need not begin at every call.
-    /// Of equal calls a usual run chooses the first; with [`EVERY_CALL`] set, all.
+    /// Of equal calls a usual run chooses the first, and gives it one of the two faults after an effect, which leave the
+    /// same behind; with [`EVERY_CALL`] set, all calls have both.
     pub(crate) fn strikes(self, before: usize, call: &str, equal: usize) -> bool {
-        let is_chosen = equal == 0 || std::env::var_os(EVERY_CALL).is_some();
+        let is_every = std::env::var_os(EVERY_CALL).is_some();
+        let is_chosen = |turn: usize| is_every || (equal == 0 && before % 2 == turn);
         match self {
-            Fault::Error => is_chosen,
-            Fault::LostAnswer | Fault::CrashAfter => is_chosen && has_effect(call),
+            Fault::Error => is_every || equal == 0,
+            Fault::LostAnswer => has_effect(call) && is_chosen(0),
+            Fault::CrashAfter => has_effect(call) && is_chosen(1),
             Fault::Partition | Fault::StaleWatches | Fault::FullDisk => before.is_multiple_of(32),
         }
     }
