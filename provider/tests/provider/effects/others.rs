@@ -51,7 +51,8 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         foreign
     };
     let of_file = json!({"name": "d", "namespace": "default", "source": {"file": "/x", "format": "raw"}});
-    let of_device = json!({"name": "d", "namespace": "default", "source": {"device": "nvme"}});
+    let of_device =
+        json!({"name": "d", "namespace": "default", "source": {"device": "nvme"}, "pool": "default"});
     let formatted = json!({"name": "d", "namespace": "default", "size": "2Gi", "filesystem": {"type": "ext4", "label": "data"}});
     let mut imported = of_file.clone();
     imported["imported_from"] =

@@ -129,12 +129,13 @@ async fn a_registry_that_redirects_in_a_circle_is_left_after_a_few_requests() {
 #[tokio::test]
 async fn a_registry_that_stalls_or_ends_early_or_never_ends_is_an_error_that_says_so() {
     let body = br#"{"token": "t0ken", "layers": []}"#;
+    let large: &'static [u8] = raw(5 * MIB).leak();
     for place in ANSWERS {
         let (error, _) = misled(place, move || Reply::file(body).late_by(Duration::from_secs(60))).await;
         assert!(error.contains("no answer within 2 seconds"), "{error}");
         let (error, _) = misled(place, move || Reply::file(body).cut_after(9)).await;
         assert!(error.contains("the transfer failed"), "{error}");
-        let (error, _) = misled(place, || Reply::file(&raw(5 * MIB)).length_told(false)).await;
+        let (error, _) = misled(place, move || Reply::file(large).length_told(false)).await;
         assert!(error.contains("the answer is larger than"), "{error}");
     }
 }
