@@ -179,7 +179,7 @@ fn a_block_device_of_the_host_is_one_disk_at_a_time_and_is_given_up() {
         rig.until_vm("second", "waits for the device", |vm| {
             let conditions = vm.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
             berth_api::condition::find(&conditions, "Ready").is_some_and(|ready| {
-                ready.reason == "Unschedulable" && ready.message.contains("block devices nvme")
+                ready.reason == "Unschedulable" && ready.message.contains("block device nvme")
             })
         })
         .await;
