@@ -39,8 +39,8 @@ fn run() -> io::Result<()> {
         return Err(io::Error::other("packet-filter FOLDER INTERFACES RULES"));
     };
     // After two lines of headings, those of the interfaces.
-    let interfaces = std::fs::read_to_string("/proc/self/net/dev")?;
-    if interfaces.lines().skip(2).any(|line| !line.trim_start().starts_with("lo:")) {
+    let devices = std::fs::read_to_string("/proc/self/net/dev")?;
+    if devices.lines().skip(2).any(|line| !line.trim_start().starts_with("lo:")) {
         return Err(io::Error::other(
             "it replaces the rules of its network namespace: give it one without interfaces",
         ));
