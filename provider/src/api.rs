@@ -106,6 +106,17 @@ impl ApiError {
         }
     }
 
+    /// Whether the namespace of the object is missing.
+    #[must_use]
+    pub fn is_namespace_missing(&self) -> bool {
+        match self {
+            Self::Refused(status) if status.code == 404 => {
+                status.details.as_ref().is_some_and(|details| details.kind == "namespaces")
+            }
+            _ => false,
+        }
+    }
+
     /// Whether there was no response.
     #[must_use]
     pub fn is_without_response(&self) -> bool {

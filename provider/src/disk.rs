@@ -316,7 +316,7 @@ pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnos
         );
         return Some(Diagnostic::error("Missing size", detail).at(size));
     }
-    if !source.is_null() && !source.is_unknown() {
+    if source.is_set() {
         let from = ["disk", "snapshot", "backup", "file", "device"].map(|name| source.get(name));
         let declared = from.iter().filter(|value| !value.is_null()).count();
         if declared != 1 && !from.iter().any(|value| value.is_unknown()) {
@@ -335,7 +335,7 @@ pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnos
         if let Some(problem) = check_format(source, &path("source")) {
             return Some(problem);
         }
-        if !disk.get("image").is_null() && !disk.get("image").is_unknown() {
+        if disk.get("image").is_set() {
             let detail = "A disk is made from an image or from a source: set either `image` or `source`.";
             return Some(Diagnostic::error("Image and source", detail).at(path("source")));
         }
@@ -353,7 +353,7 @@ pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnos
             return Some(Diagnostic::error("Invalid provisioning", detail).at(path("provisioning")));
         }
         let encryption = disk.get("encryption");
-        if source.get("file").as_str().is_some() && !encryption.is_null() && !encryption.is_unknown() {
+        if source.get("file").as_str().is_some() && encryption.is_set() {
             let detail = "A file that is taken over stays as it is: `encryption` is for new files.";
             return Some(Diagnostic::error("Invalid encryption", detail).at(path("encryption")));
         }
@@ -394,7 +394,7 @@ fn check_access(disk: &Value) -> Option<Diagnostic> {
 /// Refuses all that a disk cannot have which several VMs write to.
 fn check_shared(disk: &Value) -> Option<Diagnostic> {
     let at = AttributePath::root("access");
-    let has = |name: &str| !disk.get(name).is_null() && !disk.get(name).is_unknown();
+    let has = |name: &str| disk.get(name).is_set();
     let refusals = [
         ("image", "is blank at first: take `image` out, and write its data from a VM"),
         ("source", "is blank at first: take `source` out, and write its data from a VM"),

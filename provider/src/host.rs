@@ -152,7 +152,7 @@ fn adopted_differently(change: &PlannedChange<'_>, host: &Json) -> Vec<Diagnosti
         let (now, then) = (reserved.get(field.name), change.config.get("reserved").get(field.name));
         let now_text =
             now.as_str().map(str::to_owned).or_else(|| now.as_i64().map(|number| number.to_string()));
-        if let Some(text) = now_text.filter(|_| !then.is_null() && !then.is_unknown())
+        if let Some(text) = now_text.filter(|_| then.is_set())
             && !mapping::same(&field.shape, now, then)
         {
             warnings.push(warning(text, AttributePath::root("reserved").attribute(field.name)));

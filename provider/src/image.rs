@@ -126,10 +126,7 @@ impl ResourceKind for Image {
         }
         let checksums = ["sha256", "sha512", "checksum_url"];
         // An unknown checksum may become null.
-        let known: Vec<&str> = checksums
-            .into_iter()
-            .filter(|name| !source.get(name).is_null() && !source.get(name).is_unknown())
-            .collect();
+        let known: Vec<&str> = checksums.into_iter().filter(|name| source.get(name).is_set()).collect();
         let in_registry = url.starts_with("oci://");
         if let (true, [first, ..]) = (in_registry, known.as_slice()) {
             let detail = "An oci:// image has its checksum in the registry: write @sha256:... at the end of url to choose one.";

@@ -33,8 +33,7 @@ pub fn of(name: &str) -> Option<&str> {
 #[must_use]
 pub fn check(config: &Value, needs_name: bool) -> Option<Diagnostic> {
     let (name, prefix) = (config.get("name"), config.get("name_prefix"));
-    let is_set = |value: &Value| !value.is_null() && !value.is_unknown();
-    if is_set(name) && is_set(prefix) {
+    if name.is_set() && prefix.is_set() {
         let detail = "Set one of name and name_prefix: a name is either given or generated.";
         return Some(Diagnostic::error("Both name and name_prefix", detail).at("name_prefix"));
     }

@@ -33,7 +33,7 @@ pub struct Private {
     pub keeps_placement: bool,
     /// [`Self::keeps_placement`] before the planned change. Not in a state.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub kept_placement: bool,
+    pub keeps_placement_before: bool,
     /// Whether the planned destroy leaves the object, because the same plan creates it at another address. Not in a state.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub leaves_object: bool,
@@ -49,7 +49,7 @@ impl Private {
     /// The data beside the state that an update leaves when it fails: Terraform would store those of its plan.
     #[must_use]
     pub fn before_change(self) -> Self {
-        Self { keeps_placement: self.kept_placement, kept_placement: false, ..self }
+        Self { keeps_placement: self.keeps_placement_before, keeps_placement_before: false, ..self }
     }
 
     /// The bytes for Terraform to store: none if there is nothing to store, since Terraform writes them after each resource.
@@ -79,9 +79,9 @@ mod tests {
     #[test]
     fn a_failed_update_leaves_what_was_before_it() {
         let kept = Private { keeps_placement: true, ..Private::default() };
-        let planned = Private { keeps_placement: false, kept_placement: true, ..Private::default() };
+        let planned = Private { keeps_placement: false, keeps_placement_before: true, ..Private::default() };
         assert_eq!(planned.before_change(), kept);
-        let planned = Private { keeps_placement: true, kept_placement: false, ..Private::default() };
+        let planned = Private { keeps_placement: true, keeps_placement_before: false, ..Private::default() };
         assert_eq!(planned.before_change(), Private::default());
     }
 }

@@ -304,8 +304,7 @@ impl Provider for BerthProvider {
     async fn validate(&self, request: ValidateRequest) -> Vec<Diagnostic> {
         let config = &request.config;
         let mut found = Vec::new();
-        // An unknown value may become null.
-        let set = |name: &str| !config.get(name).is_null() && !config.get(name).is_unknown();
+        let set = |name: &str| config.get(name).is_set();
         if set("kubeconfig") && set("host") {
             let detail = "Set either kubeconfig, or host with token and ca_certificate.";
             found.push(Diagnostic::error("Both kubeconfig and host", detail).at("host"));

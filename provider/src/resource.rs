@@ -193,7 +193,7 @@ impl KindResource {
         let private = Private {
             pinned: mapping::pinned_fields(&self.fields, object),
             moved_from: None,
-            kept_placement: false,
+            keeps_placement_before: false,
             ..private.clone()
         };
         (state, private)

@@ -8,6 +8,7 @@ mod disks;
 mod guest;
 mod hardware;
 mod interfaces;
+mod lists;
 mod network_config;
 mod observed;
 mod placement;
@@ -288,7 +289,7 @@ impl ResourceKind for Vm {
         disks::wait_with_another_boot_disk(change);
         interfaces::wait_with_fixed_models(change);
         for list in ["disks", "network_interfaces"] {
-            interfaces::wait_with_elements_that_stay(change, list);
+            lists::wait_with_elements_that_stay(change, list);
         }
         restore::refine(change);
         restart::refine(change);

@@ -5,10 +5,10 @@ use tfplugin6::{AttributePath, Diagnostic, Value};
 /// Refuses a disk, or a template of one at this path, that is a block device of its host and is to have what only files have.
 pub(super) fn check(disk: &Value, at: &AttributePath) -> Option<Diagnostic> {
     let device = disk.get("source").get("device");
-    if device.is_null() || device.is_unknown() {
+    if !device.is_set() {
         return None;
     }
-    let is_set = |name: &str| !disk.get(name).is_null() && !disk.get(name).is_unknown();
+    let is_set = |name: &str| disk.get(name).is_set();
     let is_other = |name: &str, default: &str| disk.get(name).as_str().is_some_and(|value| value != default);
     let refusals = [
         ("access", is_other("access", "ReadWriteOnce"), "is for one VM at a time: take `access` out"),

@@ -103,7 +103,7 @@ impl KindResource {
                 Err(error) => error,
             };
             // A control plane without the kind, which may be another one than that of the state, does not know the object.
-            let is_gone = error.is_object_missing(&apply.at) || error.to_string().starts_with("namespaces ");
+            let is_gone = error.is_object_missing(&apply.at) || error.is_namespace_missing();
             match error.code() {
                 404 if is_gone => return Ok(Deletion::Gone),
                 409 => {

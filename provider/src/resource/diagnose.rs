@@ -66,7 +66,7 @@ impl KindResource {
                     format!("{error}. The role berth-editor in namespace {} allows it.", at.namespace)
                 },
             ),
-            (_, 404) if error.to_string().starts_with("namespaces ") => vec![
+            _ if error.is_namespace_missing() => vec![
                 Diagnostic::error(
                     format!("Namespace {} does not exist", at.namespace),
                     format!("{error}. Create it first: kubectl create namespace {}.", at.namespace),

@@ -33,7 +33,7 @@ impl KindResource {
         let settings = self.session.settings();
         let mut private = Private::from_bytes(&request.private);
         let planned = self.planned(&request.prior, &request.config, &private, &settings);
-        private.kept_placement = private.keeps_placement;
+        private.keeps_placement_before = private.keeps_placement;
         private.keeps_placement = self.keeps_placement(&request.config, &planned);
         private.replaces = self.replaced(&settings.run, &request.prior, &planned);
         let mut change = PlannedChange::new(&self.fields, &request.prior, &request.config, planned, private);
@@ -229,9 +229,7 @@ impl KindResource {
             {
                 (self.request_diagnostics(&error, &at), Vec::new())
             }
-            Err(error) if error.code() == 404 && error.to_string().starts_with("namespaces ") => {
-                (Vec::new(), self.request_diagnostics(&error, &at))
-            }
+            Err(error) if error.is_namespace_missing() => (Vec::new(), self.request_diagnostics(&error, &at)),
             _ => nothing(),
         }
     }

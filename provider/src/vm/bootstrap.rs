@@ -140,8 +140,7 @@ pub(super) fn field() -> Field {
 /// The problems with the attribute.
 pub(super) fn check(bootstrap: &Value) -> Vec<Diagnostic> {
     let path = |name: &str| AttributePath::root("bootstrap").attribute(name);
-    // An unknown value may become null, for example when a module passes on its variables.
-    let set = |name: &str| !bootstrap.get(name).is_null() && !bootstrap.get(name).is_unknown();
+    let set = |name: &str| bootstrap.get(name).is_set();
     let mut found = Vec::new();
     for (own, other) in exclusive() {
         if set(own) && set(other) {

@@ -35,9 +35,8 @@ pub(super) fn check_templates(config: &Value) -> Vec<Diagnostic> {
     let disks = config.get("disks").elements().iter().enumerate();
     let templates = disks.filter_map(|(i, element)| {
         let template = element.get("template");
-        let declared = !template.is_null() && !template.is_unknown();
         let path = AttributePath::root("disks").index(i).attribute("template");
-        declared.then(|| disk::check_declared(template, &path)).flatten()
+        template.is_set().then(|| disk::check_declared(template, &path)).flatten()
     });
     templates.collect()
 }

@@ -68,7 +68,7 @@ fn check_most_cpus(config: &Value) -> Option<Diagnostic> {
         Some(cpus) if most < cpus => {
             format!("{path}: {most} is less than cpus, which is {cpus}: set at least {cpus}.")
         }
-        _ if is_declared(config.get("cpu_topology")) => format!(
+        _ if config.get("cpu_topology").is_set() => format!(
             "{path}: max_cpus and cpu_topology exclude each other, because hot-plugged CPUs are cores of one socket: leave one of them out."
         ),
         _ => return None,
@@ -80,7 +80,7 @@ fn check_most_cpus(config: &Value) -> Option<Diagnostic> {
 fn check_numa_nodes(config: &Value) -> Option<Diagnostic> {
     let nodes = config.get("numa_nodes").as_i64().filter(|nodes| *nodes > 1)?;
     let path = AttributePath::root("numa_nodes");
-    let maximum = ["max_cpus", "max_memory"].into_iter().find(|name| is_declared(config.get(name)));
+    let maximum = ["max_cpus", "max_memory"].into_iter().find(|name| config.get(name).is_set());
     let detail = if let Some(maximum) = maximum {
         format!(
             "{path}: numa_nodes and {maximum} exclude each other, because hot-plugged CPUs or memory would belong to one node: leave one of them out."
@@ -114,7 +114,7 @@ fn check_huge_pages(config: &Value) -> Option<Diagnostic> {
     let pages = huge_pages(config).filter(|pages| *pages != HugePages::None)?;
     let page = pages.bytes()?;
     let name = pages.as_str();
-    if is_declared(config.get("max_memory")) {
+    if config.get("max_memory").is_set() {
         let path = AttributePath::root("huge_pages");
         let detail = format!(
             "{path}: huge_pages and max_memory exclude each other, because memory in huge pages is allocated at the start: leave one of them out."
@@ -139,7 +139,7 @@ fn check_huge_pages(config: &Value) -> Option<Diagnostic> {
 /// Refuses CPUs of the host that are given to CPUs which are plugged in later, or to QEMU's other threads alone.
 fn check_dedicated_cpus(config: &Value) -> Option<Diagnostic> {
     let is_dedicated = config.get("dedicated_cpu_placement").as_bool() == Some(true);
-    if is_dedicated && is_declared(config.get("max_cpus")) {
+    if is_dedicated && config.get("max_cpus").is_set() {
         let path = AttributePath::root("dedicated_cpu_placement");
         let detail = format!(
             "{path}: dedicated_cpu_placement and max_cpus exclude each other, because CPUs of the host are assigned at the start: leave one of them out."
@@ -176,11 +176,6 @@ fn check_firmware(config: &Value) -> Option<Diagnostic> {
     is_uefi.then(|| Diagnostic::warning("Little memory for UEFI", detail).at(path))
 }
 
-/// Whether it has a value: one that is not known yet may turn out to be none.
-fn is_declared(value: &Value) -> bool {
-    !value.is_null() && !value.is_unknown()
-}
-
 fn huge_pages(state: &Value) -> Option<HugePages> {
     serde_json::from_value(state.get("huge_pages").as_str()?.into()).ok()
 }
@@ -205,7 +200,7 @@ fn check_reservation(config: &Value) -> Option<Diagnostic> {
 fn check_memory_reservation(config: &Value) -> Option<Diagnostic> {
     let reserved = bytes(config.get("memory_reservation"))?;
     let path = AttributePath::root("memory_reservation");
-    let has_some = |name: &str| is_declared(config.get(name)) && !config.get(name).elements().is_empty();
+    let has_some = |name: &str| config.get(name).is_set() && !config.get(name).elements().is_empty();
     let excluded = [
         ("huge_pages", huge_pages(config).is_some_and(|pages| pages != HugePages::None)),
         ("dedicated_cpu_placement", config.get("dedicated_cpu_placement").as_bool() == Some(true)),

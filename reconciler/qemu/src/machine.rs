@@ -221,6 +221,12 @@ pub struct MachineSpec {
 }
 
 impl MachineSpec {
+    /// The places for CPUs.
+    pub(crate) fn places(&self) -> Topology {
+        let further = u16::from(self.extras.place_for_second_cpu);
+        Topology { sockets: self.topology.sockets.saturating_add(further), ..self.topology }
+    }
+
     /// The numbers of its serial ports.
     pub(crate) fn serial_ports(&self) -> std::ops::RangeInclusive<u8> {
         1..=self.extras.further_serial_ports.saturating_add(1)

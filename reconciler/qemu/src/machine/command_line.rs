@@ -225,18 +225,12 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, affinity: &Affinity, args: 
         },
     );
     args.pair("-cpu", cpu(spec));
-    let mut places = spec.topology;
-    if spec.extras.place_for_second_cpu {
-        places.sockets = places.sockets.saturating_add(1);
-    }
+    let places = spec.places();
     let Topology { sockets, cores, threads } = places;
+    let (cpus, most) = (spec.cpus, places.cpus());
     args.pair(
         "-smp",
-        format!(
-            "cpus={},sockets={sockets},cores={cores},threads={threads},maxcpus={}",
-            spec.cpus,
-            places.cpus()
-        ),
+        format!("cpus={cpus},sockets={sockets},cores={cores},threads={threads},maxcpus={most}"),
     );
     memory(spec, affinity, args);
     let base = if spec.extras.windows { "localtime" } else { "utc" };

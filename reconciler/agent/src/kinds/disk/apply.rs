@@ -18,6 +18,7 @@ use berth_host::{NewRestore, SystemError};
 use berth_qemu::block::ObservedDisk;
 use berth_qemu::machine::{Backing, DiskSpec};
 
+/// Why a volume that is being made is waited for, although its Disk is deleted.
 const LAST_STEP: &str = "its file, whose data is complete, is just becoming the volume";
 
 pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(), Error> {

@@ -22,11 +22,6 @@ pub(crate) fn free_address(cache: &Cache, name: &str, is_ipv6: bool) -> Result<I
     if is_ipv6 { free_ipv6(cache, name, network) } else { free_ipv4(cache, name, network) }
 }
 
-/// Whether a host has the address itself. On a bridge the hosts are machines of the same network.
-fn is_of_a_host(cache: &Cache, network: &Network, address: IpAddr) -> bool {
-    network.host_bridge().is_some() && cache.underlay.host_at(address).is_some()
-}
-
 fn free_ipv4(cache: &Cache, name: &str, network: &Network) -> Result<IpAddr, String> {
     let (lowest, highest) = network.pool().ok_or_else(|| format!("network {name} has no valid range"))?;
     let is_free = |address: &Ipv4Addr| {
@@ -34,7 +29,6 @@ fn free_ipv4(cache: &Cache, name: &str, network: &Network) -> Result<IpAddr, Str
             && !is_of_host(cache, network, (*address).into())
             && !cache.index.is_address_used(name, *address)
             && !cache.claims.is_address_held(name, *address)
-            && !is_of_a_host(cache, network, (*address).into())
     };
     let mut all = (u32::from(lowest)..=u32::from(highest)).rev().map(Ipv4Addr::from);
     all.find(is_free).map(IpAddr::V4).ok_or_else(|| format!("network {name} has no free address"))
@@ -49,7 +43,6 @@ fn free_ipv6(cache: &Cache, name: &str, network: &Network) -> Result<IpAddr, Str
             && !is_of_host(cache, network, (*address).into())
             && !cache.index.is_ipv6_address_used(name, *address)
             && !cache.claims.is_ipv6_address_held(name, *address)
-            && !is_of_a_host(cache, network, (*address).into())
     };
     let all = (u128::from(lowest)..=u128::from(highest)).rev().map(Ipv6Addr::from);
     let free = all.take(MOST_LOOKED_AT).find(is_free);

@@ -83,6 +83,7 @@ impl LinuxVolumes {
             snapshot: None,
             file: None,
             thick: false,
+            // The note is that of raw data: an agent of an earlier version leaves such a volume alone.
             shared: true,
             owner: new.owner.clone(),
             encryption: None,
