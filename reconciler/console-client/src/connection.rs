@@ -100,33 +100,20 @@ pub async fn connect_within(
 
 #[cfg(test)]
 mod tests {
-    use sha2::{Digest, Sha256};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
-    use tokio_rustls::TlsAcceptor;
-    use tokio_rustls::rustls::ServerConfig;
-    use tokio_rustls::rustls::crypto::aws_lc_rs;
-    use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
 
     use super::*;
+    use crate::pinned::tests::acceptor;
 
     #[tokio::test]
     async fn a_host_that_never_ends_its_refusal_does_not_keep_the_client() {
-        let made = rcgen::generate_simple_self_signed(["berth-console".to_owned()]).expect("a certificate");
-        let certificate = made.cert.der().clone();
-        let digits = Sha256::digest(&certificate).iter().map(|byte| format!("{byte:02x}")).collect();
-        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-        let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate], key.into())
-            .expect("a configuration");
+        let (acceptor, digits) = acceptor();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
         let address = listener.local_addr().expect("an address").to_string();
         tokio::spawn(async move {
             let (stream, _) = listener.accept().await.expect("a client");
-            let mut stream = TlsAcceptor::from(Arc::new(config)).accept(stream).await.expect("TLS");
+            let mut stream = acceptor.accept(stream).await.expect("TLS");
             let mut head = Vec::new();
             while !head.ends_with(b"\r\n\r\n") {
                 head.push(stream.read_u8().await.expect("a request"));

@@ -78,8 +78,28 @@ pub(crate) fn client_config(sha256: &str) -> Result<ClientConfig, Error> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use tokio_rustls::{
+        TlsAcceptor,
+        rustls::{ServerConfig, pki_types::PrivatePkcs8KeyDer},
+    };
+
     use super::*;
+
+    /// Returns a server's side of TLS with a certificate of its own, and the SHA-256 of that.
+    pub(crate) fn acceptor() -> (TlsAcceptor, String) {
+        let made = rcgen::generate_simple_self_signed(["berth-console".to_owned()]).expect("a certificate");
+        let certificate = made.cert.der().clone();
+        let digits = Sha256::digest(&certificate).iter().map(|byte| format!("{byte:02x}")).collect();
+        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key.into())
+            .expect("a configuration");
+        (TlsAcceptor::from(Arc::new(config)), digits)
+    }
 
     #[test]
     fn another_certificate_is_refused() {

@@ -7,12 +7,9 @@ use berth_api::vm::ConsoleAddress;
 use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::crypto::aws_lc_rs;
-use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
 
 use super::*;
+use crate::pinned::tests::acceptor;
 
 fn expected(bytes: &[u8]) -> Expected {
     let digest = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -55,17 +52,7 @@ impl DownloadPlace for Site {
 impl Site {
     /// A host that sends each client the next one of these texts, and closes the connection.
     async fn start(answers: &'static [&'static str]) -> Self {
-        let made = rcgen::generate_simple_self_signed(["berth-console".to_owned()]).expect("a certificate");
-        let certificate = made.cert.der().clone();
-        let digits = Sha256::digest(&certificate).iter().map(|byte| format!("{byte:02x}")).collect();
-        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-        let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate], key.into())
-            .expect("a configuration");
-        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let (acceptor, digits) = acceptor();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
         let address = listener.local_addr().expect("an address").to_string();
         let requests = Arc::<Mutex<Vec<String>>>::default();
