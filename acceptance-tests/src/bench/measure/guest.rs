@@ -6,8 +6,8 @@
 //!  guest ─ tap ─ a plain bridge, routed ───────── cable ─ server       in turn
 //! ```
 //!
-//! The guest loads its disk and its network with `guest-load` and reports on its console. Each load in berth has one in the bare QEMU
-//! right after it: the speed of a machine that others use too varies more from minute to minute than the two differ.
+//! The guest loads its disk and its network with `guest-load` and reports on its console. Each load in berth is beside one in the
+//! bare QEMU: the speed of a machine that others use too varies more from minute to minute than the two differ.
 
 pub mod by_hand;
 pub mod load;
@@ -16,7 +16,7 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::Bench;
@@ -108,16 +108,15 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
 
 /// Runs the loads in a guest in berth and in a bare QEMU, in turns.
 fn loads(api: &mut Api, site: &Site, load: &Load, hand: &ByHand) -> Result<[Course; 2]> {
-    // The servers get it in their turn.
+    // No guest begins before the other one is ready too.
     let turn = File::open(&load.turns)?;
     turn.lock()?;
     let guest = start(api, site, load)?;
     let bare = hand.start(&site.folder().join("bare-loads"))?;
-    let console = guest.console();
-    load::ready(&console)?;
+    load::ready(&guest.console)?;
     load::ready(&bare.console)?;
     drop(turn);
-    Ok([load::course(&console)?, load::course(&bare.console)?])
+    Ok([load::course(&guest.console)?, load::course(&bare.console)?])
 }
 
 /// The class and the images.
@@ -135,14 +134,10 @@ fn make_objects(api: &mut Api, access: &Access, site: &Site, image: &GuestImage,
 struct Guest {
     /// The folder of its machine.
     instance: PathBuf,
+    /// Its serial log.
+    console: PathBuf,
     /// The time until its first process ran.
     took: Duration,
-}
-
-impl Guest {
-    fn console(&self) -> PathBuf {
-        self.instance.join("serial.log")
-    }
 }
 
 /// Starts the guest in berth, and waits until its first process runs.
@@ -161,8 +156,9 @@ fn start(api: &mut Api, site: &Site, load: &Load) -> Result<Guest> {
     let began = Instant::now();
     api.create(api::VM, "guest", &vm)?;
     let instance = site.instance_once("guest")?;
-    let took = load::started(&instance.join("serial.log"), began)?;
-    Ok(Guest { instance, took })
+    let console = instance.join("serial.log");
+    let took = load::started(&console, began)?;
+    Ok(Guest { instance, console, took })
 }
 
 /// Removes the guest in berth with its disks.
@@ -222,6 +218,7 @@ pub(super) fn of_loads<'a>(
             Ok(values)
         };
         let (of_ours, of_theirs) = (values(ours)?, values(bare)?);
+        ensure!(of_ours.len() == of_theirs.len(), "the guests report {name} a different number of times");
         let ratios = of_theirs.iter().zip(&of_ours).map(|(bare, ours)| bare / ours).collect();
         readings.extend([median(*ratio, ratios)?, median(*our, of_ours)?, median(*theirs, of_theirs)?]);
     }
