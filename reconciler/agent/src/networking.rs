@@ -80,7 +80,7 @@ pub(crate) struct Applied {
     pub(crate) bridged: BTreeMap<String, BridgedNetwork>,
     /// The interface of WireGuard, if there is one.
     pub(crate) wireguard: Option<WireguardConfig>,
-    pub(crate) firewall: Option<Firewall>,
+    pub(crate) firewall: Option<Arc<Firewall>>,
     /// Whether others may be in effect than these, since a write of the firewall that has not succeeded.
     pub(crate) may_have_other_rules: bool,
     /// Public addresses of VMs here that are not forwarded, and why.
@@ -97,6 +97,13 @@ pub(crate) struct Applied {
     pub(crate) taps: Option<BTreeSet<String>>,
     /// When everything was last applied again.
     pub(crate) ensured_at: Option<Instant>,
+}
+
+impl Applied {
+    /// Returns the firewall's rules, unless others may be in effect.
+    pub(crate) fn rules_in_force(&self) -> Option<Arc<Firewall>> {
+        self.firewall.clone().filter(|_| !self.may_have_other_rules)
+    }
 }
 
 /// Why a network could not be made.

@@ -65,7 +65,7 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
             ctx.networks.senders.watch(&firewall.observed);
             let mut applied = ctx.networks.applied();
             applied.may_have_other_rules = false;
-            let before = applied.firewall.replace(firewall.as_ref().clone());
+            let before = applied.firewall.replace(firewall.clone());
             drop(applied);
             if before.is_none_or(|before| differ_in_public(&before, firewall)) {
                 wake_public(ctx);

@@ -274,7 +274,7 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     wanted.firewall.exceptions = exceptions(tables, &groups_of, &interfaces, observed, &leased);
     let exceptions = &mut wanted.firewall.exceptions;
     learned::send_from(tables, &assigned.bridges, &groups_of, &leased, seen.learned, exceptions);
-    wanted.firewall.filters = filters(tables, &groups_of, &leased, &wanted.firewall.prefixes);
+    wanted.firewall.filters = Arc::new(filters(tables, &groups_of, &leased, &wanted.firewall.prefixes));
     // A tap that is about to be created counts, so that the firewall is the same before and after.
     wanted.firewall.guests = !seen.taps.is_empty() || !wanted.firewall.ports.is_empty();
     (wanted.firewall.closed, wanted.firewall.ipv6_closed) = closed(tables, &assigned.bridges, seen);
