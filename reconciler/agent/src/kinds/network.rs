@@ -71,9 +71,9 @@ impl fmt::Display for Step {
                 write!(f, "EnsureNetwork({}, {} leases, {names} names)", network.bridge, network.leases.len())
             }
             Self::ApplyFirewall(rules) => {
-                let networks = rules.nat.len() + rules.bridged.len();
+                let bridges = rules.nat.len() + rules.bridged.len();
                 let (taps, filtered) = (rules.ports.len(), rules.filters.ports.len());
-                write!(f, "ApplyFirewall({networks} bridges, {taps} taps, {filtered} with security groups)")
+                write!(f, "ApplyFirewall({bridges} bridges, {taps} taps, {filtered} with security groups)")
             }
             _ => fmt::Debug::fmt(self, f),
         }

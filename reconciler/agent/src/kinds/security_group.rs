@@ -1,7 +1,9 @@
-//! SecurityGroup: watched for the filters of the interfaces here; the controllers reconcile it.
+//! SecurityGroup: watched for the filters of the interfaces here, which `network::refilter` writes; the controllers reconcile it.
 //!
 //! Every host receives every change of a group. Those that it does not concern do nothing: on a large site they are most, and a group
 //! with many members changes often.
+
+use std::collections::BTreeSet;
 
 use berth_api::{SecurityGroup, VM};
 
@@ -62,14 +64,14 @@ fn filters_with(name: &ObjectName, tables: &Tables) -> bool {
         let group = tables.security_groups.get(&name.beside(group));
         group.is_some_and(|group| group.spec.named_groups().contains(&name.name.as_str()))
     };
-    let mut vms = tables.vms.in_namespace(&name.namespace);
-    vms.any(|(_, vm)| groups_of(tables, vm).any(|group| group == name.name || is_named(&group)))
+    let vms = tables.vms.in_namespace(&name.namespace);
+    // Each once: most VMs of a host have the same, and a group has many rules.
+    let groups: BTreeSet<String> = vms.flat_map(|(_, vm)| groups_of(tables, vm)).collect();
+    groups.iter().any(|group| *group == name.name || is_named(group))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use kube::runtime::watcher::Event;
     use serde_json::{Value, json};
 
