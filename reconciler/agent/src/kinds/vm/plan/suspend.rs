@@ -12,14 +12,14 @@ use berth_host::{LaunchRequest, TapConfig, VolumeFacts};
 use berth_qemu::machine::{MachineSpec, Tap};
 use berth_qemu::power::RunState;
 use berth_qemu::saved_state::Transfer;
-use jiff::SignedDuration;
 
 use super::super::media;
 use super::super::vsock;
+use super::due::deferred;
 use super::interfaces::are_recorded;
 use super::running;
 use super::sleep;
-use super::start::{disks_ready, enough_of_its_own, limits, since};
+use super::start::{disks_ready, enough_of_its_own, left_of, limits};
 use super::stop::held_by_host;
 use super::{Observed, Step, asks_for_restart, deleting, devices, vanished, write_journal};
 use crate::converge::Plan;
@@ -98,8 +98,7 @@ fn begin(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
         if observed.draining {
             return None;
         }
-        let again = SignedDuration::try_from(SAVE_AGAIN).unwrap_or(SignedDuration::ZERO);
-        let left = Duration::try_from(again - since(*began, observed.now)).unwrap_or(Duration::ZERO);
+        let left = left_of(SAVE_AGAIN, *began, observed.now);
         if !left.is_zero() {
             let text = format!("the guest runs on: QEMU could not save its memory: {why}");
             let readiness = Readiness::Stalled(Reason::SuspendFailed, text);
@@ -236,9 +235,12 @@ pub(super) fn absent(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
             );
             rest(observed, Readiness::Reconciling(Reason::PowerOnHeld, text))
         }
-        _ => match &observed.turn {
-            GroupTurn::Waits(reason, text) => rest(observed, Readiness::Reconciling(*reason, text.clone())),
-            GroupTurn::Free | GroupTurn::Stopped => launch(vm, observed, suspension),
+        _ => match (&observed.turn, observed.held) {
+            (GroupTurn::Waits(reason, text), _) => {
+                rest(observed, Readiness::Reconciling(*reason, text.clone()))
+            }
+            (_, Some(held)) => rest(observed, deferred(held)).requeue_after(held.look_again),
+            (GroupTurn::Free | GroupTurn::Stopped, None) => launch(vm, observed, suspension),
         },
     })
 }
