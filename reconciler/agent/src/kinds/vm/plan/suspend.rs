@@ -40,9 +40,9 @@ const ASK_HOST: Duration = Duration::from_secs(10);
 /// How often QEMU may fail to load the state.
 const ATTEMPTS: u32 = 3;
 
-/// Whether the VM is to be suspended now.
-fn is_wanted(vm: &VM) -> bool {
-    vm.spec.power == Power::Suspended && !deleting(vm)
+/// Whether the VM is to be suspended now. It does not hold back the administrator of a host without room for its memory: it is shut down.
+fn is_wanted(vm: &VM, observed: &Observed) -> bool {
+    vm.spec.power == Power::Suspended && !deleting(vm) && !observed.no_room
 }
 
 fn suspending() -> Readiness {
@@ -57,10 +57,10 @@ fn resuming() -> Readiness {
 pub(super) fn present(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     let suspension = observed.journal.suspension.as_ref();
     match suspension.map(|suspension| suspension.phase) {
-        None if !is_wanted(vm) || observed.journal.stop.is_some() => None,
+        None if !is_wanted(vm, observed) || observed.journal.stop.is_some() => None,
         None if vm.spec.suspend_mode == SuspendMode::Memory => sleep::plan(vm, observed),
         None => begin(vm, observed),
-        Some(SuspensionPhase::Saving) if is_wanted(vm) => save(observed, suspension?),
+        Some(SuspensionPhase::Saving) if is_wanted(vm, observed) => save(observed, suspension?),
         Some(SuspensionPhase::Saving) => Some(cancel(observed)),
         // It was let go on at QEMU's monitor: the file is outdated.
         Some(SuspensionPhase::Saved) if runs(observed) => Some(cancel(observed)),

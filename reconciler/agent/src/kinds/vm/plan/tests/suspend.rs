@@ -320,6 +320,16 @@ fn a_suspended_guest_waits_for_its_turn_after_a_boot_of_its_host() {
 }
 
 #[test]
+fn a_guest_whose_memory_does_not_fit_is_shut_down_before_its_host_is_drained() {
+    let no_room = |observed: Observed| Observed { draining: true, no_room: true, ..observed };
+    let begun = plan(&suspended_vm(), &no_room(running(RunState::Running, None)));
+    let stop = written(&begun).stop.expect("its stop begins");
+    assert_eq!((stop.why, begun.steps.len()), (StopReason::PowerOff, 1));
+    let saving = plan(&suspended_vm(), &no_room(running(RunState::Running, Some(SuspensionPhase::Saving))));
+    assert_eq!((names(&saving), written(&saving).suspension), (vec!["RemoveState", "WriteJournal"], None));
+}
+
+#[test]
 fn a_vm_that_is_off_has_nothing_to_suspend_and_a_deleted_one_keeps_nothing() {
     assert_eq!(stands(&plan(&suspended_vm(), &ready_to_start())), (false, Reason::Stopped));
     let removed = plan(&deleted(suspended_vm()), &off(SuspensionPhase::Saved));
