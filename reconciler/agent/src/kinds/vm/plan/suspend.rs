@@ -3,6 +3,7 @@
 //! The order of the steps is what makes a state be used at most once, at every crash: a state counts only once it is durable and
 //! recorded ([`SuspensionPhase::Saved`]), and a guest runs on from it only once its file is gone.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use berth_api::SizeTaken;
@@ -27,6 +28,7 @@ use crate::disk_places::{DiskPlace, DiskPlaces};
 use crate::group_turn::GroupTurn;
 use crate::hardware::memory_reservation;
 use crate::journal::{Journal, Run, Suspension, SuspensionPhase, epoch_of};
+use crate::machine::MachineState;
 use crate::networking::tap_of;
 use crate::restores::{DueParts, VmRestore};
 use crate::saved_machine::{as_it_is, on_present_files, size_at_most};
@@ -132,6 +134,10 @@ fn save(observed: &Observed, suspension: &Suspension) -> Option<Plan<Step>> {
     let machine = observed.machine.as_ref()?;
     let waits = || Plan::without_steps(suspending()).requeue_after(LOOK_AGAIN);
     Some(match (&machine.run_state, &machine.transfer) {
+        // A disk was plugged in or out since the record, with which the state could not be loaded: it is saved once more.
+        (RunState::PostMigrate, Transfer::Completed) if !has_recorded_disks(machine, suspension) => {
+            cancel(observed)
+        }
         (RunState::PostMigrate, Transfer::Completed) => {
             let saved = Suspension { phase: SuspensionPhase::Saved, ..suspension.clone() };
             let updated = observed.journal.clone().with_suspension(Some(saved));
@@ -150,6 +156,12 @@ fn save(observed: &Observed, suspension: &Suspension) -> Option<Plan<Step>> {
         }
         _ => waits(),
     })
+}
+
+/// Whether the machine has the disks that are recorded of it.
+fn has_recorded_disks(machine: &MachineState, suspension: &Suspension) -> bool {
+    let has: BTreeSet<&str> = machine.disks.iter().map(|disk| disk.id.as_str()).collect();
+    has == suspension.machine.disks.iter().map(|disk| disk.id.as_str()).collect()
 }
 
 /// Ends a save. The file is incomplete, or is not needed: the guest is resumed, or stopped, as declared.

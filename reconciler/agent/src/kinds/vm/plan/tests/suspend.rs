@@ -163,6 +163,10 @@ fn the_machine_is_recorded_before_it_is_saved_and_the_file_is_durable_before_qem
     let active = transfers(running(RunState::Paused, saving), Transfer::Active);
     assert_eq!(stands(&plan(&suspended_vm(), &active)), (false, Reason::Suspending));
     let done = transfers(running(RunState::PostMigrate, saving), Transfer::Completed);
+    let mut plugged_meanwhile = done.clone();
+    plugged_meanwhile.machine.as_mut().expect("present").disks.push(plugged("v-extra"));
+    let again = plan(&suspended_vm(), &plugged_meanwhile);
+    assert_eq!((names(&again), written(&again).suspension), (vec!["RemoveState", "WriteJournal"], None));
     let done = plan(&suspended_vm(), &done);
     assert_eq!(names(&done), ["SealState", "WriteJournal", "EndProcess"]);
     assert_eq!(written(&done).suspension.expect("kept").phase, SuspensionPhase::Saved);
