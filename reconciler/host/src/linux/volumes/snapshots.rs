@@ -503,8 +503,8 @@ impl LinuxVolumes {
 
     /// Returns the key of a snapshot that is taken. None: it is not encrypted.
     pub(in super::super) fn key_of_snapshot(&self, pool: &str, id: &str) -> Result<Option<DiskKey>> {
-        let note = self.snapshot_place(pool, id)?.read()?;
-        self.keys.key_of(id, note.and_then(|note| note.encryption).as_ref())
+        let Some(note) = self.snapshot_place(pool, id)?.read()? else { return Ok(None) };
+        self.keys.key_of_snapshot(id, note.owner.is_some(), note.encryption.as_ref())
     }
 
     /// Returns the key of a snapshot's file, which any volume, snapshot or copy may hold that has the same. None: it is not encrypted.
