@@ -69,7 +69,7 @@ impl KindResource {
         let mut state = self.refreshed(&prior, &object);
         let taken_up = moved_from.as_ref().map(|origin| self.taken_up(&prior, origin));
         let pinned = mapping::pinned_fields(&self.fields, &object);
-        let private = Private { pinned, moved_from, keeps_placement_before: false, ..private };
+        let private = Private { pinned, moved_from, ..private.after_change() };
         let private = match self.kind.read_side_object(api, &object, &private, &mut state).await {
             Ok(private) => private,
             Err(error) => return ReadResponse::failed(self.request_diagnostics(&error, &at)),
