@@ -142,6 +142,11 @@ impl Credentials {
             Issuer::from_ca_cert_pem(&self.ca_pem, &self.ca_key).map_err(|e| failed("reading ca.crt", e))?;
         let made =
             server_params(names)?.signed_by(&pair, &issuer).map_err(|e| failed("server certificate", e))?;
+        // Without the names, the other two are not used: a crash leaves no key with the certificate of the one before.
+        match fs::remove_file(&wanted) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         write_private(&key, pair.serialize_pem().as_bytes())?;
         write_private(&certificate, made.pem().as_bytes())?;
         write_private(&wanted, listed.as_bytes())?;
@@ -270,6 +275,22 @@ mod tests {
             seen.mark_unchanged();
             assert_ne!(fs::read_to_string(&stored).unwrap(), old);
         }
+    }
+
+    #[test]
+    fn a_new_key_is_not_used_with_the_certificate_of_the_one_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let credentials = Credentials::open(folder.path()).unwrap();
+        let names = ["localhost".to_owned()];
+        credentials.tls(&names).unwrap();
+        let stored = folder.path().join("server.crt");
+        let old = fs::read(&stored).unwrap();
+        fs::remove_file(&stored).unwrap();
+        fs::create_dir(&stored).unwrap();
+        assert!(credentials.tls(&["other".to_owned()]).is_err(), "only the new key is written");
+        fs::remove_dir(&stored).unwrap();
+        fs::write(&stored, old).unwrap();
+        assert!(credentials.tls(&names).is_ok());
     }
 
     #[test]
