@@ -83,6 +83,8 @@ pub(crate) struct Applied {
     pub(crate) firewall: Option<Arc<Firewall>>,
     /// Whether others may be in effect than these, since a write of the firewall that has not succeeded.
     pub(crate) may_have_other_rules: bool,
+    /// How often rules were lost to other programs.
+    lost_rules: u64,
     /// Public addresses of VMs here that are not forwarded, and why.
     pub(crate) refused: BTreeMap<IpAddr, RefusedAddress>,
     /// The bridge of each network (`namespace/name`) that has one here.
@@ -123,6 +125,31 @@ pub(crate) struct RefusedAddress {
     pub(crate) text: String,
     /// MAC address of the machine that has the address instead.
     pub(crate) mac: Option<String>,
+}
+
+impl Applied {
+    /// Records that a write of the firewall begins. Returns what [`Self::end_rules`] is to be given.
+    pub(crate) fn begin_rules(&mut self) -> u64 {
+        self.may_have_other_rules = true;
+        self.lost_rules
+    }
+
+    /// Records that a write of these rules has succeeded; returns those before. Rules that were lost since it began may be these.
+    pub(crate) fn end_rules(&mut self, begun: u64, rules: Firewall) -> Option<Firewall> {
+        self.may_have_other_rules = self.lost_rules != begun;
+        self.firewall.replace(rules)
+    }
+
+    /// Records that another program has removed rules: they are written again, also those of a write that has not ended.
+    pub(crate) fn lose_rules(&mut self) {
+        self.firewall = None;
+        self.lost_rules = self.lost_rules.wrapping_add(1);
+    }
+
+    /// Whether this host has no rules, and none are being written.
+    pub(crate) fn has_no_rules(&self) -> bool {
+        !self.may_have_other_rules && self.firewall.as_ref().is_some_and(Firewall::is_empty)
+    }
 }
 
 impl Networks {

@@ -403,6 +403,22 @@ mod tests {
     }
 
     #[test]
+    fn rules_that_another_program_removes_while_they_are_written_are_written_again() {
+        let mut observed = Observed::default();
+        let step = Step::ApplyFirewall(Box::default());
+        let begun = observed.applied.begin_rules();
+        observed.applied.lose_rules();
+        observed.applied.end_rules(begun, Firewall::default());
+        assert!(!observed.is_in_effect(&step));
+        assert!(!observed.applied.has_no_rules(), "another removal is not that of the agent itself");
+        let begun = observed.applied.begin_rules();
+        observed.applied.end_rules(begun, Firewall::default());
+        assert!(observed.is_in_effect(&step) && observed.applied.has_no_rules());
+        observed.applied.lose_rules();
+        assert!(!observed.is_in_effect(&step));
+    }
+
+    #[test]
     fn only_a_network_whose_links_are_not_as_they_should_be_keeps_its_former_rules() {
         let there = Observed { bridges: vec!["bth-00004d".to_owned()], ..Observed::default() };
         let of_links = || Error::from(failed());
