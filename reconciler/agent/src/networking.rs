@@ -135,7 +135,7 @@ impl Applied {
     }
 
     /// Records that a write of these rules has succeeded; returns those before. Rules that were lost since it began may be these.
-    pub(crate) fn end_rules(&mut self, begun: u64, rules: Firewall) -> Option<Firewall> {
+    pub(crate) fn end_rules(&mut self, begun: u64, rules: Arc<Firewall>) -> Option<Arc<Firewall>> {
         self.may_have_other_rules = self.lost_rules != begun;
         self.firewall.replace(rules)
     }
@@ -148,7 +148,7 @@ impl Applied {
 
     /// Whether this host has no rules, and none are being written.
     pub(crate) fn has_no_rules(&self) -> bool {
-        !self.may_have_other_rules && self.firewall.as_ref().is_some_and(Firewall::is_empty)
+        !self.may_have_other_rules && self.firewall.as_deref().is_some_and(Firewall::is_empty)
     }
 }
 

@@ -156,11 +156,7 @@ async fn restore_firewall(ctx: &Context) {
     loop {
         match ctx.system.firewall_removed().await {
             // The agent itself removes the tables that are not needed any more.
-<<<<<<< HEAD
-            Ok(()) if ctx.networks.applied().firewall.as_deref().is_some_and(Firewall::is_empty) => {}
-=======
             Ok(()) if ctx.networks.applied().has_no_rules() => {}
->>>>>>> net
             Ok(()) => {
                 tracing::warn!(
                     "the firewall rules, the interface of WireGuard, or the answers for public IPv6 addresses have been removed: they are made again"

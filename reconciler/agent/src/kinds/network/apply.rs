@@ -63,14 +63,7 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
             let begun = ctx.networks.applied().begin_rules();
             ctx.system.apply_firewall(firewall).await?;
             ctx.networks.senders.watch(&firewall.observed);
-<<<<<<< HEAD
-            let mut applied = ctx.networks.applied();
-            applied.may_have_other_rules = false;
-            let before = applied.firewall.replace(firewall.clone());
-            drop(applied);
-=======
-            let before = ctx.networks.applied().end_rules(begun, firewall.as_ref().clone());
->>>>>>> net
+            let before = ctx.networks.applied().end_rules(begun, firewall.clone());
             if before.is_none_or(|before| differ_in_public(&before, firewall)) {
                 wake_public(ctx);
             }

@@ -408,11 +408,11 @@ mod tests {
         let step = Step::ApplyFirewall(Box::default());
         let begun = observed.applied.begin_rules();
         observed.applied.lose_rules();
-        observed.applied.end_rules(begun, Firewall::default());
+        observed.applied.end_rules(begun, Arc::default());
         assert!(!observed.is_in_effect(&step));
         assert!(!observed.applied.has_no_rules(), "another removal is not that of the agent itself");
         let begun = observed.applied.begin_rules();
-        observed.applied.end_rules(begun, Firewall::default());
+        observed.applied.end_rules(begun, Arc::default());
         assert!(observed.is_in_effect(&step) && observed.applied.has_no_rules());
         observed.applied.lose_rules();
         assert!(!observed.is_in_effect(&step));
