@@ -225,10 +225,14 @@ fn is_implied(field: &Field, value: &Value) -> bool {
     matches!(&field.presence, Presence::Implied(implied) if same(&field.shape, value, implied))
 }
 
+/// The list whose absence allows everything: without elements it allows nothing.
+const MEANT_EMPTY: &str = "egress";
+
 /// Whether the value of a field is a list without elements that means the same as none: one with a default has it instead of none.
 #[must_use]
 pub fn is_nothing(field: &Field, value: &Value) -> bool {
     let is_list = matches!(field.shape, Shape::Keyed(_)) && field.presence == Presence::Optional;
+    let is_list = is_list && field.name != MEANT_EMPTY;
     is_list && value.as_list().is_some_and(<[Value]>::is_empty)
 }
 

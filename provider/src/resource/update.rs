@@ -151,11 +151,14 @@ impl KindResource {
         let changed: BTreeSet<&str> =
             changes.iter().filter_map(|change| planning::root(&change.path)).collect();
         let mut leftovers = Vec::new();
-        for field in self.fields.iter().filter(|field| changed.contains(field.name)) {
+        let ApplyRequest { prior, planned, .. } = apply.request;
+        // A list without elements may mean something else than none.
+        let is_removed = |name: &str| !prior.get(name).is_null() && planned.get(name).is_null();
+        let removed = |field: &&Field| changed.contains(field.name) || is_removed(field.name);
+        for field in self.fields.iter().filter(removed) {
             find_leftovers(field, &wanted["spec"], &object["spec"], "/spec", &mut leftovers);
         }
         let manager = apply.settings.manager();
-        let ApplyRequest { prior, planned, .. } = apply.request;
         // An object that is adopted has labels of the program that has created it.
         for map in METADATA.into_iter().filter(|_| !self.kind.is_adopted()) {
             let removed = removed_names(prior.get(map), planned.get(map));

@@ -315,6 +315,17 @@ async fn elements_of_others_in_a_set_are_removed_and_a_list_that_they_leave_empt
     group.apply(&config).await;
     plane.edit("SecurityGroup", "web", json!({"spec": {"egress": []}})).await;
     group.read().await;
+    assert!(!group.plan_is_empty(&config).await, "it allows nothing, and none allows everything");
+    let applied = group.apply(&config).await;
+    assert!(applied.is_clean(), "{}", applied.text());
+    assert!(plane.object("SecurityGroup", "web").await["spec"].get("egress").is_none());
+    assert!(group.plan_is_empty(&config).await);
+
+    let mut group = Stage::new(&provider, "berth_security_group");
+    let config = json!({"name": "db"});
+    group.apply(&config).await;
+    plane.edit("SecurityGroup", "db", json!({"spec": {"ingress": []}})).await;
+    group.read().await;
     assert!(group.plan_is_empty(&config).await);
     plane.close().await;
 }

@@ -70,8 +70,10 @@ fn until(since: Timestamp, span: SignedDuration, now: Timestamp) -> Duration {
 /// Asks the guest a few times to shut down, then ends QEMU if the mode allows it.
 pub(super) fn plan(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
     let readiness = stopping(stop.why);
-    if began(stop) > observed.now {
-        // The clock was set back: the guest has its grace period, and no more than that.
+    // The clock was set back: the guest has its grace period, and no more than that, after the hook that it is not stopped without.
+    let is_set_back = began(stop) > observed.now;
+    let is_required = hooking::is_required(vm, observed, stop);
+    if is_set_back && !is_required {
         return Plan::steps(vec![write_journal(released_now(observed, stop))], readiness);
     }
     let left = time_left(vm, observed, stop);
@@ -84,10 +86,11 @@ pub(super) fn plan(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
     if released(vm, observed, stop) != stop.released {
         return Plan::steps(vec![write_journal(released_now(observed, stop))], readiness);
     }
-    if hooking::is_required(vm, observed, stop)
-        && let Some(plan) = until_it_runs(observed, &readiness)
-    {
+    if is_required && let Some(plan) = until_it_runs(observed, &readiness) {
         return plan;
+    }
+    if is_set_back {
+        return Plan::steps(vec![write_journal(released_now(observed, stop))], readiness);
     }
     if left.is_zero() && mode != StopMode::Soft {
         let runs = observed.machine.as_ref().is_some_and(|machine| machine.run_state == RunState::Running);

@@ -125,6 +125,10 @@ fn a_guest_that_cannot_be_called_for_a_moment_is_not_powered_off_without_its_req
     let fail = with_hook("Fail");
     let waits = plan(&vm(fail.clone()), &observed);
     assert!(waits.steps.is_empty() && waits.requeue_after.is_some(), "{waits:?}");
+    let mut set_back = observed.clone();
+    set_back.journal.stop.as_mut().expect("set").since = at(NOW + 3600);
+    let waits = plan(&vm(fail.clone()), &set_back);
+    assert!(waits.steps.is_empty(), "its grace period begins after the hook: {waits:?}");
     assert_eq!(names(&plan(&vm(with_hook("Ignore")), &observed)), ["EndProcess"]);
     let mut hard = fail.clone();
     hard["stop"] = json!({"mode": "Hard"});
