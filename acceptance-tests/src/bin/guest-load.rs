@@ -2,13 +2,17 @@
 //! the standard library only, so that `rustc` links it statically for a guest that has no libraries.
 //!
 //! ```text
-//! guest-load disk DEVICE SECONDS            bytes or operations a second of each kind of access
-//! guest-load pauses DEVICE                  microseconds of the longest write in each fifth of a second
-//! guest-load network ADDRESS:PORT SECONDS   bytes, packets or round trips a second
-//! guest-load serve ADDRESS:PORT             the server
+//! guest-load turns DEVICE ADDRESS:PORT ROUNDS   a second of each kind of access and of traffic, ROUNDS times, each in its turn
+//! guest-load pauses DEVICE                      microseconds of the longest write in each fifth of a second
+//! guest-load network ADDRESS:PORT SECONDS       bytes, packets or round trips a second
+//! guest-load serve ADDRESS:PORT [FILE]          the server
 //! ```
 //!
 //! Each result is a line `guest-load KIND VALUE` on the standard output.
+//!
+//! Turns: several guests, each with a server of its own, load the same machine one at a time. A client that has a turn has a
+//! connection to its server, and the server a lock on FILE, which all servers share. The lock goes to the server that has waited for
+//! the longest time, so that two guests alternate.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -36,6 +40,9 @@ const SINK: u8 = b'S';
 const SOURCE: u8 = b'R';
 const ECHO: u8 = b'E';
 const PACKETS: u8 = b'P';
+const TURN: u8 = b'T';
+/// The time of a load in a turn.
+const SLICE: Duration = Duration::from_secs(1);
 
 /// A kind of access to a disk.
 struct Access {
@@ -54,16 +61,32 @@ const ACCESSES: &[Access] = &[
     Access { name: "disk-random-read", block: 4096, depth: 16, writes: false, random: true },
 ];
 
+/// The count of a load, and the time that it took.
+type Measured = (u64, Duration);
+/// Loads the network towards a server for a time.
+type Traffic = fn(&str, Duration) -> io::Result<Measured>;
+
+const TRAFFIC: &[(&str, Traffic)] = &[
+    ("tcp-send", sends),
+    ("tcp-receive", receives),
+    ("tcp-round-trips", round_trips),
+    ("udp-packets", packets),
+];
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments[..] {
-        ["disk", device, seconds] => time(seconds).and_then(|time| disk(device, time)),
+        ["turns", device, server, rounds] => {
+            rounds.parse().map_err(io::Error::other).and_then(|rounds| turns(device, server, rounds))
+        }
         ["pauses", device] => pauses(device),
         ["network", server, seconds] => time(seconds).and_then(|time| network(server, time)),
-        ["serve", address] => serve(address),
+        ["serve", address] => serve(address, None),
+        ["serve", address, turns] => serve(address, Some(turns)),
         _ => Err(io::Error::other(
-            "guest-load disk DEVICE SECONDS | pauses DEVICE | network ADDRESS:PORT SECONDS | serve ADDRESS:PORT",
+            "guest-load turns DEVICE ADDRESS:PORT ROUNDS | pauses DEVICE | network ADDRESS:PORT SECONDS \
+             | serve ADDRESS:PORT [FILE]",
         )),
     };
     match outcome {
@@ -85,8 +108,8 @@ fn report(name: &str, count: u64, elapsed: Duration) -> io::Result<()> {
     writeln!(io::stdout(), "guest-load {name} {:.0}", count as f64 / elapsed.as_secs_f64())
 }
 
-/// Measures each kind of access after all blocks were written once.
-fn disk(device: &str, time: Duration) -> io::Result<()> {
+/// Writes all blocks of the disk once. Then measures each kind of access and of traffic in turns, as often as `rounds` says.
+fn turns(device: &str, server: &str, rounds: usize) -> io::Result<()> {
     let mut file = OpenOptions::new().read(true).write(true).custom_flags(DIRECT).open(device)?;
     let size = file.seek(SeekFrom::End(0))?;
     let all = ACCESSES[0].block as u64;
@@ -95,12 +118,34 @@ fn disk(device: &str, time: Duration) -> io::Result<()> {
         file.write_all_at(block.bytes(), at)?;
         at += all;
     }
+    writeln!(io::stdout(), "guest-load ready")?;
     for access in ACCESSES {
-        let began = Instant::now();
-        let done = accesses(&file, size, access, began + time)?;
-        let elapsed = began.elapsed();
-        let count = if access.random { done } else { done * access.block as u64 };
-        report(access.name, count, elapsed)?;
+        in_turns(access.name, server, rounds, || {
+            let began = Instant::now();
+            let done = accesses(&file, size, access, began + SLICE)?;
+            let count = if access.random { done } else { done * access.block as u64 };
+            Ok((count, began.elapsed()))
+        })?;
+    }
+    for (name, traffic) in TRAFFIC {
+        in_turns(name, server, rounds, || traffic(server, SLICE))?;
+    }
+    Ok(())
+}
+
+/// Measures in turns, which the server gives.
+fn in_turns(
+    name: &str,
+    server: &str,
+    rounds: usize,
+    measure: impl Fn() -> io::Result<Measured>,
+) -> io::Result<()> {
+    for _ in 0..rounds {
+        let mut turn = connect(server, TURN)?;
+        turn.read_exact(&mut [0])?;
+        let (count, elapsed) = measure()?;
+        drop(turn);
+        report(name, count, elapsed)?;
     }
     Ok(())
 }
@@ -157,16 +202,26 @@ fn accesses(file: &File, size: u64, access: &Access, end: Instant) -> io::Result
     })
 }
 
-/// Measures each kind of traffic. Every connection is opened by the guest.
+/// Measures each kind of traffic.
 fn network(server: &str, time: Duration) -> io::Result<()> {
-    let connect = |kind: u8| -> io::Result<TcpStream> {
-        let mut stream = TcpStream::connect(server)?;
-        stream.set_nodelay(true)?;
-        stream.write_all(&[kind])?;
-        Ok(stream)
-    };
-    let mut buffer = vec![b'x'; BUFFER];
-    let mut stream = connect(SINK)?;
+    for (name, traffic) in TRAFFIC {
+        let (count, elapsed) = traffic(server, time)?;
+        report(name, count, elapsed)?;
+    }
+    Ok(())
+}
+
+/// Opens a connection of a kind. Every connection is opened by the guest.
+fn connect(server: &str, kind: u8) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(server)?;
+    stream.set_nodelay(true)?;
+    stream.write_all(&[kind])?;
+    Ok(stream)
+}
+
+fn sends(server: &str, time: Duration) -> io::Result<Measured> {
+    let buffer = vec![b'x'; BUFFER];
+    let mut stream = connect(server, SINK)?;
     let (began, mut count) = (Instant::now(), 0);
     while began.elapsed() < time {
         count += stream.write(&buffer)? as u64;
@@ -174,46 +229,52 @@ fn network(server: &str, time: Duration) -> io::Result<()> {
     stream.shutdown(std::net::Shutdown::Write)?;
     // The server answers when it has read all.
     stream.read_exact(&mut [0])?;
-    report("tcp-send", count, began.elapsed())?;
+    Ok((count, began.elapsed()))
+}
 
-    let mut stream = connect(SOURCE)?;
+fn receives(server: &str, time: Duration) -> io::Result<Measured> {
+    let mut buffer = vec![b'x'; BUFFER];
+    let mut stream = connect(server, SOURCE)?;
     let (began, mut count) = (Instant::now(), 0);
     while began.elapsed() < time {
         count += stream.read(&mut buffer)? as u64;
     }
-    report("tcp-receive", count, began.elapsed())?;
-    drop(stream);
+    Ok((count, began.elapsed()))
+}
 
-    let mut stream = connect(ECHO)?;
+fn round_trips(server: &str, time: Duration) -> io::Result<Measured> {
+    let mut stream = connect(server, ECHO)?;
     let (began, mut count) = (Instant::now(), 0);
     while began.elapsed() < time {
         stream.write_all(b"x")?;
         stream.read_exact(&mut [0])?;
         count += 1;
     }
-    report("tcp-round-trips", count, began.elapsed())?;
+    Ok((count, began.elapsed()))
+}
 
-    let packets = || -> io::Result<u64> {
+fn packets(server: &str, time: Duration) -> io::Result<Measured> {
+    let arrived = || -> io::Result<u64> {
         let mut total = [0; 8];
-        connect(PACKETS)?.read_exact(&mut total)?;
+        connect(server, PACKETS)?.read_exact(&mut total)?;
         Ok(u64::from_be_bytes(total))
     };
+    let packet = [b'x'; PACKET];
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect(server)?;
-    let (before, began) = (packets()?, Instant::now());
+    let (before, began) = (arrived()?, Instant::now());
     while began.elapsed() < time {
         // A full queue of the device is no failure: the packet counts as lost.
-        let _lost = socket.send(&buffer[..PACKET]);
+        let _lost = socket.send(&packet);
     }
     let elapsed = began.elapsed();
     // The last packets are on their way.
     std::thread::sleep(Duration::from_millis(200));
-    report("udp-packets", packets()? - before, elapsed)?;
-    Ok(())
+    Ok((arrived()? - before, elapsed))
 }
 
-/// Serves until it is ended.
-fn serve(address: &str) -> io::Result<()> {
+/// Serves until it is ended. `turns` is the file that servers lock which give turns.
+fn serve(address: &str, turns: Option<&str>) -> io::Result<()> {
     let listener = TcpListener::bind(address)?;
     let socket = UdpSocket::bind(address)?;
     let packets = Arc::new(AtomicU64::new(0));
@@ -224,14 +285,14 @@ fn serve(address: &str) -> io::Result<()> {
         }
     });
     for stream in listener.incoming() {
-        let (stream, packets) = (stream?, Arc::clone(&packets));
+        let (stream, packets, turns) = (stream?, Arc::clone(&packets), turns.map(str::to_owned));
         // A client that goes away ends its connection only.
-        std::thread::spawn(move || answer(stream, &packets));
+        std::thread::spawn(move || answer(stream, &packets, turns));
     }
     Ok(())
 }
 
-fn answer(mut stream: TcpStream, packets: &AtomicU64) -> io::Result<()> {
+fn answer(mut stream: TcpStream, packets: &AtomicU64, turns: Option<String>) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut kind = [0];
     stream.read_exact(&mut kind)?;
@@ -248,6 +309,13 @@ fn answer(mut stream: TcpStream, packets: &AtomicU64) -> io::Result<()> {
             stream.read_exact(&mut kind)?;
             stream.write_all(&kind)?;
         },
+        TURN => {
+            let file = File::open(turns.ok_or(io::ErrorKind::Unsupported)?)?;
+            file.lock()?;
+            stream.write_all(b"x")?;
+            // The turn lasts until the client closes the connection.
+            stream.read(&mut kind).map(drop)
+        }
         _ => stream.write_all(&packets.load(Ordering::Relaxed).to_be_bytes()),
     }
 }

@@ -2,17 +2,18 @@
 //! bare QEMU.
 //!
 //! ```text
-//!  guest ─ tap ─ berth's bridge, filter and NAT ─ cable ─ server       in turn, each
-//!  guest ─ tap ─ a plain bridge, routed ───────── cable ─ server       with the machine to itself
+//!  guest ─ tap ─ berth's bridge, filter and NAT ─ cable ─ server       a second each,
+//!  guest ─ tap ─ a plain bridge, routed ───────── cable ─ server       in turn
 //! ```
 //!
-//! The guest loads its disk and its network with `guest-load` and reports on its console.
+//! The guest loads its disk and its network with `guest-load` and reports on its console. Each load in berth has one in the bare QEMU
+//! right after it: the speed of a machine that others use too varies more from minute to minute than the two differ.
 
 pub mod by_hand;
 pub mod load;
 
-use std::fs;
-use std::path::Path;
+use std::fs::{self, File};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -34,8 +35,10 @@ use crate::{report, undo};
 use by_hand::ByHand;
 use load::{Course, Load, Outside};
 
-/// The number of runs of each, in turn.
-const ROUNDS: usize = 5;
+/// The number of starts of each, in turn.
+const ROUNDS: usize = 9;
+/// The disks of a guest in berth.
+const DISKS: [&str; 3] = ["boot", "data", "load"];
 /// The memory of the guest.
 pub(super) const MEMORY: u64 = 256 << 20;
 const IMAGE: &str = "small";
@@ -76,25 +79,45 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
     let mut by_hand: Option<ByHand> = None;
     for round in 0..ROUNDS {
         undo::halt_if_interrupted();
-        ours.push(in_berth(&mut api, &access, &site, &load, &mut |instance| {
-            if by_hand.is_none() {
+        let guest = start(&mut api, &site, &load)?;
+        let hand = match &mut by_hand {
+            Some(hand) => hand,
+            none => {
                 let pid = *berth::qemu_processes(site.namespace())?.first().context("no QEMU runs")?;
-                by_hand = Some(ByHand::new(&image, &load, instance, pid, &bench.log("N14-by-hand"))?);
+                let log = bench.log("N14-by-hand");
+                none.insert(ByHand::new(&image, &load, &guest.instance, pid, &log)?)
             }
-            Ok(())
-        })?);
-        let hand = by_hand.as_ref().context("the first guest prepares it")?;
-        bare.push(hand.run(&site.folder().join(format!("bare-{round}")))?);
+        };
+        end(&mut api, &access)?;
+        ours.push(guest.took);
+        bare.push(hand.start(&site.folder().join(format!("bare-{round}")))?.took);
         applied.push(apply(&project, &site)?);
         report::note(&format!(
-            "        round {} of {ROUNDS}: berth {:.0?}, bare QEMU {:.0?}, terraform {:.0?}",
+            "        start {} of {ROUNDS}: berth {:.1?}, bare QEMU {:.1?}, terraform {:.1?}",
             round + 1,
-            ours[round].started,
-            bare[round].started,
+            ours[round],
+            bare[round],
             applied[round]
         ));
     }
-    readings(&ours, &bare, &applied)
+    let hand = by_hand.context("the first guest prepares it")?;
+    let loads = loads(&mut api, &site, &load, &hand)?;
+    end(&mut api, &access)?;
+    readings(&loads, [&ours, &bare, &applied])
+}
+
+/// Runs the loads in a guest in berth and in a bare QEMU, in turns.
+fn loads(api: &mut Api, site: &Site, load: &Load, hand: &ByHand) -> Result<[Course; 2]> {
+    // The servers get it in their turn.
+    let turn = File::open(&load.turns)?;
+    turn.lock()?;
+    let guest = start(api, site, load)?;
+    let bare = hand.start(&site.folder().join("bare-loads"))?;
+    let console = guest.console();
+    load::ready(&console)?;
+    load::ready(&bare.console)?;
+    drop(turn);
+    Ok([load::course(&console)?, load::course(&bare.console)?])
 }
 
 /// The class and the images.
@@ -108,20 +131,28 @@ fn make_objects(api: &mut Api, access: &Access, site: &Site, image: &GuestImage,
     api.create(api::VM_CLASS, CLASS, &fleet::class(MEMORY)).map(drop)
 }
 
-/// Runs the guest and its load in berth. `running` gets the machine's folder while it runs.
-fn in_berth(
-    api: &mut Api,
-    access: &Access,
-    site: &Site,
-    load: &Load,
-    running: &mut dyn FnMut(&Path) -> Result<()>,
-) -> Result<Course> {
-    let disks = [
-        ("boot", json!({"image": IMAGE})),
-        ("data", json!({"size": format!("{}Mi", load::DATA >> 20)})),
-        ("load", json!({"image": "load"})),
+/// A guest in berth.
+struct Guest {
+    /// The folder of its machine.
+    instance: PathBuf,
+    /// The time until its first process ran.
+    took: Duration,
+}
+
+impl Guest {
+    fn console(&self) -> PathBuf {
+        self.instance.join("serial.log")
+    }
+}
+
+/// Starts the guest in berth, and waits until its first process runs.
+fn start(api: &mut Api, site: &Site, load: &Load) -> Result<Guest> {
+    let specs = [
+        json!({"image": IMAGE}),
+        json!({"size": format!("{}Mi", load::DATA >> 20)}),
+        json!({"image": "load"}),
     ];
-    for (name, spec) in &disks {
+    for (name, spec) in DISKS.iter().zip(&specs) {
         api.create(api::DISK, name, spec)?;
     }
     let mut vm = fleet::vm(CLASS, "boot", None);
@@ -130,15 +161,14 @@ fn in_berth(
     let began = Instant::now();
     api.create(api::VM, "guest", &vm)?;
     let instance = site.instance_once("guest")?;
-    let console = instance.join("serial.log");
-    let started = load::started(&console, began)?;
-    running(&instance)?;
-    let course = load::course(&console, started)?;
+    let took = load::started(&instance.join("serial.log"), began)?;
+    Ok(Guest { instance, took })
+}
+
+/// Removes the guest in berth with its disks.
+fn end(api: &mut Api, access: &Access) -> Result<()> {
     remove(api, access, api::VM, "guest")?;
-    for (name, _) in &disks {
-        remove(api, access, api::DISK, name)?;
-    }
-    Ok(course)
+    DISKS.iter().try_for_each(|name| remove(api, access, api::DISK, name))
 }
 
 pub(super) fn remove(api: &mut Api, access: &Access, kind: api::Kind, name: &str) -> Result<()> {
@@ -185,7 +215,11 @@ pub(super) fn of_loads<'a>(
     let mut readings = Vec::new();
     for LoadFigures { name, divisor, ratio, ours: our, bare: theirs } in loads {
         let values = |courses: &[Course]| -> Result<Vec<f64>> {
-            courses.iter().map(|course| Ok(course.value(name)? / divisor)).collect()
+            let mut values = Vec::new();
+            for course in courses {
+                values.extend(course.values(name)?.iter().map(|value| value / divisor));
+            }
+            Ok(values)
         };
         let (of_ours, of_theirs) = (values(ours)?, values(bare)?);
         let ratios = of_theirs.iter().zip(&of_ours).map(|(bare, ours)| bare / ours).collect();
@@ -194,12 +228,12 @@ pub(super) fn of_loads<'a>(
     Ok(readings)
 }
 
-fn readings(ours: &[Course], bare: &[Course], applied: &[Duration]) -> Result<Vec<Reading>> {
-    let mut readings = of_loads(NETWORK.iter().chain(DISK), ours, bare)?;
-    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
-    let ours: Vec<f64> = ours.iter().map(|course| milliseconds(course.started)).collect();
-    let bare: Vec<f64> = bare.iter().map(|course| milliseconds(course.started)).collect();
-    let applied: Vec<f64> = applied.iter().copied().map(milliseconds).collect();
+fn readings([ours, bare]: &[Course; 2], starts: [&[Duration]; 3]) -> Result<Vec<Reading>> {
+    let loads = NETWORK.iter().chain(DISK);
+    let mut readings = of_loads(loads, std::slice::from_ref(ours), std::slice::from_ref(bare))?;
+    let milliseconds =
+        |times: &[Duration]| -> Vec<f64> { times.iter().map(|time| time.as_secs_f64() * 1e3).collect() };
+    let [ours, bare, applied] = starts.map(milliseconds);
     let over_bare = |values: &[f64]| values.iter().zip(&bare).map(|(value, bare)| value / bare).collect();
     readings.extend([
         median(BOOT_RATIO, over_bare(&ours))?,

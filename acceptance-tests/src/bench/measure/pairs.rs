@@ -34,7 +34,7 @@ use by_hand::{BareHosts, Place};
 use by_libvirt::InLibvirt;
 
 /// The number of runs of each, in turn.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 7;
 const NETWORK: &str = "load";
 const RANGE: &str = "10.88.0.0/24";
 const SERVER: &str = "10.88.0.10";
@@ -63,9 +63,10 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
     let mut berth = Guests { api: access.connect()?, access, fleet: &fleet };
     berth.prepare(&image, &load)?;
     let server = berth.start("server", "h1", SERVER, &load::server_script())?;
-    load::course(&server.console, server.started)?;
+    load::course(&server.console)?;
     // A client in berth, of which the anchors take the volume of cloud-init and the processor, and which is not measured.
     let first = berth.start("client", "h1", CLIENT, &load::client_script(SERVER))?;
+    load::started(&first.console, Instant::now())?;
     let pid = *fleet.member("h1")?.qemu()?.first().context("no QEMU runs")?;
     let anchors = Anchors::start(&image, &load, [server.seed(), first.seed()], pid, &logs)?;
     berth.end("client")?;
@@ -75,7 +76,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
         for (path, (host, place)) in places.into_iter().enumerate() {
             undo::halt_if_interrupted();
             let client = berth.start("client", host, CLIENT, &load::client_script(SERVER))?;
-            ours[path].push(load::course(&client.console, client.started)?);
+            ours[path].push(load::course(&client.console)?);
             berth.end("client")?;
             bare[path].push(anchors.bare.run(place, &folder.join(format!("bare-{round}-{path}")))?);
         }
@@ -86,10 +87,11 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
     let mut readings = of_loads(LOCAL.iter(), &ours[0], &bare[0])?;
     readings.extend(of_loads(TUNNEL.iter(), &ours[1], &bare[1])?);
     for Anchor { name, divisor, figure } in LIBVIRT {
-        let values =
-            libvirt.iter().map(|course: &Course| -> Result<f64> { Ok(course.value(name)? / divisor) });
-        let samples = Samples::new(values.collect::<Result<Vec<f64>>>()?);
-        readings.extend(samples.map(|samples| Reading::median(*figure, &samples)));
+        let mut values = Vec::new();
+        for course in &libvirt {
+            values.extend(course.values(name)?.iter().map(|value| value / divisor));
+        }
+        readings.extend(Samples::new(values).map(|samples| Reading::median(*figure, &samples)));
     }
     Ok(readings)
 }
@@ -122,7 +124,6 @@ impl Anchors {
 
 /// A guest in berth.
 struct Guest {
-    started: Duration,
     console: PathBuf,
 }
 
@@ -155,7 +156,7 @@ impl Guests<'_> {
         self.api.create(api::NETWORK, NETWORK, &json!({"cidr": RANGE})).map(drop)
     }
 
-    /// Starts a guest and waits until its first process runs.
+    /// Starts a guest.
     fn start(&mut self, name: &str, host: &str, address: &str, script: &str) -> Result<Guest> {
         let [boot, program] = disks_of(name);
         self.api.create(api::DISK, &boot, &json!({"image": IMAGE}))?;
@@ -164,7 +165,6 @@ impl Guests<'_> {
         vm["disks"] = json!([{"name": boot, "boot": true}, {"name": program}]);
         vm["networkInterfaces"] = json!([{"name": "nic0", "network": NETWORK, "address": address}]);
         vm["bootstrap"] = json!({"userData": script});
-        let began = Instant::now();
         self.api.create(api::VM, name, &vm)?;
         let berth = &self.fleet.member(host)?.berth;
         let instances = berth.machine().seen(berth.state()).join("instances");
@@ -174,8 +174,7 @@ impl Guests<'_> {
             let id = object["status"]["instanceID"].as_str().context("the VM has no machine yet")?;
             Ok(id.to_owned())
         })?;
-        let console = instances.join(id).join("serial.log");
-        Ok(Guest { started: load::started(&console, began)?, console })
+        Ok(Guest { console: instances.join(id).join("serial.log") })
     }
 
     /// Removes a guest and its disks.

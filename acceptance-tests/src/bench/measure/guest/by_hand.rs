@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::MEMORY;
-use super::load::{self, Course, GATEWAY, Load, Outside};
+use super::load::{self, GATEWAY, Load, Outside};
 use crate::guests::GuestImage;
 use crate::namespace::Namespace;
 use crate::process::{self, Daemon};
@@ -63,8 +63,8 @@ impl ByHand {
         Ok(Self { _dhcp: dhcp, _outside: outside, namespace, flags, files, log: log.to_owned() })
     }
 
-    /// Runs the guest with new disks in `folder`.
-    pub fn run(&self, folder: &Path) -> Result<Course> {
+    /// Starts the guest with new disks in `folder`.
+    pub fn start(&self, folder: &Path) -> Result<Started> {
         fs::create_dir_all(folder)?;
         let (boot, data) = (folder.join("boot.qcow2"), folder.join("data.qcow2"));
         let base = self.files.join("boot.raw");
@@ -82,9 +82,19 @@ impl ByHand {
         command.args(["-netdev", &tap(TAP), "-device", "virtio-net-pci,netdev=net"]);
         let began = Instant::now();
         let qemu = Daemon::spawn("QEMU", &mut command, &self.log)?;
-        let started = load::started(&console, began).with_context(|| qemu.log_tail())?;
-        load::course(&console, started)
+        let took = load::started(&console, began).with_context(|| qemu.log_tail())?;
+        Ok(Started { _qemu: qemu, console, took })
     }
+}
+
+/// A guest that runs as long as this value exists.
+#[derive(Debug)]
+pub struct Started {
+    _qemu: Daemon,
+    /// Its serial log.
+    pub console: PathBuf,
+    /// The time until its first process ran.
+    pub took: Duration,
 }
 
 /// The flags of berth's QEMU that depend on the host.

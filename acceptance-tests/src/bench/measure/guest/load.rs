@@ -27,16 +27,20 @@ const THERE: &str = "203.0.113.2/24";
 const SERVER: &str = "203.0.113.2:7000";
 /// The port of a guest that serves.
 const PORT: u16 = 7000;
-/// The seconds that each kind of load takes.
-const SECONDS: u32 = 4;
-/// The same, between two guests.
-const BETWEEN: u32 = 3;
+/// The number of turns, of a second each, that a guest has for each kind of load.
+const TURNS: u32 = 15;
+/// The seconds that each kind of load takes between two guests.
+const BETWEEN: u32 = 2;
 /// The guest's first process says this before anything else.
 const STARTED: &str = "berth-guest-started";
+/// The guest waits for its first turn.
+const READY: &str = "guest-load ready";
 const DONE: &str = "guest-load done";
 const FAILED: &str = "guest-load failed";
-/// The time limit for a boot under emulation, and for the load.
-const LIMIT: Duration = Duration::from_secs(300);
+/// The time limit for a boot under emulation.
+const BOOT_LIMIT: Duration = Duration::from_secs(300);
+/// The time limit for all loads.
+const LOAD_LIMIT: Duration = Duration::from_secs(900);
 /// The interval between two reads of the console.
 const GLANCE: Duration = Duration::from_millis(1);
 
@@ -49,6 +53,8 @@ pub struct Load {
     pub disk: PathBuf,
     /// The SHA-256 of that disk.
     pub sha256: String,
+    /// The file that servers lock while they give a turn.
+    pub turns: PathBuf,
 }
 
 impl Load {
@@ -63,10 +69,12 @@ impl Load {
         ensure!(fs::metadata(&disk)?.len() <= PROGRAM, "guest-load is larger than its disk");
         File::options().write(true).open(&disk)?.set_len(PROGRAM)?;
         let sha256 = Sha256::digest(fs::read(&disk)?).iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { program, disk, sha256 })
+        let turns = folder.join("turns");
+        File::create(&turns)?;
+        Ok(Self { program, disk, sha256, turns })
     }
 
-    /// The guest's user data.
+    /// The user data of a guest that loads its disk and its network in turns.
     pub fn script(&self) -> String {
         let (program, data) = (PROGRAM / SECTOR, DATA / SECTOR);
         format!(
@@ -80,7 +88,7 @@ done
 dd if=$program of=/run/guest-load bs=1M
 chmod 755 /run/guest-load
 {{
-	/run/guest-load disk $data {SECONDS} && /run/guest-load network {SERVER} {SECONDS} && echo {DONE}
+	/run/guest-load turns $data {SERVER} {TURNS} && echo {DONE}
 }} >/dev/ttyS0
 "
         )
@@ -148,41 +156,44 @@ impl Outside {
         let namespace = Namespace::new()?;
         host.connect(HERE, &namespace, THERE)?;
         let mut command = namespace.command(&load.program);
-        command.args(["serve", SERVER]);
+        command.args(["serve", SERVER]).arg(&load.turns);
         let log = load.program.with_file_name(format!("server-{}.log", namespace.name()));
         Ok(Self { _server: Daemon::spawn("guest-load", &mut command, &log)?, namespace })
     }
 }
 
-/// The course of a guest.
+/// The results that a guest reports.
 #[derive(Debug)]
 pub struct Course {
-    /// The time until its first process ran.
-    pub started: Duration,
-    values: BTreeMap<String, f64>,
+    values: BTreeMap<String, Vec<f64>>,
 }
 
 impl Course {
-    /// The value that the guest reports of a kind of load.
-    pub fn value(&self, name: &str) -> Result<f64> {
-        self.values.get(name).copied().with_context(|| format!("the guest does not report {name}"))
+    /// The results of a kind of load, in their order.
+    pub fn values(&self, name: &str) -> Result<&[f64]> {
+        Ok(self.values.get(name).with_context(|| format!("the guest does not report {name}"))?)
     }
 }
 
 /// Waits until the guest's first process runs, and returns the time since `began`.
 pub fn started(console: &Path, began: Instant) -> Result<Duration> {
-    wait(console, STARTED, GLANCE)?;
+    wait(console, STARTED, BOOT_LIMIT, GLANCE)?;
     Ok(began.elapsed())
 }
 
-/// Waits for the guest's report.
-pub fn course(console: &Path, started: Duration) -> Result<Course> {
-    let text = wait(console, DONE, GLANCE * 200)?;
-    Ok(Course { started, values: values(&text) })
+/// Waits until the guest waits for its first turn.
+pub fn ready(console: &Path) -> Result<()> {
+    wait(console, READY, BOOT_LIMIT, GLANCE * 200).map(drop)
 }
 
-fn wait(console: &Path, marker: &str, interval: Duration) -> Result<String> {
-    let end = Instant::now() + LIMIT;
+/// Waits for the guest's report.
+pub fn course(console: &Path) -> Result<Course> {
+    let text = wait(console, DONE, LOAD_LIMIT, GLANCE * 200)?;
+    Ok(Course { values: values(&text) })
+}
+
+fn wait(console: &Path, marker: &str, limit: Duration, interval: Duration) -> Result<String> {
+    let end = Instant::now() + limit;
     loop {
         // It does not exist before QEMU runs.
         let text = fs::read(console).unwrap_or_default();
@@ -197,14 +208,16 @@ fn wait(console: &Path, marker: &str, interval: Duration) -> Result<String> {
     }
 }
 
-fn values(text: &str) -> BTreeMap<String, f64> {
-    let lines = text.lines().filter_map(|line| line.trim().strip_prefix("guest-load "));
-    lines
-        .filter_map(|line| {
-            let (name, value) = line.split_once(' ')?;
-            Some((name.to_owned(), value.parse().ok()?))
-        })
-        .collect()
+fn values(text: &str) -> BTreeMap<String, Vec<f64>> {
+    let mut values: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for line in text.lines().filter_map(|line| line.trim().strip_prefix("guest-load ")) {
+        if let Some((name, value)) = line.split_once(' ')
+            && let Ok(value) = value.parse()
+        {
+            values.entry(name.to_owned()).or_default().push(value);
+        }
+    }
+    values
 }
 
 #[cfg(test)]
@@ -219,7 +232,7 @@ mod tests {
         let script = client_script("10.88.0.10");
         assert!(
             script.ends_with(
-                "{ /run/guest-load network 10.88.0.10:7000 3 && echo guest-load done; } >/dev/ttyS0\n"
+                "{ /run/guest-load network 10.88.0.10:7000 2 && echo guest-load done; } >/dev/ttyS0\n"
             ),
             "{script}"
         );
@@ -227,10 +240,10 @@ mod tests {
 
     #[test]
     fn the_results_are_read_from_a_console() {
-        let text =
-            "berth-guest-started\r\nguest-load disk-read 1048576\r\n[ 3.1] kernel\r\nguest-load done\r\n";
-        let course = Course { started: Duration::ZERO, values: values(text) };
-        assert_eq!(course.value("disk-read").expect("it is there"), 1_048_576.0);
-        assert!(course.value("disk-write").is_err());
+        let text = "berth-guest-started\r\nguest-load ready\r\nguest-load disk-read 1048576\r\n[ 3.1] kernel\r\n\
+             guest-load disk-read 2\r\nguest-load done\r\n";
+        let course = Course { values: values(text) };
+        assert_eq!(course.values("disk-read").expect("it is there"), [1_048_576.0, 2.0]);
+        assert!(course.values("disk-write").is_err());
     }
 }

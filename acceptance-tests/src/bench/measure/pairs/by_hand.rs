@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use anyhow::{Context, Result};
 
@@ -73,11 +72,8 @@ impl BareHosts {
         let dhcp = dhcp(&first, &files)?;
         let server = Guest { seed: "server.raw", tap: SERVER_TAP, mac: SERVER_MAC, mtu: None };
         let folder = files.join("server");
-        let began = Instant::now();
         let process = server.start(&first, &flags, &files, &folder, log)?;
-        let console = folder.join("serial.log");
-        let started = load::started(&console, began).with_context(|| process.log_tail())?;
-        load::course(&console, started)?;
+        load::course(&folder.join("serial.log")).with_context(|| process.log_tail())?;
         Ok(Self {
             _server: process,
             _dhcp: dhcp,
@@ -102,11 +98,8 @@ impl BareHosts {
             Place::OtherHost => (&self.second, Some(MTU)),
         };
         let client = Guest { seed: "client.raw", tap: CLIENT_TAP, mac: CLIENT_MAC, mtu };
-        let began = Instant::now();
         let process = client.start(namespace, &self.flags, &self.files, folder, &self.log)?;
-        let console = folder.join("serial.log");
-        let started = load::started(&console, began).with_context(|| process.log_tail())?;
-        load::course(&console, started)
+        load::course(&folder.join("serial.log")).with_context(|| process.log_tail())
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use anyhow::{Context, Result};
 
@@ -58,10 +57,8 @@ impl InLibvirt {
         create(&["-b", &base, "-F", "raw"], &boot, None)?;
         let disks = [("qcow2", boot), ("raw", self.files.join("load.raw")), ("raw", self.files.join(seed))];
         self.libvirt.define(&description(name, mac, &self.flags, (&disks[..], console.as_path())))?;
-        let began = Instant::now();
         self.libvirt.virsh(&["start", name])?;
-        let started = load::started(&console, began)?;
-        load::course(&console, started)
+        load::course(&console)
     }
 }
 
@@ -83,7 +80,12 @@ fn description(
     flags: &Flags,
     (disks, console): (&[(&str, PathBuf)], &Path),
 ) -> String {
-    let (kind, processor) = if flags.is_kvm() { ("kvm", "host-passthrough") } else { ("qemu", "maximum") };
+    // Emulated, with a place for a second CPU, as the others.
+    let (kind, processor, cpus) = if flags.is_kvm() {
+        ("kvm", "host-passthrough", "<vcpu>1</vcpu>")
+    } else {
+        ("qemu", "maximum", "<vcpu current='1'>2</vcpu>")
+    };
     let disk = |(number, (format, file)): (usize, &(&str, PathBuf))| {
         let letter = ["a", "b", "c"][number.min(2)];
         let read_only = if number == 0 { "" } else { "<readonly/>" };
@@ -95,7 +97,7 @@ fn description(
     };
     let disks: String = disks.iter().enumerate().map(disk).collect();
     format!(
-        "<domain type='{kind}'><name>{name}</name><memory unit='MiB'>{}</memory><vcpu>1</vcpu>\
+        "<domain type='{kind}'><name>{name}</name><memory unit='MiB'>{}</memory>{cpus}\
          <os><type arch='x86_64' machine='q35'>hvm</type></os><features><acpi/></features>\
          <cpu mode='{processor}'/><devices><controller type='scsi' model='virtio-scsi'/>{disks}\
          <interface type='network'><source network='default'/><mac address='{mac}'/><model type='virtio'/></interface>\
