@@ -405,7 +405,7 @@ mod tests {
     #[test]
     fn rules_that_another_program_removes_while_they_are_written_are_written_again() {
         let mut observed = Observed::default();
-        let step = Step::ApplyFirewall(Box::default());
+        let step = Step::ApplyFirewall(Arc::default());
         let begun = observed.applied.begin_rules();
         observed.applied.lose_rules();
         observed.applied.end_rules(begun, Arc::default());
