@@ -212,6 +212,7 @@ pub fn refresh(
         let value = match (&field.source, observed.get(field.name)) {
             (Source::Local, _) => local_after_read(field, before),
             (_, Some(now)) if before.is_null() && is_implied(field, now) => Value::Null,
+            (_, Some(now)) if before.is_null() && !prior.is_null() && is_nothing(field, now) => Value::Null,
             // The control plane does not have the object that it is in.
             (_, now) => refresh_one(&field.shape, before, now.unwrap_or(&Value::Null)),
         };
@@ -222,6 +223,17 @@ pub fn refresh(
 
 fn is_implied(field: &Field, value: &Value) -> bool {
     matches!(&field.presence, Presence::Implied(implied) if same(&field.shape, value, implied))
+}
+
+/// The list whose absence allows everything: without elements it allows nothing.
+const MEANT_EMPTY: &str = "egress";
+
+/// Whether the value of a field is a list without elements that means the same as none: one with a default has it instead of none.
+#[must_use]
+pub fn is_nothing(field: &Field, value: &Value) -> bool {
+    let is_list = matches!(field.shape, Shape::Keyed(_)) && field.presence == Presence::Optional;
+    let is_list = is_list && field.name != MEANT_EMPTY;
+    is_list && value.as_list().is_some_and(<[Value]>::is_empty)
 }
 
 /// An imported resource has no local settings yet: it gets the defaults, so that the first plan is empty.
@@ -393,6 +405,23 @@ mod tests {
         let prior = object("placement", placement.clone());
         assert_eq!(refreshed(&prior, json!({})).get("placement"), &placement);
         assert_eq!(refreshed(&Value::Null, json!({})).get("placement"), &Value::Null, "an import");
+    }
+
+    #[test]
+    fn an_empty_list_of_another_client_is_no_value_unless_the_list_has_a_default() {
+        let elements = || Shape::Keyed(vec![Field::spec("name", TEXT).required()]);
+        let one = Value::List(vec![object("name", Value::from("nic0"))]);
+        let fields = [Field::spec("ports", elements()), Field::spec("interfaces", elements()).default(one)];
+        let read = |prior: &Value| {
+            let spec = json!({"spec": {"ports": [], "interfaces": []}});
+            Value::Map(refresh(&fields, prior, &from_object(&fields, &spec)))
+        };
+        let left_out = read(&object("ports", Value::Null));
+        assert_eq!(left_out.get("ports"), &Value::Null, "each plan would remove it, and no apply does");
+        assert_eq!(left_out.get("interfaces"), &Value::List(Vec::new()), "it is not the default");
+        let declared = read(&object("ports", Value::List(Vec::new())));
+        assert_eq!(declared.get("ports"), &Value::List(Vec::new()), "as it is configured");
+        assert_eq!(read(&Value::Null).get("ports"), &Value::List(Vec::new()), "an import");
     }
 
     #[test]

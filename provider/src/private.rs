@@ -18,6 +18,9 @@ pub struct Private {
     /// The restart token that the provider itself has set. It stays for ever, because removing it would be a change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart_token: Option<String>,
+    /// [`Self::restart_token`] before the planned change. Not in a state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restart_token_before: Option<String>,
     /// The local file of an image, with the checksum that was computed last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<MeasuredFile>,
@@ -49,7 +52,19 @@ impl Private {
     /// The data beside the state that an update leaves when it fails: Terraform would store those of its plan.
     #[must_use]
     pub fn before_change(self) -> Self {
-        Self { keeps_placement: self.keeps_placement_before, keeps_placement_before: false, ..self }
+        Self {
+            keeps_placement: self.keeps_placement_before,
+            keeps_placement_before: false,
+            restart_token: self.restart_token_before,
+            restart_token_before: None,
+            ..self
+        }
+    }
+
+    /// The data beside the state after a change: without those before it.
+    #[must_use]
+    pub fn after_change(self) -> Self {
+        Self { keeps_placement_before: false, restart_token_before: None, ..self }
     }
 
     /// The bytes for Terraform to store: none if there is nothing to store, since Terraform writes them after each resource.
@@ -82,6 +97,16 @@ mod tests {
         let planned = Private { keeps_placement: false, keeps_placement_before: true, ..Private::default() };
         assert_eq!(planned.before_change(), kept);
         let planned = Private { keeps_placement: true, keeps_placement_before: false, ..Private::default() };
+        assert_eq!(planned.before_change(), Private::default());
+        let token = |token: &str| Some(token.to_owned());
+        let kept = Private { restart_token: token("terraform-0"), ..Private::default() };
+        let planned = Private {
+            restart_token: token("terraform-1"),
+            restart_token_before: token("terraform-0"),
+            ..Private::default()
+        };
+        assert_eq!(planned.before_change(), kept, "another change would restart the VM");
+        let planned = Private { restart_token: token("terraform-1"), ..Private::default() };
         assert_eq!(planned.before_change(), Private::default());
     }
 }

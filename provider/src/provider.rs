@@ -304,7 +304,8 @@ impl Provider for BerthProvider {
     async fn validate(&self, request: ValidateRequest) -> Vec<Diagnostic> {
         let config = &request.config;
         let mut found = Vec::new();
-        let set = |name: &str| config.get(name).is_set();
+        // An empty text counts as none, as for the connection.
+        let set = |name: &str| config.get(name).is_set() && config.get(name).as_str() != Some("");
         if set("kubeconfig") && set("host") {
             let detail = "Set either kubeconfig, or host with token and ca_certificate.";
             found.push(Diagnostic::error("Both kubeconfig and host", detail).at("host"));
@@ -428,5 +429,28 @@ impl Provider for BerthProvider {
 
     fn functions(&self) -> Vec<Arc<dyn Function>> {
         functions::ALL.into_iter().map(|function| Arc::new(function) as Arc<dyn Function>).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tfplugin6::{CancellationToken, provider::ClientCapabilities};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_empty_text_is_no_second_connection() {
+        let problems = async |kubeconfig: &str| {
+            let config = Value::object([
+                ("kubeconfig", Value::from(kubeconfig)),
+                ("host", Value::from("https://192.0.2.1:6443")),
+                ("token", Value::from("t")),
+            ]);
+            let (client, cancel) = (ClientCapabilities::default(), CancellationToken::new());
+            let found = BerthProvider::default().validate(ValidateRequest { config, client, cancel }).await;
+            found.into_iter().map(|problem| problem.summary).collect::<Vec<_>>()
+        };
+        assert_eq!(problems("").await, [""; 0]);
+        assert_eq!(problems("k").await, ["Both kubeconfig and host", "Both kubeconfig and token"]);
     }
 }

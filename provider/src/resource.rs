@@ -190,12 +190,8 @@ impl KindResource {
     /// The state after an apply, and the private data beside it.
     fn state_after(&self, planned: &Value, object: &Json, private: &Private) -> (Value, Private) {
         let state = mapping::fill(planned.clone(), &self.observed(object)).unknown_as_null();
-        let private = Private {
-            pinned: mapping::pinned_fields(&self.fields, object),
-            moved_from: None,
-            keeps_placement_before: false,
-            ..private.clone()
-        };
+        let pinned = mapping::pinned_fields(&self.fields, object);
+        let private = Private { pinned, moved_from: None, ..private.clone().after_change() };
         (state, private)
     }
 

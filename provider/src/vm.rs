@@ -30,6 +30,7 @@ use crate::{
     field::{Effect, Field, Presence, Shape},
     form::Form,
     kind::{KindInfo, ResourceKind, SideObject},
+    mapping::find_named,
     private::Private,
     readiness::{self, Outcome, Readiness},
     references::{CLASS, DISK, GROUP, HOST, IMAGE, Named, PUBLIC_IP, Reference, VM_GROUP},
@@ -474,18 +475,9 @@ fn check_cdroms(config: &Value) -> Vec<Diagnostic> {
 }
 
 /// Whether the template of an existing disk is to be encrypted and was not, or the other way around.
-fn gets_or_loses_encryption(change: &PlannedChange<'_>, i: usize) -> bool {
-    let planned = change.planned.get("disks").elements().get(i);
-    let Some(name) = planned.and_then(|disk| disk.get("name").as_str()) else { return false };
-    let mut before = change.prior.get("disks").elements().iter();
-    let prior = before.find(|disk| disk.get("name").as_str() == Some(name));
-    let (Some(prior), Some(planned)) = (prior, planned) else { return false };
-    let (before, after) = (prior.get("template"), planned.get("template"));
-    if before.is_null() || after.is_null() || after.is_unknown() {
-        return false;
-    }
+fn gets_or_loses_encryption(before: &Value, after: &Value) -> bool {
     let (was, is) = (before.get("encryption"), after.get("encryption"));
-    !is.is_unknown() && was.is_null() != is.is_null()
+    !before.is_null() && !is.is_unknown() && was.is_null() != is.is_null()
 }
 
 /// Refuses to change an interface's network, MAC or address: they are its identity, and other values mean another interface.
@@ -497,15 +489,20 @@ fn refuse_other_identities(change: &mut PlannedChange<'_>) {
     let known =
         change.with_effect(Effect::Fixed).filter(|fixed| !change.planned.at(&fixed.path).is_unknown());
     let mut refused: Vec<AttributePath> = known.map(|fixed| fixed.path.clone()).collect();
+    for list in ["disks", "network_interfaces"] {
+        refused.extend(lists::fixed_in_elements_that_stay(change, list));
+    }
     // A template that is added or removed is refused as a whole.
-    for i in 0..change.planned.get("disks").elements().len() {
+    for (i, disk) in change.planned.get("disks").elements().iter().enumerate() {
+        let Some(before) = find_named(change.prior.get("disks").elements(), disk) else { continue };
+        let (before, after) = (before.get("template"), disk.get("template"));
         let template = AttributePath::root("disks").index(i).attribute("template");
-        if change.prior.at(&template).is_null() != change.planned.at(&template).is_null() {
+        if before.is_null() != after.is_null() {
             let within = format!("{template}.");
-            let before = refused.len();
+            let count = refused.len();
             refused.retain(|path| !path.to_string().starts_with(&within));
-            refused.extend((refused.len() < before).then_some(template));
-        } else if gets_or_loses_encryption(change, i) {
+            refused.extend((refused.len() < count).then_some(template));
+        } else if gets_or_loses_encryption(before, after) {
             refused.push(template.attribute("encryption"));
         }
     }

@@ -95,6 +95,42 @@ pub(crate) fn other_applier<'a>(object: &'a Json, ours: &str, key: &str) -> Opti
     entries(object).filter(declares).map(|entry| text(entry, "/manager")).find(|&manager| manager != ours)
 }
 
+/// Whether another manager declares a label or an annotation. `map`: the part of the metadata that it is in.
+pub(super) fn is_metadata_declared(object: &Json, ours: &str, map: &str, name: &str) -> bool {
+    let declares = |entry: &Json| {
+        let metadata = entry.pointer("/fieldsV1/f:metadata");
+        let of_map = metadata.and_then(|metadata| metadata.get(format!("f:{map}")));
+        of_map.is_some_and(|of_map| of_map.get(format!("f:{name}")).is_some())
+    };
+    entries(object).any(|entry| {
+        text(entry, "/operation") == "Apply" && text(entry, "/manager") != ours && declares(entry)
+    })
+}
+
 fn entries(object: &Json) -> impl Iterator<Item = &Json> {
     object.pointer("/metadata/managedFields").and_then(Json::as_array).into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_label_is_declared_by_managers_that_apply_it_and_not_by_edits() {
+        let entry = |manager: &str, operation: &str, labels: Json| {
+            let fields = json!({"f:metadata": {"f:labels": labels}});
+            json!({"manager": manager, "operation": operation, "fieldsV1": fields})
+        };
+        let object = json!({"metadata": {"managedFields": [
+            entry("terraform:default", "Apply", json!({"f:ours": {}})),
+            entry("flux", "Apply", json!({"f:example.org/theirs": {}})),
+            entry("kubectl-edit", "Update", json!({"f:edited": {}})),
+        ]}});
+        let is_declared = |name: &str| is_metadata_declared(&object, "terraform:default", "labels", name);
+        assert!(is_declared("example.org/theirs"));
+        assert!(!is_declared("ours") && !is_declared("edited"));
+        assert!(!is_metadata_declared(&object, "terraform:default", "annotations", "example.org/theirs"));
+    }
 }

@@ -33,6 +33,7 @@ impl KindResource {
         let settings = self.session.settings();
         let mut private = Private::from_bytes(&request.private);
         let planned = self.planned(&request.prior, &request.config, &private, &settings);
+        private.restart_token_before.clone_from(&private.restart_token);
         private.keeps_placement_before = private.keeps_placement;
         private.keeps_placement = self.keeps_placement(&request.config, &planned);
         private.replaces = self.replaced(&settings.run, &request.prior, &planned);

@@ -11,7 +11,7 @@ use tfplugin6::{
 use super::{KindResource, create::is_known_as, is_terminating};
 use crate::{
     api::RetryLimit,
-    field::Shape,
+    field::{Field, Shape},
     mapping, name_prefix,
     private::Private,
     timeouts::{self, Operation},
@@ -69,7 +69,7 @@ impl KindResource {
         let mut state = self.refreshed(&prior, &object);
         let taken_up = moved_from.as_ref().map(|origin| self.taken_up(&prior, origin));
         let pinned = mapping::pinned_fields(&self.fields, &object);
-        let private = Private { pinned, moved_from, keeps_placement_before: false, ..private };
+        let private = Private { pinned, moved_from, ..private.after_change() };
         let private = match self.kind.read_side_object(api, &object, &private, &mut state).await {
             Ok(private) => private,
             Err(error) => return ReadResponse::failed(self.request_diagnostics(&error, &at)),
@@ -106,6 +106,13 @@ impl KindResource {
         let state = mapping::refresh(&self.fields, prior, observed.as_map().unwrap_or(&empty));
         let mut state = Value::Map(state);
         state.set("id", observed.get("id").clone());
+        if importing {
+            // The configuration may declare a list without elements, too.
+            let is_nothing = |field: &&Field| mapping::is_nothing(field, observed.get(field.name));
+            for field in self.fields.iter().filter(is_nothing) {
+                state.set(field.name, Value::List(Vec::new()));
+            }
+        }
         if importing && !self.kind.is_adopted() {
             let prefix = observed.get("name").as_str().and_then(name_prefix::of);
             state.set("name_prefix", prefix.map_or(Value::Null, Value::from));

@@ -29,8 +29,10 @@ impl KindResource {
         let mut response = PlanResponse::new(Value::Null);
         response.diagnostics.extend(self.refuse_after_move(&request.prior, &private, true));
         let created = run.destroy(&at, &request.prior).await;
-        if created.is_some_and(|created| self.is_same(&request.prior, &created)) {
-            response.private = Some(Private { leaves_object: true, ..private }.to_bytes());
+        let leaves_object = created.is_some_and(|created| self.is_same(&request.prior, &created));
+        // Also if it does not: Terraform stores the data of a planned destroy whose apply has failed.
+        response.private = Some(Private { leaves_object, ..private }.to_bytes());
+        if leaves_object {
             response.diagnostics.push(self.stays(&at));
         } else {
             response.diagnostics.extend(self.protected(&request.prior, "destroyed"));

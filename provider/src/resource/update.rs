@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value as Json, json};
 use tfplugin6::{
-    Diagnostic,
+    Diagnostic, Value,
     resource::{ApplyRequest, ApplyResponse},
 };
 use tokio::time::Instant;
@@ -13,7 +13,7 @@ use super::{
     KindResource,
     apply::{ApplyContext, Declared},
     at,
-    conflict::{self, Conflict, other_applier},
+    conflict::{self, Conflict, is_metadata_declared, other_applier},
     create::uid,
     text,
     wait::Purpose,
@@ -29,6 +29,8 @@ use crate::{
 
 /// How often a removal is tried on an object that others keep changing.
 const REMOVALS: u32 = 10;
+/// The parts of an object's metadata that are declared name by name.
+const METADATA: [&str; 2] = ["labels", "annotations"];
 
 impl KindResource {
     /// Updates the object.
@@ -149,14 +151,25 @@ impl KindResource {
         let changed: BTreeSet<&str> =
             changes.iter().filter_map(|change| planning::root(&change.path)).collect();
         let mut leftovers = Vec::new();
-        for field in self.fields.iter().filter(|field| changed.contains(field.name)) {
+        let ApplyRequest { prior, planned, .. } = apply.request;
+        // A list without elements may mean something else than none.
+        let is_removed = |name: &str| !prior.get(name).is_null() && planned.get(name).is_null();
+        let removed = |field: &&Field| changed.contains(field.name) || is_removed(field.name);
+        for field in self.fields.iter().filter(removed) {
             find_leftovers(field, &wanted["spec"], &object["spec"], "/spec", &mut leftovers);
+        }
+        let manager = apply.settings.manager();
+        // An object that is adopted has labels of the program that has created it.
+        for map in METADATA.into_iter().filter(|_| !self.kind.is_adopted()) {
+            let removed = removed_names(prior.get(map), planned.get(map));
+            let left = removed.filter(|name| object["metadata"][map].get(name).is_some());
+            let left = left.filter(|name| !is_metadata_declared(&object, &manager, map, name));
+            leftovers.extend(left.map(|name| format!("/metadata/{map}/{}", escaped(name))));
         }
         if leftovers.is_empty() {
             return Ok(object);
         }
         let failed = |error: ApiError| self.request_diagnostics(&error, &apply.at);
-        let manager = apply.settings.manager();
         let mut object = object;
         let mut attempt = 1;
         loop {
@@ -192,7 +205,9 @@ impl KindResource {
         leftovers: &[String],
     ) -> Result<(), Vec<Diagnostic>> {
         let manager = apply.settings.manager();
-        for pointer in leftovers.iter().filter(|_| !apply.forces_conflicts()) {
+        // Labels and annotations that another program declares are not among them.
+        let of_spec = leftovers.iter().filter(|pointer| pointer.starts_with("/spec/"));
+        for pointer in of_spec.filter(|_| !apply.forces_conflicts()) {
             let key = pointer.split('/').nth(2).unwrap_or_default();
             if let Some(other) = other_applier(object, &manager, key) {
                 let detail = format!(
@@ -214,6 +229,17 @@ fn removal(object: &Json, leftovers: &[String]) -> Json {
     // From the end of a list to its beginning, so that a removal does not shift the indices of later ones.
     let removals = leftovers.iter().rev().map(|pointer| json!({"op": "remove", "path": pointer}));
     Json::Array(std::iter::once(test).chain(removals).collect())
+}
+
+/// The names of the labels or annotations that the plan removes.
+fn removed_names<'a>(prior: &'a Value, planned: &'a Value) -> impl Iterator<Item = &'a String> {
+    let before = prior.as_map().into_iter().flatten().map(|(name, _)| name);
+    before.filter(move |name| planned.get(name).is_null())
+}
+
+/// A name as a part of a JSON pointer.
+fn escaped(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
 }
 
 /// Collects the values in the object that could be declared, but are not.
@@ -240,9 +266,15 @@ fn find_leftovers(field: &Field, declared: &Json, found: &Json, pointer: &str, o
         Shape::TextMap => {
             for name in found.as_object().into_iter().flatten().map(|(name, _)| name) {
                 if declared.get(name).is_none() {
-                    out.push(format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1")));
+                    out.push(format!("{pointer}/{}", escaped(name)));
                 }
             }
+        }
+        // A list that is a set has elements of several managers. Any other is as declared.
+        Shape::TextList(_) => {
+            let is_declared = |text: &Json| declared.as_array().is_some_and(|all| all.contains(text));
+            let found = found.as_array().into_iter().flatten().enumerate();
+            out.extend(found.filter(|(_, text)| !is_declared(text)).map(|(i, _)| format!("{pointer}/{i}")));
         }
         Shape::Keyed(fields) => {
             for (i, element) in found.as_array().into_iter().flatten().enumerate() {
@@ -282,5 +314,14 @@ mod tests {
         };
         assert_eq!(left("e1000"), ["/spec/networkInterfaces/0/model"], "each plan would show it again");
         assert_eq!(left("virtio"), [""; 0], "it means the same");
+    }
+
+    #[test]
+    fn elements_of_a_set_that_are_not_declared_are_left_behind() {
+        let vms = Field::spec("vms", Shape::TextList(Form::Name));
+        let mut left = Vec::new();
+        let (declared, found) = (json!({"vms": ["web"]}), json!({"vms": ["db", "web", "extra"]}));
+        find_leftovers(&vms, &declared, &found, "/spec", &mut left);
+        assert_eq!(left, ["/spec/vms/0", "/spec/vms/2"]);
     }
 }

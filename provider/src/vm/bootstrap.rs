@@ -2,7 +2,7 @@
 
 mod secret;
 
-use berth_api::user_data::{decoded, has_top_key, is_ignition};
+use berth_api::user_data::{decoded, has_top_key, is_cloud_config, is_ignition};
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
 pub(super) use secret::{content_to_write, declare, read, view, write};
@@ -197,7 +197,7 @@ fn check_user_data(bootstrap: &Value) -> Vec<Diagnostic> {
         let Some(text) = bootstrap.get(name).as_str().and_then(|text| decoded(text.as_bytes()).ok()) else {
             continue;
         };
-        if !text.trim_start().to_lowercase().starts_with("#cloud-config\n") {
+        if !is_cloud_config(&text) {
             continue;
         }
         for (key, part) in twice {

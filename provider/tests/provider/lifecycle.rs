@@ -294,3 +294,55 @@ async fn what_was_declared_once_is_declared_on_when_the_configuration_forgets_it
     assert_eq!(plane.object("PublicIP", "web").await["spec"]["address"], "198.18.100.77");
     plane.close().await;
 }
+
+#[tokio::test]
+async fn elements_of_others_in_a_set_are_removed_and_a_list_that_they_leave_empty_is_no_change() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut schedule = Stage::new(&provider, "berth_snapshot_schedule");
+    let config = json!({"name": "nightly", "schedule": "@daily", "vms": ["web"], "keep": {"last": 1}});
+    let made = schedule.apply(&config).await;
+    assert!(made.is_clean(), "{}", made.text());
+    plane.edit("SnapshotSchedule", "nightly", json!({"spec": {"vms": ["db", "web", "extra"]}})).await;
+    schedule.read().await;
+    assert_eq!(schedule.state.get("vms").elements().len(), 3);
+    let applied = schedule.apply(&config).await;
+    assert!(applied.is_clean(), "{}", applied.text());
+    assert_eq!(plane.object("SnapshotSchedule", "nightly").await["spec"]["vms"], json!(["web"]));
+
+    let mut group = Stage::new(&provider, "berth_security_group");
+    let config = json!({"name": "web", "ingress": [{"cidrs": ["0.0.0.0/0"]}]});
+    group.apply(&config).await;
+    plane.edit("SecurityGroup", "web", json!({"spec": {"egress": []}})).await;
+    group.read().await;
+    assert!(!group.plan_is_empty(&config).await, "it allows nothing, and none allows everything");
+    let applied = group.apply(&config).await;
+    assert!(applied.is_clean(), "{}", applied.text());
+    assert!(plane.object("SecurityGroup", "web").await["spec"].get("egress").is_none());
+    assert!(group.plan_is_empty(&config).await);
+
+    let mut group = Stage::new(&provider, "berth_security_group");
+    let config = json!({"name": "db"});
+    group.apply(&config).await;
+    plane.edit("SecurityGroup", "db", json!({"spec": {"ingress": []}})).await;
+    group.read().await;
+    assert!(group.plan_is_empty(&config).await);
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn a_label_of_an_import_is_removed_as_the_plan_shows() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut ip = Stage::new(&provider, "berth_public_ip");
+    ip.apply(&json!({"name": "web"})).await;
+    let labels = json!({"example.org/tier": "web", "team": "a"});
+    plane.edit("PublicIP", "web", json!({"metadata": {"labels": labels}})).await;
+    let mut imported = Stage::new(&provider, "berth_public_ip");
+    imported.import("web").await;
+    assert!(imported.plan_is_empty(&json!({"name": "web", "labels": labels})).await);
+    let applied = imported.apply(&json!({"name": "web", "labels": {"team": "a"}})).await;
+    assert!(applied.is_clean(), "{}", applied.text());
+    assert_eq!(plane.object("PublicIP", "web").await["metadata"]["labels"], json!({"team": "a"}));
+    plane.close().await;
+}

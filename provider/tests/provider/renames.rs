@@ -77,6 +77,24 @@ async fn an_object_that_a_plan_destroys_and_creates_stays_in_whichever_order_it_
 }
 
 #[tokio::test]
+async fn a_later_destroy_deletes_an_object_that_a_failed_apply_was_to_leave() {
+    let plane = ControlPlane::in_memory().await;
+    let (type_name, config, old) = existing(&plane, "VMClass").await;
+    let plans = provider(&plane.client, "default");
+    let _ = Stage::new(&plans, type_name).plan(&config).await;
+    let planned = Stage::new(&plans, type_name).with_state_of(&old).plan_destroy().await;
+    let mut kept = Stage::new(&provider(&plane.client, "default"), type_name).with_state_of(&old);
+    kept.private = planned.private.expect("what the destroy remembers");
+    // The other address is gone from the configuration.
+    let planned = kept.plan_destroy().await;
+    assert_eq!(text_of(&planned.diagnostics), "");
+    kept.private = planned.private.expect("the destroy is planned anew");
+    let destroyed = kept.destroy().await;
+    assert!(destroyed.is_clean() && plane.count("VMClass").await == 0, "{}", destroyed.text());
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn a_create_whose_object_the_plan_already_destroys_is_refused_and_another_object_is_not() {
     let plane = ControlPlane::in_memory().await;
     let (type_name, config, old) = existing(&plane, "VMClass").await;

@@ -44,6 +44,12 @@ pub(crate) fn name_of(class: &KeyClass) -> String {
     format!("{}/{}", class.namespace().unwrap_or_default(), class.name_any())
 }
 
+/// Whether a key that was read or opened at this time is used without another question. After the clock was set back, it is not known when
+/// that was.
+fn is_fresh(at: Timestamp, now: Timestamp) -> bool {
+    (SignedDuration::ZERO..FRESH).contains(&now.duration_since(at))
+}
+
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -71,7 +77,7 @@ impl DiskKeys {
     ) -> Result<Arc<KeyProvider>, Missing> {
         let known = locked(&self.read).get(&name_of(class)).cloned();
         match known {
-            Some((at, key)) if now.duration_since(at) < FRESH => Ok(key),
+            Some((at, key)) if is_fresh(at, now) => Ok(key),
             _ => self.sealing_key(class, now).await,
         }
     }
@@ -176,7 +182,7 @@ impl DiskKeys {
         let known = locked(&self.opened).get(holder).cloned();
         if let Some((at, before)) = known
             && before == *sealed
-            && now.duration_since(at) < FRESH
+            && is_fresh(at, now)
             && let Some(key) = self.system.unlocked(&sealed.id, holder)
         {
             return Ok(key);
@@ -273,4 +279,12 @@ impl DiskKeys {
             self.system.lock(&unused.id, volume);
         }
     }
+}
+
+#[test]
+fn after_the_clock_was_set_back_the_key_of_a_class_is_read_again() {
+    let at = |second| Timestamp::from_second(second).expect("a moment");
+    assert!(is_fresh(at(1000), at(1000)) && is_fresh(at(1000), at(1059)));
+    assert!(!is_fresh(at(1000), at(1060)), "its Secret may be gone since");
+    assert!(!is_fresh(at(4600), at(1000)), "for an hour, its Secret would not be looked at");
 }

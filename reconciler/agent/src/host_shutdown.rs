@@ -120,14 +120,16 @@ impl Stopping {
 
     /// Returns the state with the next group, if all of the present one have ended or were waited for long enough.
     fn next(self, running: &[RunningVm], now: Timestamp) -> Self {
-        let waited = now.duration_since(self.since);
+        // The clock may have been set back.
+        let stopping = Self { since: self.since.min(now), ..self };
+        let waited = now.duration_since(stopping.since);
         let is_awaited = |vm: &RunningVm| Some(vm.order) == self.group && waited < vm.patience;
         if running.iter().any(is_awaited) {
-            return self;
+            return stopping;
         }
         match running.iter().map(|vm| vm.order).filter(|order| !self.includes(*order)).max() {
             Some(order) => Self { group: Some(order), since: now, ..self },
-            None => self,
+            None => stopping,
         }
     }
 }
@@ -179,6 +181,16 @@ mod tests {
         assert_eq!(group(&shutdown, &[hangs, web, database], 99), Some(3));
         assert_eq!(group(&shutdown, &[hangs, web, database], 100), Some(2));
         assert_eq!(group(&shutdown, &[hangs, database], 101), Some(1), "it is not waited for again");
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_holds_back_no_group_for_longer() {
+        let shutdown = HostShutdown::default();
+        shutdown.stop(AtShutdown::Stop);
+        let running = [vm(3, 100), vm(2, 50)];
+        assert_eq!(group(&shutdown, &running, 7200), Some(3));
+        assert_eq!(group(&shutdown, &running, 10), Some(3));
+        assert_eq!(group(&shutdown, &running, 110), Some(2));
     }
 
     #[test]

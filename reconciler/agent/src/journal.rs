@@ -39,7 +39,8 @@ const WITH_LIVE_MOVE: u32 = 4;
 /// A machine that ran for this long before it ended is not in a crash loop.
 const STABLE: SignedDuration = SignedDuration::from_secs(600);
 const FIRST_DELAY: SignedDuration = SignedDuration::from_secs(10);
-const LONGEST_DELAY: SignedDuration = SignedDuration::from_secs(300);
+/// The longest delay before a restart.
+pub(crate) const LONGEST_DELAY: SignedDuration = SignedDuration::from_secs(300);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use berth_api::{Host, Network};
+use berth_api::{Host, Network, SecurityGroup};
 use kube::{Resource, ResourceExt};
 
 /// Name of a namespaced object.
@@ -43,7 +43,7 @@ pub(crate) fn kind<K: Resource<DynamicType = ()>>() -> Cow<'static, str> {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(crate) kind: Cow<'static, str>,
-    /// Empty for what a host has only one of, see [`Key::host`] and [`Key::networks`].
+    /// Empty for what a host has only one of, see [`Key::host`], [`Key::networks`] and [`Key::filters`].
     pub(crate) name: ObjectName,
 }
 
@@ -65,5 +65,10 @@ impl Key {
     /// Returns the key of the bridges, leases and forwards of the whole host.
     pub(crate) fn networks() -> Self {
         Self::new::<Network>(ObjectName::default())
+    }
+
+    /// Returns the key of the rules and members of the security groups in the packet filters of the whole host.
+    pub(crate) fn filters() -> Self {
+        Self::new::<SecurityGroup>(ObjectName::default())
     }
 }

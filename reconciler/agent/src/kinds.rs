@@ -86,7 +86,10 @@ const CONTROLLERS: &[Controller] = &[
     controller::<KeyClass>(watch::all_if_served::<KeyClass>, None),
     controller::<Network>(watch::all::<Network>, Some(|ctx, _| network::reconcile(ctx).boxed())),
     // A control plane of an earlier version does not have the kind.
-    controller::<SecurityGroup>(watch::all_if_served::<SecurityGroup>, None),
+    controller::<SecurityGroup>(
+        watch::all_if_served::<SecurityGroup>,
+        Some(|ctx, _| network::refilter(ctx).boxed()),
+    ),
     controller::<PlacementGroup>(watch::all::<PlacementGroup>, None),
     // A control plane of an earlier version does not have the kind.
     controller::<VMGroup>(watch::all_if_served::<VMGroup>, None),

@@ -80,9 +80,11 @@ pub(crate) struct Applied {
     pub(crate) bridged: BTreeMap<String, BridgedNetwork>,
     /// The interface of WireGuard, if there is one.
     pub(crate) wireguard: Option<WireguardConfig>,
-    pub(crate) firewall: Option<Firewall>,
+    pub(crate) firewall: Option<Arc<Firewall>>,
     /// Whether others may be in effect than these, since a write of the firewall that has not succeeded.
     pub(crate) may_have_other_rules: bool,
+    /// How often rules were lost to other programs.
+    lost_rules: u64,
     /// Public addresses of VMs here that are not forwarded, and why.
     pub(crate) refused: BTreeMap<IpAddr, RefusedAddress>,
     /// The bridge of each network (`namespace/name`) that has one here.
@@ -97,6 +99,13 @@ pub(crate) struct Applied {
     pub(crate) taps: Option<BTreeSet<String>>,
     /// When everything was last applied again.
     pub(crate) ensured_at: Option<Instant>,
+}
+
+impl Applied {
+    /// Returns the firewall's rules, unless others may be in effect.
+    pub(crate) fn rules_in_force(&self) -> Option<Arc<Firewall>> {
+        self.firewall.clone().filter(|_| !self.may_have_other_rules)
+    }
 }
 
 /// Why a network could not be made.
@@ -116,6 +125,31 @@ pub(crate) struct RefusedAddress {
     pub(crate) text: String,
     /// MAC address of the machine that has the address instead.
     pub(crate) mac: Option<String>,
+}
+
+impl Applied {
+    /// Records that a write of the firewall begins. Returns what [`Self::end_rules`] is to be given.
+    pub(crate) fn begin_rules(&mut self) -> u64 {
+        self.may_have_other_rules = true;
+        self.lost_rules
+    }
+
+    /// Records that a write of these rules has succeeded; returns those before. Rules that were lost since it began may be these.
+    pub(crate) fn end_rules(&mut self, begun: u64, rules: Arc<Firewall>) -> Option<Arc<Firewall>> {
+        self.may_have_other_rules = self.lost_rules != begun;
+        self.firewall.replace(rules)
+    }
+
+    /// Records that another program has removed rules: they are written again, also those of a write that has not ended.
+    pub(crate) fn lose_rules(&mut self) {
+        self.firewall = None;
+        self.lost_rules = self.lost_rules.wrapping_add(1);
+    }
+
+    /// Whether this host has no rules, and none are being written.
+    pub(crate) fn has_no_rules(&self) -> bool {
+        !self.may_have_other_rules && self.firewall.as_deref().is_some_and(Firewall::is_empty)
+    }
 }
 
 impl Networks {

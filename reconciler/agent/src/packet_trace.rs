@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use berth_api::packet_trace::{OtherEnd, TraceQuery};
 use berth_api::vm::{InterfaceStatus, LinkState};
@@ -72,7 +73,7 @@ pub(crate) async fn trace(
         down: names.down.clone(),
         is_sent: matches!(query.other, OtherEnd::To(_)),
         packet,
-        firewall,
+        firewall: Arc::unwrap_or_clone(firewall),
         networks,
     };
     let trace = ctx.system.trace(&request).await.map_err(TraceProblem::System)?;

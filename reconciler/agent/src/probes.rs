@@ -112,11 +112,21 @@ impl Probes {
         self.watched().remove(vm);
     }
 
-    /// Returns the results of the probes of this process.
-    pub(crate) fn results(&self, vm: &ObjectName, process: &ProcessIdentity) -> ProbeResults {
+    /// Returns the results of the probes of this process; without that of another liveness probe than this one.
+    pub(crate) fn results(
+        &self,
+        vm: &ObjectName,
+        process: &ProcessIdentity,
+        liveness: Option<&Probe>,
+    ) -> ProbeResults {
         let watched = self.watched();
         let of_process = watched.get(vm).filter(|watched| watched.plan.process == *process);
-        of_process.map(|watched| lock(&watched.results).clone()).unwrap_or_default()
+        let Some(watched) = of_process else { return ProbeResults::default() };
+        let mut results = lock(&watched.results).clone();
+        if watched.plan.liveness.as_deref() != liveness {
+            results.liveness = None;
+        }
+        results
     }
 }
 

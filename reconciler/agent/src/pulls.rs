@@ -183,23 +183,24 @@ impl Pulls {
     /// Ensures that the download runs and that `wake` is enqueued on its progress.
     pub(crate) fn start(&self, wanted: &Wanted, wake: Key) {
         let mut entries = self.shared.entries();
-        let entry = entries.entry(wanted.clone()).or_insert_with(|| Entry {
-            task: None,
-            wake: BTreeSet::new(),
-            failures: 0,
-            state: State::Failed { readiness: waiting(), again: None },
-        });
-        entry.wake.insert(wake);
-        if matches!(entry.state, State::Running { .. }) {
+        if let Some(entry) = entries.get_mut(wanted)
+            && matches!(entry.state, State::Running { .. })
+        {
+            entry.wake.insert(wake);
             return;
         }
-        entry.state =
+        // Recorded anew: the details are those of the work that begins now.
+        let former = entries.remove(wanted);
+        let (mut woken, failures) = former.map(|entry| (entry.wake, entry.failures)).unwrap_or_default();
+        woken.insert(wake);
+        let state =
             State::Running { done: 0, total: None, rate: None, reported: 0, reported_at: Instant::now() };
-        let (shared, wanted) = (self.shared.clone(), wanted.clone());
+        let (shared, work) = (self.shared.clone(), wanted.clone());
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         // Finished tasks are removed, so that the set does not grow without bound.
         while tasks.try_join_next().is_some() {}
-        entry.task = Some(tasks.spawn(async move { shared.pull(wanted).await }));
+        let task = Some(tasks.spawn(async move { shared.pull(work).await }));
+        entries.insert(wanted.clone(), Entry { task, wake: woken, failures, state });
     }
 
     /// Cancels and forgets this work, and returns once its task has ended.
@@ -276,10 +277,6 @@ pub(crate) fn percent(done: u64, total: Option<u64>) -> Option<i64> {
 fn per_second(bytes: u64, time: Duration) -> u64 {
     let milliseconds = time.as_millis().max(1);
     u64::try_from(u128::from(bytes) * 1000 / milliseconds).unwrap_or(u64::MAX)
-}
-
-fn waiting() -> Readiness {
-    Readiness::Reconciling(Reason::Pulling, String::new())
 }
 
 impl Shared {

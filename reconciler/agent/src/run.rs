@@ -32,7 +32,7 @@ use crate::recorder::{self, Recorder};
 use crate::snapshots;
 use crate::stop_guests;
 use berth_engine::queue::LONGEST_BACK_OFF;
-use berth_host::{Firewall, System};
+use berth_host::System;
 
 const RETRY_INVENTORY: Duration = Duration::from_secs(2);
 
@@ -156,12 +156,12 @@ async fn restore_firewall(ctx: &Context) {
     loop {
         match ctx.system.firewall_removed().await {
             // The agent itself removes the tables that are not needed any more.
-            Ok(()) if ctx.networks.applied().firewall.as_ref().is_some_and(Firewall::is_empty) => {}
+            Ok(()) if ctx.networks.applied().has_no_rules() => {}
             Ok(()) => {
                 tracing::warn!(
                     "the firewall rules, the interface of WireGuard, or the answers for public IPv6 addresses have been removed: they are made again"
                 );
-                ctx.networks.applied().firewall = None;
+                ctx.networks.applied().lose_rules();
                 ctx.queue.add(Key::networks());
             }
             Err(error) => {

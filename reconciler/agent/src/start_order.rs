@@ -102,8 +102,12 @@ impl StartOrder {
     /// Whether VMs of this order, which have not started, still hold back others.
     fn is_waited_for(&self, order: i64, now: Timestamp) -> bool {
         let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*current {
-            Some((of, since)) if *of == order => now.duration_since(*since) < HELD_AT_MOST,
+        match &mut *current {
+            Some((of, since)) if *of == order => {
+                // The clock may have been set back.
+                *since = (*since).min(now);
+                now.duration_since(*since) < HELD_AT_MOST
+            }
             // VMs of a lower order have started, or were given up, since.
             Some((of, _)) if *of < order => {
                 *current = Some((order, now));
@@ -163,6 +167,14 @@ mod tests {
         assert_eq!(orders.held(2, &[on(1, 990, 15)], at(1005)), None);
         assert_eq!(orders.held(2, &[on(1, 990, -5)], now), None);
         assert_eq!(orders.held(2, &[on(1, 5000, 15)], now), None, "the clock was set back");
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_holds_back_no_vm_for_longer() {
+        let orders = StartOrder::default();
+        assert_eq!(behind(orders.held(2, &[off(1)], at(7200))), Some(1));
+        assert_eq!(behind(orders.held(2, &[off(1)], at(100))), Some(1));
+        assert_eq!(orders.held(2, &[off(1)], at(400)), None);
     }
 
     #[test]

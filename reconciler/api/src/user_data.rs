@@ -344,7 +344,7 @@ fn scalar(text: &str, style: ScalarStyle) -> Node {
 }
 
 /// Whether it is a plain cloud-config, which cloud-init reads as YAML.
-fn is_cloud_config(text: &str) -> bool {
+pub fn is_cloud_config(text: &str) -> bool {
     let lower = text.trim_start().to_lowercase();
     let header = HEADERS.iter().find(|(start, _)| lower.starts_with(start));
     header.is_some_and(|(_, format)| *format == Format::CloudConfig)

@@ -151,6 +151,12 @@ fn absent() -> Vec<Definition> {
     all.into_iter().chain([volumes]).collect()
 }
 
+/// Whether the resource of this group and plural is built in.
+fn is_builtin(group: &str, plural: &str) -> bool {
+    let mut all = definitions().into_iter().chain(absent());
+    all.any(|definition| definition.group == group && definition.plural == plural)
+}
+
 /// Returns every built-in resource.
 pub(crate) fn resources() -> Vec<Arc<Resource>> {
     let made = definitions().into_iter().map(|definition| resource(&definition));

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_store::{read_or_make_bytes, write_private};
 use rcgen::{
@@ -14,6 +15,8 @@ use rcgen::{
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
+use tokio::sync::watch;
+use tokio::time::{Instant, interval_at};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::identity::{Identity, Token};
@@ -25,6 +28,8 @@ pub(crate) const DERIVED: [&str; 3] = ["server.crt", "server.key", "server.names
 
 /// The server certificate is renewed this many days before it expires.
 const RENEW_BEFORE_DAYS: i64 = 30;
+/// How often a server that runs checks its certificate. The clock may be corrected at any time.
+const CHECK_EVERY: Duration = Duration::from_secs(600);
 
 /// The credentials of one state directory.
 pub(crate) struct Credentials {
@@ -108,29 +113,72 @@ impl Credentials {
         Ok(Arc::new(config))
     }
 
-    /// Returns the stored certificate if it covers these names and does not expire soon, otherwise a new one.
-    fn server_certificate(&self, names: &[String]) -> io::Result<(String, KeyPair)> {
-        let (certificate, key) = (self.directory.join("server.crt"), self.directory.join("server.key"));
-        let wanted = self.directory.join("server.names");
-        let listed = names.join("\n");
-        if let (Ok(certificate), Ok(key), Ok(for_names)) =
-            (fs::read_to_string(&certificate), fs::read_to_string(&key), fs::read_to_string(&wanted))
-            && for_names == listed
-            && lasts(&certificate)
-            && let Ok(key) = KeyPair::from_pem(&key)
-        {
-            return Ok((certificate, key));
+    /// Returns the TLS configuration with a new server certificate if the stored one has to be renewed.
+    pub(crate) fn renewed(&self, names: &[String]) -> io::Result<Option<Arc<ServerConfig>>> {
+        match self.stored_certificate(names) {
+            Some(_) => Ok(None),
+            None => self.tls(names).map(Some),
         }
+    }
+
+    /// Returns the stored certificate if it covers these names and does not expire soon.
+    fn stored_certificate(&self, names: &[String]) -> Option<(String, KeyPair)> {
+        let read = |name: &str| fs::read_to_string(self.directory.join(name)).ok();
+        let (certificate, key) = (read("server.crt")?, read("server.key")?);
+        let is_usable = read("server.names")? == names.join("\n") && lasts(&certificate);
+        let key = KeyPair::from_pem(&key).ok()?;
+        is_usable.then_some((certificate, key))
+    }
+
+    /// Returns the stored certificate, or a new one.
+    fn server_certificate(&self, names: &[String]) -> io::Result<(String, KeyPair)> {
+        if let Some(stored) = self.stored_certificate(names) {
+            return Ok(stored);
+        }
+        let (certificate, key) = (self.directory.join("server.crt"), self.directory.join("server.key"));
+        let (wanted, listed) = (self.directory.join("server.names"), names.join("\n"));
         let pair = KeyPair::generate().map_err(|e| failed("making the server key", e))?;
         let issuer =
             Issuer::from_ca_cert_pem(&self.ca_pem, &self.ca_key).map_err(|e| failed("reading ca.crt", e))?;
         let made =
             server_params(names)?.signed_by(&pair, &issuer).map_err(|e| failed("server certificate", e))?;
+        // Without the names, the other two are not used: a crash leaves no key with the certificate of the one before.
+        match fs::remove_file(&wanted) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         write_private(&key, pair.serialize_pem().as_bytes())?;
         write_private(&certificate, made.pem().as_bytes())?;
         write_private(&wanted, listed.as_bytes())?;
         Ok((made.pem(), pair))
     }
+}
+
+/// Replaces the TLS configuration of a server whenever there is a new one, forever: a server may run for longer than its certificate is
+/// valid.
+pub(crate) async fn keep_current(
+    current: &watch::Sender<Arc<ServerConfig>>,
+    renewed: impl Fn() -> io::Result<Option<Arc<ServerConfig>>>,
+) {
+    let mut checks = interval_at(Instant::now() + CHECK_EVERY, CHECK_EVERY);
+    loop {
+        checks.tick().await;
+        match renewed() {
+            Ok(None) => {}
+            Ok(Some(config)) => {
+                tracing::info!("the server certificate is renewed");
+                current.send_replace(config);
+            }
+            Err(error) => tracing::warn!(%error, "the server certificate cannot be renewed"),
+        }
+    }
+}
+
+/// Returns a machine's host name if a certificate can have it: the kernel accepts any bytes as a name.
+pub(crate) fn certified_name(host: &str) -> Option<&str> {
+    let host = host.trim();
+    let fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    (!host.is_empty() && host.bytes().all(fine)).then_some(host)
 }
 
 fn validity(params: &mut CertificateParams, days: i64) {
@@ -174,8 +222,10 @@ fn pem_to_der(pem: &str) -> io::Result<CertificateDer<'static>> {
 fn lasts(pem: &str) -> bool {
     let Ok(der) = pem_to_der(pem) else { return false };
     let Ok((_, certificate)) = X509Certificate::from_der(&der) else { return false };
-    let left = certificate.validity().not_after.timestamp() - jiff::Timestamp::now().as_second();
-    left > RENEW_BEFORE_DAYS * 24 * 3600
+    let (validity, now) = (certificate.validity(), jiff::Timestamp::now().as_second());
+    // It begins in the future if the clock was wrong when it was made.
+    let has_begun = validity.not_before.timestamp() <= now;
+    has_begun && validity.not_after.timestamp() - now > RENEW_BEFORE_DAYS * 24 * 3600
 }
 
 /// Returns the identity in a verified client certificate: the common name is the user, organizations are
@@ -186,4 +236,69 @@ pub(crate) fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Identit
     let user = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
     let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned));
     (!user.is_empty()).then(|| Identity::new(user, groups))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_certificate_of_a_server_that_runs_is_renewed_before_it_expires_and_if_it_has_not_begun() {
+        let folder = tempfile::tempdir().unwrap();
+        let credentials = Credentials::open(folder.path()).unwrap();
+        let names = ["localhost".to_owned()];
+        let stored = folder.path().join("server.crt");
+        let current = watch::Sender::new(credentials.tls(&names).unwrap());
+        let mut seen = current.subscribe();
+        let renewing = keep_current(&current, || credentials.renewed(&names));
+        tokio::pin!(renewing);
+        assert!(timeout(2 * CHECK_EVERY, &mut renewing).await.is_err());
+        assert!(!seen.has_changed().unwrap(), "it lasts");
+        let soon = |params: &mut CertificateParams| validity(params, RENEW_BEFORE_DAYS - 1);
+        let later = |params: &mut CertificateParams| {
+            params.not_before = rcgen::date_time_ymd(2200, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2300, 1, 1);
+        };
+        let cases: [&dyn Fn(&mut CertificateParams); 2] = [&soon, &later];
+        for change in cases {
+            let mut params = server_params(&names).unwrap();
+            change(&mut params);
+            let key =
+                KeyPair::from_pem(&fs::read_to_string(folder.path().join("server.key")).unwrap()).unwrap();
+            let issuer = Issuer::from_ca_cert_pem(&credentials.ca_pem, &credentials.ca_key).unwrap();
+            let old = params.signed_by(&key, &issuer).unwrap().pem();
+            fs::write(&stored, &old).unwrap();
+            assert!(timeout(2 * CHECK_EVERY, &mut renewing).await.is_err());
+            assert!(seen.has_changed().unwrap());
+            seen.mark_unchanged();
+            assert_ne!(fs::read_to_string(&stored).unwrap(), old);
+        }
+    }
+
+    #[test]
+    fn a_new_key_is_not_used_with_the_certificate_of_the_one_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let credentials = Credentials::open(folder.path()).unwrap();
+        let names = ["localhost".to_owned()];
+        credentials.tls(&names).unwrap();
+        let stored = folder.path().join("server.crt");
+        let old = fs::read(&stored).unwrap();
+        fs::remove_file(&stored).unwrap();
+        fs::create_dir(&stored).unwrap();
+        assert!(credentials.tls(&["other".to_owned()]).is_err(), "only the new key is written");
+        fs::remove_dir(&stored).unwrap();
+        fs::write(&stored, old).unwrap();
+        assert!(credentials.tls(&names).is_ok());
+    }
+
+    #[test]
+    fn a_host_name_that_no_certificate_can_have_is_left_out() {
+        assert_eq!(certified_name("node-1.example\n"), Some("node-1.example"));
+        for odd in ["b\u{fc}ro\n", "(none)", "a b", "", "a\u{7}"] {
+            assert_eq!(certified_name(odd), None, "{odd:?}");
+        }
+        assert!(server_params(&["b\u{fc}ro".to_owned()]).is_err(), "the server would not start with it");
+    }
 }

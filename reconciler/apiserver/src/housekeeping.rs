@@ -100,6 +100,8 @@ pub(crate) async fn run(core: Arc<Core>, history: HistoryWindow) {
 
 /// A task for every object that has owners or is being deleted, for each namespace and for the roles.
 fn everything(core: &Core) -> BTreeSet<Task> {
+    // Events of definitions may be among those that were missed.
+    core.catalog.refresh();
     let state = core.store.state();
     let accounts =
         state.list(&core.namespaces, None, None).map(|entry| Task::Account(entry.key.name.to_string()));
@@ -115,6 +117,10 @@ fn everything(core: &Core) -> BTreeSet<Task> {
 
 fn note(core: &Core, tasks: &mut BTreeSet<Task>, event: &Event) {
     let (key, facts) = (&event.entry.key, &event.entry.facts);
+    // A request that its client cancels while the definition is written does not come to it.
+    if key.resource == core.catalog.crds {
+        core.catalog.refresh();
+    }
     // Owners that wait for the deletion of this object, or for it to drop its owner reference.
     for owner in event.previous.iter().flat_map(|previous| &previous.facts.owners) {
         if let Some(owner) = core.store.state().by_uid(owner).filter(|owner| owner.facts.deleting) {
@@ -422,7 +428,7 @@ fn call(core: &Arc<Core>, key: &Key) -> Option<Call> {
 
 #[cfg(test)]
 mod tests {
-    use berth_store::Store;
+    use berth_store::{Action, Expect, Origin, Store, Write};
     use serde_json::json;
 
     use super::*;
@@ -474,5 +480,26 @@ mod tests {
         delete(&core, &owner, None, None).await.unwrap();
         object(&core, &key).await.unwrap();
         assert!(core.store.get(&key).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_definition_is_served_also_if_its_request_was_cancelled_while_it_was_written() {
+        let core = core();
+        let mut events = core.store.subscribe_all();
+        let key = Key::new(&core.catalog.crds, "", "boats.toys.example");
+        let version = json!({"name": "v1", "served": true, "storage": true,
+            "schema": {"openAPIV3Schema": {"type": "object"}}});
+        let names = json!({"plural": "boats", "singular": "boat", "kind": "Boat", "listKind": "BoatList"});
+        let crd = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": "boats.toys.example", "uid": "u"}, "spec": {"group": "toys.example",
+            "scope": "Namespaced", "names": names, "versions": [version]}});
+        let served = core.catalog.served();
+        let action = Action::Put(Core::encode(served.by_storage(&key.resource).unwrap(), &crd).unwrap());
+        let (guards, by) = (Vec::new(), Origin::default());
+        let write = Write { key, expect: Expect::Absent, action, guards, at_ms: 0, by, deferrable: false };
+        core.store.submit(write).await.unwrap();
+        assert!(core.catalog.served().find("toys.example", "boats").is_none());
+        note(&core, &mut BTreeSet::new(), &events.try_recv().unwrap());
+        assert!(core.catalog.served().find("toys.example", "boats").is_some());
     }
 }

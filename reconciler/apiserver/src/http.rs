@@ -20,6 +20,7 @@ use http::{Method, Request, Response, StatusCode, Uri, header};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
+use crate::audit::Audit;
 use crate::authenticate::Credential;
 use crate::builtin::decode;
 use crate::core::Core;
@@ -48,6 +49,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 struct WrittenObject {
     name: String,
     revision: Option<u64>,
+    /// Also if the body of the request says so.
+    dry_run: bool,
 }
 
 impl WrittenObject {
@@ -56,7 +59,34 @@ impl WrittenObject {
         line["name"] = self.name.into();
         line["code"] = status.as_u16().into();
         line["revision"] = self.revision.map(|revision| revision.to_string()).into();
+        if self.dry_run {
+            line["dryRun"] = true.into();
+        }
         line
+    }
+}
+
+/// The audit line of a request. Dropped, it is written without a code: a client that goes away before the answer may have written.
+#[derive(Debug)]
+struct AuditLine<'a> {
+    audit: &'a Audit,
+    line: Option<Value>,
+}
+
+impl AuditLine<'_> {
+    fn answered(mut self, written: WrittenObject, verb: &str, status: StatusCode) {
+        if let Some(line) = self.line.take() {
+            self.audit.tell(written.finish(line, verb, status));
+        }
+    }
+}
+
+impl Drop for AuditLine<'_> {
+    fn drop(&mut self) {
+        if let Some(mut line) = self.line.take() {
+            line["code"] = Value::Null;
+            self.audit.tell(line);
+        }
     }
 }
 
@@ -89,6 +119,8 @@ impl Front {
         let compress = request.extensions().get::<respond::MayCompress>().is_some()
             && respond::takes_gzip(request.headers());
         let audited = self.audited(&request, who.as_ref());
+        let audited = self.core.audit.as_ref().zip(audited);
+        let audited = audited.map(|(audit, line)| AuditLine { audit, line: Some(line) });
         let is_head = request.method() == Method::HEAD;
         let mut response =
             match tokio::time::timeout(REQUEST_TIMEOUT, self.route(request, who, &mut purpose)).await {
@@ -96,9 +128,9 @@ impl Front {
                 Ok(Err(error)) => respond::failure(&error, &[]),
                 Err(_) => respond::failure(&ApiError::timeout("the request took too long"), &[]),
             };
-        if let (Some(audit), Some(line)) = (&self.core.audit, audited) {
+        if let Some(audited) = audited {
             let written = response.extensions_mut().remove::<WrittenObject>().unwrap_or_default();
-            audit.tell(written.finish(line, purpose.verb, response.status()));
+            audited.answered(written, purpose.verb, response.status());
         }
         self.metrics.count(purpose, response.status());
         match (is_head, compress) {
@@ -270,7 +302,10 @@ impl Front {
             "deletecollection" => {
                 take_delete_options(&mut call, request).await?;
                 let page = call.delete_collection().await?;
-                return Ok(respond::page(&call, &shape, &page));
+                let mut response = respond::page(&call, &shape, &page);
+                let (name, revision, dry_run) = (String::new(), call.written, call.options.dry_run);
+                response.extensions_mut().insert(WrittenObject { name, revision, dry_run });
+                return Ok(response);
             }
             _ => {}
         }
@@ -279,7 +314,8 @@ impl Front {
             Ok(answer) => respond::answer(&answer, &shape, &call.warnings),
             Err(error) => respond::failure(&error, &call.warnings),
         };
-        response.extensions_mut().insert(WrittenObject { name: call.target.name, revision: call.written });
+        let (name, revision, dry_run) = (call.target.name, call.written, call.options.dry_run);
+        response.extensions_mut().insert(WrittenObject { name, revision, dry_run });
         Ok(response)
     }
 

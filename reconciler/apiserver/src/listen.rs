@@ -15,10 +15,11 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, interval_at};
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -52,7 +53,7 @@ const LOOK: Duration = Duration::from_secs(20);
 pub(crate) async fn serve(
     front: Arc<Front>,
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<watch::Receiver<Arc<ServerConfig>>>,
     stop: CancellationToken,
 ) -> io::Result<()> {
     let connections = TaskTracker::new();
@@ -75,7 +76,8 @@ pub(crate) async fn serve(
                 }
             },
         };
-        let (front, tls, stop) = (Arc::clone(&front), tls.clone(), stop.clone());
+        let tls = tls.as_ref().map(|current| TlsAcceptor::from(current.borrow().clone()));
+        let (front, stop) = (Arc::clone(&front), stop.clone());
         connections.spawn(async move {
             let _connected = front.metrics.connected();
             connection(Arc::clone(&front), stream, peer, tls, stop).await;

@@ -3,6 +3,7 @@
 mod path;
 mod query;
 
+use berth_apimachinery::builtin::builtin_schema;
 use berth_apimachinery::error::{ApiError, Result, Subject};
 use berth_apimachinery::meta::{field_error, invalid};
 use berth_apimachinery::schema::{ErrorKind, FieldError, quote};
@@ -132,15 +133,18 @@ impl Options {
     }
 
     fn set_dry_run(&mut self, value: &str) -> Result<()> {
-        self.dry_run = match value {
-            "" => false,
-            "All" => true,
+        match value {
+            // It takes back no other value.
+            "" => Ok(()),
+            "All" => {
+                self.dry_run = true;
+                Ok(())
+            }
             other => {
                 let value = format!("[{}]", quote(other));
-                return Err(self.refused(&[unsupported("dryRun", &value, "\"All\"")]));
+                Err(self.refused(&[unsupported("dryRun", &value, "\"All\"")]))
             }
-        };
-        Ok(())
+        }
     }
 
     fn set_propagation(&mut self, value: &str) -> Result<()> {
@@ -156,6 +160,13 @@ impl Options {
             return Err(ApiError::bad_request(format!(
                 "the body of a deletion must be DeleteOptions, not {kind}"
             )));
+        }
+        // A field of another type would be left out, and the object deleted without the condition or as more than a trial.
+        if let Some(schema) = builtin_schema("", "DeleteOptions") {
+            let unfit = |why: String| {
+                ApiError::bad_request(format!("the body of a deletion is no DeleteOptions: {}", why.trim()))
+            };
+            schema.check_types("", body).map_err(unfit)?;
         }
         if let Some(policy) = body["propagationPolicy"].as_str() {
             if body["orphanDependents"].is_boolean() {

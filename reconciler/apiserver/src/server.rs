@@ -16,7 +16,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::BoxError;
@@ -25,7 +25,7 @@ use crate::audit::Audit;
 use crate::authenticate::{Credential, Tokens};
 use crate::config::ServerConfig;
 use crate::core::Core;
-use crate::credentials::Credentials;
+use crate::credentials::{Credentials, certified_name, keep_current};
 use crate::http::Front;
 use crate::identity::Identity;
 use crate::ids::Ids;
@@ -175,15 +175,23 @@ impl Server {
             Listener::Tls(listener) => {
                 let names = self.names(listener.local_addr()?);
                 let config = self.credentials().and_then(|c| c.tls(&names)).map_err(ServeError::Tls)?;
-                (listener, Some(TlsAcceptor::from(config)))
+                (listener, Some((watch::Sender::new(config), names)))
             }
         };
         let both = stop.child_token();
         let (ends, stopping) = (both.clone(), self.inner.core.stopping.clone());
-        let serving = listen::serve(self.front(), listener, tls, both);
+        let current = tls.as_ref().map(|(tls, _)| tls.subscribe());
+        let renewing = async {
+            match &tls {
+                Some((tls, names)) => keep_current(tls, || self.credentials()?.renewed(names)).await,
+                None => std::future::pending().await,
+            }
+        };
+        let serving = listen::serve(self.front(), listener, current, both);
         tokio::pin!(serving);
         tokio::select! {
             ended = &mut serving => return Ok(ended?),
+            () = renewing => {}
             () = stopping.cancelled() => ends.cancel(),
         }
         Ok(serving.await?)
@@ -198,7 +206,7 @@ impl Server {
         let mut names: Vec<String> =
             ["localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default"].map(str::to_owned).into();
         if let Ok(host) = std::fs::read_to_string("/proc/sys/kernel/hostname") {
-            names.push(host.trim().to_owned());
+            names.extend(certified_name(&host).map(str::to_owned));
         }
         if !address.ip().is_unspecified() {
             names.push(address.ip().to_string());

@@ -10,6 +10,7 @@
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 use berth_host::linux::{LinuxConfig, LinuxSystem};
@@ -56,14 +57,14 @@ async fn measure(system: &LinuxSystem, interfaces: u32, rules: u32) -> io::Resul
     let mut firewall = firewall(interfaces, rules);
     apply("first", system, &firewall).await?;
     for number in 0..CHANGES {
-        let group = &mut firewall.filters.groups[0];
+        let group = &mut Arc::make_mut(&mut firewall.filters).groups[0];
         group.ingress.pop();
         group.ingress.push(rule(1000 + number));
         apply("rule", system, &firewall).await?;
     }
     for number in 0..CHANGES {
         let members = MEMBERS + (number + 1) % 2;
-        firewall.filters.sets.insert(NAMED.to_owned(), addresses(members));
+        Arc::make_mut(&mut firewall.filters).sets.insert(NAMED.to_owned(), addresses(members));
         apply("member", system, &firewall).await?;
     }
     Ok(())
@@ -125,5 +126,5 @@ fn firewall(interfaces: u32, rules: u32) -> Firewall {
         sets: [(NAMED.to_owned(), addresses(MEMBERS))].into(),
         ipv6_sets: [(NAMED.to_owned(), Vec::new())].into(),
     };
-    Firewall { ports, filters, guests: true, ..Firewall::default() }
+    Firewall { ports, filters: filters.into(), guests: true, ..Firewall::default() }
 }

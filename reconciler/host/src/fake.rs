@@ -439,7 +439,7 @@ impl FakeSystem {
     }
 
     /// Returns the filters that are in force.
-    pub fn filters(&self) -> Filters {
+    pub fn filters(&self) -> Arc<Filters> {
         self.state().firewall.filters.clone()
     }
 

@@ -91,6 +91,19 @@ impl Keyring {
         self.get(&sealed.id, holder).ok_or_else(|| missing(holder, sealed)).map(Some)
     }
 
+    /// Returns the key of a snapshot: of one without an owner, as it is kept while a backup is made from it, from any that has the same. None:
+    /// it is not encrypted.
+    ///
+    /// *Errors*: [`SystemError::KeyMissing`].
+    pub(crate) fn key_of_snapshot(
+        &self,
+        id: &str,
+        is_owned: bool,
+        sealed: Option<&SealedKey>,
+    ) -> Result<Option<DiskKey>> {
+        if is_owned { self.key_of(id, sealed) } else { self.shared_key_of(id, sealed) }
+    }
+
     /// Returns the key of a file that no object names any more, from any of its volume, snapshots and copies. None: it is not
     /// encrypted.
     ///

@@ -249,6 +249,7 @@ impl LinuxSystem {
             .with_pool_folders(pool_folders.clone());
         volumes.forget_partial()?;
         volumes.forget_moves()?;
+        volumes.forget_begun()?;
         let shares = Shares::new(config.shares, own.clone());
         let machines = LinuxMachines::open(layout.clone(), users, config.dedicated_cpus, shares.clone())?;
         Ok(Self {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -364,8 +365,8 @@ pub struct Firewall {
     pub answered_ipv6: Vec<String>,
     /// The addresses at which the host answers questions of guests of bridged networks about names, with the bridge for their taps.
     pub name_servers: Vec<(String, Ipv4Addr)>,
-    /// The filters of taps.
-    pub filters: Filters,
+    /// The filters of taps. Shared: groups may have many rules and members.
+    pub filters: Arc<Filters>,
     /// Whether any guest, known or not, has a tap here or is about to get one: the rules then stay in place.
     pub guests: bool,
     /// Ranges, besides link-local addresses, to which guests' packets are not forwarded.

@@ -305,7 +305,8 @@ pub struct NewTake {
     pub base: Option<String>,
 }
 
-/// The greatest number of restores of a volume that its note lists; older ones are dropped.
+/// The greatest number of restores of a volume that its note lists; older ones are dropped, but for the last of the volume's own and the last of
+/// its VM's.
 pub const MOST_RESTORES: usize = 256;
 
 /// A restore of a volume from a snapshot of it.
@@ -364,7 +365,15 @@ impl NewRestore {
     /// Returns the restores of the volume's note, with this one.
     pub(crate) fn added_to(&self, mut restores: Vec<Restored>, at: Timestamp) -> Vec<Restored> {
         restores.push(Restored { declared: self.declared.clone(), snapshot: self.snapshot.clone(), at });
-        restores.drain(..restores.len().saturating_sub(MOST_RESTORES));
+        while restores.len() > MOST_RESTORES {
+            // The last of each scope may be declared still, and would be done again.
+            let is_of_vm = |restored: &Restored| restored.declared.vm_snapshot.is_some();
+            let is_followed = |(at, old): (usize, &Restored)| {
+                restores.iter().skip(at + 1).any(|new| is_of_vm(new) == is_of_vm(old))
+            };
+            let oldest = restores.iter().enumerate().position(is_followed);
+            restores.remove(oldest.unwrap_or_default());
+        }
         restores
     }
 }

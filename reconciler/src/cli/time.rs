@@ -8,6 +8,9 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeSpan(pub Duration);
 
+/// The longest time, which can be added to any clock.
+const LONGEST: u64 = 36_500 * 24 * 3600;
+
 /// Parses `90m`, `24h`, `7d`.
 pub(crate) fn time(text: &str) -> Result<TimeSpan, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
@@ -19,7 +22,10 @@ pub(crate) fn time(text: &str) -> Result<TimeSpan, String> {
         "d" => 24 * 3600,
         _ => return Err(format!("{text:?} is no time: 90m, 24h, 7d")),
     };
-    Ok(TimeSpan(Duration::from_secs(number.saturating_mul(seconds))))
+    match number.saturating_mul(seconds) {
+        long if long > LONGEST => Err("is too long: at most 36500d".to_owned()),
+        seconds => Ok(TimeSpan(Duration::from_secs(seconds))),
+    }
 }
 
 /// Parses a token's lifetime: Kubernetes issues none shorter than ten minutes.
@@ -45,6 +51,16 @@ mod tests {
         assert_eq!(token_life("7d"), Ok(TimeSpan(Duration::from_secs(7 * 24 * 3600))));
         for wrong in ["", "5", "m", "1w", "-1h", "9m", "366d"] {
             assert!(token_life(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_time_that_would_overflow_a_clock_is_refused() {
+        assert!(
+            time("36500d").is_ok_and(|TimeSpan(time)| std::time::Instant::now().checked_add(time).is_some())
+        );
+        for long in ["36501d", "99999999999999999d", "18446744073709551615s"] {
+            assert!(time(long).is_err(), "{long}");
         }
     }
 }

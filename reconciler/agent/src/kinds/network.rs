@@ -2,7 +2,7 @@
 //!
 //! One reconcile covers all of them, because the firewall is one transaction and a bridge's leases are one file. It
 //! runs when something changes, and on behalf of a VM that is about to start: its lease must exist before its guest
-//! requests it.
+//! requests it. A change of a security group concerns the packet filters only, and has a shorter one (`refilter`).
 
 mod announcing;
 mod apply;
@@ -21,12 +21,14 @@ mod limits;
 mod marks;
 mod observe;
 mod plan;
+mod refilter;
 mod senders;
 mod status;
 mod trunks;
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::Network;
@@ -39,6 +41,7 @@ use crate::index::{Change, Indexed, Table, Tables, mtu_of};
 use crate::key::{Key, ObjectName};
 use crate::networking::find;
 use berth_host::{BridgedNetwork, Firewall, NetworkConfig, WireguardConfig};
+pub(crate) use refilter::refilter;
 pub(crate) use status::{why_not, why_not_interface};
 
 /// A step of the networks' plan.
@@ -53,17 +56,27 @@ pub(crate) enum Step {
     EnsureBridged(BridgedNetwork),
     EnsureWireguard(WireguardConfig),
     RemoveWireguard,
-    ApplyFirewall(Box<Firewall>),
+    ApplyFirewall(Arc<Firewall>),
     RemoveTap(String),
     RemoveNetwork(String),
 }
 
-/// For the log. A network may have thousands of leases and names, and is applied at each change of one.
+/// For the log. A network may have thousands of leases and names, the rules thousands of members of security groups, and they are applied
+/// at each change of one.
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::EnsureNetwork(network) = self else { return fmt::Debug::fmt(self, f) };
-        let names = network.names.as_ref().map_or(0, |names| names.records.len());
-        write!(f, "EnsureNetwork({}, {} leases, {names} names)", network.bridge, network.leases.len())
+        match self {
+            Self::EnsureNetwork(network) => {
+                let names = network.names.as_ref().map_or(0, |names| names.records.len());
+                write!(f, "EnsureNetwork({}, {} leases, {names} names)", network.bridge, network.leases.len())
+            }
+            Self::ApplyFirewall(rules) => {
+                let bridges = rules.nat.len() + rules.bridged.len();
+                let (taps, filtered) = (rules.ports.len(), rules.filters.ports.len());
+                write!(f, "ApplyFirewall({bridges} bridges, {taps} taps, {filtered} with security groups)")
+            }
+            _ => fmt::Debug::fmt(self, f),
+        }
     }
 }
 
@@ -146,8 +159,8 @@ async fn pass(ctx: &Context, ensure_all: bool) -> Result<Requeue, Error> {
     for step in plan::plan(&observed) {
         let step = match step {
             Step::ApplyFirewall(rules) if !half_made.is_empty() => {
-                let kept = rules_meanwhile(ctx, *rules, std::mem::take(&mut half_made))?;
-                let kept = Step::ApplyFirewall(Box::new(kept));
+                let kept = rules_meanwhile(ctx, Arc::unwrap_or_clone(rules), std::mem::take(&mut half_made))?;
+                let kept = Step::ApplyFirewall(Arc::new(kept));
                 if observed.is_in_effect(&kept) && !observed.ensure_all {
                     continue;
                 }
@@ -204,7 +217,7 @@ fn rules_meanwhile(
         let name = bridges.iter().find(|(_, of)| **of == bridge).map(|(name, _)| name);
         let network = name.and_then(|name| find(&tables, name));
         let closed = network.and_then(|network| half_made::closed_tunnel(&network));
-        if !half_made::keep_rules(&mut rules, before.as_ref(), &bridge, closed) {
+        if !half_made::keep_rules(&mut rules, before.as_deref(), &bridge, closed) {
             return Err(error);
         }
     }

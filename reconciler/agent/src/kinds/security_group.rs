@@ -1,7 +1,9 @@
-//! SecurityGroup: watched for the filters of the interfaces here; the controllers reconcile it.
+//! SecurityGroup: watched for the filters of the interfaces here, which `network::refilter` writes; the controllers reconcile it.
 //!
 //! Every host receives every change of a group. Those that it does not concern do nothing: on a large site they are most, and a group
 //! with many members changes often.
+
+use std::collections::BTreeSet;
 
 use berth_api::{SecurityGroup, VM};
 
@@ -18,7 +20,7 @@ impl Indexed for SecurityGroup {
         let mut keys = tables.vms_where(|vm_name, vm| {
             vm_name.namespace == name.namespace && groups_of(tables, vm).any(|group| group == name.name)
         });
-        keys.push(Key::networks());
+        keys.push(Key::filters());
         keys
     }
 
@@ -27,7 +29,7 @@ impl Indexed for SecurityGroup {
         match (&change.old, &change.new) {
             (Some(old), Some(new)) => {
                 let is_concerned = differ_in_filters(old, new) && filters_with(&change.name, tables);
-                if is_concerned { vec![Key::networks()] } else { Vec::new() }
+                if is_concerned { vec![Key::filters()] } else { Vec::new() }
             }
             (Some(object), None) | (None, Some(object)) => Self::keys_of(&change.name, object, tables),
             (None, None) => Vec::new(),
@@ -62,14 +64,14 @@ fn filters_with(name: &ObjectName, tables: &Tables) -> bool {
         let group = tables.security_groups.get(&name.beside(group));
         group.is_some_and(|group| group.spec.named_groups().contains(&name.name.as_str()))
     };
-    let mut vms = tables.vms.in_namespace(&name.namespace);
-    vms.any(|(_, vm)| groups_of(tables, vm).any(|group| group == name.name || is_named(&group)))
+    let vms = tables.vms.in_namespace(&name.namespace);
+    // Each once: most VMs of a host have the same, and a group has many rules.
+    let groups: BTreeSet<String> = vms.flat_map(|(_, vm)| groups_of(tables, vm)).collect();
+    groups.iter().any(|group| *group == name.name || is_named(group))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use kube::runtime::watcher::Event;
     use serde_json::{Value, json};
 
@@ -89,12 +91,12 @@ mod tests {
         let index = Index::default();
         let naming = json!({"ingress": [{"name": "a", "securityGroups": ["db"]}]});
         let with = |addresses: &[&str]| json!({"observedGeneration": 1, "addresses": addresses});
-        let networks = [Key::networks()];
+        let filters = [Key::filters()];
         apply(&index, ("web", 1), &naming, &Value::Null);
         apply(&index, ("db", 2), &json!({}), &with(&[]));
         assert_eq!(
             apply(&index, ("db", 3), &json!({}), &with(&["10.0.0.2"])),
-            networks,
+            filters,
             "nothing was made yet"
         );
         index.read().filtering_groups = Some(["ns/other".to_owned()].into());
@@ -102,7 +104,7 @@ mod tests {
         index.read().filtering_groups = Some(["ns/db".to_owned()].into());
         assert_eq!(
             apply(&index, ("db", 5), &json!({}), &with(&["10.0.0.4"])),
-            networks,
+            filters,
             "a guest's VM may be gone"
         );
         let seen = json!({"observedGeneration": 2, "addresses": ["10.0.0.4"]});
@@ -117,10 +119,10 @@ mod tests {
         index.apply::<VM>(Event::Apply(serde_json::from_value(vm).expect("a VM")));
         assert_eq!(
             apply(&index, ("db", 7), &json!({}), &with(&["10.0.0.5"])),
-            networks,
+            filters,
             "a rule of its group names it"
         );
-        assert_eq!(apply(&index, ("web", 8), &json!({}), &Value::Null), networks);
+        assert_eq!(apply(&index, ("web", 8), &json!({}), &Value::Null), filters);
         assert_eq!(
             apply(&index, ("db", 9), &json!({}), &with(&["10.0.0.6"])),
             [],

@@ -1,4 +1,5 @@
 use berth_api::Image;
+use berth_host::VolumeOwner;
 use berth_host::fake::FakeSystem;
 use berth_qemu::machine::Format;
 
@@ -234,4 +235,33 @@ async fn a_download_that_is_not_wanted_any_more_ends() {
     tokio::time::sleep(Duration::from_secs(60)).await;
     let images = system.leftovers().images;
     assert_eq!(images, [format!("{:064}", 1)], "only the other one has come");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_begins_again_from_another_snapshot_keeps_that_one_from_merges() {
+    let (_, pulls) = pulls();
+    let copy_of = |snapshot: &str| {
+        let (namespace, name) = ("a".to_owned(), "d".to_owned());
+        let new = NewVolume {
+            encryption: None,
+            pool: "slow".to_owned(),
+            id: "v-2".to_owned(),
+            size: None,
+            base: None,
+            snapshot: None,
+            file: None,
+            thick: false,
+            shared: false,
+            owner: VolumeOwner { namespace, name, uid: None, image: None, source: None },
+        };
+        let data = Fill::Snapshot { pool: "default".to_owned(), id: snapshot.to_owned() };
+        Wanted::Fill("a".to_owned(), "v-2".to_owned(), Details(Box::new((new, data))))
+    };
+    pulls.start(&copy_of("s-1"), waker());
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let failed = pulls.state(&copy_of("s-1"), &waker());
+    assert!(matches!(failed, Some(Pull::Failed { .. })), "it is deleted: {failed:?}");
+    // Another snapshot has its name now.
+    pulls.start(&copy_of("s-2"), waker());
+    assert_eq!(pulls.copied_snapshots(), BTreeSet::from(["s-2".to_owned()]));
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_api::VM;
+use berth_api::{SecurityGroup, VM};
 use berth_qemu::fake::NicView;
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{ListParams, Patch, PatchParams};
@@ -108,4 +108,37 @@ async fn a_card_whose_tap_was_removed_from_the_host_gets_another_one_and_people_
     let events = events.list(&ListParams::default()).await.expect("listed").items;
     assert_eq!(events.iter().filter(|event| event.reason.as_deref() == Some("TapMissing")).count(), 1);
     fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn changed_rules_of_a_security_group_are_in_force_without_a_pass_over_the_networks() {
+    let fixture = Fixture::start().await;
+    fixture.system.expect_filters();
+    fixture.furnish().await;
+    let rule = |name: &str| json!({"ingress": [{"name": name, "cidrs": ["192.0.2.0/24"]}]});
+    fixture.make::<SecurityGroup>("front", rule("before"), None).await;
+    fixture.make_vm(json!({"networkInterfaces": [{"name": "nic0", "securityGroups": ["front"]}]})).await;
+    fixture.running_vm().await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let made = |call: &str| fixture.system.calls().get(call).copied().unwrap_or_default();
+    let (passes, writes) = (made("networks"), made("apply_firewall"));
+    let rules =
+        || fixture.system.filters().groups.iter().map(|group| group.ingress.len()).collect::<Vec<_>>();
+    assert_eq!(rules(), [1]);
+    let before = fixture.system.firewall_now();
+    let two = json!({"ingress": [rule("before")["ingress"][0], rule("more")["ingress"][0]]});
+    fixture.change::<SecurityGroup>("front", two).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(rules(), [2]);
+    assert_eq!((made("networks"), made("apply_firewall")), (passes, writes + 1));
+    let now = fixture.system.firewall_now();
+    assert_eq!(
+        (&now.nat, &now.ports, &now.filters.ports),
+        (&before.nat, &before.ports, &before.filters.ports)
+    );
+    // Without the group nothing passes.
+    fixture.delete::<SecurityGroup>("front").await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!((rules(), &fixture.system.filters().ports), (Vec::new(), &before.filters.ports));
+    assert_eq!(fixture.system.violations(), Vec::<String>::new());
 }

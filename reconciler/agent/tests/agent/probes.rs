@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use berth_api::{VM, condition};
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -100,6 +101,30 @@ async fn a_guest_whose_liveness_probe_fails_is_restarted_with_the_delay_of_its_p
     fixture.change::<VM>("web", json!({"restartToken": "1", "livenessProbe": null})).await;
     fixture.running_vm().await;
     fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_is_not_stopped_for_a_liveness_probe_that_is_no_longer_declared() {
+    let mut probe = file_exists();
+    probe["initialDelaySeconds"] = json!(30);
+    let fixture = started(json!({"livenessProbe": probe})).await;
+    let hypervisor = fixture.system.hypervisor();
+    let running = fixture.running_vm().await;
+    let change = async |gate: Option<&str>, spec: Value| {
+        let annotations = json!({"poweron.check.berth.dev/probe": gate});
+        let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}, "spec": spec}));
+        fixture.api::<VM>().patch("web", &PatchParams::default(), &patch).await.expect("changed");
+    };
+    // A guest that could not start again runs on, whatever its probe says.
+    change(Some("its probe is wrong"), json!({})).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    hypervisor.guest_file(INSTANCE, "/run/alive", true);
+    let right = json!({"livenessProbe": {"exec": {"command": ["test", "-e", "/run/alive"]}}});
+    change(None, right).await;
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    let now = fixture.running_vm().await;
+    let process = |vm: &VM| vm.status.as_ref().and_then(|status| status.process.clone());
+    assert_eq!((process(&now), restarts(&now)), (process(&running), 0));
 }
 
 #[tokio::test(start_paused = true)]

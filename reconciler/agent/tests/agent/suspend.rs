@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_agent::{AtShutdown, HostShutdown};
-use berth_api::{HotswapDiskAttachment, VM, VMState};
+use berth_api::{Host, HotswapDiskAttachment, VM, VMState};
 use berth_qemu::power::RunState;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use crate::fixture::{DATA, Fixture, INSTANCE, is_ready, reason_of, vm_reason};
+use crate::fixture::{DATA, Fixture, HOST, INSTANCE, is_ready, reason_of, vm_reason};
 
 fn state(wanted: VMState) -> impl Fn(&VM) -> bool {
     move |vm| vm.status.as_ref().is_some_and(|s| s.state == Some(wanted))
@@ -127,6 +129,20 @@ async fn a_full_disk_of_the_host_is_noticed_before_the_guest_is_stopped() {
     assert_eq!(fixture.system.hypervisor().view(INSTANCE).expect("it runs").run_state, RunState::Running);
     fixture.system.change_facts(|facts| facts.storage_free_bytes = 1 << 40);
     fixture.until::<VM>("web", |vm| is_ready(vm, "Suspended")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_that_waits_for_room_for_its_memory_holds_up_no_drain() {
+    let (fixture, _) = booted().await;
+    fixture.system.change_facts(|facts| facts.storage_free_bytes = 1 << 20);
+    fixture.change::<VM>("web", json!({"power": "Suspended"})).await;
+    fixture.until::<VM>("web", |vm| vm_reason(vm) == "NoSpace").await;
+    let hosts: Api<Host> = Api::all(fixture.client.clone());
+    let draining = Patch::Merge(json!({"spec": {"draining": true}}));
+    hosts.patch(HOST, &PatchParams::default(), &draining).await.expect("patched");
+    fixture.until::<VM>("web", |vm| is_ready(vm, "Stopped") && state(VMState::Stopped)(vm)).await;
+    assert!(fixture.system.hypervisor().instances().is_empty());
+    assert!(fixture.system.saved_states_now().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -35,10 +35,23 @@ pub(crate) fn validate(resource: &Resource, object: &Value, old: Option<&Value>)
         (ADMISSION, "validatingadmissionpolicybindings") => {
             errors = crate::admission::validate_binding(object)
         }
-        (APIEXTENSIONS, _) => errors = crate::crd::validate(object, old),
+        (APIEXTENSIONS, _) => {
+            errors = crate::crd::validate(object, old);
+            if old.is_none() {
+                errors.extend(defines_builtin(&object["spec"]));
+            }
+        }
         _ => {}
     }
     errors
+}
+
+/// Returns the error of a definition of a resource that is built in. Their objects would be the same ones, and the deletion of the
+/// definition would delete them all.
+fn defines_builtin(spec: &Value) -> Option<FieldError> {
+    let (group, plural) = (spec["group"].as_str()?, spec["names"]["plural"].as_str()?);
+    let why = format!("{plural}.{group} is a built-in resource of this server: choose another group");
+    super::is_builtin(group, plural).then(|| invalid("spec.group", &group.into(), &why))
 }
 
 fn validate_namespace(object: &Value, errors: &mut Vec<FieldError>) {

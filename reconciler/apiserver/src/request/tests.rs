@@ -48,3 +48,29 @@ fn options_that_are_wrong_are_told_by_kind_and_field() {
     assert!(Options::default().take_delete_options(&both).is_err());
     assert!(Options::default().take_delete_options(&serde_json::json!({"kind": "Boat"})).is_err());
 }
+
+#[test]
+fn options_of_a_deletion_that_cannot_be_read_are_refused_and_not_left_out() {
+    let taken = |body: Value| {
+        let mut options = Options::default();
+        options.take_delete_options(&body).map(|()| options)
+    };
+    for body in [
+        serde_json::json!({"dryRun": "All"}),
+        serde_json::json!({"dryRun": [true]}),
+        serde_json::json!({"preconditions": {"uid": 7}}),
+        serde_json::json!({"preconditions": "u"}),
+        serde_json::json!({"propagationPolicy": ["Orphan"]}),
+        serde_json::json!({"orphanDependents": "true"}),
+        serde_json::json!([{"dryRun": ["All"]}]),
+        serde_json::json!("All"),
+    ] {
+        let error = taken(body.clone()).expect_err(&body.to_string());
+        assert_eq!(error.code.as_u16(), 400, "{body}: {}", error.message);
+    }
+    let body = serde_json::json!({"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0,
+        "dryRun": ["All", ""], "preconditions": {"uid": "u", "resourceVersion": null}, "unknown": 1});
+    let options = taken(body).expect("it is read");
+    assert!(options.dry_run);
+    assert_eq!((options.precondition_uid.as_deref(), options.precondition_revision), (Some("u"), None));
+}

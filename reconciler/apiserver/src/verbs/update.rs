@@ -21,7 +21,7 @@ impl Call {
         self.check_name(&object)?;
         let revision = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
         let unconditional = matches!(revision, "" | "0");
-        if revision.is_empty() && self.resource().needs_revision {
+        if unconditional && self.resource().needs_revision {
             let why = "must be specified for an update";
             let error = meta::invalid("metadata.resourceVersion", &0.into(), why);
             self.existing()?;

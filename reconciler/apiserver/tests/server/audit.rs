@@ -1,14 +1,20 @@
+use std::convert::Infallible;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use axum::body::Body;
 use berth_apiserver::{Identity, Server, ServerConfig};
+use bytes::Bytes;
+use futures::stream;
+use http::Request;
 use k8s_openapi::api::authentication::v1::TokenRequest;
-use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::Client;
-use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tower::Service as _;
 
 use crate::sockets::{client, serve_with};
 
@@ -118,5 +124,43 @@ async fn a_right_to_tokens_of_one_account_is_none_to_those_of_another_and_each_r
     });
     assert_eq!(hers, expected.collect::<Vec<_>>());
     assert!(!std::fs::read_to_string(&path).unwrap().contains("canary"), "no body is logged");
+    server.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_deletion_that_is_only_tried_is_marked_although_its_body_says_so() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("audit.log");
+    let config = ServerConfig { audit_log: Some(path.clone()), ..ServerConfig::in_memory() };
+    let server = Server::open(config).await.unwrap();
+    let maps: Api<ConfigMap> = Api::default_namespaced(Client::new(server.service(), "default"));
+    let map = parse(json!({"metadata": {"name": "m"}}));
+    maps.create(&PostParams::default(), &map).await.unwrap();
+    let tried = DeleteParams { dry_run: true, ..DeleteParams::default() };
+    maps.delete("m", &tried).await.unwrap();
+    maps.delete_collection(&tried, &ListParams::default()).await.unwrap();
+    maps.delete("m", &DeleteParams::default()).await.unwrap();
+    let (_, reported) = lines(&path, 4);
+    let marks: Vec<String> =
+        reported.iter().map(|line| format!("{} {}", line["verb"], line["dryRun"])).collect();
+    let expected =
+        [r#""create" false"#, r#""delete" true"#, r#""deletecollection" true"#, r#""delete" false"#];
+    assert_eq!(marks, expected);
+    server.shutdown().await;
+}
+
+/// The write may have been on its way to the disk.
+#[tokio::test]
+async fn a_request_whose_client_goes_away_before_the_answer_is_a_line() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("audit.log");
+    let config = ServerConfig { audit_log: Some(path.clone()), ..ServerConfig::in_memory() };
+    let server = Server::open(config).await.unwrap();
+    let body = Body::from_stream(stream::pending::<Result<Bytes, Infallible>>());
+    let request = Request::post("/api/v1/namespaces/default/configmaps").body(body).unwrap();
+    let answer = server.service().call(request);
+    assert!(tokio::time::timeout(Duration::from_millis(20), answer).await.is_err(), "its body does not come");
+    let (_, reported) = lines(&path, 1);
+    assert_eq!((&reported[0]["method"], &reported[0]["code"]), (&json!("POST"), &Value::Null));
     server.shutdown().await;
 }

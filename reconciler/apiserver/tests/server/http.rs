@@ -44,6 +44,26 @@ async fn patches_are_known_by_their_content_type() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_update_of_a_custom_resource_names_the_revision_that_it_replaces() {
+    let (_server, client) = harbour().await;
+    let path = format!("{BOATS}/ada");
+    client.post(BOATS, &boat("ada")).await;
+    for none in ["", "0"] {
+        let mut blind = boat("ada");
+        blind["metadata"]["resourceVersion"] = none.into();
+        let refused = client.send(Method::PUT, &path, JSON, "", blind.to_string()).await;
+        assert_eq!(refused.reason(), (422, "Invalid".into()), "{none:?}");
+    }
+    let seen = client.get(&path).await.json();
+    assert_eq!(client.send(Method::PUT, &path, JSON, "", seen.to_string()).await.code, 200);
+    let map = json!({"metadata": {"name": "m", "resourceVersion": "0"}});
+    let maps = "/api/v1/namespaces/default/configmaps";
+    client.post(maps, &json!({"metadata": {"name": "m"}})).await;
+    let replaced = client.send(Method::PUT, &format!("{maps}/m"), JSON, "", map.to_string()).await;
+    assert_eq!(replaced.code, 200, "a built-in kind needs none");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dry_run_answers_as_if_and_writes_nothing() {
     let (_server, client) = harbour().await;
     let dry = |path: &str| format!("{path}?dryRun=All&fieldManager=me");

@@ -21,13 +21,14 @@ mod tests;
 
 use berth_api::{SnapshotSchedule, SnapshotScheduleStatus};
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
 
 use crate::{
     batch::{Write, WriteBatch},
     cache::Cache,
     config::Config,
     key::Key,
-    plan::Outcome,
+    plan::{Outcome, Plan},
 };
 
 pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
@@ -36,7 +37,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         return Outcome::Settled;
     }
     let now = config.clock.now();
-    let plan = plan::plan(&schedule, &observe::observe(cache, &schedule), now);
+    let plan = planned(cache, &schedule, now);
     let status = status(&schedule, &plan.decision, now);
     for snapshot in plan.decision.create {
         batch.write(Write::Create(snapshot.into()));
@@ -60,6 +61,16 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         batch.write(Write::Create(backup.into()));
     }
     plan.outcome
+}
+
+/// Plans, a second time without the snapshots of Disks that a Quota does not allow: one that is refused would hold up all other writes, and
+/// among them the deletions that make room for it. Those of VMs wait by themselves.
+fn planned(cache: &Cache, schedule: &SnapshotSchedule, now: Timestamp) -> Plan<plan::Decision> {
+    let mut observed = observe::observe(cache, schedule);
+    let plan = plan::plan(schedule, &observed, now);
+    let namespace = schedule.namespace().unwrap_or_default();
+    observed.held_back = observe::held_back(cache, &namespace, &plan.decision.create_of_disks);
+    if observed.held_back.is_some() { plan::plan(schedule, &observed, now) } else { plan }
 }
 
 fn status(schedule: &SnapshotSchedule, decision: &plan::Decision, now: Timestamp) -> SnapshotScheduleStatus {

@@ -160,13 +160,12 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         ticket_accounts::ensure(cache, SYSTEM_NAMESPACE, &[COPY_ACCOUNT], batch);
     }
     batch.status(vm.as_ref(), with_public_ports(cache, &vm, decided));
-    // After the status, which names the missing Disk, because these writes may be refused.
-    disks.into_iter().for_each(|write| batch.write(write));
     if stays_bound {
         ticket_accounts::ensure(cache, key.namespace(), &VM_ACCOUNTS, batch);
     }
     stop_snapshots::writes(cache, &vm).into_iter().for_each(|write| batch.write(write));
-    // The last ones: a refused write ends the batch.
+    // The last ones, after the status, which names the missing Disk: they may be refused, and a refused write ends the batch.
+    disks.into_iter().for_each(|write| batch.write(write));
     templates::metadata_writes(cache, &vm).into_iter().for_each(|write| batch.write(write));
     match over_quota {
         Some(excess) => outcome.and(excess.dependency),

@@ -38,15 +38,6 @@ impl FakeSystem {
     }
 }
 
-impl FakeSystem {
-    /// Returns the taps of running machines.
-    fn taps_in_use(&self) -> Vec<String> {
-        let instances = self.hypervisor.instances();
-        let views = instances.iter().filter_map(|instance| self.hypervisor.view(instance));
-        views.flat_map(|view| view.taps).collect()
-    }
-}
-
 impl State {
     /// Records the taps in use that nothing filters, if filters are expected.
     pub(super) fn check_filters(&mut self, taps: Vec<String>) {
@@ -68,7 +59,7 @@ impl State {
 impl Networks for FakeSystem {
     async fn ensure_network(&self, network: &NetworkConfig) -> Result<()> {
         let work = async {
-            let taps = self.taps_in_use();
+            let taps = self.hypervisor.taps();
             let mut state = self.state();
             if state.refused_links.contains(&network.bridge) {
                 let detail = "RTNETLINK answers: No buffer space available".to_owned();
@@ -93,7 +84,7 @@ impl Networks for FakeSystem {
 
     async fn ensure_bridged_network(&self, network: &BridgedNetwork) -> Result<()> {
         let work = async {
-            let taps = self.taps_in_use();
+            let taps = self.hypervisor.taps();
             let mut state = self.state();
             let links = &state.facts.links;
             let (name, is_there) = match &network.to {
@@ -178,7 +169,7 @@ impl Networks for FakeSystem {
 
     async fn remove_tap(&self, name: &str) -> Result<()> {
         let work = async {
-            let used = self.taps_in_use().iter().any(|tap| tap == name);
+            let used = self.hypervisor.taps().iter().any(|tap| tap == name);
             let mut state = self.state();
             if used {
                 state.violations.push(format!("tap {name} removed from below a machine"));
@@ -197,7 +188,7 @@ impl Networks for FakeSystem {
 
     async fn apply_firewall(&self, firewall: &Firewall) -> Result<()> {
         let work = async {
-            let taps = self.taps_in_use();
+            let taps = self.hypervisor.taps();
             let mut state = self.state();
             state.firewall = firewall.clone();
             state.firewall_lost = false;

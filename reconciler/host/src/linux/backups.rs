@@ -156,7 +156,7 @@ async fn open_in_ceph(
     new: &NewBackup,
 ) -> Result<OpenSnapshot> {
     let (facts, node) = rbd.snapshot_node(&new.snapshot).await?;
-    let key = keys.key_of(&facts.id, facts.encryption.as_deref())?;
+    let key = keys.key_of_snapshot(&facts.id, facts.owner.is_some(), facts.encryption.as_deref())?;
     let taken = facts.taken.ok_or_else(|| SystemError::SnapshotLost { id: new.snapshot.clone() })?;
     let (parent, changes) = parent_in_ceph(rbd, stored, new).await?.unzip();
     let written = rbd.written(&new.snapshot).await?;

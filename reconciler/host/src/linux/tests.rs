@@ -8,7 +8,8 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::{
-    Credentials, ForeignKind, HostInfo, ImageSource, Images, Machines, NewVolume, VolumeOwner, Volumes,
+    Credentials, ForeignKind, HostInfo, ImageSource, Images, Machines, NewMove, NewVolume, VolumeOwner,
+    Volumes,
 };
 
 /// A file system small enough to be filled. Needs root.
@@ -182,4 +183,35 @@ async fn an_image_stays_as_long_as_a_volume_needs_it() {
     system.purge_trash("default", Duration::ZERO).await.expect("purged");
     system.remove_image(&sha256).await.expect("nobody needs it any more");
     assert!(system.images().await.expect("list").is_empty());
+}
+
+#[tokio::test]
+async fn a_volume_that_was_moved_since_its_disk_was_looked_at_is_deleted_or_retained_in_its_new_pool() {
+    let (_folder, system) = system();
+    for id in ["v-1", "v-2"] {
+        let (namespace, name) = ("n".to_owned(), id.to_owned());
+        let new = NewVolume {
+            encryption: None,
+            pool: "default".to_owned(),
+            id: id.to_owned(),
+            size: Some(1 << 20),
+            base: None,
+            snapshot: None,
+            file: None,
+            thick: false,
+            shared: false,
+            owner: VolumeOwner { namespace, name, uid: None, image: None, source: None },
+        };
+        system.create_volume(&new).await.expect("made");
+        let new = NewMove { id: id.to_owned(), from: "default".to_owned(), to: "slow".to_owned() };
+        system.move_volume(&new, &|_, _| ()).await.expect("moved");
+    }
+    system.trash_volume("default", "v-1").await.expect("trashed");
+    system.retain_volume("default", "v-2").await.expect("retained");
+    let trashed = system.trash().await.expect("listed");
+    let trashed: Vec<_> = trashed.iter().map(|of| (of.volume.id.as_str(), of.volume.pool.as_str())).collect();
+    assert_eq!(trashed, [("v-1", "slow")]);
+    let left = Volumes::volumes(&system).await.expect("listed");
+    let left: Vec<_> = left.iter().map(|of| (of.id.as_str(), of.retained)).collect();
+    assert_eq!(left, [("v-2", true)], "it is no file of a Disk that nothing names");
 }

@@ -19,6 +19,7 @@
 
 mod adopt;
 mod arriving;
+mod begun;
 mod chains;
 mod clock;
 mod copying;

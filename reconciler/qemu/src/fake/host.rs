@@ -316,6 +316,11 @@ impl FakeHypervisor {
         self.lock().machines.values().map(|m| m.spec.machine.instance.clone()).collect()
     }
 
+    /// Returns the taps that machines have open.
+    pub fn taps(&self) -> Vec<String> {
+        self.lock().machines.values().flat_map(|m| m.taps.in_use().cloned()).collect()
+    }
+
     /// The number of successful launches so far.
     pub fn launches(&self) -> u64 {
         self.lock().launches

@@ -59,7 +59,7 @@ impl Faults for Recorder {
             && when == When::After
             && let Some(system) = self.system.upgrade()
         {
-            let line = line(&self.host, &system.firewall_now().filters, SystemTime::now());
+            let line = line(&self.host, &system.filters(), SystemTime::now());
             // One write for each line: those of several hosts do not mix.
             if let Err(error) = (&*self.record.file).write_all(line.as_bytes()) {
                 warn!(%error, host = self.host, "the filters of a simulated host are not recorded");

@@ -146,6 +146,15 @@ pub(super) fn guest() -> Vec<Bad> {
             "user_data and user declare the same",
         ),
         here(
+            with(
+                vm(),
+                "/bootstrap",
+                json!({"user": "admin", "user_data": "#cloud-config # Windows\r\nuser: root\r\n"}),
+            ),
+            "bootstrap.user_data",
+            "user_data and user declare the same",
+        ),
+        here(
             with(vm(), "/bootstrap", json!({"user": "admin", "user_data": IGNITION})),
             "bootstrap.user",
             "Ignition would ignore it",

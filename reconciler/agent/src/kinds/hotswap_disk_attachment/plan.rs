@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_api::{HotswapDiskAttachment, Power, Readiness, Reason, VMState};
+use berth_api::{ConditionType, HotswapDiskAttachment, Power, Readiness, Reason, VM, VMState, condition};
 use kube::ResourceExt;
 
 use super::{Observed, Step, uses};
@@ -95,7 +95,10 @@ fn detach(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Step>
     if ended {
         return Plan::without_steps(detaching("the machine is ending")).requeue_after(ASK_AGAIN);
     }
-    let is_to_be_suspended = observed.vm.as_ref().is_some_and(|vm| vm.spec.power == Power::Suspended);
+    let is_to_be_suspended = observed
+        .vm
+        .as_ref()
+        .is_some_and(|vm| vm.spec.power == Power::Suspended && !could_not_be_suspended(vm));
     if is_to_be_suspended && observed.plugged().is_some() {
         let text = "the VM is being suspended with this disk: it is released after the VM was resumed";
         return Plan::without_steps(detaching(text)).requeue_after(ASK_AGAIN);
@@ -121,6 +124,13 @@ fn detach(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Step>
         return Plan::without_steps(detaching(text)).requeue_after(ASK_AGAIN);
     }
     Plan::steps(vec![Step::Release], detaching("released"))
+}
+
+/// Whether the guest of a VM that is to be suspended runs on: this disk may be the cause.
+fn could_not_be_suspended(vm: &VM) -> bool {
+    let conditions = vm.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let ready = condition::find(conditions, ConditionType::Ready.as_str());
+    ready.is_some_and(|ready| ready.reason == Reason::SuspendFailed.as_str())
 }
 
 /// Returns why the disk must stay in the running machine: unplugging a mounted disk loses unwritten data.

@@ -242,3 +242,21 @@ fn the_device_is_what_the_guest_says_if_it_does() {
     let reported = status(&attachment(false, false), &observed, &ready, Timestamp::UNIX_EPOCH);
     assert_eq!(reported.device.as_deref(), Some("/dev/sdb"));
 }
+
+#[test]
+fn a_guest_that_could_not_be_suspended_releases_a_disk_and_one_that_is_being_suspended_does_not() {
+    let mut declared = vm();
+    declared.spec.power = Power::Suspended;
+    let deleted = |vm: &VM| {
+        let running = seen(ours(), Some(machine(RunState::Running, true)));
+        let observed = Observed { vm: Some(vm.clone().into()), mounts: Some(Vec::new()), ..running };
+        plan(&attachment(true, false), &observed)
+    };
+    let waits = deleted(&declared);
+    assert!(waits.steps.is_empty(), "{waits:?}");
+    assert!(waits.readiness.message().contains("is being suspended with this disk"), "{waits:?}");
+    let failed = Readiness::Stalled(Reason::SuspendFailed, "it has an encrypted disk".to_owned());
+    let conditions = &mut declared.status.as_mut().expect("a status").conditions;
+    failed.write(conditions, 1, Timestamp::UNIX_EPOCH);
+    assert!(matches!(&deleted(&declared).steps[..], [Step::Unplug { .. }]));
+}

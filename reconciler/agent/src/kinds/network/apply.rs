@@ -60,13 +60,10 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
             ctx.networks.applied().wireguard = None;
         }
         Step::ApplyFirewall(firewall) => {
-            ctx.networks.applied().may_have_other_rules = true;
+            let begun = ctx.networks.applied().begin_rules();
             ctx.system.apply_firewall(firewall).await?;
             ctx.networks.senders.watch(&firewall.observed);
-            let mut applied = ctx.networks.applied();
-            applied.may_have_other_rules = false;
-            let before = applied.firewall.replace(firewall.as_ref().clone());
-            drop(applied);
+            let before = ctx.networks.applied().end_rules(begun, firewall.clone());
             if before.is_none_or(|before| differ_in_public(&before, firewall)) {
                 wake_public(ctx);
             }

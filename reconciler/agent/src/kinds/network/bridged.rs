@@ -1,6 +1,6 @@
 //! Bridged networks: their part on this host, and what their guests may send. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use berth_api::vm::InterfaceStatus;
@@ -133,9 +133,25 @@ pub(super) fn advertised(tables: &Tables, bridges: &BTreeMap<String, String>) ->
     bridges.iter().filter(|(name, _)| is_heard(name)).map(|(_, bridge)| bridge.clone()).collect()
 }
 
-/// Returns the bridge that berth makes over an interface for this network, if it does.
-pub(super) fn over_an_interface(network: &BridgedNetwork) -> Option<String> {
-    matches!(network.to, BridgeChoice::Over { .. }).then(|| network.to.name())
+/// Returns the bridges whose packets pass between their ports and to no other interface: those for the taps of bridged networks, and those
+/// that berth makes over interfaces.
+pub(super) fn between_ports(tables: &Tables, bridges: &BTreeMap<String, String>) -> Vec<String> {
+    let declared = |(name, bridge): (&String, &String)| {
+        Some((bridge.clone(), bridge_choice(find(tables, name)?.host_bridge()?)?))
+    };
+    let (own, to): (BTreeSet<String>, Vec<BridgeChoice>) = bridges.iter().filter_map(declared).unzip();
+    let over = to.iter().filter(|to| matches!(to, BridgeChoice::Over { .. }));
+    let over: BTreeSet<String> = over.map(BridgeChoice::name).collect();
+    own.into_iter().chain(over).collect()
+}
+
+/// Returns the addresses at which the hosts of bridged networks answer questions about names, with the bridge for their taps.
+pub(super) fn name_servers(tables: &Tables, bridges: &BTreeMap<String, String>) -> Vec<(String, Ipv4Addr)> {
+    let server =
+        |(name, bridge): (&String, &String)| Some((bridge.clone(), find(tables, name)?.name_server()?));
+    let mut servers: Vec<(String, Ipv4Addr)> = bridges.iter().filter_map(server).collect();
+    servers.sort();
+    servers
 }
 
 /// Returns why a public address is not forwarded to this interface: it is on a bridged network, or on one without IPv6 for that.
@@ -181,8 +197,6 @@ pub(super) fn ports(tables: &Tables, groups_of: &GroupsOf, guests: &[GuestPort])
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use berth_host::{ExternalLease, HostBridge, HostInterface, HostLinks, TapFacts, Uplink};
     use kube::runtime::watcher::Event;
     use serde_json::{Value, json};
@@ -364,6 +378,7 @@ mod tests {
         let wanted = wanted(&index.read(), &here);
         assert!(wanted.refused_networks["berth-shared/lan"].contains("no bridge vmbr0"), "{wanted:?}");
         assert_eq!(wanted.firewall.ports.len(), 1, "the guest is guarded as before");
+        assert_eq!(wanted.firewall.bridged, [BRIDGE.to_owned()], "and passes between its ports");
         let observed = Observed {
             wanted: Desired { left_alone: BTreeSet::from([BRIDGE.to_owned()]), ..wanted },
             bridges: there.to_vec(),
@@ -427,6 +442,26 @@ mod tests {
             let here = Actual { host: "h1", links: links.clone(), ..Actual::default() };
             assert_eq!(wanted(&index.read(), &here).refused_networks.len(), usize::from(refused), "{mtu}");
         }
+    }
+
+    #[test]
+    fn guests_that_run_on_a_network_that_is_refused_meanwhile_keep_the_rules_of_their_connection() {
+        let spec = json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "192.0.2.0/24", "mtu": 9000,
+            "dnsDomain": "lan.example.org", "ipv4": {"dhcp": true, "nameServer": "192.0.2.53"},
+            "ipv6": {"allocation": "External"}});
+        let index = world(&spec, &json!({"address": "192.0.2.50"}));
+        let taps = [TapFacts { name: TAP.into(), bridge: Some(BRIDGE.into()) }];
+        let rules = |mtu: u32| {
+            let ports = vec![port(Some("192.0.2.50"))];
+            let here = Actual { host: "h1", links: vmbr0(mtu), taps: &taps, ports, ..Actual::default() };
+            let found = wanted(&index.read(), &here);
+            assert_eq!(found.refused_networks.len(), usize::from(mtu < 9000), "{mtu}");
+            found.firewall
+        };
+        let before = rules(9000);
+        assert_eq!((before.bridged.len(), before.advertised.len(), before.answered.len()), (1, 1, 1));
+        assert_eq!(before.name_servers.len(), 1);
+        assert_eq!(rules(1500), before);
     }
 
     #[test]

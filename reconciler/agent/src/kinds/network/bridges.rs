@@ -35,6 +35,23 @@ pub(super) struct Assigned {
     pub(super) refused: BTreeMap<String, String>,
 }
 
+impl Assigned {
+    /// Returns the bridges by network, and those of bridged networks that are refused while guests run on them: these keep their
+    /// connection, so that the rules pass and guard it as before. `attached`: by network, the bridge that its guests are on.
+    pub(super) fn with_running(
+        &self,
+        tables: &Tables,
+        attached: &BTreeMap<String, String>,
+    ) -> BTreeMap<String, String> {
+        let is_kept = |(name, _): &(&String, &String)| {
+            let network = find(tables, name);
+            self.refused.contains_key(*name) && network.is_some_and(|network| network.host_bridge().is_some())
+        };
+        let all = attached.iter().filter(is_kept).chain(&self.bridges);
+        all.map(|(name, bridge)| (name.clone(), bridge.clone())).collect()
+    }
+}
+
 const SAME_IDENTIFIER: &str = "its identifier is that of another network on this host: create it anew";
 
 /// Returns why a network with this MTU cannot be connected to this bridge of the host.

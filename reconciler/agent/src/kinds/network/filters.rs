@@ -49,6 +49,11 @@ pub(super) fn filters(
     let mut ports: Vec<FilteredPort> = ports.iter().filter_map(filtered).collect();
     ports.sort();
     ports.dedup();
+    of_ports(tables, ports)
+}
+
+/// Returns the filters of these interfaces, with their groups as they are now.
+pub(super) fn of_ports(tables: &Tables, ports: Vec<FilteredPort>) -> Filters {
     let used: BTreeSet<&String> = ports.iter().flat_map(|port| &port.groups).collect();
     let found: Vec<_> = used.iter().filter_map(|name| Some((*name, find(tables, name)?))).collect();
     let (mut sets, mut ipv6_sets) = (BTreeMap::new(), BTreeMap::new());

@@ -344,8 +344,7 @@ impl Observed {
                 self.applied.wireguard.as_ref() == Some(config) && self.has_wireguard
             }
             Step::ApplyFirewall(firewall) => {
-                self.applied.firewall.as_ref() == Some(firewall.as_ref())
-                    && !self.applied.may_have_other_rules
+                self.applied.firewall.as_ref() == Some(firewall) && !self.applied.may_have_other_rules
             }
             Step::ProbeAddresses { .. }
             | Step::RemoveTap(_)
@@ -396,10 +395,26 @@ mod tests {
     #[test]
     fn after_a_write_of_the_firewall_that_failed_the_rules_from_before_are_written_too() {
         let mut observed = Observed::default();
-        observed.applied.firewall = Some(Firewall::default());
-        let step = Step::ApplyFirewall(Box::default());
+        observed.applied.firewall = Some(Arc::default());
+        let step = Step::ApplyFirewall(Arc::default());
         assert!(observed.is_in_effect(&step));
         observed.applied.may_have_other_rules = true;
+        assert!(!observed.is_in_effect(&step));
+    }
+
+    #[test]
+    fn rules_that_another_program_removes_while_they_are_written_are_written_again() {
+        let mut observed = Observed::default();
+        let step = Step::ApplyFirewall(Arc::default());
+        let begun = observed.applied.begin_rules();
+        observed.applied.lose_rules();
+        observed.applied.end_rules(begun, Arc::default());
+        assert!(!observed.is_in_effect(&step));
+        assert!(!observed.applied.has_no_rules(), "another removal is not that of the agent itself");
+        let begun = observed.applied.begin_rules();
+        observed.applied.end_rules(begun, Arc::default());
+        assert!(observed.is_in_effect(&step) && observed.applied.has_no_rules());
+        observed.applied.lose_rules();
         assert!(!observed.is_in_effect(&step));
     }
 

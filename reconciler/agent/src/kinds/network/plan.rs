@@ -1,5 +1,7 @@
 //! Plan for the host's networks. Pure.
 
+use std::sync::Arc;
+
 use berth_host::NetworkConfig;
 
 use super::Step;
@@ -26,7 +28,7 @@ pub(super) fn plan(observed: &Observed) -> Vec<Step> {
     let (encrypted, tunnelled): (Vec<_>, Vec<_>) =
         tunnelled.into_iter().partition(NetworkConfig::is_encrypted);
     let mut make: Vec<Step> = alone.into_iter().map(Step::EnsureNetwork).collect();
-    make.push(Step::ApplyFirewall(Box::new(observed.wanted.firewall.clone())));
+    make.push(Step::ApplyFirewall(Arc::new(observed.wanted.firewall.clone())));
     make.extend(tunnelled.into_iter().map(Step::EnsureNetwork));
     make.extend(observed.wanted.bridged.iter().cloned().map(Step::EnsureBridged));
     make.extend(encrypted.into_iter().map(Step::EnsureNetwork));
@@ -110,7 +112,7 @@ mod tests {
         for step in plan(observed) {
             match step {
                 Step::EnsureNetwork(n) => drop(applied.networks.insert(n.bridge.clone(), n)),
-                Step::ApplyFirewall(f) => applied.firewall = Some(*f),
+                Step::ApplyFirewall(f) => applied.firewall = Some(f),
                 _ => {}
             }
         }

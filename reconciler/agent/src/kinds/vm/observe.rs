@@ -175,6 +175,8 @@ pub(crate) struct Observed {
     pub(crate) draining: bool,
     /// How the VM is stopped because its host is being shut down.
     pub(crate) at_shutdown: Option<AtShutdown>,
+    /// Whether the memory of a guest that is to be suspended does not fit on this host, which is being drained or shut down.
+    pub(crate) no_room: bool,
     /// This agent as the holder of its host's Lease. None: restarts without the control plane are not recorded.
     pub(crate) holder: Option<String>,
     /// Why the VM's placement would not choose this host, if it would not.
@@ -277,6 +279,9 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         && !shutdown::has_room(ctx, &observed.journal, observed.machine.as_ref()).await?
     {
         observed.at_shutdown = Some(AtShutdown::Stop);
+    }
+    if observed.draining && vm.spec.power == Power::Suspended {
+        observed.no_room = !shutdown::has_room(ctx, &observed.journal, observed.machine.as_ref()).await?;
     }
     Ok(observed)
 }

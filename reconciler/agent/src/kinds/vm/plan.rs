@@ -347,7 +347,9 @@ fn cancelled(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
     }
     let left = stop::time_left(vm, observed, stop);
     if left.is_zero() {
-        let updated = Journal { stop: None, ..journal.clone() };
+        let mut updated = Journal { stop: None, ..journal.clone() };
+        // A failed liveness probe counted as its end, and it runs on: how it ends later is not known yet.
+        updated.run.iter_mut().for_each(|run| run.ended = None);
         return Plan::steps(
             vec![write_journal(updated)],
             Readiness::Reconciling(Reason::Starting, String::new()),

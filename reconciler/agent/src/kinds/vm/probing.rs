@@ -23,7 +23,7 @@ pub(super) fn observe(ctx: &Context, vm: &VM, observed: &mut Observed) {
     }
     let plan = wanted(vm, observed, &running);
     observed.probe_watch = (!ctx.probes.is_watching(&name, plan.as_ref())).then(|| plan.map(Box::new));
-    observed.probes = ctx.probes.results(&name, &running.identity);
+    observed.probes = ctx.probes.results(&name, &running.identity, vm.spec.liveness_probe.as_deref());
     // A guest that was ready stays so until its probe says otherwise, also when the agent was restarted.
     if observed.probes.readiness.is_none() && was_ready(vm, observed) {
         observed.probes.readiness = Some(Outcome::Success);

@@ -51,3 +51,33 @@ fn a_subject_is_of_the_group_its_kind_is_of() {
     assert_eq!(of(true, json!({"kind": "ServiceAccount", "name": "a", "apiGroup": "x"})).len(), 1);
     assert_eq!(of(true, json!({"kind": "Group", "name": "g", "apiGroup": ""})).len(), 1);
 }
+
+#[test]
+fn a_definition_of_a_built_in_resource_is_refused() {
+    let definitions = crate::builtin::resources();
+    let definitions =
+        definitions.iter().find(|of| of.is(APIEXTENSIONS, "customresourcedefinitions")).unwrap();
+    let of = |group: &str, plural: &str| {
+        let version = json!({"name": "v1", "served": true, "storage": true,
+            "schema": {"openAPIV3Schema": {"type": "object"}}});
+        let crd = json!({"metadata": {"name": format!("{plural}.{group}")}, "spec": {"group": group,
+            "scope": "Cluster", "conversion": {"strategy": "None"}, "versions": [version],
+            "names": {"plural": plural, "singular": "one", "kind": "One", "listKind": "OneList"}},
+            "status": {"storedVersions": ["v1"]}});
+        reported(&validate(definitions, &crd, None))
+    };
+    for (group, plural) in [
+        (RBAC, "clusterroles"),
+        ("coordination.k8s.io", "leases"),
+        (APIEXTENSIONS, "customresourcedefinitions"),
+        ("networking.k8s.io", "ingresses"),
+    ] {
+        assert_eq!(
+            of(group, plural),
+            [format!(
+                "spec.group: Invalid value: \"{group}\": {plural}.{group} is a built-in resource of this server: choose another group"
+            )]
+        );
+    }
+    assert!(of("toys.example", "leases").is_empty());
+}

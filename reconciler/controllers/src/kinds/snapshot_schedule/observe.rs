@@ -34,6 +34,16 @@ pub(super) struct Observed {
     /// The number of objects that its selector selects.
     pub(super) selected: usize,
     pub(super) backups: ObservedBackups,
+    /// The new snapshots that wait for room. They follow from a plan without them.
+    pub(super) held_back: Option<HeldBack>,
+}
+
+/// New snapshots that the Quotas of the namespace do not allow now.
+#[derive(Clone, Debug)]
+pub(super) struct HeldBack {
+    /// The Disks that they are of.
+    pub(super) disks: BTreeSet<String>,
+    pub(super) excess: Excess,
 }
 
 /// The inputs of the part of the plan that is about backups.
@@ -133,6 +143,23 @@ pub(super) fn observe(cache: &Cache, schedule: &SnapshotSchedule) -> Observed {
         observed.backups.over_quota = over_quota(cache, &namespace, observed.backups.due.len());
     }
     observed
+}
+
+/// Returns those of these new snapshots that the Quotas of a namespace do not allow.
+pub(super) fn held_back(cache: &Cache, namespace: &str, new: &[DiskSnapshot]) -> Option<HeldBack> {
+    let mut allowed = QuotaAmounts::default();
+    let mut held: Option<HeldBack> = None;
+    for disk in new.iter().map(|snapshot| &snapshot.spec.disk) {
+        let with_it = allowed.plus(quota::of_snapshots(cache, namespace, std::iter::once(disk)));
+        match quota::excess_of_new(cache, namespace, with_it) {
+            None => allowed = with_it,
+            Some(excess) => {
+                let held = held.get_or_insert_with(|| HeldBack { disks: BTreeSet::new(), excess });
+                held.disks.insert(disk.to_string());
+            }
+        }
+    }
+    held
 }
 
 /// Returns how many of this number of new backups the Quotas of a namespace allow, and why no more.

@@ -87,22 +87,28 @@ pub(super) fn plan(schedule: &SnapshotSchedule, observed: &Observed, now: Timest
     let newest = of_vms.newest().max(of_disks.newest());
     let since = since(schedule, newest, now);
     let earliest = now.checked_sub(deadline(schedule)).unwrap_or(now);
-    if let Some(due) = cron.last_between(since.max(earliest), now, &zone) {
+    let due = cron.last_between(since.max(earliest), now, &zone);
+    let held_back = |disk: &str| observed.held_back.as_ref().is_some_and(|held| held.disks.contains(disk));
+    if let Some(due) = due {
         decision.create = created(schedule, of_vms, due, |name, vm| {
             VMSnapshot::new(name, VMSnapshotSpec { vm: vm.into(), memory: false })
         });
         decision.create_of_disks = created(schedule, of_disks, due, |name, disk| {
             DiskSnapshot::new(name, DiskSnapshotSpec { disk: disk.into(), ..DiskSnapshotSpec::default() })
         });
-        decision.last = Some(due);
+        decision.create_of_disks.retain(|snapshot| !held_back(snapshot.spec.disk.as_str()));
+        if observed.held_back.is_none() {
+            decision.last = Some(due);
+        }
     } else if decision.last.is_none_or(|last| last > now) {
         // The clock went back, or the status is lost.
         decision.last = newest;
     }
     decision.next = cron.next_after(since.max(now), &zone);
     let needed = backups::needed_snapshots(schedule, &observed.backups);
-    decision.delete = surplus(schedule, of_vms, &zone, &needed);
-    decision.delete_of_disks = surplus(schedule, of_disks, &zone, &needed);
+    decision.delete = surplus(schedule, of_vms, &zone, &needed, |_| None);
+    decision.delete_of_disks =
+        surplus(schedule, of_disks, &zone, &needed, |disk| due.filter(|_| held_back(disk)));
     decision.snapshots -= taken_of(&decision.delete) + taken_of(&decision.delete_of_disks);
     decision.backups = backups::plan(schedule, &observed.backups, &zone);
     decision.readiness = readiness(schedule, observed, newest, now);
@@ -169,13 +175,16 @@ fn created<S: Snapshot>(
     scheduled.selected.iter().filter_map(make).collect()
 }
 
+/// Returns the snapshots to delete. `awaited`: the moment of the one that is held back of a VM or Disk.
 fn surplus<S: Snapshot>(
     schedule: &SnapshotSchedule,
     scheduled: &Scheduled<S>,
     zone: &TimeZone,
     needed: &NeededSnapshots<'_>,
+    awaited: impl Fn(&str) -> Option<Timestamp>,
 ) -> Vec<Arc<S>> {
-    scheduled.own.values().flat_map(|own| deleted(schedule, own, zone, needed)).collect()
+    let all = scheduled.own.iter();
+    all.flat_map(|(of, own)| deleted(schedule, own, awaited(of), zone, needed)).collect()
 }
 
 fn taken_of<S: Snapshot>(snapshots: &[Arc<S>]) -> usize {
@@ -189,6 +198,7 @@ fn taken_of<S: Snapshot>(snapshots: &[Arc<S>]) -> usize {
 fn deleted<S: Snapshot>(
     schedule: &SnapshotSchedule,
     own: &BTreeMap<Timestamp, Arc<S>>,
+    awaited: Option<Timestamp>,
     zone: &TimeZone,
     needed: &NeededSnapshots<'_>,
 ) -> Vec<Arc<S>> {
@@ -201,6 +211,7 @@ fn deleted<S: Snapshot>(
     counted.extend(
         own.iter().next_back().filter(|(_, last)| waits_for_quota(last.as_ref())).map(|(moment, _)| *moment),
     );
+    counted.extend(awaited);
     let kept = schedule.spec.keep.kept(&counted, zone);
     let last = with(Progress::Taken).chain(with(Progress::Pending)).max();
     let is_surplus = |moment: &Timestamp| match progress.get(moment) {
@@ -302,6 +313,12 @@ fn readiness(
     if let Some(first) = untaken.failed.first() {
         return Readiness::Stalled(Reason::SnapshotFailed, format!("{first}{}", others(&untaken.failed)));
     }
+    if let Some(held) = &observed.held_back {
+        let disks: Vec<String> = held.disks.iter().cloned().collect();
+        let first = disks.first().map(String::as_str).unwrap_or_default();
+        let text = format!("{}: no snapshot of Disk {first} is taken{}", held.excess.text, others(&disks));
+        return Readiness::Reconciling(Reason::QuotaExceeded, text);
+    }
     for (reason, texts) in [
         (Reason::SnapshotFailed, untaken.late),
         (Reason::WaitingForVM, missing_of(&observed.of_vms)),
@@ -343,5 +360,6 @@ fn dependencies(
     let late = of_vms.chain(observed.of_disks.pending().map(|(moment, _)| moment));
     let late = late.filter_map(|moment| moment.checked_add(TAKING_TIME).ok()).filter(|moment| *moment > now);
     dependencies.extend(late.map(Dependency::Time).min());
+    dependencies.extend(observed.held_back.iter().map(|held| held.excess.dependency.clone()));
     dependencies
 }

@@ -74,7 +74,7 @@ impl Site {
     /// Plans at this time, without a write.
     fn plan(&mut self, now: &str) -> Plan<plan::Decision> {
         self.now = at(now);
-        plan::plan(&self.schedule, &observe::observe(&self.cache, &self.schedule), self.now)
+        planned(&self.cache, &self.schedule, self.now)
     }
 
     /// Plans at this time, and makes all writes; returns the names that it made and deleted.

@@ -221,8 +221,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
     let fresh = Fresh { instance_id: format!("i-{}", identities.hex(12)), volume_ids, interfaces };
     let claim = cache.claims.of(&Key::of(vm), vm);
     let refusal = vm.status.as_ref().and_then(|s| s.refusal.as_ref());
-    let just_now = |time: &Timestamp| config.clock.now().duration_since(*time) < REFUSAL_COUNTS;
-    let refusal = refusal.filter(|r| r.time.as_ref().is_some_and(just_now));
+    let refusal = refusal.filter(|r| r.time.is_some_and(|time| is_recent(time, config.clock.now())));
     let groups = groups_of_networks(vm, &networks);
     let deleting = cache.first_deleted(users::of_vm(vm).into_iter().chain(groups).chain(of_disks));
     Observed {
@@ -262,6 +261,11 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         },
         fresh,
     }
+}
+
+/// Whether a refusal of this time counts. One of a later time does not for as long as the clock was set back.
+fn is_recent(refused_at: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(refused_at).abs() < REFUSAL_COUNTS
 }
 
 /// Returns the other VMs that count for the placement of a VM without a host.
@@ -444,4 +448,17 @@ pub(super) fn other_user(cache: &Cache, key: &Key, disk: Option<&Disk>, vm: &VM)
 
 pub(super) fn bound(disk: &Disk) -> Option<&Binding> {
     disk.status.as_ref()?.binding.as_ref()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_counts_for_half_a_minute_also_after_the_clock_was_set_back() {
+        let at = |second: i64| Timestamp::from_second(second).expect("small");
+        assert!(is_recent(at(7200), at(7200)) && is_recent(at(7200), at(7229)));
+        assert!(!is_recent(at(7200), at(7230)));
+        assert!(!is_recent(at(7200), at(3600)), "the clock was set back");
+    }
 }

@@ -70,7 +70,14 @@ impl Announcer {
         };
         let failed = |error: io::Error| network("announce addresses on", &link.name, error.to_string());
         for address in new.iter().chain(&due) {
-            send(index, mac, *address).map_err(failed)?;
+            match send(index, mac, *address) {
+                // There is no segment that could hear of it, and the rules do not depend on that. The next resync announces it.
+                Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => {
+                    tracing::debug!(%address, interface = link.name, "not announced: the interface is down");
+                    return Ok(());
+                }
+                sent => sent.map_err(failed)?,
+            }
             self.announcements().insert(*address, Announcement { at: Instant::now(), link: index });
         }
         if !new.is_empty() {

@@ -116,7 +116,7 @@ pub(super) fn replace(firewall: &Firewall, ipv6_closed: &[Ipv6Net], there: &[Tab
     commands.extend(ports::guard(ports, exceptions, isolated, advertised, answered));
     commands.extend(name_servers::hide(&firewall.name_servers));
     commands.extend(isolation::between_ports(&firewall.isolated));
-    commands.extend(groups::filter(&firewall.filters));
+    commands.extend(groups::filter(&firewall.filters, exceptions));
     commands.extend(limits::limit(&firewall.limits));
     commands.extend(marks::mark(&firewall.marks));
     if nat.iter().any(|network| network.tunnel.is_some()) {

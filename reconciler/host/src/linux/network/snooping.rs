@@ -107,16 +107,20 @@ impl Leases {
         }
     }
 
-    /// Keeps a lease in place of the one before. Returns whether it has another address or length.
+    /// Keeps a lease in place of the one before. Returns whether it has another address or length, or ends that of another guest.
     fn hear(&mut self, bridge: &str, ack: Ack, now: Instant) -> bool {
         let mac = hardware_address(ack.mac);
+        // A server gives an address out again before its lease is over if its client has released it: that one has it no more.
+        let before = self.held.len();
+        self.held.retain(|(of, other), held| of != bridge || *other == mac || held.address != ack.address);
+        let has_ended = self.held.len() < before;
         if !self.guests.get(bridge).is_some_and(|guests| guests.contains(&mac)) {
-            return false;
+            return has_ended;
         }
         let (address, seconds) = (ack.address, ack.seconds);
         let held = Held { address, seconds, ends: now + Duration::from_secs(seconds.into()) };
         let before = self.held.insert((bridge.to_owned(), mac), held);
-        before.is_none_or(|before| (before.address, before.seconds) != (address, seconds))
+        has_ended || before.is_none_or(|before| (before.address, before.seconds) != (address, seconds))
     }
 
     /// Adds a lease of the file, unless a later one of its guest has been heard.
@@ -330,6 +334,24 @@ mod tests {
         assert!(leases.hear(BRIDGE, ack(9, u32::MAX), now), "one without an end");
         leases.expect(BRIDGE, BTreeSet::new());
         assert_eq!(addresses(&leases), [""; 0], "the guest is gone");
+    }
+
+    #[test]
+    fn an_address_that_is_leased_to_another_machine_is_the_first_guests_no_more() {
+        let (mut leases, now) = (Leases::default(), Instant::now());
+        let other = [0x52, 0x54, 0, 0, 0, 4];
+        let to = |mac, last| Ack { mac, ..ack(last, 3600) };
+        leases.expect(BRIDGE, BTreeSet::from([hardware_address(MAC), hardware_address(other)]));
+        leases.expect("bth-99999999", guests());
+        assert!(leases.hear(BRIDGE, to(MAC, 7), now) && leases.hear("bth-99999999", to(MAC, 7), now));
+        assert!(leases.hear(BRIDGE, to(other, 7), now));
+        let held = |leases: &Leases| -> Vec<String> {
+            leases.records().into_iter().map(|record| format!("{} {}", record.bridge, record.mac)).collect()
+        };
+        let expected = format!("{BRIDGE} 52:54:00:00:00:04");
+        assert_eq!(held(&leases), [expected.as_str(), "bth-99999999 52:54:00:00:00:03"], "by network");
+        assert!(leases.hear(BRIDGE, to([2, 0, 0, 0, 0, 9], 7), now), "to a machine that is no guest");
+        assert_eq!(held(&leases), ["bth-99999999 52:54:00:00:00:03"]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -61,6 +61,14 @@ impl LinuxSystem {
         Ok(found.filter(|other| other != pool))
     }
 
+    /// Returns the pool of files that a volume of this pool was moved to since the caller has looked: the last step of a move goes on after
+    /// the move was given up. None: it was not moved.
+    async fn moved_volume(&self, pool: &str, id: &str) -> Result<Option<String>> {
+        let id = id.to_owned();
+        let found = self.on_all_pools(move |v| v.pool_of_volume(&id)).await?;
+        Ok(found.filter(|other| other != pool))
+    }
+
     /// Returns the pool of files that has a snapshot now: this one, or the one that it was moved to with its volume.
     pub(in crate::linux) async fn present_pool(&self, pool: &str, snapshot: &str) -> Result<String> {
         let found = Volumes::snapshot(self, pool, snapshot).await?;
@@ -313,8 +321,11 @@ impl Volumes for LinuxSystem {
         if let Some(new) = self.prepared_mirror(id).await? {
             self.settle_mirror(&new).await?;
         }
-        let (of_pool, id) = (pool.to_owned(), id.to_owned());
-        self.on_pool(pool, move |v| v.trash(&of_pool, &id)).await
+        let (of_pool, of) = (pool.to_owned(), id.to_owned());
+        self.on_pool(pool, move |v| v.trash(&of_pool, &of)).await?;
+        let Some(other) = self.moved_volume(pool, id).await? else { return Ok(()) };
+        let (of_pool, of) = (other.clone(), id.to_owned());
+        self.on_pool(&other, move |v| v.trash(&of_pool, &of)).await
     }
 
     async fn restore_volume(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<VolumeFacts> {
@@ -365,8 +376,11 @@ impl Volumes for LinuxSystem {
         if let Some(rbd) = self.rbd.get(pool) {
             return rbd.retain(id).await;
         }
-        let (of_pool, id) = (pool.to_owned(), id.to_owned());
-        self.on_pool(pool, move |v| v.retain(&of_pool, &id)).await
+        let (of_pool, of) = (pool.to_owned(), id.to_owned());
+        self.on_pool(pool, move |v| v.retain(&of_pool, &of)).await?;
+        let Some(other) = self.moved_volume(pool, id).await? else { return Ok(()) };
+        let (of_pool, of) = (other.clone(), id.to_owned());
+        self.on_pool(&other, move |v| v.retain(&of_pool, &of)).await
     }
 
     async fn purge_trash(&self, pool: &str, older_than: Duration) -> Result<Vec<String>> {

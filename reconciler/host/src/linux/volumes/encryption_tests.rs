@@ -120,6 +120,18 @@ fn snapshots_copies_and_restores_share_the_key_of_their_volume() {
 }
 
 #[test]
+fn a_deleted_snapshot_from_which_a_backup_is_still_made_has_the_key_of_its_volume() {
+    let f = encrypted();
+    take(&f, "s-1");
+    let key = || f.volumes.key_of_snapshot(POOL, "s-1");
+    assert!(matches!(key(), Err(SystemError::KeyMissing { .. })), "its object holds the key itself");
+    f.volumes.delete_snapshot(POOL, "s-1").expect("deleted");
+    assert_eq!(key().expect("that of its volume"), Some(DiskKey::new(KEY)));
+    f.volumes.keys().remove("k-1", "v-e");
+    assert!(matches!(key(), Err(SystemError::KeyMissing { .. })), "nothing holds it");
+}
+
+#[test]
 fn the_snapshots_of_an_encrypted_volume_go_with_it_to_another_pool_with_its_present_key() {
     let f = encrypted();
     assert!(io(&chain(&f, "v-e"), KEY, "write -P 1 0 64k"));

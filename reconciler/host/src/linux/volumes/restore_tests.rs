@@ -302,6 +302,20 @@ fn the_note_lists_a_bounded_number_of_restores() {
 }
 
 #[test]
+fn the_last_restore_of_a_disk_is_known_after_any_number_of_restores_of_its_vm() {
+    let own = restore("s-1", None);
+    let mut restores = own.added_to(Vec::new(), Timestamp::UNIX_EPOCH);
+    for n in 0..MOST_RESTORES + 3 {
+        let mut of_vm = restore("s-1", Some(&n.to_string()));
+        of_vm.declared.vm_snapshot = Some("nightly".to_owned());
+        restores = of_vm.added_to(restores, Timestamp::UNIX_EPOCH);
+    }
+    assert_eq!(restores.len(), MOST_RESTORES);
+    assert!(own.is_done(&restores), "it would be done once more");
+    assert_eq!(restores.last().and_then(|last| last.declared.token.as_deref()), Some("258"));
+}
+
+#[test]
 fn a_restore_for_which_there_is_no_space_leaves_the_disk_as_it_is() {
     let Some(disk) = SmallDisk::mount(1 << 20) else { return };
     let volumes = LinuxVolumes::new(Layout::new(disk.path()), None);

@@ -511,3 +511,27 @@ fn a_snapshot_is_handed_over_to_another_object_and_one_that_is_lost_is_told_from
     assert_eq!(f.volumes.snapshot(POOL, "s-1").expect_err("lost").variant(), "SnapshotLost");
     assert_eq!(f.volumes.snapshot(POOL, "s-2").expect("read"), None);
 }
+
+#[test]
+fn a_snapshot_for_a_copy_that_is_left_begun_holds_up_nothing() {
+    let f = Fixture::new();
+    write(&f.found(ID).path, 1);
+    let new = NewSnapshot { owner: None, ..snapshot("c-v-2") };
+    let is_being_taken = || f.volumes.is_being_taken(POOL, ID).expect("looked");
+    // The note of the volume cannot be written.
+    let unfinished = f.at(&format!("volumes/.{ID}.json.new"));
+    fs::create_dir(&unfinished).expect("made");
+    f.volumes.begin_snapshot(&new).expect_err("refused");
+    fs::remove_dir(&unfinished).expect("removed");
+    assert!(!is_being_taken(), "its disk could be neither restored nor moved");
+    // A crash comes before that note, and the copy is deleted.
+    f.volumes.prepare(&f.volumes.part(&new).expect("looked")).expect("prepared");
+    assert!(is_being_taken());
+    f.volumes.forget_begun().expect("looked");
+    assert!(!is_being_taken() && f.files("snapshots").is_empty());
+    assert_eq!(f.files("volumes"), [format!("{ID}.json"), format!("{ID}.qcow2")]);
+    f.volumes.begin_snapshot(&new).expect("begun");
+    f.volumes.forget_begun().expect("looked");
+    f.volumes.finish_snapshot(POOL, "c-v-2", &taken()).expect("it was left to the disk");
+    assert!(has(&f.found(ID).path, 1));
+}

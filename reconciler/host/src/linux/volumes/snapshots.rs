@@ -164,16 +164,14 @@ impl LinuxVolumes {
         let notes = match prepared {
             Ok(notes) => notes,
             Err(error) => {
-                for part in &others {
-                    // Best effort: a later call, or the deletion of the snapshot, finds what is left.
-                    let _ = self.discard(&part.new.pool, &part.note, &part.snapshot);
-                }
+                self.give_up(&others);
                 return Err(error);
             }
         };
-        for (part, note) in others.iter().zip(notes) {
-            note.write(&part.place.note)?;
-        }
+        let mut written = others.iter().zip(notes);
+        written
+            .try_for_each(|(part, note)| note.write(&part.place.note))
+            .inspect_err(|_| self.give_up(&others))?;
         for part in continued.into_iter().filter(|part| !part.is_taken()) {
             // The file below may have grown while a QEMU still had it open.
             match qcow2::grow(&part.place.file, part.snapshot.size()?) {
@@ -290,6 +288,17 @@ impl LinuxVolumes {
     /// Returns the file in which a volume continues after a snapshot of it.
     fn overlay_of(&self, pool: &str, note: &SnapshotNote) -> PathBuf {
         self.layout.volumes(pool).join(file_name(&note.volume_id, note.generation + 1))
+    }
+
+    /// Removes what there is of those of these snapshots whose volumes have not continued. Best effort: a later call, the deletion of the
+    /// snapshot, or the next agent finds what is left.
+    fn give_up(&self, parts: &[&Part<'_>]) {
+        for part in parts {
+            let volume = Note::read(&part.place.note).ok().flatten().and_then(std::result::Result::ok);
+            if volume.is_some_and(|volume| volume.generation == part.note.generation) {
+                let _ = self.discard(&part.new.pool, &part.note, &part.snapshot);
+            }
+        }
     }
 
     /// Removes what there is of a snapshot that was begun, while the volume still is the file that would have become the snapshot.
@@ -503,8 +512,8 @@ impl LinuxVolumes {
 
     /// Returns the key of a snapshot that is taken. None: it is not encrypted.
     pub(in super::super) fn key_of_snapshot(&self, pool: &str, id: &str) -> Result<Option<DiskKey>> {
-        let note = self.snapshot_place(pool, id)?.read()?;
-        self.keys.key_of(id, note.and_then(|note| note.encryption).as_ref())
+        let Some(note) = self.snapshot_place(pool, id)?.read()? else { return Ok(None) };
+        self.keys.key_of_snapshot(id, note.owner.is_some(), note.encryption.as_ref())
     }
 
     /// Returns the key of a snapshot's file, which any volume, snapshot or copy may hold that has the same. None: it is not encrypted.

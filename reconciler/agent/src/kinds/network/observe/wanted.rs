@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use berth_api::vm::InterfaceStatus;
 use berth_api::{IPPoolMode, NetworkHost, VM};
-use berth_host::{BridgedNetwork, Forward, Ipv6Route, Lease, Nat, NetworkConfig, RoutedPrefix};
+use berth_host::{Forward, Ipv6Route, Lease, Nat, NetworkConfig, RoutedPrefix};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::super::announcing::{announced_on, occupied, unroutable};
 use super::super::balancing::{self, Here, balance};
 use super::super::bridged::{
-    advertised, bridged, over_an_interface, ports, refuse_public, served, served_ipv6,
+    advertised, between_ports, bridged, name_servers, ports, refuse_public, served, served_ipv6,
 };
 use super::super::bridges::{Existing, assign};
 use super::super::config::{addresses, config};
@@ -149,6 +149,7 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
         links: seen.links.clone(),
     };
     let assigned = assign(tables, named, &existing);
+    let running = assigned.with_running(tables, &existing.attached);
     let mut networks: BTreeMap<String, NetworkConfig> = BTreeMap::new();
     let mut wanted = Desired::default();
     let groups_of = groups_of(&guests);
@@ -219,7 +220,7 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     for (guest, interface) in guests.iter().flat_map(|guest| guest.interfaces.iter().map(move |i| (guest, i)))
     {
         let Some((bridge, served)) =
-            served(tables, &assigned.bridges, (guest.hostname.as_str(), interface), &seen.ports)
+            served(tables, &running, (guest.hostname.as_str(), interface), &seen.ports)
         else {
             continue;
         };
@@ -229,7 +230,7 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     }
     wanted.firewall.answered.sort();
     for interface in &interfaces {
-        let found = served_ipv6(tables, &assigned.bridges, interface, &seen.ports);
+        let found = served_ipv6(tables, &running, interface, &seen.ports);
         let Some((bridge, served)) = found else { continue };
         wanted.firewall.answered_ipv6.push(served.tap.clone());
         let part = wanted.bridged.iter_mut().find(|part| part.bridge == bridge);
@@ -237,13 +238,10 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     }
     wanted.firewall.answered_ipv6.sort();
     learned::learn(tables, &assigned.bridges, &seen.ports, &mut wanted.bridged);
-    let name_server = |part: &BridgedNetwork| Some((part.bridge.clone(), part.names.as_ref()?.address));
-    wanted.firewall.name_servers = wanted.bridged.iter().filter_map(name_server).collect();
+    wanted.firewall.name_servers = name_servers(tables, &running);
     wanted.wireguard = wireguard(tables, &assigned.bridges, seen.host);
-    let bridges = wanted.bridged.iter().map(|network| network.bridge.clone());
-    let over_interfaces: BTreeSet<String> = wanted.bridged.iter().filter_map(over_an_interface).collect();
-    wanted.firewall.bridged = bridges.chain(over_interfaces).collect();
-    wanted.firewall.advertised = advertised(tables, &assigned.bridges);
+    wanted.firewall.bridged = between_ports(tables, &running);
+    wanted.firewall.advertised = advertised(tables, &running);
     for (guest, interface) in guests.iter().flat_map(|guest| guest.interfaces.iter().map(move |i| (guest, i)))
     {
         let public = guest.public_of(&interface.name);
@@ -274,10 +272,10 @@ pub(in crate::kinds::network) fn wanted(tables: &Tables, seen: &Actual<'_>) -> D
     wanted.firewall.exceptions = exceptions(tables, &groups_of, &interfaces, observed, &leased);
     let exceptions = &mut wanted.firewall.exceptions;
     learned::send_from(tables, &assigned.bridges, &groups_of, &leased, seen.learned, exceptions);
-    wanted.firewall.filters = filters(tables, &groups_of, &leased, &wanted.firewall.prefixes);
+    wanted.firewall.filters = Arc::new(filters(tables, &groups_of, &leased, &wanted.firewall.prefixes));
     // A tap that is about to be created counts, so that the firewall is the same before and after.
     wanted.firewall.guests = !seen.taps.is_empty() || !wanted.firewall.ports.is_empty();
-    (wanted.firewall.closed, wanted.firewall.ipv6_closed) = closed(tables, &assigned.bridges, seen);
+    (wanted.firewall.closed, wanted.firewall.ipv6_closed) = closed(tables, &running, seen);
     (wanted.firewall.allowed, wanted.firewall.ipv6_allowed) = by_family(seen.allowed);
     wanted.bridges = assigned.bridges;
     wanted.refused_networks = assigned.refused;

@@ -149,6 +149,7 @@ pub(super) fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed 
         host_address: host.as_ref().and_then(|h| h.status.as_ref()?.address.clone()),
         draining: host.as_ref().is_some_and(|h| h.spec.draining),
         at_shutdown: None,
+        no_room: false,
         holder: Some(ctx.config.holder()),
         misplaced: misplaced.or_else(|| placement::beside_another(&tables, vm, name)),
         restore: VmRestore::None,

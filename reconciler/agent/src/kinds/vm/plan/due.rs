@@ -9,7 +9,7 @@ use super::devices::given_back;
 use super::{Observed, Step, asks_for_restart};
 use crate::converge::Plan;
 use crate::group_turn::GroupTurn;
-use crate::journal::{Ended, Journal};
+use crate::journal::{Ended, Journal, LONGEST_DELAY};
 use crate::start_order::Held;
 
 /// Plans for a VM that is not started now: its restart policy leaves it off, its group does not start it yet, or other VMs
@@ -23,7 +23,8 @@ pub(super) fn not_due(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     {
         return Some(backed_off(observed, &ended.how, wait));
     }
-    waits_for_group(observed).or_else(|| observed.held.map(deferred))
+    let waits = |held: Held| Plan::without_steps(deferred(held)).requeue_after(held.look_again);
+    waits_for_group(observed).or_else(|| observed.held.map(waits))
 }
 
 /// Plans for a VM whose guest has ended by itself, and that its restart policy leaves off.
@@ -51,11 +52,11 @@ fn waits_for_group(observed: &Observed) -> Option<Plan<Step>> {
     Some(Plan::without_steps(Readiness::Reconciling(*reason, text.clone())))
 }
 
-/// Plans for a VM that other VMs of its host precede.
-fn deferred(held: Held) -> Plan<Step> {
+/// The readiness of a VM that other VMs of its host precede.
+pub(super) fn deferred(held: Held) -> Readiness {
     let text =
         format!("its host has booted, and VMs with startOrder {} are started before this one", held.behind);
-    Plan::without_steps(Readiness::Reconciling(Reason::StartOrderHeld, text)).requeue_after(held.look_again)
+    Readiness::Reconciling(Reason::StartOrderHeld, text)
 }
 
 /// Whether a guest that ended by itself is started again.
@@ -69,7 +70,9 @@ pub(super) fn is_restarted(policy: RestartPolicy, ended: &Ended) -> bool {
 
 /// Returns how long a guest that ended is not started again yet.
 pub(super) fn back_off(journal: &Journal, now: Timestamp) -> Option<Duration> {
-    let left = Duration::try_from(journal.not_before?.duration_since(now)).ok()?;
+    let left = journal.not_before?.duration_since(now);
+    // No delay is longer: the clock was set back since.
+    let left = Duration::try_from(left).ok().filter(|_| left <= LONGEST_DELAY)?;
     (!left.is_zero()).then_some(left)
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use berth_api::{Quantity, Readiness, Reason, VM};
 use berth_qemu::power::RunState;
 
-use super::start::{since, too_large};
+use super::start::{left_of, too_large};
 use super::{Observed, Step, write_journal};
 use crate::converge::Plan;
 use crate::machine::MachineState;
@@ -78,7 +78,5 @@ fn left(observed: &Observed) -> Option<Duration> {
     if !is_under_way || machine.is_some_and(|machine| machine.run_state != RunState::Running) {
         return None;
     }
-    // A time that is still to come is of another clock: no wait begins with it.
-    let passed = Duration::try_from(since(growth.changed_at?, observed.now)).ok()?;
-    TAKEN_WITHIN.checked_sub(passed).filter(|left| !left.is_zero())
+    Some(left_of(TAKEN_WITHIN, growth.changed_at?, observed.now)).filter(|left| !left.is_zero())
 }

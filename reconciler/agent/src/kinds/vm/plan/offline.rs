@@ -98,6 +98,7 @@ fn is_to_run_on(vm: &VM, observed: &Observed, journal: &Journal, run: &Run) -> b
         && journal.suspension.is_none()
         && !journal.deleting
         && !observed.draining
+        && !observed.turn.waits()
         && matches!(observed.restore, VmRestore::None | VmRestore::Done(_))
         && observed.memory.is_none();
     let has_no_medium = observed.cdroms.iter().all(|drive| drive.image.is_none());

@@ -6,7 +6,6 @@ use berth_api::{Power, Readiness, Reason, VM};
 use berth_qemu::block::{Mirror, ObservedDisk};
 use berth_qemu::machine::{Bus, DiskSpec};
 use berth_qemu::power::RunState;
-use jiff::SignedDuration;
 
 use super::super::cpu_time;
 use super::super::declared_disks::{DeclaredDisk, User};
@@ -15,7 +14,7 @@ use super::super::media;
 use super::super::surplus;
 use super::interfaces;
 use super::memory;
-use super::start::{since, too_large};
+use super::start::{left_of, too_large};
 use super::{Observed, Step, obstacle, write_journal};
 use crate::converge::Plan;
 use crate::disk_places::DiskPlaces;
@@ -133,8 +132,7 @@ fn cpus(vm: &VM, observed: &Observed, machine: &MachineState) -> Option<Plan<Ste
 
 /// Resumes at once the first time, then at intervals: the cause of the pause may recur.
 pub(super) fn resume(observed: &Observed, machine: &MachineState, reason: Reason, text: &str) -> Plan<Step> {
-    let every = SignedDuration::try_from(RESUME_EVERY).unwrap_or(SignedDuration::ZERO);
-    let due = machine.resumed_at.is_none_or(|at| since(at, observed.now) >= every);
+    let due = machine.resumed_at.is_none_or(|at| left_of(RESUME_EVERY, at, observed.now).is_zero());
     let readiness = Readiness::Reconciling(reason, text.to_owned());
     let step = if machine.run_state == RunState::Suspended { Step::WakeUp } else { Step::Start };
     let plan = if due { Plan::steps(vec![step], readiness) } else { Plan::without_steps(readiness) };

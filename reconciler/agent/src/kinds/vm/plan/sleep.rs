@@ -7,10 +7,10 @@ use std::time::Duration;
 use berth_api::{Firmware, Readiness, Reason, SuspendMode, VM};
 use berth_qemu::machine::Architecture;
 use berth_qemu::power::RunState;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::running;
-use super::start::since;
+use super::start::left_of;
 use super::{Observed, Step};
 use crate::converge::Plan;
 use crate::machine::Sleep;
@@ -82,11 +82,6 @@ fn refused(why: &str) -> Readiness {
 
 fn suspending(text: &str) -> Readiness {
     Readiness::Reconciling(Reason::Suspending, text.to_owned())
-}
-
-fn left_of(span: Duration, from: Timestamp, now: Timestamp) -> Duration {
-    let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::ZERO);
-    Duration::try_from(span - since(from, now)).unwrap_or(Duration::ZERO)
 }
 
 /// Returns why the machine cannot be suspended to its memory, whatever its guest is.

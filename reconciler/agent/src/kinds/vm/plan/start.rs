@@ -15,7 +15,7 @@ use berth_qemu::machine::{
     self, Accelerator, Architecture, CdromSpec, Extras, MachineSpec, NIC_PORTS, NicModel, Topology,
     USUAL_NIC_PORTS,
 };
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::super::cpu_time;
@@ -557,7 +557,7 @@ fn count(number: i64) -> u16 {
     u16::try_from(number).unwrap_or(1)
 }
 
-/// Returns the time elapsed, in a comparable form.
-pub(super) fn since(then: Timestamp, now: Timestamp) -> SignedDuration {
-    now.duration_since(then)
+/// Returns how much of a time that began then is left: nothing if the clock was set back since.
+pub(super) fn left_of(span: Duration, then: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(then)).map_or(Duration::ZERO, |passed| span.saturating_sub(passed))
 }

@@ -56,6 +56,12 @@ pub(super) fn released(vm: &VM, observed: &Observed, stop: &Stop) -> Option<Time
     if begins { Some(observed.now) } else { stop.released }
 }
 
+/// Returns the journal with the grace period beginning now.
+fn released_now(observed: &Observed, stop: &Stop) -> Journal {
+    let released = Stop { released: Some(observed.now), ..stop.clone() };
+    Journal { stop: Some(released), ..observed.journal.clone() }
+}
+
 fn until(since: Timestamp, span: SignedDuration, now: Timestamp) -> Duration {
     let left = span - now.duration_since(since);
     Duration::try_from(left).unwrap_or(Duration::ZERO)
@@ -64,6 +70,12 @@ fn until(since: Timestamp, span: SignedDuration, now: Timestamp) -> Duration {
 /// Asks the guest a few times to shut down, then ends QEMU if the mode allows it.
 pub(super) fn plan(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
     let readiness = stopping(stop.why);
+    // The clock was set back: the guest has its grace period, and no more than that, after the hook that it is not stopped without.
+    let is_set_back = began(stop) > observed.now;
+    let is_required = hooking::is_required(vm, observed, stop);
+    if is_set_back && !is_required {
+        return Plan::steps(vec![write_journal(released_now(observed, stop))], readiness);
+    }
     let left = time_left(vm, observed, stop);
     let mode = mode(vm, observed, stop.why);
     if mode != StopMode::Hard
@@ -71,22 +83,26 @@ pub(super) fn plan(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
     {
         return plan;
     }
-    let released = released(vm, observed, stop);
-    if released != stop.released {
-        let released = Stop { released, ..stop.clone() };
-        let updated = Journal { stop: Some(released), ..observed.journal.clone() };
-        return Plan::steps(vec![write_journal(updated)], readiness);
+    if released(vm, observed, stop) != stop.released {
+        return Plan::steps(vec![write_journal(released_now(observed, stop))], readiness);
     }
-    if hooking::is_required(vm, observed, stop)
-        && let Some(plan) = until_it_runs(observed, &readiness)
-    {
+    if is_required && let Some(plan) = until_it_runs(observed, &readiness) {
         return plan;
+    }
+    if is_set_back {
+        return Plan::steps(vec![write_journal(released_now(observed, stop))], readiness);
     }
     if left.is_zero() && mode != StopMode::Soft {
         let runs = observed.machine.as_ref().is_some_and(|machine| machine.run_state == RunState::Running);
         let has_ignored = runs && mode == StopMode::Graceful && stop.asked > 0;
         let report = has_ignored.then_some(Step::ReportPowerOff);
         return Plan::steps(std::iter::once(Step::EndProcess).chain(report).collect(), readiness);
+    }
+    if let Some(machine) = observed.machine.as_ref().filter(|seen| seen.run_state == RunState::IoError) {
+        // It repeats its write once there is space, and the request reaches it then.
+        let text = running::io_error(observed, machine);
+        let plan = running::resume(observed, machine, Reason::NoSpace, &text);
+        return if left.is_zero() { plan } else { plan.requeue_after(left) };
     }
     match observed.machine.as_ref().map(|machine| &machine.run_state) {
         // The guest has not executed anything yet, so it cannot react.

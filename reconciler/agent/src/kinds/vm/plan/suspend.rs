@@ -3,6 +3,7 @@
 //! The order of the steps is what makes a state be used at most once, at every crash: a state counts only once it is durable and
 //! recorded ([`SuspensionPhase::Saved`]), and a guest runs on from it only once its file is gone.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use berth_api::SizeTaken;
@@ -12,14 +13,14 @@ use berth_host::{LaunchRequest, TapConfig, VolumeFacts};
 use berth_qemu::machine::{MachineSpec, Tap};
 use berth_qemu::power::RunState;
 use berth_qemu::saved_state::Transfer;
-use jiff::SignedDuration;
 
 use super::super::media;
 use super::super::vsock;
+use super::due::deferred;
 use super::interfaces::are_recorded;
 use super::running;
 use super::sleep;
-use super::start::{disks_ready, enough_of_its_own, limits, since};
+use super::start::{disks_ready, enough_of_its_own, left_of, limits};
 use super::stop::held_by_host;
 use super::{Observed, Step, asks_for_restart, deleting, devices, vanished, write_journal};
 use crate::converge::Plan;
@@ -27,6 +28,7 @@ use crate::disk_places::{DiskPlace, DiskPlaces};
 use crate::group_turn::GroupTurn;
 use crate::hardware::memory_reservation;
 use crate::journal::{Journal, Run, Suspension, SuspensionPhase, epoch_of};
+use crate::machine::MachineState;
 use crate::networking::tap_of;
 use crate::restores::{DueParts, VmRestore};
 use crate::saved_machine::{as_it_is, on_present_files, size_at_most};
@@ -40,9 +42,9 @@ const ASK_HOST: Duration = Duration::from_secs(10);
 /// How often QEMU may fail to load the state.
 const ATTEMPTS: u32 = 3;
 
-/// Whether the VM is to be suspended now.
-fn is_wanted(vm: &VM) -> bool {
-    vm.spec.power == Power::Suspended && !deleting(vm)
+/// Whether the VM is to be suspended now. It does not hold back the administrator of a host without room for its memory: it is shut down.
+fn is_wanted(vm: &VM, observed: &Observed) -> bool {
+    vm.spec.power == Power::Suspended && !deleting(vm) && !observed.no_room
 }
 
 fn suspending() -> Readiness {
@@ -57,10 +59,10 @@ fn resuming() -> Readiness {
 pub(super) fn present(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     let suspension = observed.journal.suspension.as_ref();
     match suspension.map(|suspension| suspension.phase) {
-        None if !is_wanted(vm) || observed.journal.stop.is_some() => None,
+        None if !is_wanted(vm, observed) || observed.journal.stop.is_some() => None,
         None if vm.spec.suspend_mode == SuspendMode::Memory => sleep::plan(vm, observed),
         None => begin(vm, observed),
-        Some(SuspensionPhase::Saving) if is_wanted(vm) => save(observed, suspension?),
+        Some(SuspensionPhase::Saving) if is_wanted(vm, observed) => save(observed, suspension?),
         Some(SuspensionPhase::Saving) => Some(cancel(observed)),
         // It was let go on at QEMU's monitor: the file is outdated.
         Some(SuspensionPhase::Saved) if runs(observed) => Some(cancel(observed)),
@@ -98,8 +100,7 @@ fn begin(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
         if observed.draining {
             return None;
         }
-        let again = SignedDuration::try_from(SAVE_AGAIN).unwrap_or(SignedDuration::ZERO);
-        let left = Duration::try_from(again - since(*began, observed.now)).unwrap_or(Duration::ZERO);
+        let left = left_of(SAVE_AGAIN, *began, observed.now);
         if !left.is_zero() {
             let text = format!("the guest runs on: QEMU could not save its memory: {why}");
             let readiness = Readiness::Stalled(Reason::SuspendFailed, text);
@@ -133,6 +134,10 @@ fn save(observed: &Observed, suspension: &Suspension) -> Option<Plan<Step>> {
     let machine = observed.machine.as_ref()?;
     let waits = || Plan::without_steps(suspending()).requeue_after(LOOK_AGAIN);
     Some(match (&machine.run_state, &machine.transfer) {
+        // A disk was plugged in or out since the record, with which the state could not be loaded: it is saved once more.
+        (RunState::PostMigrate, Transfer::Completed) if !has_recorded_disks(machine, suspension) => {
+            cancel(observed)
+        }
         (RunState::PostMigrate, Transfer::Completed) => {
             let saved = Suspension { phase: SuspensionPhase::Saved, ..suspension.clone() };
             let updated = observed.journal.clone().with_suspension(Some(saved));
@@ -151,6 +156,12 @@ fn save(observed: &Observed, suspension: &Suspension) -> Option<Plan<Step>> {
         }
         _ => waits(),
     })
+}
+
+/// Whether the machine has the disks that are recorded of it.
+fn has_recorded_disks(machine: &MachineState, suspension: &Suspension) -> bool {
+    let has: BTreeSet<&str> = machine.disks.iter().map(|disk| disk.id.as_str()).collect();
+    has == suspension.machine.disks.iter().map(|disk| disk.id.as_str()).collect()
 }
 
 /// Ends a save. The file is incomplete, or is not needed: the guest is resumed, or stopped, as declared.
@@ -236,9 +247,12 @@ pub(super) fn absent(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
             );
             rest(observed, Readiness::Reconciling(Reason::PowerOnHeld, text))
         }
-        _ => match &observed.turn {
-            GroupTurn::Waits(reason, text) => rest(observed, Readiness::Reconciling(*reason, text.clone())),
-            GroupTurn::Free | GroupTurn::Stopped => launch(vm, observed, suspension),
+        _ => match (&observed.turn, observed.held) {
+            (GroupTurn::Waits(reason, text), _) => {
+                rest(observed, Readiness::Reconciling(*reason, text.clone()))
+            }
+            (_, Some(held)) => rest(observed, deferred(held)).requeue_after(held.look_again),
+            (GroupTurn::Free | GroupTurn::Stopped, None) => launch(vm, observed, suspension),
         },
     })
 }

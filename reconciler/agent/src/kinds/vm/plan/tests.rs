@@ -250,6 +250,7 @@ fn ready_to_start() -> Observed {
         host_address: None,
         draining: false,
         at_shutdown: None,
+        no_room: false,
         holder: None,
         misplaced: None,
         restore: VmRestore::None,

@@ -1,6 +1,6 @@
 //! Schedules of Disks.
 
-use berth_api::{Backup, BackupRepository, DiskSnapshot};
+use berth_api::{Backup, BackupRepository, DiskSnapshot, Quota};
 
 use super::*;
 
@@ -60,6 +60,38 @@ fn disks_without_a_vm_have_snapshots_of_which_as_many_are_kept_as_declared() {
     let made = site.cache.tables.disk_snapshots.all().next().expect("there").clone();
     assert_eq!(made.scheduled().map(|(schedule, _)| schedule), Some("hourly"));
     assert!(site.plan("2026-01-01T04:00:30Z").decision.create_of_disks.is_empty(), "once for each moment");
+}
+
+#[test]
+fn a_snapshot_of_a_disk_that_a_quota_does_not_allow_takes_the_place_of_the_oldest_and_never_of_the_last() {
+    for keep in [2u32, 1] {
+        let mut site = of_disks();
+        site.schedule.spec.keep.last = keep.into();
+        let hard = json!({"snapshots": 2 * keep});
+        let quota: Quota =
+            object(json!({"metadata": {"name": "q", "namespace": "ns"}, "spec": {"hard": hard}}));
+        put(&mut site.cache, quota);
+        for hour in 1..=keep {
+            let now = format!("2026-01-01T0{hour}:00:00Z");
+            site.reconcile(&now);
+            report(&mut site, &taken_of_a_disk(&now));
+        }
+        let now = format!("2026-01-01T0{}:00:00Z", keep + 1);
+        let full = site.plan(&now);
+        assert_eq!(reason(&full), (false, Reason::QuotaExceeded));
+        assert!(full.decision.readiness.message().starts_with("Quota q: snapshots"), "{full:?}");
+        assert_eq!(full.decision.delete_of_disks.len(), if keep == 1 { 0 } else { 2 });
+        site.reconcile(&now);
+        site.reconcile(&format!("2026-01-01T0{}:00:10Z", keep + 1));
+        let left: Vec<String> = if keep == 1 {
+            vec!["-202601010100-".into()]
+        } else {
+            vec!["-202601010200-".into(), "-202601010300-".into()]
+        };
+        let names = snapshots(&site);
+        assert_eq!(names.len(), 2 * left.len(), "{names:?}");
+        assert!(names.iter().all(|name| left.iter().any(|hour| name.contains(hour))), "{names:?}");
+    }
 }
 
 #[test]

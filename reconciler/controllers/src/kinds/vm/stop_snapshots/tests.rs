@@ -170,7 +170,7 @@ mod cached {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::object::Object;
+    use crate::{batch::WriteBatch, config::Config, key::ObjectKind, object::Object};
 
     fn cache(objects: impl IntoIterator<Item = Object>) -> Cache {
         let mut cache = Cache::new(Duration::from_secs(40));
@@ -214,6 +214,23 @@ mod cached {
     fn of(parts: &[Value]) -> Progress {
         let parts = parts.iter().enumerate().map(|(place, status)| Object::from(part(place, status)));
         progress(&cache(parts), &snapshot(&decided(false)))
+    }
+
+    #[test]
+    fn a_disk_that_may_be_refused_is_created_after_the_snapshot_that_a_stop_waits_for() {
+        let mut asked = serde_json::to_value(vm(keeping(1), request(1), &[])).expect("a VM");
+        asked["metadata"]["creationTimestamp"] = "2020-01-01T00:00:00Z".into();
+        asked["spec"]["disks"][0]["template"] = json!({"size": "1Gi"});
+        asked["status"]["binding"] = json!({"host": "h", "epoch": 1});
+        asked["status"]["admittedEpoch"] = 1.into();
+        let asked: VM = serde_json::from_value(asked).expect("a VM");
+        let mut batch = WriteBatch::default();
+        let cache = cache([asked.clone().into()]);
+        crate::kinds::vm::reconcile(&cache, &Config::new(), &Key::of(&asked), &mut batch);
+        let (writes, _) = batch.into_parts();
+        let created = writes.iter().filter(|write| matches!(write, Write::Create(_)));
+        let kinds: Vec<ObjectKind> = created.map(|write| write.key().kind).collect();
+        assert_eq!(kinds, [ObjectKind::VMSnapshot, ObjectKind::Disk]);
     }
 
     #[test]

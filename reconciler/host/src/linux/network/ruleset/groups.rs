@@ -17,18 +17,20 @@
 //! Interfaces with the same groups share a chain, and members of a group are a set: the number of rules depends on neither the
 //! number of interfaces nor that of members. A public prefix has two rules more in each direction.
 
+mod addresses;
 mod members;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::ports::{ADDRESSES, IPV6_ADDRESSES, link_local};
+use super::ports::{ADDRESSES, IPV6_ADDRESSES};
 use super::{BRIDGED, ROUTED, TABLE, accept, compare, drop, meta};
-use crate::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Port};
+use crate::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, PortException};
+use addresses::{addresses, map};
 pub(super) use members::change_members;
 use members::{ipv6_member_set, member_set};
 
@@ -90,8 +92,9 @@ impl Family {
     }
 }
 
-/// The sets, chains and rules of both tables, for empty tables. Nothing without filtered ports.
-pub(super) fn filter(filters: &Filters) -> Vec<Value> {
+/// The sets, chains and rules of both tables, for empty tables. Nothing without filtered ports. `exceptions`: those of the ports, whose guests
+/// also have the link-local addresses of their further MAC addresses.
+pub(super) fn filter(filters: &Filters, exceptions: &[PortException]) -> Vec<Value> {
     if filters.ports.is_empty() {
         return Vec::new();
     }
@@ -99,8 +102,10 @@ pub(super) fn filter(filters: &Filters) -> Vec<Value> {
         filters.sets.iter().map(|(name, ranges)| member_set(name, ranges)).collect();
     commands.extend(filters.ipv6_sets.iter().map(|(name, ranges)| ipv6_member_set(name, ranges)));
     let known: BTreeMap<&str, &FilterGroup> = filters.groups.iter().map(|g| (g.name.as_str(), g)).collect();
+    let by_family = Family::ALL.map(|family| (family, addresses(filters, exceptions, family)));
+    let of_addresses = by_family.iter().flat_map(|(_, addresses)| addresses.values().cloned());
     let profiles: BTreeSet<BTreeSet<&str>> =
-        filters.ports.iter().map(|port| groups_of(&port.groups)).collect();
+        filters.ports.iter().map(|port| groups_of(&port.groups)).chain(of_addresses).collect();
     for direction in [EGRESS, INGRESS] {
         for group in known.values() {
             commands.extend(group_chain(group, direction, filters));
@@ -109,11 +114,11 @@ pub(super) fn filter(filters: &Filters) -> Vec<Value> {
             commands.extend(profile_chain(profile, &known, direction));
         }
     }
-    for family in Family::ALL {
-        let own = addresses(filters, family).into_keys().map(|address| json!(address)).collect();
+    for (family, addresses) in &by_family {
+        let own = addresses.keys().map(|address| json!(address)).collect();
         commands.push(set(&family.named(FILTERED), family.kind(), own));
         for direction in [EGRESS, INGRESS] {
-            commands.push(map(filters, family, direction));
+            commands.push(map(addresses, *family, direction));
         }
     }
     let dhcp = with_dhcp_servers(filters);
@@ -380,34 +385,6 @@ fn joined<T: Copy + Ord>(ranges: &[(T, T)], next: impl Fn(T) -> Option<T>) -> Ve
     joined
 }
 
-/// The addresses of the filtered ports, each once, and the groups of its port.
-fn addresses(filters: &Filters, family: Family) -> BTreeMap<IpAddr, BTreeSet<&str>> {
-    let addresses = |port: &Port| -> Vec<IpAddr> {
-        match family {
-            Family::V4 => port.address.map(IpAddr::V4).into_iter().collect(),
-            Family::V6 => link_local(&port.mac).into_iter().chain(port.ipv6).map(IpAddr::V6).collect(),
-        }
-    };
-    let filtered = filters.ports.iter();
-    filtered
-        .flat_map(|f| addresses(&f.port).into_iter().map(|address| (address, groups_of(&f.groups))))
-        .collect()
-}
-
-fn map(filters: &Filters, family: Family, direction: Direction) -> Value {
-    let element = |(address, profile): (IpAddr, BTreeSet<&str>)| {
-        let target = profile_name(&profile, direction);
-        json!([address, {"goto": {"target": target}}])
-    };
-    let elements: Vec<Value> = addresses(filters, family).into_iter().map(element).collect();
-    let name = family.named(&format!("{}_of", direction.chain));
-    let mut map = json!({"family": ROUTED.family, "table": TABLE, "name": name, "type": family.kind(), "map": "verdict"});
-    if !elements.is_empty() {
-        map["elem"] = elements.into();
-    }
-    json!({"add": {"map": map}})
-}
-
 /// The rules for frames from one port of a bridge to a filtered tap.
 fn between_ports(filters: &Filters) -> Vec<Value> {
     let taps: Vec<Value> = filters.ports.iter().map(|filtered| json!(filtered.port.tap)).collect();
@@ -460,9 +437,10 @@ fn plain_chain(name: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Port;
 
     fn rules_of(filters: &Filters) -> usize {
-        filter(filters).iter().filter(|command| command["add"].get("rule").is_some()).count()
+        filter(filters, &[]).iter().filter(|command| command["add"].get("rule").is_some()).count()
     }
 
     fn group(rules: usize) -> FilterGroup {
@@ -510,7 +488,7 @@ mod tests {
         let accepted = |change: fn(&mut FilteredPort)| {
             let mut filters = filters(2, 1);
             change(&mut filters.ports[0]);
-            let commands = filter(&filters);
+            let commands = filter(&filters, &[]);
             let rules = commands.iter().map(|command| &command["add"]["rule"]);
             let is_dhcp = |rule: &&Value| rule["expr"].to_string().contains("sport");
             let chains = rules.filter(is_dhcp).filter_map(|rule| rule["chain"].as_str().map(str::to_owned));
@@ -528,7 +506,7 @@ mod tests {
 
     #[test]
     fn without_filtered_interfaces_there_is_nothing() {
-        assert!(filter(&Filters { ports: Vec::new(), ..filters(0, 3) }).is_empty());
+        assert!(filter(&Filters { ports: Vec::new(), ..filters(0, 3) }, &[]).is_empty());
     }
 
     #[test]
@@ -561,6 +539,6 @@ mod tests {
             let chain = rule["chain"].as_str().unwrap_or_default();
             chain.starts_with("group") && rule["expr"].to_string().contains("accept")
         };
-        assert_eq!(filter(&filters).iter().filter(accepts).count(), 0);
+        assert_eq!(filter(&filters, &[]).iter().filter(accepts).count(), 0);
     }
 }

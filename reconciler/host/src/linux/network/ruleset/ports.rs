@@ -137,7 +137,7 @@ fn ipv6_ranges(exception: &PortException) -> Vec<Ipv6Net> {
 }
 
 /// The link-local addresses that a guest forms of its further MAC addresses.
-fn of_macs(exception: &PortException) -> impl Iterator<Item = std::net::Ipv6Addr> {
+pub(super) fn of_macs(exception: &PortException) -> impl Iterator<Item = std::net::Ipv6Addr> {
     exception.macs.iter().filter_map(|mac| link_local(mac))
 }
 

@@ -64,7 +64,7 @@ pub(super) fn firewall_with(filters: Filters) -> Firewall {
     Firewall {
         ports: (2..=4).map(port).collect(),
         guests: true,
-        filters,
+        filters: filters.into(),
         ..firewall(&[("198.51.100.7", "10.77.0.2")])
     }
 }
@@ -339,7 +339,7 @@ fn machines_on_other_hosts_are_filtered_like_neighbours() {
             let firewall = Firewall {
                 nat: vec![nat(BRIDGE, "10.77.0.0/24", Some(tunnel.clone()))],
                 guests: true,
-                filters,
+                filters: filters.into(),
                 ..Firewall::default()
             };
             let config = tunnelled(tracked(), tunnel);

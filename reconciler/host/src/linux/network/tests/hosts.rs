@@ -304,6 +304,19 @@ fn an_address_that_moves_to_another_host_is_found_there_at_once() {
 }
 
 #[test]
+fn rules_are_written_while_the_interface_of_public_addresses_is_down() {
+    in_own_namespace(|| async {
+        segment(1500);
+        let (a, b) = (Host::on_segment(11, 1500), Host::on_segment(12, 1500));
+        make(&a, &[&b], 1450);
+        a.ip("link set up0 down");
+        publish(&a, &[&b], &[("192.0.2.130", "10.77.0.5")]);
+        assert!(a.ip("-4 -o addr").contains("192.0.2.130/32"));
+        clear(&[&a]);
+    });
+}
+
+#[test]
 fn who_else_has_an_address_is_found_before_it_is_taken() {
     in_own_namespace(|| async {
         segment(1500);

@@ -393,7 +393,7 @@ fn the_addresses_of_a_public_prefix_are_filtered_as_those_of_their_interface() {
             };
             let groups = vec![group(vec![http], egress)];
             let filters = Filters { ports: vec![filtered], groups, ..Filters::default() };
-            Firewall { filters, ..with_prefix(vec![routed("fd00:60::5")]) }
+            Firewall { filters: filters.into(), ..with_prefix(vec![routed("fd00:60::5")]) }
         };
         f.networks.apply_firewall(&with(Some(Vec::new()))).await.expect("written");
         let leading = NetworkConfig { prefixes: vec![routed("fd00:60::5")], ..dual_stack() };

@@ -2,7 +2,7 @@
 
 mod guests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
@@ -118,9 +118,9 @@ fn firewall(egress: Egress) -> Firewall {
         filters: Filters {
             ports: vec![FilteredPort { port: port(2), groups, asks_dhcp: false, prefixes: Vec::new() }],
             groups: vec![web],
-            sets: BTreeMap::new(),
-            ipv6_sets: BTreeMap::new(),
-        },
+            ..Filters::default()
+        }
+        .into(),
         guests: true,
         closed: vec!["192.0.2.0/24".parse().expect("a range")],
         ipv6_closed: Vec::new(),
@@ -327,7 +327,7 @@ fn a_filtered_guest_sends_what_its_egress_rules_allow() {
 #[test]
 fn a_group_without_egress_allows_all_and_says_so() {
     let mut case = Case::of(2);
-    case.firewall.filters.groups[0].egress = None;
+    case.filters().groups[0].egress = None;
     let trace = case.sent("10.77.0.3", tcp(80));
     assert!(guest(&trace).is_some(), "{trace:?}");
     let by = group_object(TraceDirection::Egress, None);

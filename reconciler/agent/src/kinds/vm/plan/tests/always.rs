@@ -48,7 +48,7 @@ proptest! {
         stop in prop::option::of((0u8..4, any::<bool>())),
         later in 0i64..200,
     ) {
-        let is_paused = state == RunState::Paused;
+        let is_paused = matches!(state, RunState::Paused | RunState::IoError);
         let mut observed = if present_now { present(state) } else { ready_to_start() };
         observed.now = at(NOW + later);
         if !reachable {

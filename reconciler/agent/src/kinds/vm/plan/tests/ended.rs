@@ -57,6 +57,8 @@ fn a_loop_waits_and_says_until_when_without_counting_down() {
     assert_eq!(reported.state, Some(VMState::CrashLoop));
     let token = vm(json!({"restartToken": "now"}));
     assert!(names(&plan(&token, &observed)).contains(&"Launch"), "a person need not wait");
+    observed.now = at(NOW - 3600);
+    assert!(names(&plan(&vm(json!({})), &observed)).contains(&"Launch"), "the clock was set back");
 }
 
 #[test]
@@ -163,4 +165,27 @@ fn a_qemu_that_the_kernel_ended_for_lack_of_memory_has_a_reason_of_its_own() {
     assert!(reason == Reason::OutOfMemory && note.ends_with("started again (restart 1)"), "{note}");
     let policy = vm(json!({"restartPolicy": "OnFailure"}));
     assert!(names(&plan(&policy, &observed)).contains(&"Launch"), "as after a crash");
+}
+
+#[test]
+fn a_guest_that_runs_on_after_the_stop_for_its_liveness_probe_is_withdrawn_has_not_ended() {
+    let declared = |power: &str| vm(json!({"power": power, "livenessProbe": {"tcpSocket": {"port": 22}}}));
+    let next = |vm: &VM, observed: &Observed| {
+        let plan = plan(vm, observed);
+        let [Step::WriteJournal(journal)] = &plan.steps[..] else { panic!("{plan:?}") };
+        Observed { journal: (**journal).clone(), probes: ProbeResults::default(), ..observed.clone() }
+    };
+    let mut fails = present(RunState::Running);
+    fails.probes.liveness = Some(Outcome::Failure("no connection".into()));
+    let unhealthy = next(&declared("Running"), &fails);
+    let stopping = next(&declared("Stopped"), &unhealthy);
+    let cancelled = next(&declared("Running"), &stopping);
+    let runs_on = next(&declared("Running"), &Observed { now: at(NOW + 3600), ..cancelled });
+    assert_eq!(runs_on.journal.stop, None);
+    let off = Observed { machine: present(RunState::Shutdown).machine, ..runs_on };
+    let ended = plan(&declared("Running"), &off);
+    assert_eq!(names(&ended), ["WriteJournal", "EndProcess"]);
+    let Step::WriteJournal(journal) = &ended.steps[0] else { panic!("{ended:?}") };
+    let end = journal.last_end.as_ref().expect("recorded");
+    assert!(end.orderly && end.how.contains("switched itself off"), "{end:?}");
 }

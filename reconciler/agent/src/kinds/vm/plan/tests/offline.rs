@@ -138,8 +138,9 @@ fn no_restart_is_recorded_that_needs_the_control_plane() {
     gated.metadata.annotations =
         Some([("poweron.check.berth.dev/backup".to_owned(), "it is copied".to_owned())].into());
     assert!(is_removed(&gated, |_| {}));
-    let changes: [fn(&mut Observed); 6] = [
+    let changes: [fn(&mut Observed); 7] = [
         |observed| observed.draining = true,
+        |observed| observed.turn = GroupTurn::Waits(Reason::WaitingForGroup, String::new()),
         |observed| observed.disks[1].has_limits = true,
         |observed| observed.disks[1].user = User::Other("db".into()),
         |observed| observed.restore = VmRestore::Waits("it is not taken".into()),

@@ -55,6 +55,16 @@ fn a_guest_that_a_full_disk_of_its_host_paused_is_called_paused_with_the_reason(
 }
 
 #[test]
+fn a_paused_guest_is_resumed_every_ten_seconds_also_after_the_clock_was_set_back() {
+    let mut observed = present(RunState::IoError);
+    let resumes = |second: i64| {
+        observed.machine.as_mut().expect("it runs").resumed_at = Some(at(second));
+        names(&plan(&vm(json!({})), &observed)) == ["Start"]
+    };
+    assert_eq!([NOW - 10, NOW - 9, NOW + 3600].map(resumes), [true, false, true]);
+}
+
+#[test]
 fn a_guest_that_a_full_pool_paused_says_which_disk_of_which_pool_and_how_it_goes_on() {
     let mut observed = present(RunState::IoError);
     let disks = &mut observed.machine.as_mut().expect("it runs").disks;

@@ -72,6 +72,7 @@ fn a_guest_that_woke_up_by_itself_has_a_minute_before_it_is_suspended_again() {
     assert_eq!(stands(&waits), (false, Reason::Suspending));
     assert!(waits.readiness.message().contains("woken up by itself"), "{:?}", waits.readiness);
     assert_eq!(names(&plan(&to_sleep(), &woken(60))), ["SuspendGuest"]);
+    assert_eq!(names(&plan(&to_sleep(), &woken(-3600))), ["SuspendGuest"], "the clock was set back");
 }
 
 #[test]

@@ -125,6 +125,10 @@ fn a_guest_that_cannot_be_called_for_a_moment_is_not_powered_off_without_its_req
     let fail = with_hook("Fail");
     let waits = plan(&vm(fail.clone()), &observed);
     assert!(waits.steps.is_empty() && waits.requeue_after.is_some(), "{waits:?}");
+    let mut set_back = observed.clone();
+    set_back.journal.stop.as_mut().expect("set").since = at(NOW + 3600);
+    let waits = plan(&vm(fail.clone()), &set_back);
+    assert!(waits.steps.is_empty(), "its grace period begins after the hook: {waits:?}");
     assert_eq!(names(&plan(&vm(with_hook("Ignore")), &observed)), ["EndProcess"]);
     let mut hard = fail.clone();
     hard["stop"] = json!({"mode": "Hard"});
@@ -242,4 +246,35 @@ fn deletion_ends_with_nothing_left_and_the_disks_given_back() {
     assert_eq!(stands(&plan(&gone, &observed)), (false, Reason::Deleting));
     observed.still_user = false;
     assert_eq!(names(&plan(&gone, &observed)), ["Release"]);
+}
+
+/// A guest in this state that was asked to stop at this time.
+fn stopping_since(state: RunState, since: i64) -> Observed {
+    let stop =
+        Stop { why: StopReason::PowerOff, since: at(since), released: None, asked: 0, cancelled: false };
+    let mut observed = present(state);
+    observed.journal.stop = Some(stop);
+    observed
+}
+
+#[test]
+fn a_guest_that_a_full_disk_has_paused_is_resumed_so_that_it_can_shut_down() {
+    let soft = vm(json!({"power": "Stopped", "stop": {"mode": "Soft"}}));
+    let resumed = plan(&soft, &stopping_since(RunState::IoError, NOW - 3600));
+    assert_eq!(names(&resumed), ["Start"]);
+    let every = Some(Duration::from_secs(10));
+    assert_eq!((resumed.readiness.reason(), resumed.requeue_after), (Reason::NoSpace, every));
+    let graceful = vm(json!({"power": "Stopped", "stop": {"gracePeriodSeconds": 8}}));
+    let within = plan(&graceful, &stopping_since(RunState::IoError, NOW - 5));
+    assert_eq!((names(&within), within.requeue_after), (vec!["Start"], Some(Duration::from_secs(3))));
+    assert_eq!(names(&plan(&graceful, &stopping_since(RunState::IoError, NOW - 8))), ["EndProcess"]);
+}
+
+#[test]
+fn a_guest_has_its_grace_period_and_no_more_after_the_clock_was_set_back() {
+    let vm = vm(json!({"power": "Stopped", "stop": {"gracePeriodSeconds": 90}}));
+    let mut observed = stopping_since(RunState::Running, NOW + 3600);
+    let forced =
+        ["PressPowerButton", "AskGuestToShutDown", "PressPowerButton", "EndProcess", "ReportPowerOff"];
+    assert_eq!(story(&vm, &mut observed, 100), forced);
 }

@@ -7,6 +7,7 @@ use super::*;
 use crate::host_shutdown::AtShutdown;
 use crate::journal::{LoadedMemory, RunCdrom, Suspension, SuspensionPhase};
 use crate::restores::{DueMemory, DueParts};
+use crate::start_order::Held;
 
 fn machine() -> MachineSpec {
     let Step::Launch(request) = plan(&vm(json!({})), &ready_to_start())
@@ -162,6 +163,10 @@ fn the_machine_is_recorded_before_it_is_saved_and_the_file_is_durable_before_qem
     let active = transfers(running(RunState::Paused, saving), Transfer::Active);
     assert_eq!(stands(&plan(&suspended_vm(), &active)), (false, Reason::Suspending));
     let done = transfers(running(RunState::PostMigrate, saving), Transfer::Completed);
+    let mut plugged_meanwhile = done.clone();
+    plugged_meanwhile.machine.as_mut().expect("present").disks.push(plugged("v-extra"));
+    let again = plan(&suspended_vm(), &plugged_meanwhile);
+    assert_eq!((names(&again), written(&again).suspension), (vec!["RemoveState", "WriteJournal"], None));
     let done = plan(&suspended_vm(), &done);
     assert_eq!(names(&done), ["SealState", "WriteJournal", "EndProcess"]);
     assert_eq!(written(&done).suspension.expect("kept").phase, SuspensionPhase::Saved);
@@ -193,8 +198,10 @@ fn a_failed_save_leaves_the_guest_running_and_is_tried_again_later() {
     let runs = plan(&suspended_vm(), &transfers(running(RunState::Running, None), failed));
     assert_eq!(stands(&runs), (true, Reason::SuspendFailed));
     assert!(runs.readiness.message().contains("no space") && runs.requeue_after.is_some(), "{runs:?}");
-    paused.now = at(NOW + 60);
-    assert_eq!(names(&plan(&suspended_vm(), &paused)), ["WriteJournal"], "it is tried again");
+    for again in [NOW + 60, NOW - 3600] {
+        paused.now = at(again);
+        assert_eq!(names(&plan(&suspended_vm(), &paused)), ["WriteJournal"], "it is tried again");
+    }
 }
 
 #[test]
@@ -302,6 +309,28 @@ fn a_state_that_qemu_does_not_load_is_kept_for_a_person() {
     assert_eq!(stands(&plan(&vm(json!({})), &gone)), (true, Reason::ResumeFailed));
     let full = Observed { free_memory: Some(1 << 20), ..off(SuspensionPhase::Saved) };
     assert_eq!(stands(&plan(&vm(json!({})), &full)), (false, Reason::Unschedulable));
+}
+
+#[test]
+fn a_suspended_guest_waits_for_its_turn_after_a_boot_of_its_host() {
+    let vm = vm(json!({}));
+    let saved = || off(SuspensionPhase::Saved);
+    let look_again = Duration::from_secs(1);
+    let held = Observed { held: Some(Held { behind: 1, look_again }), ..saved() };
+    let waits = plan(&vm, &held);
+    assert_eq!((stands(&waits), waits.requeue_after), ((false, Reason::StartOrderHeld), Some(look_again)));
+    assert_eq!(status(&vm, &held, &waits.readiness, at(NOW)).state, Some(VMState::Suspended));
+    assert!(names(&plan(&vm, &saved())).contains(&"Launch"), "its turn has come");
+}
+
+#[test]
+fn a_guest_whose_memory_does_not_fit_is_shut_down_before_its_host_is_drained() {
+    let no_room = |observed: Observed| Observed { draining: true, no_room: true, ..observed };
+    let begun = plan(&suspended_vm(), &no_room(running(RunState::Running, None)));
+    let stop = written(&begun).stop.expect("its stop begins");
+    assert_eq!((stop.why, begun.steps.len()), (StopReason::PowerOff, 1));
+    let saving = plan(&suspended_vm(), &no_room(running(RunState::Running, Some(SuspensionPhase::Saving))));
+    assert_eq!((names(&saving), written(&saving).suspension), (vec!["RemoveState", "WriteJournal"], None));
 }
 
 #[test]
