@@ -175,7 +175,7 @@ fn with_a_vm_that_is_stopped_as_declared_it_is_ready_and_not_attached() {
     let plan_now = plan(&attachment(false, false), &observed);
     assert_eq!(stands(&plan_now), (0, false, Reason::Available));
     let reported = status(&attachment(false, false), &observed, &plan_now.readiness, Timestamp::UNIX_EPOCH);
-    let attached = berth_api::condition::find(&reported.conditions, "Attached").expect("said");
+    let attached = condition::find(&reported.conditions, "Attached").expect("said");
     assert_eq!((attached.status.as_str(), attached.message.as_str()), ("False", "attached when VM web runs"));
     assert_eq!(reported.state, Some(berth_api::AttachmentState::Requested));
     let ending = Observed { machine: Some(machine(RunState::Shutdown, true)), ..observed };
