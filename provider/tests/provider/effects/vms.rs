@@ -172,12 +172,12 @@ pub(super) fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/disks/1/read_only", json!(true), Announced::PowerCycle),
         (
             "/disks",
-            json!([{"name": "root", "boot": true}, {"name": "data"}, {"name": "more", "bus": "virtio-blk"}]),
+            json!([{"name": "root", "boot": true}, {"name": "data", "template": template()}, {"name": "more", "bus": "virtio-blk"}]),
             Announced::PowerCycle,
         ),
         (
             "/disks",
-            json!([{"name": "root", "boot": true}, {"name": "data"}, {"name": "more", "read_only": true}]),
+            json!([{"name": "root", "boot": true}, {"name": "data", "template": template()}, {"name": "more", "read_only": true}]),
             Announced::Live,
         ),
         (
@@ -219,13 +219,21 @@ pub(super) fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/disks/1/template/limits/burst_iops", json!(300), Announced::Live),
         ("/disks/1/template/limits/burst_bandwidth", json!("3Mi"), Announced::Live),
         ("/disks/1/template/limits/burst_seconds", json!(1), Announced::Live),
-        ("/disks", json!([{"name": "other", "boot": true}, {"name": "data"}]), Announced::PowerCycle),
         (
             "/disks",
-            json!([{"name": "root"}, {"name": "data"}, {"name": "other", "boot": true}]),
+            json!([{"name": "other", "boot": true}, {"name": "data", "template": template()}]),
             Announced::PowerCycle,
         ),
-        ("/disks", json!([{"name": "data"}, {"name": "root", "boot": true}]), Announced::Live),
+        (
+            "/disks",
+            json!([{"name": "root"}, {"name": "data", "template": template()}, {"name": "other", "boot": true}]),
+            Announced::PowerCycle,
+        ),
+        (
+            "/disks",
+            json!([{"name": "data", "template": template()}, {"name": "root", "boot": true}]),
+            Announced::Live,
+        ),
         ("/network_interfaces/0/public_ip", json!("d"), Announced::Live),
         ("/network_interfaces/0/public_ipv6", json!("c"), Announced::Live),
         ("/network_interfaces/0/security_groups", json!(["b"]), Announced::Live),

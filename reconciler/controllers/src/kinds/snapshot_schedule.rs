@@ -69,8 +69,8 @@ fn planned(cache: &Cache, schedule: &SnapshotSchedule, now: Timestamp) -> Plan<p
     let mut observed = observe::observe(cache, schedule);
     let plan = plan::plan(schedule, &observed, now);
     let namespace = schedule.namespace().unwrap_or_default();
-    observed.held_back = observe::held_back(cache, &namespace, &plan.decision.create_of_disks);
-    if observed.held_back.is_some() { plan::plan(schedule, &observed, now) } else { plan }
+    observed.deferred = observe::deferred(cache, &namespace, &plan.decision.create_of_disks);
+    if observed.deferred.is_some() { plan::plan(schedule, &observed, now) } else { plan }
 }
 
 fn status(schedule: &SnapshotSchedule, decision: &plan::Decision, now: Timestamp) -> SnapshotScheduleStatus {

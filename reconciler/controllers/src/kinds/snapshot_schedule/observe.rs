@@ -35,12 +35,12 @@ pub(super) struct Observed {
     pub(super) selected: usize,
     pub(super) backups: ObservedBackups,
     /// The new snapshots that wait for room. They follow from a plan without them.
-    pub(super) held_back: Option<HeldBack>,
+    pub(super) deferred: Option<Deferred>,
 }
 
 /// New snapshots that the Quotas of the namespace do not allow now.
 #[derive(Clone, Debug)]
-pub(super) struct HeldBack {
+pub(super) struct Deferred {
     /// The Disks that they are of.
     pub(super) disks: BTreeSet<String>,
     pub(super) excess: Excess,
@@ -146,15 +146,15 @@ pub(super) fn observe(cache: &Cache, schedule: &SnapshotSchedule) -> Observed {
 }
 
 /// Returns those of these new snapshots that the Quotas of a namespace do not allow.
-pub(super) fn held_back(cache: &Cache, namespace: &str, new: &[DiskSnapshot]) -> Option<HeldBack> {
+pub(super) fn deferred(cache: &Cache, namespace: &str, new: &[DiskSnapshot]) -> Option<Deferred> {
     let mut allowed = QuotaAmounts::default();
-    let mut held: Option<HeldBack> = None;
+    let mut held: Option<Deferred> = None;
     for disk in new.iter().map(|snapshot| &snapshot.spec.disk) {
         let with_it = allowed.plus(quota::of_snapshots(cache, namespace, std::iter::once(disk)));
         match quota::excess_of_new(cache, namespace, with_it) {
             None => allowed = with_it,
             Some(excess) => {
-                let held = held.get_or_insert_with(|| HeldBack { disks: BTreeSet::new(), excess });
+                let held = held.get_or_insert_with(|| Deferred { disks: BTreeSet::new(), excess });
                 held.disks.insert(disk.to_string());
             }
         }

@@ -88,7 +88,7 @@ pub(super) fn plan(schedule: &SnapshotSchedule, observed: &Observed, now: Timest
     let since = since(schedule, newest, now);
     let earliest = now.checked_sub(deadline(schedule)).unwrap_or(now);
     let due = cron.last_between(since.max(earliest), now, &zone);
-    let held_back = |disk: &str| observed.held_back.as_ref().is_some_and(|held| held.disks.contains(disk));
+    let deferred = |disk: &str| observed.deferred.as_ref().is_some_and(|held| held.disks.contains(disk));
     if let Some(due) = due {
         decision.create = created(schedule, of_vms, due, |name, vm| {
             VMSnapshot::new(name, VMSnapshotSpec { vm: vm.into(), memory: false })
@@ -96,8 +96,8 @@ pub(super) fn plan(schedule: &SnapshotSchedule, observed: &Observed, now: Timest
         decision.create_of_disks = created(schedule, of_disks, due, |name, disk| {
             DiskSnapshot::new(name, DiskSnapshotSpec { disk: disk.into(), ..DiskSnapshotSpec::default() })
         });
-        decision.create_of_disks.retain(|snapshot| !held_back(snapshot.spec.disk.as_str()));
-        if observed.held_back.is_none() {
+        decision.create_of_disks.retain(|snapshot| !deferred(snapshot.spec.disk.as_str()));
+        if observed.deferred.is_none() {
             decision.last = Some(due);
         }
     } else if decision.last.is_none_or(|last| last > now) {
@@ -108,7 +108,7 @@ pub(super) fn plan(schedule: &SnapshotSchedule, observed: &Observed, now: Timest
     let needed = backups::needed_snapshots(schedule, &observed.backups);
     decision.delete = surplus(schedule, of_vms, &zone, &needed, |_| None);
     decision.delete_of_disks =
-        surplus(schedule, of_disks, &zone, &needed, |disk| due.filter(|_| held_back(disk)));
+        surplus(schedule, of_disks, &zone, &needed, |disk| due.filter(|_| deferred(disk)));
     decision.snapshots -= taken_of(&decision.delete) + taken_of(&decision.delete_of_disks);
     decision.backups = backups::plan(schedule, &observed.backups, &zone);
     decision.readiness = readiness(schedule, observed, newest, now);
@@ -313,7 +313,7 @@ fn readiness(
     if let Some(first) = untaken.failed.first() {
         return Readiness::Stalled(Reason::SnapshotFailed, format!("{first}{}", others(&untaken.failed)));
     }
-    if let Some(held) = &observed.held_back {
+    if let Some(held) = &observed.deferred {
         let disks: Vec<String> = held.disks.iter().cloned().collect();
         let first = disks.first().map(String::as_str).unwrap_or_default();
         let text = format!("{}: no snapshot of Disk {first} is taken{}", held.excess.text, others(&disks));
@@ -360,6 +360,6 @@ fn dependencies(
     let late = of_vms.chain(observed.of_disks.pending().map(|(moment, _)| moment));
     let late = late.filter_map(|moment| moment.checked_add(TAKING_TIME).ok()).filter(|moment| *moment > now);
     dependencies.extend(late.map(Dependency::Time).min());
-    dependencies.extend(observed.held_back.iter().map(|held| held.excess.dependency.clone()));
+    dependencies.extend(observed.deferred.iter().map(|held| held.excess.dependency.clone()));
     dependencies
 }

@@ -221,6 +221,7 @@ mod cached {
         let mut asked = serde_json::to_value(vm(keeping(1), request(1), &[])).expect("a VM");
         asked["metadata"]["creationTimestamp"] = "2020-01-01T00:00:00Z".into();
         asked["spec"]["disks"][0]["template"] = json!({"size": "1Gi"});
+        asked["spec"]["networkInterfaces"] = json!([]);
         asked["status"]["binding"] = json!({"host": "h", "epoch": 1});
         asked["status"]["admittedEpoch"] = 1.into();
         let asked: VM = serde_json::from_value(asked).expect("a VM");
