@@ -59,6 +59,15 @@ fn interface() -> Json {
                 "ingress_packets": 100, "egress_packets": 100}})
 }
 
+/// The interface without these attributes.
+fn interface_without(names: &[&str]) -> Json {
+    let mut interface = interface();
+    for name in names {
+        interface[name] = Json::Null;
+    }
+    interface
+}
+
 /// The control plane refuses some of these together.
 fn template() -> Json {
     json!({"size": "2Gi", "image": "i", "clone_mode": "Full", "filesystem": {"type": "ext4", "label": "a"}, "source": {"disk": "d", "disk_namespace": "g", "snapshot": "s",
@@ -186,6 +195,11 @@ pub(super) fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
             Announced::PowerCycle,
         ),
         ("/disks/1/template", Json::Null, Announced::Refused),
+        (
+            "/disks",
+            json!([{"name": "root", "boot": true}, {"name": "data"}, {"name": "more"}]),
+            Announced::Refused,
+        ),
         ("/disks/0/template", json!({"size": "1Gi"}), Announced::Refused),
         ("/disks/1/template/image", json!("j"), Announced::Refused),
         ("/disks/1/template/source/disk", json!("e"), Announced::Refused),
@@ -269,17 +283,18 @@ pub(super) fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/network_interfaces/0/ipv6_address", json!("fd00:60::11"), Announced::Refused),
         (
             "/network_interfaces",
-            json!([{"name": "nic0", "mtu": 1400, "queues": 2, "acceleration": "Auto"}, {"name": "nic1"}]),
+            json!([interface_without(&["public_ip", "mac_address", "address", "network"]), {"name": "nic1"}]),
             Announced::Live,
         ),
         (
             "/network_interfaces",
-            json!([{"name": "nic0", "queues": 2, "acceleration": "Auto"}, {"name": "nic1"}]),
+            json!([interface_without(&["mtu"]), {"name": "nic1"}]),
             Announced::PowerCycle,
         ),
+        ("/network_interfaces", json!([interface_without(&["dhcp4"]), {"name": "nic1"}]), Announced::Refused),
         (
             "/network_interfaces",
-            json!([{"name": "nic0", "mac_address": "52:54:00:00:00:01"}, {"name": "nic1", "model": "rtl8139"}]),
+            json!([interface(), {"name": "nic1", "model": "rtl8139"}]),
             Announced::PowerCycle,
         ),
         ("/network_interfaces", json!([]), Announced::Live),
