@@ -1,8 +1,8 @@
 //! The anchor: the same guest in a QEMU that is started by hand, with the flags that its documentation and the best peers recommend:
 //! virtio-scsi with a thread of its own, `io_uring` past the page cache, discards passed on, virtio-net on a tap.
 //!
-//! The accelerator and the processor model are those of berth's QEMU, and the volume of cloud-init is a copy of berth's, so that the
-//! guest does the same.
+//! The accelerator and the processor model are those of berth's QEMU, the image is the same file, and the volume of cloud-init is a copy of
+//! berth's, so that the guest does the same.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ impl ByHand {
         fs::create_dir_all(&files)?;
         fs::copy(instance.join("seed.img"), files.join("seed.raw"))?;
         fs::copy(&load.disk, files.join("load.raw"))?;
-        qemu_img(&["convert", "-O", "raw"], &image.path, &files.join("boot.raw"))?;
+        fs::copy(&image.path, files.join("image.qcow2"))?;
         let namespace = Namespace::new()?;
         let outside = Outside::beyond(&namespace, load)?;
         outside.namespace.ip(&["route", "add", RANGE, "via", GATEWAY])?;
@@ -67,9 +67,8 @@ impl ByHand {
     pub fn start(&self, folder: &Path) -> Result<Started> {
         fs::create_dir_all(folder)?;
         let (boot, data) = (folder.join("boot.qcow2"), folder.join("data.qcow2"));
-        let base = self.files.join("boot.raw");
-        let base = base.display().to_string();
-        create(&["-b", &base, "-F", "raw"], &boot, None)?;
+        let base = self.files.join("image.qcow2").display().to_string();
+        create(&["-b", &base, "-F", "qcow2"], &boot, None)?;
         create(&[], &data, Some(load::DATA))?;
         let console = folder.join("serial.log");
         let disks = [
