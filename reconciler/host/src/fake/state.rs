@@ -114,6 +114,8 @@ pub(super) struct Volume {
 pub(super) struct Snapshot {
     pub(super) facts: SnapshotFacts,
     pub(super) backing: Backing,
+    /// The digest of the image that it is based on.
+    pub(super) base: Option<String>,
 }
 
 impl Default for State {
