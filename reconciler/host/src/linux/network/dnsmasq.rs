@@ -158,6 +158,11 @@ pub(super) fn answers_names(folder: &Path) -> bool {
     names::is_there(folder) || !conf.lines().any(|line| line == "port=0")
 }
 
+/// Whether the network has a DHCP server, also one that does not run.
+pub(super) fn serves_dhcp(folder: &Path) -> bool {
+    Files::within(folder).conf.exists()
+}
+
 pub(super) fn leases_taken(folder: &Path) -> Result<Vec<LeaseTaken>> {
     let files = Files::within(folder);
     Ok(config::parse_leases(&read(&files.leases)?, &read(&files.hosts)?))
