@@ -10,7 +10,7 @@ impl LinuxNetworks {
     /// Removes what a bridged network has left. The bridge of a private network has no such connection.
     pub(super) async fn remove_former_bridged(&self, netlink: &Netlink, bridge: &str) -> Result<()> {
         match netlink.link(&bridged::inner_of(bridge)).await? {
-            Some(_) => self.remove(bridge).await,
+            Some(_) => Box::pin(self.remove(bridge)).await,
             None => Ok(()),
         }
     }
@@ -20,7 +20,7 @@ impl LinuxNetworks {
         let folder = self.layout.network(bridge);
         let has_server = blocking(move || dnsmasq::serves_dhcp(&folder)).await;
         if has_server || netlink.link(&tunnel::name_of(bridge)).await?.is_some() {
-            return self.remove(bridge).await;
+            return Box::pin(self.remove(bridge)).await;
         }
         Ok(())
     }
