@@ -140,11 +140,8 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
         tap_owners.extend(strange.iter().map(|i| tap_prefix(&i.instance)));
         kept = self::kept(&ctx.client, strange).await;
     }
-    for (instance, journal) in ctx.networks.arriving() {
-        if tap_owners.insert(tap_prefix(&instance)) {
-            kept.push(guest_of(instance, journal));
-        }
-    }
+    keep_arriving(&mut kept, ctx.networks.arriving(), &known);
+    tap_owners.extend(kept.iter().map(|guest| tap_prefix(&guest.instance)));
     let ports = guest_ports(ctx, &taps, &kept).await?;
     let any_public =
         ctx.index.read().public_ips.all().next().is_some() || kept.iter().any(|k| !k.public.is_empty());
@@ -303,6 +300,17 @@ async fn kept(client: &Client, instances: Vec<InstanceFacts>) -> Vec<KeptGuest> 
     all
 }
 
+/// Adds the guests that come from other hosts, but for those that run here and those that are bound here, whose tap names begin so. One with
+/// a tap and without a process waits for its QEMU: its network and its rules are there before.
+fn keep_arriving(kept: &mut Vec<KeptGuest>, arriving: BTreeMap<String, Journal>, bound: &BTreeSet<String>) {
+    for (instance, journal) in arriving {
+        let is_kept = kept.iter().any(|guest| guest.instance == instance);
+        if !is_kept && !bound.contains(&tap_prefix(&instance)) {
+            kept.push(guest_of(instance, journal));
+        }
+    }
+}
+
 fn guest_of(instance: String, journal: Journal) -> KeptGuest {
     KeptGuest {
         ports: ports_of(&instance, &journal, &[]),
@@ -386,6 +394,23 @@ mod tests {
             relay: None,
             prefixes: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_guest_that_comes_is_kept_while_its_qemu_is_started_and_once_only() {
+        let journal = Journal::new(&VM::default());
+        let arriving = || BTreeMap::from([("i-0000000a".to_owned(), journal.clone())]);
+        let instances =
+            |kept: &[KeptGuest]| -> Vec<String> { kept.iter().map(|guest| guest.instance.clone()).collect() };
+        // It has a tap, and no process that makes it one of the guests that run.
+        let mut kept = vec![guest_of("i-0000000b".to_owned(), journal.clone())];
+        keep_arriving(&mut kept, arriving(), &BTreeSet::new());
+        assert_eq!(instances(&kept), ["i-0000000b", "i-0000000a"]);
+        keep_arriving(&mut kept, arriving(), &BTreeSet::new());
+        assert_eq!(kept.len(), 2, "it runs");
+        let mut kept = Vec::new();
+        keep_arriving(&mut kept, arriving(), &BTreeSet::from([tap_prefix("i-0000000a")]));
+        assert!(kept.is_empty(), "its VM is bound here");
     }
 
     fn failed() -> SystemError {
