@@ -201,11 +201,6 @@ impl<'a> Registry<'a> {
     }
 
     async fn token(&self, challenge: &str) -> Result<HeaderValue> {
-        #[derive(Deserialize)]
-        struct Answer {
-            #[serde(alias = "access_token")]
-            token: String,
-        }
         let mut url = realm(challenge, &self.reference.registry).map_err(|why| self.failed(why))?;
         if let Some(service) = field(challenge, "service") {
             url.query_pairs_mut().append_pair("service", service);
@@ -218,9 +213,8 @@ impl<'a> Registry<'a> {
         if answer.status != StatusCode::OK {
             return Err(self.failed(format!("the registry gives no token: HTTP {}", answer.status)));
         }
-        let answer: Answer = serde_json::from_slice(&answer.body)
-            .map_err(|_| self.failed("the registry's token is not JSON"))?;
-        self.bearer(&answer.token)
+        let token = token_in(&answer.body);
+        self.bearer(&token.ok_or_else(|| self.failed("the registry's answer has no token in JSON"))?)
     }
 
     fn bearer(&self, token: &str) -> Result<HeaderValue> {
@@ -302,6 +296,17 @@ fn of_architecture(all: &[Described], architecture: Architecture) -> Option<&Des
         [only] if only.platform.is_none() => Some(only),
         _ => all.iter().find(fits),
     }
+}
+
+/// Returns the token in the answer of a registry. For clients of OAuth 2.0, some have it under another name, and some under both.
+fn token_in(answer: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Answer {
+        token: Option<String>,
+        access_token: Option<String>,
+    }
+    let answer: Answer = serde_json::from_slice(answer).ok()?;
+    answer.token.or(answer.access_token)
 }
 
 /// Returns where a registry gives out its tokens. That is where user name and password are sent.
@@ -405,6 +410,20 @@ mod tests {
         assert_eq!(field(challenge, "realm"), Some("https://auth.example/token"));
         assert_eq!(field(challenge, "service"), Some("registry.example"));
         assert_eq!(field(challenge, "error"), None);
+    }
+
+    #[test]
+    fn a_token_is_found_under_either_name_and_under_both() {
+        for answer in [
+            r#"{"token": "t", "expires_in": 300}"#,
+            r#"{"access_token": "t"}"#,
+            r#"{"token": "t", "access_token": "t", "expires_in": 300, "issued_at": "2026-01-01T00:00:00Z"}"#,
+        ] {
+            assert_eq!(token_in(answer.as_bytes()).as_deref(), Some("t"), "{answer}");
+        }
+        for answer in ["{}", "[]", "t", ""] {
+            assert_eq!(token_in(answer.as_bytes()), None, "{answer}");
+        }
     }
 
     #[test]

@@ -43,7 +43,8 @@ impl Registry {
                 if request.authorization.as_deref() != user {
                     return Reply::status(401);
                 }
-                return Reply::file(br#"{"token": "t0ken"}"#);
+                // As Docker Hub, which has both names.
+                return Reply::file(br#"{"token": "t0ken", "access_token": "t0ken", "expires_in": 300}"#);
             }
             if request.authorization.as_deref() != Some("Bearer t0ken") {
                 let challenge = format!("Bearer realm=\"{realm}\",service=\"test\"");
