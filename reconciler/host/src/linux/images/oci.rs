@@ -14,7 +14,7 @@ use berth_qemu::machine::Architecture;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::{StatusCode, Url};
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
+use sha2::{Digest, Sha256, Sha512};
 
 use super::super::layout::is_digest;
 use super::Result;
@@ -116,6 +116,15 @@ fn digest_of(text: &str) -> Option<&str> {
         _ => return None,
     };
     (digits.len() == length && is_digest(digits)).then_some(digits)
+}
+
+/// Returns the digest of these bytes, by the algorithm of another digest, in hexadecimal digits.
+fn digest_like(other: &str, bytes: &[u8]) -> String {
+    let digest = match other.len() {
+        128 => Sha512::digest(bytes).to_vec(),
+        _ => Sha256::digest(bytes).to_vec(),
+    };
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[derive(Debug, Deserialize)]
@@ -240,9 +249,8 @@ impl<'a> Registry<'a> {
             }
             status => return Err(self.failed(format!("HTTP {status}"))),
         }
-        let sum: String = Sha256::digest(&answer.body).iter().map(|byte| format!("{byte:02x}")).collect();
-        if let Some(declared) = reference.strip_prefix("sha256:")
-            && declared != sum
+        if let Some(declared) = digest_of(reference)
+            && declared != digest_like(declared, &answer.body)
         {
             return Err(SystemError::ChecksumMismatch {
                 url: self.shown.to_owned(),
@@ -410,6 +418,13 @@ mod tests {
         assert_eq!(field(challenge, "realm"), Some("https://auth.example/token"));
         assert_eq!(field(challenge, "service"), Some("registry.example"));
         assert_eq!(field(challenge, "error"), None);
+    }
+
+    #[test]
+    fn bytes_are_compared_by_the_algorithm_of_the_declared_digest() {
+        let (short, long) = (digest_like(&"0".repeat(64), b""), digest_like(&"0".repeat(128), b""));
+        assert!(short.starts_with("e3b0c44298fc1c14") && short.len() == 64, "{short}");
+        assert!(long.starts_with("cf83e1357eefb8bd") && long.len() == 128, "{long}");
     }
 
     #[test]
