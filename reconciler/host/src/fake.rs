@@ -255,8 +255,10 @@ impl FakeSystem {
 
     /// Deletes a volume's file without berth being involved.
     pub fn lose_volume(&self, id: &str) {
-        if let Some(volume) = self.state().volumes.remove(id) {
+        let mut state = self.state();
+        if let Some(volume) = state.volumes.remove(id) {
             self.files.remove(&volume.facts.path);
+            state.lost.insert(id.to_owned());
         }
     }
 

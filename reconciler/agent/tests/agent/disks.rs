@@ -253,6 +253,9 @@ async fn a_disk_whose_file_is_gone_is_lost_and_never_made_anew() {
     fixture.until::<Disk>("data", |d| disk_reason(d) == "DiskLost").await;
     fixture.assert_quiet().await;
     assert!(!fixture.system.volumes_now().contains_key(DATA));
+    fixture.delete::<Disk>("data").await;
+    fixture.until_gone::<Disk>("data").await;
+    assert!(fixture.system.trash_now().is_empty(), "there is no file");
 }
 
 #[tokio::test(start_paused = true)]

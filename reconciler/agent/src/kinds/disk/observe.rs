@@ -36,6 +36,8 @@ pub(crate) struct Observed {
     pub(crate) volume: Option<VolumeFacts>,
     /// Why its pool is away. Its volume is not known then, nor anything that follows from it.
     pub(crate) away: Option<String>,
+    /// Whether this host has a record of its volume, and the file is gone.
+    pub(crate) is_lost: bool,
     /// Size in bytes as seen by the running machines that have it open.
     pub(crate) open_size: Option<u64>,
     /// Its ceilings in these machines: those in one of them that has others than declared, if there is one.
@@ -92,7 +94,7 @@ pub(crate) struct Observed {
 
 pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Error> {
     let Some(id) = volume_of(disk).map(str::to_owned) else { return Ok(Observed::default()) };
-    let SeenVolume { facts: volume, away } = pools::look_everywhere(ctx, disk, &id).await?;
+    let SeenVolume { facts: volume, away, is_lost } = pools::look_everywhere(ctx, disk, &id).await?;
     let pool = volume.as_ref().map_or_else(|| disk.pool().to_string(), |volume| volume.pool.to_string());
     if away.is_some() {
         return Ok(Observed { away, users: users(ctx, disk, &id, true), ..Observed::default() });
@@ -148,6 +150,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         default_pool,
         leave_facts,
         away,
+        is_lost,
         open_size,
         open_limits,
         default_limits,
