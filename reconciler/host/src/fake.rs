@@ -262,6 +262,11 @@ impl FakeSystem {
         }
     }
 
+    /// Deletes a snapshot's file without berth being involved.
+    pub fn lose_snapshot(&self, id: &str) {
+        self.state().lost.insert(id.to_owned());
+    }
+
     /// Changes the bridges that the host has itself.
     pub fn change_bridges(&self, bridges: &[HostBridge]) {
         self.state().facts.links.bridges = bridges.to_vec();

@@ -259,6 +259,28 @@ async fn a_disk_whose_file_is_gone_is_lost_and_never_made_anew() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_snapshot_whose_file_is_gone_is_lost_and_can_be_deleted() {
+    let fixture = running_with_snapshot().await;
+    fixture.system.lose_snapshot("s-1");
+    let patch = Patch::Merge(json!({"metadata": {"labels": {"look": "again"}}}));
+    fixture.api::<DiskSnapshot>().patch("before", &PatchParams::default(), &patch).await.expect("patched");
+    let is_lost = |snapshot: &DiskSnapshot| {
+        let status = snapshot.status.as_ref();
+        status.is_some_and(|status| reason_of(&status.conditions, "Ready") == "SnapshotLost")
+    };
+    fixture.until::<DiskSnapshot>("before", is_lost).await;
+    let copy = json!({"source": {"snapshot": "before"}});
+    fixture.make::<Disk>("copy", copy, Some(disk_bound("v-00000000000000cc"))).await;
+    fixture.until::<Disk>("copy", |disk| disk_reason(disk) == "WaitingForSnapshot").await;
+    fixture.assert_quiet().await;
+    fixture.delete::<Disk>("copy").await;
+    fixture.until_gone::<Disk>("copy").await;
+    fixture.delete::<DiskSnapshot>("before").await;
+    fixture.until_gone::<DiskSnapshot>("before").await;
+    assert!(fixture.system.snapshots_now().iter().all(|facts| facts.owner.is_none()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_space_that_a_disk_takes_is_reported_by_it_and_by_its_vm_and_a_small_change_is_not() {
     let fixture = running().await;
     fixture.system.set_used_bytes(ROOT, 300 << 20);

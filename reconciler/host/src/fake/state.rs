@@ -36,7 +36,7 @@ pub(super) struct State {
     pub(super) uploads: BTreeMap<String, Vec<u8>>,
     pub(super) pulls: u64,
     pub(super) volumes: BTreeMap<String, Volume>,
-    /// The volumes of which there is a record and no file.
+    /// The volumes and snapshots of which there is a record and no file.
     pub(super) lost: BTreeSet<String>,
     /// The mirrors of volumes that were prepared, by the identity of the volume: with the files that they go to, or have come from.
     pub(super) mirrors: BTreeMap<String, (NewMove, PathBuf)>,

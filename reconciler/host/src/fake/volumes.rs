@@ -326,6 +326,9 @@ impl Volumes for FakeSystem {
     async fn snapshot(&self, pool: &str, id: &str) -> Result<Option<SnapshotFacts>> {
         let work = async {
             let state = self.state();
+            if state.lost.contains(id) {
+                return Err(SystemError::SnapshotLost { id: id.to_owned() });
+            }
             let found = state.snapshots.get(id).map(|snapshot| snapshot.facts.clone());
             // It may have been moved with its volume, and is found if that pool is there.
             let found = found.filter(|facts| state.ensure_there(&facts.pool).is_ok());

@@ -117,6 +117,8 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
     let is_read_only = open.iter().any(|open| open.disk.read_only);
     let (image, source, backup) = match &volume {
         Some(_) => (None, None, None),
+        // Nothing is made any more, and a source that cannot be looked at holds up no deletion.
+        None if leaves(disk) => (None, None, None),
         None => (image(ctx, disk).await?, source::observe(ctx, disk).await?, backup::observe(ctx, disk)),
     };
     let filling = if volume.is_none() { fill::observe(ctx, disk) } else { None };
