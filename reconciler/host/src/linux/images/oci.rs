@@ -329,11 +329,19 @@ fn realm(challenge: &str, registry: &Url) -> std::result::Result<Url, &'static s
 
 /// Returns a field of a challenge such as `realm="https://auth.example/token",service="registry"`.
 fn field<'a>(challenge: &'a str, name: &str) -> Option<&'a str> {
-    let start = challenge.split([',', ' ']).find_map(|part| {
-        let (key, value) = part.trim().split_once('=')?;
-        key.eq_ignore_ascii_case(name).then_some(value)
-    })?;
-    Some(start.trim_matches('"'))
+    let mut rest = challenge;
+    loop {
+        let (key, after) = rest.trim_start_matches([',', ' ']).split_once('=')?;
+        // A value in quotation marks may have spaces and commas.
+        let (value, others) = match after.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"')?,
+            None => after.split_once([',', ' ']).unwrap_or((after, "")),
+        };
+        if key.trim().eq_ignore_ascii_case(name) {
+            return Some(value);
+        }
+        rest = others;
+    }
 }
 
 /// Finds the layer of an image in a registry.
@@ -418,6 +426,12 @@ mod tests {
         assert_eq!(field(challenge, "realm"), Some("https://auth.example/token"));
         assert_eq!(field(challenge, "service"), Some("registry.example"));
         assert_eq!(field(challenge, "error"), None);
+        let spaced = r#"service="Docker registry", scope="repository:a:pull,push",realm=https://b.example/x"#;
+        assert_eq!(field(spaced, "service"), Some("Docker registry"));
+        assert_eq!(field(spaced, "Realm"), Some("https://b.example/x"));
+        for broken in ["", "realm", r#"realm="https://a"#, r#",,"#] {
+            assert_eq!(field(broken, "realm"), None, "{broken}");
+        }
     }
 
     #[test]
