@@ -56,6 +56,21 @@ async fn a_disk_grows_while_nobody_uses_it_and_while_it_is_plugged_in() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_attachment_of_a_disk_that_could_not_be_plugged_in_goes_while_its_vm_runs() {
+    let fixture = running().await;
+    fixture.system.hypervisor().set_behaviour(INSTANCE, |behaviour| {
+        behaviour.refuses.insert("device_add".into(), "no".into());
+    });
+    fixture.make_attachment().await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    fixture.until::<HotswapDiskAttachment>("data", |a| attachment_reason(a) != "Attached").await;
+    fixture.delete::<HotswapDiskAttachment>("data").await;
+    fixture.until_gone::<HotswapDiskAttachment>("data").await;
+    let is_free = |disk: &Disk| disk.status.as_ref().is_some_and(|status| status.used_by.is_empty());
+    fixture.until::<Disk>("data", is_free).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_disk_that_does_not_fit_its_template_is_not_plugged_in_and_the_vm_says_why() {
     let fixture = running().await;
     let says = |text: &'static str| {
