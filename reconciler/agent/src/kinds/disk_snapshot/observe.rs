@@ -24,6 +24,8 @@ pub(crate) struct Observed {
     pub(crate) away: Option<String>,
     /// Whether this host has a record that it was taken, and its data is gone.
     pub(crate) is_lost: bool,
+    /// Whether another host has the data of its disk still, which comes here; only checked for one that is not taken.
+    pub(crate) is_elsewhere: bool,
     /// Whether the volume that it is taken of is there; only checked for one that is not taken.
     pub(crate) has_volume: bool,
     /// The pool that the volume was moved to before the snapshot was begun, by a move that the Disk did not report when it was bound.
@@ -55,9 +57,10 @@ pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Ob
     let sealed = found.as_ref().and_then(|found| found.encryption.as_deref());
     let look_again = unlocking::unlock_snapshot(ctx, id, sealed).await;
     let is_untaken = !is_taken && !is_lost;
-    let has_volume =
-        is_untaken && has_data(ctx, snapshot) && pools::present(ctx, pool.as_str(), volume).await?.is_some();
-    let moved_to = match found.is_none() && is_untaken && !has_volume {
+    let is_elsewhere = is_untaken && !has_data(ctx, snapshot);
+    let is_looked_for = is_untaken && !is_elsewhere;
+    let has_volume = is_looked_for && pools::present(ctx, pool.as_str(), volume).await?.is_some();
+    let moved_to = match found.is_none() && is_looked_for && !has_volume {
         true => ctx.system.pool_of_volume(volume).await?.map(ResourceName),
         false => None,
     };
@@ -71,6 +74,7 @@ pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Ob
         snapshot: found,
         away: None,
         is_lost,
+        is_elsewhere,
         has_volume,
         moved_to,
         parts,

@@ -17,7 +17,7 @@ const LOOK_FOR_RESTORE: Duration = Duration::from_secs(2);
 /// Interval at which it is seen whether its status names the pool that its disk was moved to.
 const LOOK_AFTER_MOVE: Duration = Duration::from_secs(2);
 
-/// Interval at which it is seen whether its pool is back.
+/// Interval at which it is seen whether its pool, or the data of its disk, is there.
 const LOOK_FOR_POOL: Duration = Duration::from_secs(30);
 
 pub(super) fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
@@ -74,6 +74,14 @@ pub(super) fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
                 new.id
             );
             Plan::without_steps(Readiness::Stalled(Reason::SnapshotLost, text))
+        }
+        Owner::ThisSnapshot if observed.is_elsewhere => {
+            let text = format!(
+                "Disk {} comes from another host: the snapshot is taken once its data is here",
+                snapshot.spec.disk
+            );
+            Plan::without_steps(Readiness::Reconciling(Reason::WaitingForDisk, text))
+                .requeue_after(LOOK_FOR_POOL)
         }
         Owner::ThisSnapshot if observed.moved_to.is_some() => {
             // Its status names that pool first.

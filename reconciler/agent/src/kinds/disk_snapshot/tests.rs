@@ -54,6 +54,7 @@ fn found(uid: &str, frozen: Option<bool>) -> Observed {
         snapshot: Some(facts),
         away: None,
         is_lost: false,
+        is_elsewhere: false,
         has_volume: true,
         moved_to: None,
         parts: None,
@@ -130,6 +131,14 @@ fn a_snapshot_that_is_gone_is_not_taken_again_of_another_moment() {
     let late = plan(&snapshot(json!({})), &Observed::default());
     assert_eq!((late.steps.len(), reason(&late)), (0, (true, Reason::DiskLost)));
     assert!(late.readiness.message().contains("before the snapshot was taken"), "{late:?}");
+}
+
+#[test]
+fn a_snapshot_of_a_disk_that_comes_from_another_host_waits_for_its_data() {
+    let comes = Observed { is_elsewhere: true, ..Observed::default() };
+    let waits = plan(&snapshot(json!({})), &comes);
+    assert_eq!((waits.steps.len(), reason(&waits)), (0, (false, Reason::WaitingForDisk)));
+    assert!(waits.requeue_after.is_some());
 }
 
 #[test]
