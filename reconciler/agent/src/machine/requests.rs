@@ -269,12 +269,8 @@ impl Machine {
 
 #[cfg(test)]
 mod tests {
-    use berth_host::ProcessFacts;
-    use berth_qemu::hypervisor::ProcessIdentity;
-    use jiff::Timestamp;
-    use tokio::sync::{mpsc, watch};
+    use tokio::sync::mpsc;
 
-    use super::super::DriverState;
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -282,11 +278,7 @@ mod tests {
         let (commands, mut of_driver) = mpsc::channel(QUEUE_LENGTH);
         // The guest task is busy: it takes no request.
         let (requests, _of_guest) = mpsc::channel(QUEUE_LENGTH);
-        let (_driver, driver) = watch::channel(DriverState::default());
-        let (_facts, facts) = watch::channel(GuestFacts::default());
-        let identity = ProcessIdentity { pid: 7, start_time: 1, boot_id: String::new() };
-        let process = ProcessFacts { identity, started_at: Timestamp::UNIX_EPOCH, dedicated: None };
-        let machine = Machine { process, launched: Instant::now(), commands, requests, driver, facts };
+        let machine = Machine { commands, requests, ..Machine::unconnected() };
         let answers = async {
             while let Some(command) = of_driver.recv().await {
                 if let Command::GuestListens(reply) = command {
