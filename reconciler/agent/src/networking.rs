@@ -8,12 +8,14 @@ mod conflicts;
 mod leases;
 mod ports;
 mod probes;
+mod rule_writes;
 mod senders;
 mod servers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use berth_api::host::{HostNetwork, HostVLAN};
 use berth_api::network::link_local_of_mac;
@@ -40,6 +42,7 @@ pub(crate) use conflicts::{Conflicts, LOOK_AGAIN};
 pub(crate) use leases::Leases;
 pub(crate) use ports::{GuestPort, GuestPorts, per_port, ports_of};
 pub(crate) use probes::{Probe, Probes, RETRY_TAKEN};
+use rule_writes::RuleWrites;
 pub(crate) use senders::Senders;
 pub(crate) use servers::Servers;
 
@@ -85,6 +88,7 @@ pub(crate) struct Applied {
     pub(crate) may_have_other_rules: bool,
     /// How often rules were lost to other programs.
     lost_rules: u64,
+    rule_writes: RuleWrites,
     /// Public addresses of VMs here that are not forwarded, and why.
     pub(crate) refused: BTreeMap<IpAddr, RefusedAddress>,
     /// The bridge of each network (`namespace/name`) that has one here.
@@ -105,6 +109,11 @@ impl Applied {
     /// Returns the firewall's rules, unless others may be in effect.
     pub(crate) fn rules_in_force(&self) -> Option<Arc<Firewall>> {
         self.firewall.clone().filter(|_| !self.may_have_other_rules)
+    }
+
+    /// Returns how long the next pass waits for further changes. None: it does not, as when the rules may not be in force.
+    pub(crate) fn left_to_gather(&self) -> Option<Duration> {
+        self.rule_writes.left_to_gather().filter(|_| self.rules_in_force().is_some())
     }
 }
 
@@ -137,6 +146,9 @@ impl Applied {
     /// Records that a write of these rules has succeeded; returns those before. Rules that were lost since it began may be these.
     pub(crate) fn end_rules(&mut self, begun: u64, rules: Arc<Firewall>) -> Option<Arc<Firewall>> {
         self.may_have_other_rules = self.lost_rules != begun;
+        if self.firewall.as_ref() != Some(&rules) {
+            self.rule_writes.record();
+        }
         self.firewall.replace(rules)
     }
 
@@ -520,8 +532,6 @@ fn given_address(tables: &Tables, vm_name: &ObjectName, vm: &VM, public_ip: &str
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use berth_engine::RuntimeClock;
     use berth_host::fake::FakeSystem;
     use jiff::Timestamp;
