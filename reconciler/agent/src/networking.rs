@@ -3,12 +3,12 @@
 //! The host's networks have no object of their own, so what is known of them is kept here: the networks' reconcile
 //! writes it, VMs and the Host read it.
 
+mod burst;
 mod checks;
 mod conflicts;
 mod leases;
 mod ports;
 mod probes;
-mod rule_writes;
 mod senders;
 mod servers;
 
@@ -37,12 +37,12 @@ use berth_host::{
     Route, System, WireguardConfig,
 };
 
+use burst::Burst;
 pub(crate) use checks::{Check, CheckedTarget, Checks, Health};
 pub(crate) use conflicts::{Conflicts, LOOK_AGAIN};
 pub(crate) use leases::Leases;
 pub(crate) use ports::{GuestPort, GuestPorts, per_port, ports_of};
 pub(crate) use probes::{Probe, Probes, RETRY_TAKEN};
-use rule_writes::RuleWrites;
 pub(crate) use senders::Senders;
 pub(crate) use servers::Servers;
 
@@ -88,7 +88,10 @@ pub(crate) struct Applied {
     pub(crate) may_have_other_rules: bool,
     /// How often rules were lost to other programs.
     lost_rules: u64,
-    rule_writes: RuleWrites,
+    /// Writes of other rules.
+    rule_writes: Burst,
+    /// Passes over the networks on behalf of VMs.
+    vm_passes: Burst,
     /// Public addresses of VMs here that are not forwarded, and why.
     pub(crate) refused: BTreeMap<IpAddr, RefusedAddress>,
     /// The bridge of each network (`namespace/name`) that has one here.
@@ -111,9 +114,19 @@ impl Applied {
         self.firewall.clone().filter(|_| !self.may_have_other_rules)
     }
 
-    /// Returns how long the next pass waits for further changes. None: it does not, as when the rules may not be in force.
+    /// Returns how long the next write of other rules waits for further changes. None: it does not, as when the rules may not be in force.
     pub(crate) fn left_to_gather(&self) -> Option<Duration> {
         self.rule_writes.left_to_gather().filter(|_| self.rules_in_force().is_some())
+    }
+
+    /// Returns how long the next pass on behalf of a VM waits for others. None: it does not.
+    pub(crate) fn left_to_gather_vms(&self) -> Option<Duration> {
+        self.left_to_gather().max(self.vm_passes.left_to_gather())
+    }
+
+    /// Records a pass on behalf of a VM.
+    pub(crate) fn record_vm_pass(&mut self) {
+        self.vm_passes.record();
     }
 }
 
