@@ -252,7 +252,7 @@ async fn guest_ports(ctx: &Context, taps: &[TapFacts], kept: &[KeptGuest]) -> Re
         tables.vms.all().filter_map(of_vm).collect()
     };
     let instances: BTreeSet<String> = vms.keys().cloned().collect();
-    let of_others = || kept.iter().filter(|kept| !instances.contains(&kept.instance));
+    let of_others: Vec<&KeptGuest> = kept.iter().filter(|kept| !instances.contains(&kept.instance)).collect();
     let mut known = ctx.networks.ports.of(&instances);
     let (mut read, mut without_tap) = (BTreeMap::new(), Vec::new());
     for (instance, vm) in vms.iter().filter(|(instance, _)| !known.contains_key(*instance)) {
@@ -269,7 +269,7 @@ async fn guest_ports(ctx: &Context, taps: &[TapFacts], kept: &[KeptGuest]) -> Re
     known.extend(read.clone());
     if !without_tap.is_empty() {
         let interfaces = vms.values().flat_map(|vm| interfaces_of(vm));
-        let identities = Identities::of(interfaces.chain(of_others().flat_map(|kept| &kept.interfaces)));
+        let identities = Identities::of(interfaces.chain(of_others.iter().flat_map(|kept| &kept.interfaces)));
         let applied = ctx.networks.applied();
         let has_bridge = |network: &str| {
             applied.bridges.contains_key(network) && !applied.refused_networks.contains_key(network)
@@ -279,7 +279,7 @@ async fn guest_ports(ctx: &Context, taps: &[TapFacts], kept: &[KeptGuest]) -> Re
         }));
     }
     let mut all: Vec<GuestPort> = known.into_values().flatten().collect();
-    all.extend(of_others().flat_map(|kept| kept.ports.iter().cloned()));
+    all.extend(of_others.iter().flat_map(|kept| kept.ports.iter().cloned()));
     Ok(Ports { all, instances, read })
 }
 
