@@ -1,7 +1,7 @@
-//! What a network of the other type has left under the name of a bridge. A bridge is named after the identifier of its network, and that
+//! The remains of a network of the other type under the name of a bridge. A bridge is named after the identifier of its network, and that
 //! follows from the network's name: a network that is deleted and made anew as one of the other type has the same bridge. A host that has
-//! not removed the former one in between, as an agent that was killed, would connect the network of the hosts with guests of a private
-//! network, or with its DHCP server and its tunnel.
+//! not removed the former one in between, as one whose agent was killed, would connect guests of a private network with the network of the
+//! hosts, or the network of the hosts with a DHCP server and a tunnel of berth's.
 
 use super::netlink::Netlink;
 use super::{LinuxNetworks, Result, blocking, bridged, dnsmasq, tunnel};
