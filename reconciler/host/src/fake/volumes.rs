@@ -417,6 +417,9 @@ impl Volumes for FakeSystem {
                 });
             }
             collect(&mut state);
+            if !state.snapshots.contains_key(id) {
+                state.lost.remove(id);
+            }
             Ok(())
         };
         self.call("delete_snapshot", work).await

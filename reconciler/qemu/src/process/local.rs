@@ -256,7 +256,12 @@ fn kvm_group() -> Option<u32> {
 impl Hypervisor for LocalHypervisor {
     async fn launch(&self, spec: &LaunchSpec, limits: Limits) -> Result<ProcessIdentity, LaunchError> {
         spec.validate()?;
-        if let Ok(Some(other)) = self.find(&spec.machine.instance).await {
+        // As long as that is not known, it may run: no second one is started.
+        let unknown = |error: ProcessError| {
+            let source = io::Error::other(error);
+            LaunchError::Prepare { path: spec.files.paths.directory.clone(), source }
+        };
+        if let Some(other) = self.find(&spec.machine.instance).await.map_err(unknown)? {
             return Err(LaunchError::AlreadyRunning {
                 instance: spec.machine.instance.clone(),
                 pid: other.pid,
