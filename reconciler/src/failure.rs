@@ -1,7 +1,7 @@
 //! The failure of a command, as its user sees it.
 
 use std::{
-    io::{self, ErrorKind},
+    io::{self, ErrorKind, Write},
     os::fd::{AsFd, BorrowedFd},
     process::ExitCode,
 };
@@ -21,7 +21,8 @@ pub fn report(error: &anyhow::Error, code: u8) -> ExitCode {
     if is_unread(error, io::stdout().as_fd()) {
         return ExitCode::from(UNREAD);
     }
-    eprintln!("berth: {}", printable(&format!("{error:#}")));
+    // The terminal may be gone.
+    let _ = writeln!(io::stderr(), "berth: {}", printable(&format!("{error:#}")));
     ExitCode::from(code)
 }
 
@@ -41,8 +42,6 @@ fn is_unread(error: &anyhow::Error, output: BorrowedFd<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use anyhow::Context;
 
     use super::*;

@@ -50,7 +50,8 @@ pub(super) async fn console(options: ConsoleOptions) -> anyhow::Result<()> {
     };
     drop(raw);
     if is_terminal {
-        eprintln!();
+        // It may be gone, as after SIGHUP: a panic would make this an abort.
+        let _ = writeln!(std::io::stderr());
     }
     ended
 }

@@ -61,10 +61,15 @@ impl Signals {
     }
 }
 
-#[tokio::test]
-async fn a_signal_does_not_end_a_process_before_it_gives_the_terminal_back() {
-    let mut signals = Signals::listen().expect("handlers");
-    // The only one that no other test of this process waits for.
-    nix::sys::signal::raise(nix::sys::signal::Signal::SIGHUP).expect("sent");
-    assert_eq!(signals.next().await, "SIGHUP");
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_signal_does_not_end_a_process_before_it_gives_the_terminal_back() {
+        let mut signals = Signals::listen().expect("handlers");
+        // The only one that no other test of this process waits for.
+        nix::sys::signal::raise(nix::sys::signal::SIGHUP).expect("sent");
+        assert_eq!(signals.next().await, "SIGHUP");
+    }
 }
