@@ -67,7 +67,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let restored = json!({"name": "d", "namespace": "default", "size": "2Gi", "restore": {"snapshot": "s", "token": "1"}});
     let snapshot = json!({"name": "s", "namespace": "default", "disk": "d", "shared_with": ["team-a"]});
     let of_vm = json!({"name": "s", "namespace": "default", "vm": "web", "memory": false});
-    let of_disks = json!({"name": "s", "namespace": "default", "vm": "web", "memory": null});
+    let without_memory = json!({"name": "s", "namespace": "default", "vm": "web", "memory": null});
     let mut linked = disk.clone();
     linked["clone_mode"] = Json::Null;
     let backup = json!({"name": "b", "namespace": "default", "repository": "r", "snapshot": "s", "deletion_policy": "Delete"});
@@ -252,7 +252,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_backup_repository", s3, "/credentials_secret_name", json!("other"), Announced::Live),
         ("berth_vm_snapshot", of_vm.clone(), "/vm", json!("other"), Announced::Replace),
         ("berth_vm_snapshot", of_vm, "/memory", json!(true), Announced::Replace),
-        ("berth_vm_snapshot", of_disks, "/memory", json!(false), Announced::Live),
+        ("berth_vm_snapshot", without_memory, "/memory", json!(false), Announced::Live),
         ("berth_snapshot_schedule", schedule.clone(), "/schedule", json!("@hourly"), Announced::Live),
         ("berth_snapshot_schedule", schedule.clone(), "/time_zone", json!("Asia/Tokyo"), Announced::Live),
         ("berth_snapshot_schedule", schedule.clone(), "/vms", json!(["web", "db"]), Announced::Live),
