@@ -143,11 +143,16 @@ impl<'a> Invocation<'a> {
         change: impl Fn(&Json) -> Result<Option<Json>, Diagnostic>,
     ) -> Result<Json, Vec<Diagnostic>> {
         let mut attempt = 1;
+        let mut sent: Option<Json> = None;
         loop {
             let object = self.find().await?.ok_or_else(|| vec![self.missing()])?;
             if object.pointer("/metadata/deletionTimestamp").is_some() {
                 let detail = "Its deletion was requested, so it cannot be changed any more. Name another VM, or create it again once it is gone.";
                 return Err(vec![Diagnostic::error(format!("{} is being deleted", self.title), detail)]);
+            }
+            // Its response was lost, and a repetition came to the changed object. Another restart would be a second one.
+            if sent.as_ref().is_some_and(|sent| is_carried_out(sent, &object)) {
+                return Ok(object);
             }
             let Some(operation) = change(&object).map_err(|refused| vec![refused])? else {
                 return Ok(object);
@@ -161,6 +166,7 @@ impl<'a> Invocation<'a> {
                 Err(error) if error.code() == 422 && attempt < ATTEMPTS => attempt += 1,
                 Err(error) => return Err(self.resource.request_diagnostics(&error, &self.at)),
             }
+            sent = Some(operation);
         }
     }
 
@@ -240,6 +246,12 @@ impl<'a> Invocation<'a> {
             }
         }
     }
+}
+
+/// Whether an object is as an operation of a patch makes it.
+fn is_carried_out(operation: &Json, object: &Json) -> bool {
+    let path = operation["path"].as_str().unwrap_or_default();
+    object.pointer(path) == operation.get("value")
 }
 
 /// The state of a VM, in a word.

@@ -46,7 +46,7 @@ pub(crate) fn limits(name: &'static str) -> Field {
 fn declared(fixed: Effect, pool: Effect) -> Vec<Field> {
     let mut fields = vec![
         Field::spec("image", Shape::Text(Form::Name)).effect(fixed).refers(IMAGE),
-        Field::spec("clone_mode", Shape::Text(Form::Any)).effect(fixed),
+        Field::spec("clone_mode", Shape::Text(Form::Any)).implied("Linked").effect(fixed),
         filesystem(fixed),
         source(fixed),
         Field::spec("pool", Shape::Text(Form::Name))

@@ -56,7 +56,7 @@ impl ResourceKind for Image {
                 .effect(Effect::Replace),
             Field::spec("sha512", Shape::Text(Form::Sha512)).effect(Effect::Replace),
             Field::spec("checksum_url", Shape::Text(Form::HttpUrl)).effect(Effect::Replace),
-            Field::spec("trust_on_first_use", Shape::Bool).effect(Effect::Replace),
+            Field::spec("trust_on_first_use", Shape::Bool).implied(false).effect(Effect::Replace),
             Field::spec("timeout_seconds", Shape::Integer),
             Field::spec("retries", Shape::Integer),
             Field::spec("token", Shape::Text(Form::Any)),

@@ -48,7 +48,7 @@ impl ResourceKind for VmClass {
             Field::spec("dedicated_cpu_placement", Shape::Bool).effect(Effect::PowerCycle),
             Field::spec("isolate_emulator_thread", Shape::Bool).effect(Effect::PowerCycle),
             Field::spec("io_threads_policy", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
-            Field::spec("architecture", Shape::Text(Form::Any)).effect(Effect::Replace),
+            Field::spec("architecture", Shape::Text(Form::Any)).implied("x86_64").effect(Effect::Replace),
             Field::spec("cpu_model", Shape::Text(Form::CpuModel)).effect(Effect::PowerCycle),
             Field::spec("guest_os", Shape::Text(Form::Any)).key("guestOS").effect(Effect::PowerCycle),
             qemu_options(),

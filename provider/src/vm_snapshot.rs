@@ -36,7 +36,7 @@ impl ResourceKind for VmSnapshot {
         );
         vec![
             Field::spec("vm", Shape::Text(Form::Name)).required().effect(Effect::Replace).refers(VM),
-            Field::spec("memory", Shape::Bool).effect(Effect::Replace),
+            Field::spec("memory", Shape::Bool).implied(false).effect(Effect::Replace),
             Field { shape: Shape::TextMap, ..snapshots },
             Field::observed(
                 "taken_at",

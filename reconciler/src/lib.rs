@@ -13,7 +13,7 @@
 //!            │    service, deployment   the units of systemd; the Deployment of the controllers
 //!            │    health, controllers_metrics   what the controllers answer over HTTP
 //!            ▼
-//!  requests, credential, one_connection ─▶ too_many_requests, api_limits, log, printable   clients, credentials, output
+//!  requests, credential, one_connection ─▶ too_many_requests, api_limits, log, failure, printable   clients, credentials, output
 //! ```
 //!
 //! It must not decide placement, run a guest or interpret a request of the API: those are the other crates'.
@@ -25,6 +25,7 @@ mod controllers_metrics;
 pub mod credential;
 mod deployment;
 mod doctor;
+pub mod failure;
 pub mod graduate;
 pub mod health;
 pub mod import;

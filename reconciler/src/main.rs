@@ -2,7 +2,7 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use berth::{cli::Cli, commands, printable::printable};
+use berth::{cli::Cli, commands, failure};
 use clap::Parser;
 use mimalloc::MiMalloc;
 
@@ -21,10 +21,7 @@ fn main() -> ExitCode {
     berth::log::start(&cli.log);
     match commands::run(cli) {
         Ok(code) => code,
-        Err(error) => {
-            eprintln!("berth: {}", printable(&format!("{error:#}")));
-            ExitCode::FAILURE
-        }
+        Err(error) => failure::report(&error, 1),
     }
 }
 

@@ -10,6 +10,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{Address, Api, ApiError, RetryLimit, chain};
 
+/// The longest time of a watch, in seconds.
+const WATCH_SECONDS: u64 = 60;
+/// The time beside that in which a watch begins and ends. On a connection whose other end is gone it does not end.
+const LATE: Duration = Duration::from_secs(20);
 /// The longest outage of the control plane that a wait tolerates.
 const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 
@@ -126,13 +130,14 @@ async fn next_version<R>(
     why: &mut String,
 ) -> Next {
     let version = text(&waiting.object, "/metadata/resourceVersion");
-    match follow(waiting, version, uid, judge, why).await {
-        Ok(Some(next)) => return next,
-        Ok(None) => {}
-        Err(error @ ApiError::Unreachable(_)) => return Next::Unreachable(error.to_string()),
+    let limit = Duration::from_secs(WATCH_SECONDS) + LATE;
+    match timeout(limit, follow(waiting, version, uid, judge, why)).await {
+        Ok(Ok(Some(next))) => return next,
+        Ok(Ok(None)) | Err(_) => {}
+        Ok(Err(error @ ApiError::Unreachable(_))) => return Next::Unreachable(error.to_string()),
         // The version is too old to watch from, or watching is not permitted: read the object instead, but not in a tight
         // loop.
-        Err(_) => sleep(Duration::from_millis(500)).await,
+        Ok(Err(_)) => sleep(Duration::from_millis(500)).await,
     }
     let once = RetryLimit { until: Instant::now(), cancel: waiting.retry_limit.cancel.clone() };
     match waiting.api.get(waiting.at, &once).await {
@@ -156,7 +161,7 @@ async fn follow<R>(
         "{}?watch=true&fieldSelector=metadata.name%3D{}&resourceVersion={version}&timeoutSeconds={}&allowWatchBookmarks=true",
         at.collection(),
         at.name,
-        left.clamp(1, 290)
+        left.clamp(1, WATCH_SECONDS)
     );
     let request = Request::builder()
         .uri(path)
@@ -197,4 +202,44 @@ fn refused_or_silent(error: kube::Error) -> ApiError {
 
 fn text<'a>(object: &'a Json, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Json::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, task::Poll};
+
+    use futures::{StreamExt as _, stream};
+    use http::Response;
+    use http_body_util::{BodyStream, StreamBody};
+    use kube::{Client, client::Body};
+    use serde_json::json;
+    use tfplugin6::CancellationToken;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_goes_on_if_the_other_end_of_its_watch_is_gone() {
+        let vm = |version: &str, state: &str| json!({"metadata": {"uid": "u", "resourceVersion": version}, "status": {"state": state}});
+        let now = vm("2", "Running").to_string();
+        // A watch begins, and says nothing more.
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            let text = if is_watch { String::new() } else { now.clone() };
+            async move {
+                let content = BodyStream::new(Body::from(text.into_bytes()));
+                let rest = stream::poll_fn(move |_| if is_watch { Poll::Pending } else { Poll::Ready(None) });
+                Ok::<_, Infallible>(Response::new(StreamBody::new(content.chain(rest))))
+            }
+        });
+        let api = Api::new(Client::new(service, "default"));
+        let at = Address::berth("vms", "default", "web");
+        let retry_limit = RetryLimit::seconds(600, &CancellationToken::new());
+        let wait = ObjectWait { api: &api, at: &at, object: vm("1", "Starting"), retry_limit };
+        let ended = wait_until(wait, |object| match text(object, "/status/state") {
+            "Running" => Verdict::Done(()),
+            state => Verdict::Wait(state.to_owned()),
+        });
+        let ended = ended.await;
+        assert!(matches!(ended, WaitEnd::Done((), _)), "{ended:?}");
+    }
 }

@@ -184,6 +184,12 @@ impl KindResource {
             attempt += 1;
             let read = apply.api.get(&apply.at, &apply.request_limit()).await.map_err(failed)?;
             let same = |read: &Json, pointer| text(read, pointer) == text(&object, pointer);
+            // Its response was lost, and a repetition came to the changed object; or another client has removed the same.
+            let is_done =
+                |read: &&Json| same(read, "/metadata/uid") && is_carried_out(&leftovers, &object, read);
+            if let Some(read) = read.as_ref().filter(is_done) {
+                return Ok(read.clone());
+            }
             // Only another status or other metadata: with another spec the plan did not show what would be removed.
             let is_repeated = |read: &Json| {
                 same(read, "/metadata/uid")
@@ -229,6 +235,26 @@ fn removal(object: &Json, leftovers: &[String]) -> Json {
     // From the end of a list to its beginning, so that a removal does not shift the indices of later ones.
     let removals = leftovers.iter().rev().map(|pointer| json!({"op": "remove", "path": pointer}));
     Json::Array(std::iter::once(test).chain(removals).collect())
+}
+
+/// Whether a later version of the object is as their removal makes it.
+fn is_carried_out(leftovers: &[String], object: &Json, later: &Json) -> bool {
+    let mut removed = object.clone();
+    for pointer in leftovers.iter().rev() {
+        let Some((parent, name)) = pointer.rsplit_once('/') else { return false };
+        match removed.pointer_mut(parent) {
+            Some(Json::Object(map)) => drop(map.remove(&name.replace("~1", "/").replace("~0", "~"))),
+            Some(Json::Array(list)) => match name.parse::<usize>() {
+                Ok(at) if at < list.len() => drop(list.remove(at)),
+                _ => return false,
+            },
+            _ => return false,
+        }
+    }
+    // Others may change other labels.
+    let is_in_metadata = |pointer: &&String| pointer.starts_with("/metadata/");
+    later["spec"] == removed["spec"]
+        && leftovers.iter().filter(is_in_metadata).all(|pointer| later.pointer(pointer).is_none())
 }
 
 /// The names of the labels or annotations that the plan removes.
@@ -314,6 +340,18 @@ mod tests {
         };
         assert_eq!(left("e1000"), ["/spec/networkInterfaces/0/model"], "each plan would show it again");
         assert_eq!(left("virtio"), [""; 0], "it means the same");
+    }
+
+    #[test]
+    fn a_removal_whose_response_is_lost_is_recognized() {
+        let object = |vms: Json, labels: Json, state: &str| json!({"metadata": {"labels": labels}, "spec": {"vms": vms}, "status": {"state": state}});
+        let before = object(json!(["db", "web", "extra"]), json!({"a/b": "1"}), "Pending");
+        let leftovers = ["/spec/vms/0", "/spec/vms/2", "/metadata/labels/a~1b"].map(str::to_owned);
+        let is_removed = |later: &Json| is_carried_out(&leftovers, &before, later);
+        assert!(is_removed(&object(json!(["web"]), json!({"other": "2"}), "Ready")));
+        assert!(!is_removed(&before));
+        assert!(!is_removed(&object(json!(["web"]), json!({"a/b": "1"}), "Ready")), "the label is left");
+        assert!(!is_removed(&object(json!(["new"]), json!({}), "Ready")), "another client changed more");
     }
 
     #[test]

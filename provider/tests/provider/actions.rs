@@ -1,6 +1,9 @@
 //! Actions on a VM: what they change, that the next plan stays empty, their progress and their errors.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use kube::api::PostParams;
 use serde_json::{Value as Json, json};
@@ -252,6 +255,20 @@ async fn what_cannot_be_done_is_an_error_with_its_remedy() {
     let unknown = json!({"name": "<unknown>", "power": "Stopped"});
     let planned = action(&offline, POWER).plan(request(&unknown, &CancellationToken::new())).await;
     assert!(planned.diagnostics.is_empty() && planned.deferred.is_none());
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn a_restart_whose_response_is_lost_restarts_the_vm_once() {
+    let plane = ControlPlane::in_memory().await;
+    made(&plane, &provider(&plane.client, "default"), &vm("web")).await;
+    let generation = async || plane.object("VM", "web").await["metadata"]["generation"].as_i64();
+    let before = generation().await.expect("a number");
+    let (client, line) = plane.line();
+    line.lose_answer.store(true, Ordering::SeqCst);
+    done(&provider(&client, "default"), RESTART, &json!({"name": "web"})).await;
+    assert!(!line.lose_answer.load(Ordering::SeqCst), "it was lost");
+    assert_eq!(generation().await, Some(before + 1), "there is one token");
     plane.close().await;
 }
 

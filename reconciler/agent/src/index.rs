@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use berth_api::vm::{Hardware, taken_devices};
 use berth_api::{
     Backup, BackupRepository, CpuControls, DeviceCounts, Disk, DiskSnapshot, Host, HotswapDiskAttachment,
-    Image, KeyClass, Network, PlacementGroup, Profile, PublicIP, SecurityGroup, Size, SizeError, StoragePool,
-    VM, VMClass, VMGroup,
+    Image, KeyClass, Network, PlacementGroup, Power, Profile, PublicIP, SecurityGroup, Size, SizeError,
+    StoragePool, VM, VMClass, VMGroup, VMStatus,
 };
 use berth_api::{SizeTaken, size_taken};
 use kube::runtime::watcher::Event;
@@ -128,6 +128,14 @@ impl Tables {
 
 pub(crate) fn instance_of(vm: &VM) -> Option<&str> {
     vm.status.as_ref()?.instance_id.as_deref()
+}
+
+/// Whether a VM is to have a QEMU.
+pub(crate) fn is_to_run(vm: &VM) -> bool {
+    let is_released = vm.status.as_ref().is_some_and(VMStatus::is_released);
+    matches!(vm.spec.power, Power::Running | Power::Paused)
+        && vm.metadata.deletion_timestamp.is_none()
+        && !is_released
 }
 
 /// Returns the MTU for the guests of a network: the one the controllers found to fit, which is the same on all hosts.

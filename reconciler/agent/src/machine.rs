@@ -10,6 +10,7 @@
 mod driver;
 mod error;
 mod exchange;
+mod freezes;
 mod guest;
 mod guest_facts;
 mod guest_programs;
@@ -46,6 +47,7 @@ pub(crate) use driver::ANSWER_WAIT;
 use driver::{Command, Driver};
 pub(crate) use error::MachineError;
 pub(crate) use exchange::GuestError;
+use freezes::Freezes;
 use guest::{GuestRequest, GuestTask};
 pub(crate) use guest_facts::{GuestFacts, with_stored_use};
 pub(crate) use legal::has_ended;
@@ -154,6 +156,7 @@ pub(crate) struct Machine {
     requests: mpsc::Sender<GuestRequest>,
     driver: watch::Receiver<DriverState>,
     facts: watch::Receiver<GuestFacts>,
+    freezes: Arc<Freezes>,
 }
 
 /// A machine that has a volume open, or may have.
@@ -403,6 +406,7 @@ impl Machines {
             requests,
             driver: state,
             facts: facts_reader,
+            freezes: Arc::default(),
         })
     }
 

@@ -3,6 +3,7 @@
 //! The host's networks have no object of their own, so what is known of them is kept here: the networks' reconcile
 //! writes it, VMs and the Host read it.
 
+mod burst;
 mod checks;
 mod conflicts;
 mod leases;
@@ -14,6 +15,7 @@ mod servers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use berth_api::host::{HostNetwork, HostVLAN};
 use berth_api::network::link_local_of_mac;
@@ -35,6 +37,7 @@ use berth_host::{
     Route, System, WireguardConfig,
 };
 
+use burst::Burst;
 pub(crate) use checks::{Check, CheckedTarget, Checks, Health};
 pub(crate) use conflicts::{Conflicts, LOOK_AGAIN};
 pub(crate) use leases::Leases;
@@ -85,6 +88,10 @@ pub(crate) struct Applied {
     pub(crate) may_have_other_rules: bool,
     /// How often rules were lost to other programs.
     lost_rules: u64,
+    /// Writes of other rules.
+    rule_writes: Burst,
+    /// Passes over the networks on behalf of VMs.
+    vm_passes: Burst,
     /// Public addresses of VMs here that are not forwarded, and why.
     pub(crate) refused: BTreeMap<IpAddr, RefusedAddress>,
     /// The bridge of each network (`namespace/name`) that has one here.
@@ -105,6 +112,21 @@ impl Applied {
     /// Returns the firewall's rules, unless others may be in effect.
     pub(crate) fn rules_in_force(&self) -> Option<Arc<Firewall>> {
         self.firewall.clone().filter(|_| !self.may_have_other_rules)
+    }
+
+    /// Returns how long the next write of other rules waits for further changes. None: it does not, as when the rules may not be in force.
+    pub(crate) fn left_to_gather(&self) -> Option<Duration> {
+        self.rule_writes.left_to_gather().filter(|_| self.rules_in_force().is_some())
+    }
+
+    /// Returns how long the next pass on behalf of a VM waits for others. None: it does not.
+    pub(crate) fn left_to_gather_vms(&self) -> Option<Duration> {
+        self.left_to_gather().max(self.vm_passes.left_to_gather())
+    }
+
+    /// Records a pass on behalf of a VM.
+    pub(crate) fn record_vm_pass(&mut self) {
+        self.vm_passes.record();
     }
 }
 
@@ -137,6 +159,9 @@ impl Applied {
     /// Records that a write of these rules has succeeded; returns those before. Rules that were lost since it began may be these.
     pub(crate) fn end_rules(&mut self, begun: u64, rules: Arc<Firewall>) -> Option<Arc<Firewall>> {
         self.may_have_other_rules = self.lost_rules != begun;
+        if self.firewall.as_ref() != Some(&rules) {
+            self.rule_writes.record();
+        }
         self.firewall.replace(rules)
     }
 
@@ -520,8 +545,6 @@ fn given_address(tables: &Tables, vm_name: &ObjectName, vm: &VM, public_ip: &str
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use berth_engine::RuntimeClock;
     use berth_host::fake::FakeSystem;
     use jiff::Timestamp;

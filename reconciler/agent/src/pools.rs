@@ -14,6 +14,8 @@ pub(crate) struct SeenVolume {
     pub(crate) facts: Option<VolumeFacts>,
     /// Why its pool is away: whether there is a volume is not known.
     pub(crate) away: Option<String>,
+    /// Whether the host has a record of it, and its file is gone.
+    pub(crate) is_lost: bool,
 }
 
 /// Has the host treat the folders of pools as the site declares them.
@@ -40,11 +42,22 @@ fn shared(pool: &StoragePool, host: &str) -> Option<SharedPool> {
 pub(crate) async fn look(ctx: &Context, pool: &str, id: &str) -> Result<SeenVolume, Error> {
     declare(ctx);
     match ctx.system.volume(pool, id).await {
-        Ok(facts) => Ok(SeenVolume { facts, away: None }),
+        Ok(facts) => Ok(SeenVolume { facts, ..SeenVolume::default() }),
         Err(error @ SystemError::PoolAway { .. }) => {
-            Ok(SeenVolume { facts: None, away: Some(error.to_string()) })
+            Ok(SeenVolume { away: Some(error.to_string()), ..SeenVolume::default() })
         }
+        Err(SystemError::VolumeLost { .. }) => Ok(SeenVolume { is_lost: true, ..SeenVolume::default() }),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns a volume; none if its file is lost.
+///
+/// *Errors*: also if its pool is away.
+pub(crate) async fn present(ctx: &Context, pool: &str, id: &str) -> Result<Option<VolumeFacts>, SystemError> {
+    match ctx.system.volume(pool, id).await {
+        Err(SystemError::VolumeLost { .. }) => Ok(None),
+        found => found,
     }
 }
 

@@ -159,10 +159,13 @@ async fn repeat(probe: Option<Box<Probe>>, guest: &Machine, mut asker: Asker, re
     sleep_until(boot + delay).await;
     loop {
         let next = Instant::now() + seconds(probe.period_seconds);
+        let ended_freezes = guest.ended_freezes();
         let answer = asker.ask(question, seconds(probe.timeout_seconds)).await;
         let latest = guest.booted_at();
         if latest == boot {
-            if let Some(outcome) = count.add(answer) {
+            // A guest whose file systems are frozen for a snapshot may not answer, which is no failure of it.
+            let is_excused = answer.is_err() && guest.was_frozen_since(ended_freezes);
+            if !is_excused && let Some(outcome) = count.add(answer) {
                 report(outcome);
             }
             sleep_until(next).await;
@@ -179,4 +182,38 @@ async fn repeat(probe: Option<Box<Probe>>, guest: &Machine, mut asker: Asker, re
 
 fn seconds(number: i64) -> Duration {
     Duration::from_secs(u64::try_from(number).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use berth_engine::RuntimeClock;
+    use berth_host::fake::FakeSystem;
+    use jiff::Timestamp;
+    use serde_json::json;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const LOOK: Duration = Duration::from_secs(5);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_that_is_frozen_for_a_snapshot_fails_no_probe() {
+        let probe = json!({"tcpSocket": {"port": 1}, "periodSeconds": 1, "failureThreshold": 2});
+        let probe: Probe = serde_json::from_value(probe).expect("a probe");
+        let system = FakeSystem::new(Arc::new(RuntimeClock::starting_at(Timestamp::UNIX_EPOCH)));
+        let machine = Machine::unconnected();
+        // No attempt reaches a guest without an address.
+        let asker = Asker::new(Ports { system: Arc::new(system), address: None }, machine.clone());
+        let reported = RefCell::new(Vec::new());
+        let report = |outcome: Outcome| reported.borrow_mut().push(outcome);
+        let mut repeated = std::pin::pin!(repeat(Some(Box::new(probe)), &machine, asker, report));
+        let freezing = machine.freezing();
+        assert!(timeout(LOOK, &mut repeated).await.is_err(), "it is repeated without end");
+        assert!(reported.borrow().is_empty());
+        drop(freezing);
+        assert!(timeout(LOOK, &mut repeated).await.is_err(), "it is repeated without end");
+        assert!(matches!(reported.borrow().as_slice(), [Outcome::Failure(_)]));
+    }
 }

@@ -256,6 +256,7 @@ impl Writer {
             return Ok(false);
         }
         let freezes = self.state.run_state == RunState::Running;
+        let _freezing = freezes.then(|| self.machine.freezing());
         let frozen = freezes && freeze(&self.machine).await;
         let switched = self.machine.snapshot_disks(overlays, images).await;
         // Also after a failure to freeze, and after a crash in between: whether the guest is frozen is not known then.

@@ -8,6 +8,7 @@ use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{client::conn::http1, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
+use nix::sys::socket::{setsockopt, sockopt};
 use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
@@ -15,6 +16,11 @@ use crate::pinned;
 
 /// The time for the host to accept the connection, and again for its answer, unless the caller gives it more.
 const ANSWER: Duration = Duration::from_secs(15);
+/// The seconds without a byte after which the kernel probes whether the other end is there, the seconds between its probes, and the number
+/// of those without an answer after which it ends the connection.
+const IDLE: u32 = 30;
+const PROBE_EVERY: u32 = 10;
+const MOST_PROBES: u32 = 3;
 /// The maximum length of a host's refusal in bytes.
 const MAX_REFUSAL: usize = 4 << 10;
 
@@ -69,6 +75,7 @@ pub async fn connect_within(
     };
     // Each typed character is a packet.
     stream.set_nodelay(true).map_err(|error| broken("connecting", &error))?;
+    notice_silence(&stream).map_err(|error| broken("connecting", &error))?;
     let config = pinned::client_config(&server.certificate_sha256).map_err(|error| broken("TLS", &error))?;
     let name = ServerName::try_from("berth-console").map_err(|error| broken("TLS", &error))?;
     let tls = timeout(ANSWER, TlsConnector::from(Arc::new(config)).connect(name, stream)).await;
@@ -98,13 +105,37 @@ pub async fn connect_within(
     Ok(TokioIo::new(upgraded.map_err(|error| broken("taking over the connection", &error))?))
 }
 
+/// Has the kernel end a connection whose other end is gone without a word, as that of a host that lost its power: a session that only
+/// reads would wait for ever.
+fn notice_silence(stream: &TcpStream) -> nix::Result<()> {
+    setsockopt(stream, sockopt::KeepAlive, &true)?;
+    setsockopt(stream, sockopt::TcpKeepIdle, &IDLE)?;
+    setsockopt(stream, sockopt::TcpKeepInterval, &PROBE_EVERY)?;
+    setsockopt(stream, sockopt::TcpKeepCount, &MOST_PROBES)
+}
+
 #[cfg(test)]
 mod tests {
+    use nix::sys::socket::getsockopt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
     use crate::pinned::tests::acceptor;
+
+    #[tokio::test]
+    async fn a_host_that_is_gone_is_noticed_within_a_minute() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+        let stream = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("connected");
+        notice_silence(&stream).expect("set");
+        assert!(getsockopt(&stream, sockopt::KeepAlive).expect("read"));
+        let [idle, every] = [
+            getsockopt(&stream, sockopt::TcpKeepIdle).expect("read"),
+            getsockopt(&stream, sockopt::TcpKeepInterval).expect("read"),
+        ];
+        let count = getsockopt(&stream, sockopt::TcpKeepCount).expect("read");
+        assert_eq!(idle + every * count, 60);
+    }
 
     #[tokio::test]
     async fn a_host_that_never_ends_its_refusal_does_not_keep_the_client() {

@@ -255,9 +255,16 @@ impl FakeSystem {
 
     /// Deletes a volume's file without berth being involved.
     pub fn lose_volume(&self, id: &str) {
-        if let Some(volume) = self.state().volumes.remove(id) {
+        let mut state = self.state();
+        if let Some(volume) = state.volumes.remove(id) {
             self.files.remove(&volume.facts.path);
+            state.lost.insert(id.to_owned());
         }
+    }
+
+    /// Deletes a snapshot's file without berth being involved.
+    pub fn lose_snapshot(&self, id: &str) {
+        self.state().lost.insert(id.to_owned());
     }
 
     /// Changes the bridges that the host has itself.

@@ -382,7 +382,9 @@ pub struct Firewall {
 impl Firewall {
     /// Whether the host needs no rules at all.
     pub fn is_empty(&self) -> bool {
+        // The bridge of a network is there while a VM is bound here, also one that does not run and has no tap.
         self.nat.is_empty()
+            && self.bridged.is_empty()
             && self.forwards.is_empty()
             && self.balanced.is_empty()
             && self.ports.is_empty()
@@ -530,4 +532,16 @@ pub struct TraceRequest {
     pub firewall: Firewall,
     /// The private networks of this host.
     pub networks: Vec<NetworkConfig>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bridged_network_needs_rules_also_while_no_guest_runs() {
+        let bridged = vec!["bth-00004d".to_owned(), "btb-5e6f7a8b".to_owned()];
+        assert!(!Firewall { bridged, ..Firewall::default() }.is_empty());
+        assert!(Firewall::default().is_empty());
+    }
 }

@@ -34,11 +34,23 @@ impl<T: Clone> SingleFlight<T> {
     ///
     /// *Errors:* those of the pass; each waiting caller then runs a pass of its own.
     pub async fn share<E>(&self, pass: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        self.share_after(std::future::ready(()), pass).await
+    }
+
+    /// Does the same, with a wait before a pass of its own: the pass also serves the requests made meanwhile.
+    ///
+    /// *Errors:* as [`Self::share`].
+    pub async fn share_after<E>(
+        &self,
+        wait: impl Future<Output = ()>,
+        pass: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
         let begun_before = self.begun.load(Ordering::SeqCst);
         let mut last = self.last.lock().await;
         if let Some(done) = last.as_ref().filter(|done| done.number > begun_before) {
             return Ok(done.came_to.clone());
         }
+        wait.await;
         let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let came_to = pass.await?;
         *last = Some(Done { number, came_to: came_to.clone() });
@@ -73,6 +85,15 @@ mod tests {
         // The first caller's pass had begun before the other requests.
         assert_eq!(tokio::join!(ask(), ask(), ask(), ask()), (Ok(1), Ok(2), Ok(2), Ok(2)));
         assert_eq!(ask().await, Ok(3), "an old look is nobody's who asks later");
+    }
+
+    #[tokio::test]
+    async fn requests_made_during_the_wait_before_a_pass_are_served_by_it() {
+        let (flight, made) = (SingleFlight::<u32>::default(), Cell::new(0));
+        let gather =
+            || flight.share_after(tokio::task::yield_now(), async { Ok::<_, ()>(pass(&made).await) });
+        assert_eq!(tokio::join!(gather(), gather(), gather()), (Ok(1), Ok(1), Ok(1)));
+        assert_eq!(gather().await, Ok(2));
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@ mod terminal;
 
 use std::io::{IsTerminal, Write};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use berth_api::console::{ConsoleUse, FIRST_SERIAL_PORT, PORT};
 use berth_console_client::Connection;
 use bytes::Bytes;
@@ -26,7 +26,7 @@ const CHUNK: usize = 16 << 10;
 pub(super) async fn console(options: ConsoleOptions) -> anyhow::Result<()> {
     let stream = open(&options.target, ConsoleUse::Console, options.port).await?;
     let is_terminal = std::io::stdin().is_terminal();
-    let raw = if is_terminal { Some(RawTerminal::enter()?) } else { None };
+    let mut raw = if is_terminal { Some(RawTerminal::enter()?) } else { None };
     if raw.is_some() {
         eprint!("attached to {}; Ctrl-] detaches\r\n", options.target.vm);
     }
@@ -46,12 +46,22 @@ pub(super) async fn console(options: ConsoleOptions) -> anyhow::Result<()> {
     let ended = tokio::select! {
         entered = enter => entered,
         shown = show(&mut output) => shown,
+        signal = ended(&mut raw) => Err(anyhow!("ended by {signal}")),
     };
     drop(raw);
     if is_terminal {
-        eprintln!();
+        // It may be gone, as after SIGHUP: a panic would make this an abort.
+        let _ = writeln!(std::io::stderr());
     }
     ended
+}
+
+/// Returns the signal that ends this process while it has a terminal in raw mode.
+async fn ended(raw: &mut Option<RawTerminal>) -> &'static str {
+    match raw {
+        Some(raw) => raw.signal().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Prints the log of the serial console.

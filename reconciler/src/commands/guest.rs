@@ -18,7 +18,7 @@ use berth_api::{
 pub(super) use button::press;
 pub(super) use copy::run as copy;
 
-use crate::{cli::ExecOptions, printable::printable};
+use crate::{cli::ExecOptions, failure};
 
 use session::Session;
 
@@ -29,13 +29,7 @@ const BY_SIGNAL: i64 = 128;
 
 /// Runs a program in the guest; returns its exit code.
 pub(super) async fn exec(options: ExecOptions) -> ExitCode {
-    match run(options).await {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("berth: {}", printable(&format!("{error:#}")));
-            ExitCode::from(FAILED)
-        }
-    }
+    run(options).await.unwrap_or_else(|error| failure::report(&error, FAILED))
 }
 
 async fn run(options: ExecOptions) -> anyhow::Result<ExitCode> {

@@ -17,6 +17,7 @@ use tokio::{io::AsyncReadExt as _, time::timeout};
 use super::console::connection;
 use crate::{
     cli::{End, OutputForm, TraceOptions},
+    failure,
     net_trace::{Verdict, Way},
     printable::printable,
 };
@@ -34,10 +35,7 @@ const MOST_VMS: u32 = 10_000;
 pub(super) async fn trace(options: TraceOptions) -> ExitCode {
     match run(&options).await {
         Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            eprintln!("berth: {}", printable(&format!("{error:#}")));
-            ExitCode::from(FAILED)
-        }
+        Err(error) => failure::report(&error, FAILED),
     }
 }
 

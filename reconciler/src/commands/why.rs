@@ -84,6 +84,9 @@ fn dependencies<'a>(client: &'a Client, kind: &'a str, object: &'a Value, depth:
         let mut found = Vec::new();
         for reference in references(kind, object) {
             let object = read(client, &reference).await?;
+            if object == Found::Missing && reference.may_be_missing() {
+                continue;
+            }
             let dependencies = match &object {
                 Found::Object(object) if depth > 1 => {
                     dependencies(client, reference.kind, object, depth - 1).await?

@@ -188,7 +188,8 @@ impl<'a> Writer<'a, '_> {
             domain.disks.iter().enumerate().min_by_key(|(i, disk)| (disk.boot_order.unwrap_or(u32::MAX), *i));
         let boot = boot.map(|(i, _)| i).unwrap_or_default();
         for (i, disk) in domain.disks.iter().enumerate() {
-            if disks.len() == DISKS && boot != i {
+            // The disk to boot from has a place, wherever it is among them.
+            if disks.len() + usize::from(boot > i) >= DISKS && boot != i {
                 notes.push(format!(
                     "{}: a VM of berth has at most {DISKS} disks; it is left out",
                     disk.target

@@ -396,6 +396,11 @@ fn sizes_that_berth_does_not_have_are_the_nearest_ones() {
     let import = import_of(&[&document]);
     assert_parts(&import.text, &["cpus     = 128", "memory   = \"16Mi\""]);
     assert_eq!(import.text.matches("name = berth_disk.").count(), 16);
+    let last = disk("/srv/19.qcow2", "vd19");
+    let booting = last.replace("</disk>", "<boot order='1'/></disk>");
+    let by_last = import_of(&[&document.replace(&last, &booting)]);
+    assert_eq!(by_last.text.matches("name = berth_disk.").count(), 16, "with the one that it boots from");
+    assert_parts(&by_last.text, &["{ name = berth_disk.big-vd19.name, boot = true }"]);
     assert!(!import.text.contains("mac_address"), "53:… is a multicast address");
     assert_parts(
         &import.notes.join("\n"),

@@ -22,6 +22,14 @@ pub(crate) struct Reference {
     pub(crate) name: String,
 }
 
+impl Reference {
+    /// Whether nothing waits for the object if it is missing: the pool of this name is the own folder of each host, and the controllers create
+    /// the network when a VM needs it.
+    pub(crate) fn may_be_missing(&self) -> bool {
+        self.name == berth_api::DEFAULT_NAME && ["storagepool", "network"].contains(&self.kind)
+    }
+}
+
 /// Returns the objects that an object of this kind depends on.
 pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
     let namespace = text(object, "/metadata/namespace");

@@ -219,3 +219,17 @@ fn the_references_of_a_vm_are_all_that_it_names() {
     let named: Vec<String> = references("vmgroup", &group).into_iter().map(|found| found.name).collect();
     assert_eq!(named, ["site", "starts"], "those that wait are not the cause");
 }
+
+#[test]
+fn a_pool_and_a_network_that_are_there_by_default_need_no_object() {
+    let missed = |kind: &str, object: Value| -> Vec<&'static str> {
+        let found = references(kind, &object).into_iter().filter(|one| !one.may_be_missing());
+        found.map(|one| one.kind).collect()
+    };
+    let disk = |pool: &str| json!({"spec": {"image": "default", "pool": pool}});
+    assert_eq!(missed("disk", disk("default")), ["image"]);
+    assert_eq!(missed("disk", disk("fast")), ["image", "storagepool"]);
+    let vm =
+        json!({"spec": {"class": "default", "networkInterfaces": [{"name": "nic0", "network": "default"}]}});
+    assert_eq!(missed("vm", vm), ["vmclass"]);
+}

@@ -27,6 +27,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let mut of_ova = image.clone();
     (of_ova["format"], of_ova["ova_disk"]) = ("ova".into(), 1.into());
     let by_trust = from(json!({"url": "https://a/x", "trust_on_first_use": true}));
+    let by_sha256 = from(json!({"url": "https://a/x", "sha256": "0".repeat(64), "trust_on_first_use": null}));
     let mut described = image.clone();
     (described["display_name"], described["description"], described["version"]) =
         ("a".into(), "a".into(), "1".into());
@@ -66,6 +67,9 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
     let restored = json!({"name": "d", "namespace": "default", "size": "2Gi", "restore": {"snapshot": "s", "token": "1"}});
     let snapshot = json!({"name": "s", "namespace": "default", "disk": "d", "shared_with": ["team-a"]});
     let of_vm = json!({"name": "s", "namespace": "default", "vm": "web", "memory": false});
+    let without_memory = json!({"name": "s", "namespace": "default", "vm": "web", "memory": null});
+    let mut linked = disk.clone();
+    linked["clone_mode"] = Json::Null;
     let backup = json!({"name": "b", "namespace": "default", "repository": "r", "snapshot": "s", "deletion_policy": "Delete"});
     let found = json!({"name": "b", "namespace": "default", "repository": "r", "existing": "v-1/b-1"});
     let nas = json!({"name": "r", "namespace": "default", "folder": "nas", "password_secret_name": "p",
@@ -76,6 +80,8 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         "limits": {"read_iops": 1, "write_iops": 2, "read_bandwidth": "1Mi", "write_bandwidth": "2Mi"}});
     let class = json!({"name": "c", "namespace": "default", "cpus": 1, "memory": "1Gi", "firmware": "UEFI",
         "tpm": false, "architecture": "x86_64", "huge_pages": "None", "dedicated_cpu_placement": false, "io_threads_policy": "Shared", "network_interface_model": "virtio", "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "pci_devices": [{"name": "nic-vf", "count": 1}], "usb_devices": [{"name": "licence-key", "count": 1}], "vgpus": [{"name": "a40-8q", "count": 1}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
+    let mut of_x86 = class.clone();
+    of_x86["architecture"] = Json::Null;
     let mut with_scratch = class.clone();
     let class_with = |limits: Json| {
         let mut class = class.clone();
@@ -150,6 +156,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_image", image.clone(), "/source/sha256", json!("1".repeat(64)), Announced::Replace),
         ("berth_image", by_sha512, "/source/sha512", json!("1".repeat(128)), Announced::Replace),
         ("berth_image", by_trust, "/source/trust_on_first_use", Json::Null, Announced::Replace),
+        ("berth_image", by_sha256, "/source/trust_on_first_use", json!(false), Announced::Live),
         ("berth_image", of_ova, "/ova_disk", json!(2), Announced::Replace),
         ("berth_image", with_token, "/source/token", json!("2"), Announced::Live),
         ("berth_image", by_file, "/source/checksum_url", json!("https://b/SHA512SUMS"), Announced::Replace),
@@ -245,6 +252,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_backup_repository", s3, "/credentials_secret_name", json!("other"), Announced::Live),
         ("berth_vm_snapshot", of_vm.clone(), "/vm", json!("other"), Announced::Replace),
         ("berth_vm_snapshot", of_vm, "/memory", json!(true), Announced::Replace),
+        ("berth_vm_snapshot", without_memory, "/memory", json!(false), Announced::Live),
         ("berth_snapshot_schedule", schedule.clone(), "/schedule", json!("@hourly"), Announced::Live),
         ("berth_snapshot_schedule", schedule.clone(), "/time_zone", json!("Asia/Tokyo"), Announced::Live),
         ("berth_snapshot_schedule", schedule.clone(), "/vms", json!(["web", "db"]), Announced::Live),
@@ -282,6 +290,8 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_disk", disk.clone(), "/expand_policy", json!("Offline"), Announced::Live),
         ("berth_disk", disk.clone(), "/provisioning", json!("Thick"), Announced::Replace),
         ("berth_disk", disk.clone(), "/clone_mode", json!("Full"), Announced::Replace),
+        ("berth_disk", linked.clone(), "/clone_mode", json!("Full"), Announced::Replace),
+        ("berth_disk", linked, "/clone_mode", json!("Linked"), Announced::Live),
         ("berth_disk", formatted.clone(), "/filesystem", Json::Null, Announced::Replace),
         ("berth_disk", formatted.clone(), "/filesystem/type", json!("xfs"), Announced::Replace),
         ("berth_disk", formatted, "/filesystem/label", json!("other"), Announced::Replace),
@@ -343,6 +353,7 @@ pub(super) fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced
         ("berth_vm_class", class.clone(), "/network_interface_model", json!("e1000e"), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/io_threads_policy", json!("PerDisk"), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/architecture", json!("aarch64"), Announced::Replace),
+        ("berth_vm_class", of_x86, "/architecture", json!("x86_64"), Announced::Live),
         ("berth_vm_class", class.clone(), "/qemu_options", json!([]), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/qemu_options/0/value", json!("off"), Announced::PowerCycle),
         (

@@ -211,8 +211,7 @@ impl ArrivalSession {
         let channel = machine.receive_guest(cpus).await.map_err(text)?;
         let (_from_qemu, mut to_qemu) = channel.into_parts();
         write_line(to, &DestinationMessage::Ready, &[]).await.map_err(|error| error.to_string())?;
-        let memory = self.vm.status.as_ref().and_then(|status| status.hardware.as_ref()?.taken());
-        let most = memory.map_or(0, |taken| taken.memory).saturating_mul(REPETITIONS).saturating_add(SLACK);
+        let most = most_bytes(&self.vm);
         let mut received: u64 = 0;
         loop {
             match read_line(from, CHUNK_PAUSE).await.map_err(|error| error.to_string())? {
@@ -245,6 +244,13 @@ impl ArrivalSession {
             sleep(Duration::from_secs(1)).await;
         }
     }
+}
+
+/// Returns the most bytes that come for a guest: of all of its memory, whatever is kept for it and whatever its pages are.
+fn most_bytes(vm: &VM) -> u64 {
+    let taken = vm.status.as_ref().and_then(|status| status.hardware.as_ref()?.taken());
+    let memory = taken.map_or(0, |taken| taken.whole_memory.saturating_add(taken.huge_memory.total()));
+    memory.saturating_mul(REPETITIONS).saturating_add(SLACK)
 }
 
 /// Waits until QEMU has loaded the state.
@@ -290,6 +296,8 @@ fn cut(why: String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use berth_api::HugePages;
+    use berth_api::vm::Hardware;
     use serde_json::{Value, json};
 
     use super::*;
@@ -311,5 +319,22 @@ mod tests {
         assert!(!comes("a", "m1-7", status("a", 2, "b")), "that was an earlier binding");
         assert!(!comes("a", "m2-7", status("a", 3, "b")) && !comes("a", "m1", status("a", 3, "b")));
         assert!(!comes("a", "m1-7", json!({"binding": {"host": "a", "epoch": 3}})));
+    }
+
+    #[test]
+    fn all_memory_of_a_guest_may_come_also_in_huge_pages_and_beyond_its_reservation() {
+        let most = |huge_pages, reserved: Option<&str>| {
+            let memory_reservation = reserved.map(str::to_owned);
+            let hardware =
+                Hardware { memory: "64Gi".to_owned(), huge_pages, memory_reservation, ..Hardware::default() };
+            let mut vm = VM::new("web", Default::default());
+            vm.status = Some(VMStatus { hardware: Some(hardware), ..VMStatus::default() });
+            most_bytes(&vm)
+        };
+        let all = (64_u64 << 30) * REPETITIONS + SLACK;
+        assert_eq!(most(None, None), all);
+        assert_eq!(most(None, Some("1Gi")), all);
+        assert_eq!(most(Some(HugePages::TwoMebibytes), None), all);
+        assert_eq!(most_bytes(&VM::new("web", Default::default())), SLACK);
     }
 }

@@ -41,6 +41,7 @@ use crate::departed;
 use crate::error::Error;
 use crate::index::{Departed, Indexed, Table, Tables, volume_of};
 use crate::key::{Key, ObjectName};
+use crate::pools;
 use berth_host::{
     ImageSource, NewDevice, NewMove, NewRestore, NewSnapshot, NewTake, NewVolume, SealedKey, VolumeOwner,
 };
@@ -264,7 +265,7 @@ async fn reconcile_departed(ctx: &Context, name: &ObjectName) -> Result<Requeue,
     let mut again = Requeue::OnChange;
     for disk in found {
         let volume = match volume_of(&disk) {
-            Some(volume) => ctx.system.volume(disk.pool().as_str(), volume).await?,
+            Some(volume) => pools::present(ctx, disk.pool().as_str(), volume).await?,
             None => None,
         };
         let here = volume.is_some_and(|v| !v.retained && v.owner.uid == disk.metadata.uid);

@@ -25,6 +25,7 @@ mod refilter;
 mod senders;
 mod status;
 mod trunks;
+mod upcoming;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -39,7 +40,7 @@ use crate::converge::Requeue;
 use crate::error::Error;
 use crate::index::{Change, Indexed, Table, Tables, mtu_of};
 use crate::key::{Key, ObjectName};
-use crate::networking::find;
+use crate::networking::{Applied, find};
 use berth_host::{BridgedNetwork, Firewall, NetworkConfig, WireguardConfig};
 pub(crate) use refilter::refilter;
 pub(crate) use status::{why_not, why_not_interface};
@@ -123,20 +124,31 @@ fn differ_in_names(old: &Network, new: &Network) -> bool {
     old.names != new.names && old.vni == new.vni && old.hosts == new.hosts && are_relays_equal
 }
 
-/// Reconciles the host's networks with the objects.
+/// Reconciles the host's networks with the objects. In a burst of changes, it waits once for further ones, and a pass on behalf of a VM may
+/// come first: changes that go on do not hold it up.
 pub(crate) async fn reconcile(ctx: &Context) -> Result<Requeue, Error> {
+    gather(ctx, Applied::left_to_gather).await;
     ctx.networks.flight.beside(pass(ctx, false)).await
 }
 
+/// Waits for what is left of the time in which changes, or other VMs that start, are gathered.
+async fn gather(ctx: &Context, left: fn(&Applied) -> Option<Duration>) {
+    let left = left(&ctx.networks.applied());
+    if let Some(left) = left {
+        tokio::time::sleep(left).await;
+    }
+}
+
 /// Like `reconcile`, but also applies again what has been applied before, unless that was done just now: a hundred VMs
-/// that start at once need few passes, not a hundred. A network that cannot be made is no error: [`Networks::must_be_made`] reports it to
-/// the VMs on it.
+/// that start at once need few passes, not a hundred. In a burst of them, a pass waits for further ones. A network that cannot be made is
+/// no error: [`Networks::must_be_made`] reports it to the VMs on it.
 ///
 /// [`Networks::must_be_made`]: crate::networking::Networks::must_be_made
 pub(crate) async fn ensure(ctx: &Context) -> Result<(), Error> {
     let just_now = || ctx.networks.applied().ensured_at.is_some_and(|at| at.elapsed() < JUST_NOW);
-    let shared = ctx.networks.flight.share(async {
+    let shared = ctx.networks.flight.share_after(gather(ctx, Applied::left_to_gather_vms), async {
         let again = pass(ctx, !just_now()).await?;
+        ctx.networks.applied().record_vm_pass();
         // A network that could not be made is tried again, also when no VM waits for it.
         if matches!(again, Requeue::BackOff) {
             ctx.enqueue(Key::networks());

@@ -159,6 +159,9 @@ impl GuestTask {
             GuestRequest::Exchange(exchange) => exchange.run(agent).await,
             // It needs no agent: see `run`.
             GuestRequest::Frozen(_) => {}
+            // Its caller does not wait any more.
+            GuestRequest::Mounts { reply, .. } if reply.is_closed() => {}
+            GuestRequest::Shutdown(reply) if reply.is_closed() => {}
             GuestRequest::Mounts { serial, target, reply } => {
                 let mounts = match connected {
                     Some(agent) => agent.filesystems().await.ok(),

@@ -1,15 +1,21 @@
 //! The requests that a machine takes: of its driver, and of the task that talks with its guest.
 
+use std::time::Duration;
+
 use berth_qemu::balloon::Balloon;
 use berth_qemu::block::{DiskUse, ImageSnapshot, IoLimits, Unplugged};
 use berth_qemu::cdrom::Changed;
 use berth_qemu::machine::{DiskSpec, Medium, NicSpec};
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::driver::{Command, briefly};
 use super::guest::{Freeze, GuestRequest};
 use super::{GuestFacts, Machine, MachineError, MachineState, QUEUE_LENGTH};
+
+/// The time for the guest's agent to answer a reconcile, with the requests of others before it: a guest that keeps its agent busy does not
+/// hold up its stop.
+const AGENT_WAIT: Duration = Duration::from_secs(10);
 
 impl Machine {
     pub(super) async fn ask<T>(
@@ -205,24 +211,30 @@ impl Machine {
         self.ask(|reply| Command::SetLimits { id: id.to_owned(), limits, reply }).await
     }
 
-    /// Returns the disk's mount points in the guest; None if no guest agent answers.
+    /// Returns the disk's mount points in the guest; None if no guest agent answers in time.
     pub(crate) async fn mounts(&self, serial: &str, target: Option<u8>) -> Option<Vec<String>> {
         if !self.guest_listens().await {
             return None;
         }
         let (reply, answer) = oneshot::channel();
         let request = GuestRequest::Mounts { serial: serial.to_owned(), target, reply };
-        self.requests.send(request).await.ok()?;
-        answer.await.ok()?
+        let asked = async {
+            self.requests.send(request).await.ok()?;
+            answer.await.ok()?
+        };
+        timeout(AGENT_WAIT, asked).await.ok()?
     }
 
-    /// Asks the guest agent to shut the guest down. Returns false if no agent received the request.
+    /// Asks the guest agent to shut the guest down. Returns false if no agent received the request in time.
     pub(crate) async fn ask_guest_to_shut_down(&self) -> bool {
         if !self.guest_listens().await {
             return false;
         }
         let (reply, answer) = oneshot::channel();
-        self.requests.send(GuestRequest::Shutdown(reply)).await.is_ok() && answer.await.unwrap_or(false)
+        let asked = async {
+            self.requests.send(GuestRequest::Shutdown(reply)).await.is_ok() && answer.await.unwrap_or(false)
+        };
+        timeout(AGENT_WAIT, asked).await.unwrap_or(false)
     }
 
     /// Whether the guest has its agent's port open. True if the monitor does not answer: that is no reason not to ask.
@@ -252,5 +264,36 @@ impl Machine {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.commands.is_closed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_that_keeps_its_agent_busy_does_not_hold_up_a_stop() {
+        let (commands, mut of_driver) = mpsc::channel(QUEUE_LENGTH);
+        // The guest task is busy: it takes no request.
+        let (requests, _of_guest) = mpsc::channel(QUEUE_LENGTH);
+        let machine = Machine { commands, requests, ..Machine::unconnected() };
+        let answers = async {
+            while let Some(command) = of_driver.recv().await {
+                if let Command::GuestListens(reply) = command {
+                    let _ = reply.send(Ok(true));
+                }
+            }
+        };
+        let asks = async {
+            let heard = machine.ask_guest_to_shut_down().await;
+            (heard, machine.mounts("serial", None).await)
+        };
+        let outcome = tokio::select! {
+            outcome = timeout(AGENT_WAIT * 3, asks) => outcome.expect("it does not wait for the guest"),
+            () = answers => unreachable!("the machine is there"),
+        };
+        assert_eq!(outcome, (false, None));
     }
 }

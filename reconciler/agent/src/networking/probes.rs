@@ -69,9 +69,10 @@ impl Probes {
         let mut known = self.known();
         known.retain(|address, _| wanted.contains(address));
         for address in due(&known, wanted) {
-            // An address that was taken stays so until the probe finishes, so that its report does not flap.
-            if !matches!(known.get(&address), Some(Probe::Taken(..))) {
-                known.insert(address, Probe::Running);
+            match known.get_mut(&address) {
+                // It stays so until the probe finishes, so that its report does not flap. Meanwhile no other probe of it is due.
+                Some(Probe::Taken(_, at)) => *at = Instant::now(),
+                _ => drop(known.insert(address, Probe::Running)),
             }
             tokio::spawn(self.clone().probe(interface.to_owned(), address));
         }
@@ -103,4 +104,30 @@ fn due(known: &BTreeMap<IpAddr, Probe>, wanted: &[IpAddr]) -> Vec<IpAddr> {
     let running = known.values().filter(|probe| **probe == Probe::Running).count();
     let due = wanted.iter().copied().filter(|address| Probe::is_due(known.get(address)));
     due.take(AT_ONCE.saturating_sub(running)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_engine::RuntimeClock;
+    use berth_host::fake::FakeSystem;
+    use jiff::Timestamp;
+    use rand::{SeedableRng, rngs::StdRng};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_was_taken_is_probed_again_by_one_probe_at_a_time() {
+        let system = Arc::new(FakeSystem::new(Arc::new(RuntimeClock::starting_at(Timestamp::UNIX_EPOCH))));
+        let queue = Arc::new(Queue::new(Duration::from_secs(1), StdRng::seed_from_u64(1)));
+        let probes = Probes::new(system, queue);
+        let address = IpAddr::from([192, 0, 2, 7]);
+        let taken = Probe::Taken("52:54:00:66:66:66".to_owned(), Instant::now());
+        probes.known().insert(address, taken);
+        assert!(probes.is_settled(&[address]));
+        tokio::time::advance(RETRY_TAKEN).await;
+        assert!(!probes.is_settled(&[address]), "it is due");
+        probes.ensure("eth0", &[address]);
+        assert!(probes.is_settled(&[address]), "it is being probed");
+        assert!(matches!(probes.all()[&address], Probe::Taken(..)), "until there is an answer");
+    }
 }

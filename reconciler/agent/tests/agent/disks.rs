@@ -56,6 +56,21 @@ async fn a_disk_grows_while_nobody_uses_it_and_while_it_is_plugged_in() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_attachment_of_a_disk_that_could_not_be_plugged_in_goes_while_its_vm_runs() {
+    let fixture = running().await;
+    fixture.system.hypervisor().set_behaviour(INSTANCE, |behaviour| {
+        behaviour.refuses.insert("device_add".into(), "no".into());
+    });
+    fixture.make_attachment().await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    fixture.until::<HotswapDiskAttachment>("data", |a| attachment_reason(a) != "Attached").await;
+    fixture.delete::<HotswapDiskAttachment>("data").await;
+    fixture.until_gone::<HotswapDiskAttachment>("data").await;
+    let is_free = |disk: &Disk| disk.status.as_ref().is_some_and(|status| status.used_by.is_empty());
+    fixture.until::<Disk>("data", is_free).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_disk_that_does_not_fit_its_template_is_not_plugged_in_and_the_vm_says_why() {
     let fixture = running().await;
     let says = |text: &'static str| {
@@ -253,6 +268,31 @@ async fn a_disk_whose_file_is_gone_is_lost_and_never_made_anew() {
     fixture.until::<Disk>("data", |d| disk_reason(d) == "DiskLost").await;
     fixture.assert_quiet().await;
     assert!(!fixture.system.volumes_now().contains_key(DATA));
+    fixture.delete::<Disk>("data").await;
+    fixture.until_gone::<Disk>("data").await;
+    assert!(fixture.system.trash_now().is_empty(), "there is no file");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_whose_file_is_gone_is_lost_and_can_be_deleted() {
+    let fixture = running_with_snapshot().await;
+    fixture.system.lose_snapshot("s-1");
+    let patch = Patch::Merge(json!({"metadata": {"labels": {"look": "again"}}}));
+    fixture.api::<DiskSnapshot>().patch("before", &PatchParams::default(), &patch).await.expect("patched");
+    let is_lost = |snapshot: &DiskSnapshot| {
+        let status = snapshot.status.as_ref();
+        status.is_some_and(|status| reason_of(&status.conditions, "Ready") == "SnapshotLost")
+    };
+    fixture.until::<DiskSnapshot>("before", is_lost).await;
+    let copy = json!({"source": {"snapshot": "before"}});
+    fixture.make::<Disk>("copy", copy, Some(disk_bound("v-00000000000000cc"))).await;
+    fixture.until::<Disk>("copy", |disk| disk_reason(disk) == "WaitingForSnapshot").await;
+    fixture.assert_quiet().await;
+    fixture.delete::<Disk>("copy").await;
+    fixture.until_gone::<Disk>("copy").await;
+    fixture.delete::<DiskSnapshot>("before").await;
+    fixture.until_gone::<DiskSnapshot>("before").await;
+    assert!(fixture.system.snapshots_now().iter().all(|facts| facts.owner.is_none()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use berth_api::{SecurityGroup, VM};
+use berth_api::{Disk, SecurityGroup, VM};
 use berth_qemu::fake::NicView;
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::fixture::{Fixture, INSTANCE, is_ready, vm_bound, vm_reason};
+use crate::fixture::{Fixture, INSTANCE, disk_bound, is_ready, vm_bound, vm_reason};
 
 const SECOND: &str = "52:54:00:00:00:09";
 
@@ -140,5 +140,27 @@ async fn changed_rules_of_a_security_group_are_in_force_without_a_pass_over_the_
     fixture.delete::<SecurityGroup>("front").await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!((rules(), &fixture.system.filters().ports), (Vec::new(), &before.filters.ports));
+    assert_eq!(fixture.system.violations(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_waits_has_its_rules_and_its_start_changes_none() {
+    let fixture = running().await;
+    let spec = json!({"class": "small", "networkInterfaces": [{"name": "nic0"}],
+        "disks": [{"name": "late", "boot": true}]});
+    fixture.make::<VM>("second", spec, Some(vm_bound("i-ba9876543210", 3))).await;
+    fixture.until::<VM>("second", |vm| vm_reason(vm) == "WaitingForDisk").await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let before = fixture.system.firewall_now();
+    let taps: Vec<&str> = before.ports.iter().map(|port| port.tap.as_str()).collect();
+    assert_eq!(taps, ["btt01234567n0", "bttba987654n0"]);
+    assert_eq!(fixture.system.taps_now().len(), 1, "its tap is not there yet");
+    fixture.make::<Disk>("late", json!({"size": "1Gi"}), Some(disk_bound("v-00000000000000b1"))).await;
+    fixture.until::<VM>("second", |vm| is_ready(vm, "Running")).await;
+    assert_eq!((fixture.system.taps_now().len(), fixture.system.firewall_now()), (2, before));
+    fixture.delete::<VM>("second").await;
+    fixture.until_gone::<VM>("second").await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(fixture.system.firewall_now().ports.len(), 1);
     assert_eq!(fixture.system.violations(), Vec::<String>::new());
 }

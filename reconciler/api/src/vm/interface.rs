@@ -207,11 +207,11 @@ pub struct InterfaceLimits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress_bandwidth: Option<Quantity>,
     /// Bytes that the guest receives at any rate after a pause, for example `1Mi`: 128Ki to 1Gi. Default: those of a tenth of a
-    /// second at `ingressBandwidth`, at least 256Ki.
+    /// second at `ingressBandwidth`, at least 256Ki and at most 1Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ingress_burst: Option<Quantity>,
     /// Bytes that the guest sends at any rate after a pause, for example `1Mi`: 128Ki to 1Gi. Default: those of a tenth of a
-    /// second at `egressBandwidth`, at least 256Ki.
+    /// second at `egressBandwidth`, at least 256Ki and at most 1Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress_burst: Option<Quantity>,
     /// Packets a second that the guest receives, 100 to 100,000,000.

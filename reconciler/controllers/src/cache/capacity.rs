@@ -172,6 +172,17 @@ impl Usage {
         self.devices.retain(|_, used| *used > 0);
     }
 
+    fn give_back(&mut self, demand: &Demand) {
+        self.cpus -= demand.cpus;
+        self.dedicated_cpus -= demand.dedicated_cpus;
+        self.memory = self.memory.saturating_sub(demand.memory);
+        self.huge_memory = self.huge_memory.saturating_sub(demand.huge_memory);
+        self.reserved = self.reserved.saturating_sub(demand.reserved);
+        self.give_back_devices(&demand.devices);
+        self.vms = self.vms.saturating_sub(1);
+        self.change_disks(DEFAULT_NAME, |used| used.minus(demand.scratch_space()));
+    }
+
     fn change_disks(&mut self, pool: &str, change: impl FnOnce(DiskDemand) -> DiskDemand) {
         let changed = change(self.disks.get(pool).copied().unwrap_or_default());
         match changed == DiskDemand::default() {
@@ -273,16 +284,14 @@ impl HostCapacity {
 
     /// Subtracts a VM's usage from a host.
     pub(crate) fn give_back(&mut self, host: &str, demand: &Demand) {
-        self.change(host, |usage| {
-            usage.cpus -= demand.cpus;
-            usage.dedicated_cpus -= demand.dedicated_cpus;
-            usage.memory = usage.memory.saturating_sub(demand.memory);
-            usage.huge_memory = usage.huge_memory.saturating_sub(demand.huge_memory);
-            usage.reserved = usage.reserved.saturating_sub(demand.reserved);
-            usage.give_back_devices(&demand.devices);
-            usage.vms = usage.vms.saturating_sub(1);
-            usage.change_disks(DEFAULT_NAME, |used| used.minus(demand.scratch_space()));
-        });
+        self.change(host, |usage| usage.give_back(demand));
+    }
+
+    /// Returns a host without the usage of one VM.
+    pub(crate) fn without(&self, host: &str, demand: &Demand) -> Option<Candidate> {
+        let mut candidate = self.hosts.get(host)?.clone();
+        candidate.used.give_back(demand);
+        Some(candidate)
     }
 
     /// Changes the space that the bound Disks of a pool take on a host.

@@ -31,6 +31,8 @@ use public_addresses::PublicAddresses;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct VmEntry {
     host: Option<String>,
+    /// The host that its running guest is being sent to, which keeps the room for it.
+    next: Option<String>,
     demand: Demand,
     group: Option<Key>,
     /// Its host has admitted it, and its group may report so.
@@ -131,6 +133,7 @@ fn entry_of(vm: &VM, demand: Demand) -> VmEntry {
         memberships: memberships_of(vm),
         named: named_addresses_of(vm).into_iter().collect(),
         host,
+        next: status.and_then(|s| s.live_move()).map(|migration| migration.to.clone()),
         demand,
         group: vm
             .spec
@@ -212,7 +215,8 @@ fn move_allocated<A: Address>(
 fn releases(old: Option<&VmEntry>, new: Option<&VmEntry>) -> bool {
     let Some(old) = old else { return false };
     let Some(new) = new else { return true };
-    let leaves = old.host.is_some() && old.host != new.host;
+    let leaves = (old.host.is_some() && old.host != new.host)
+        || (old.next.is_some() && old.next != new.next && old.next != new.host);
     let (was, is) = (&old.demand, &new.demand);
     let has_fewer = was.devices.iter().any(|(name, count)| is.devices.get(name).is_none_or(|is| is < count));
     let shrinks = is.cpus < was.cpus
@@ -334,10 +338,8 @@ impl Index {
     }
 
     fn add(&mut self, key: &Key, entry: &VmEntry) {
-        if let Some(host) = &entry.host {
-            insert(&mut self.by_host, host.clone(), key);
-            self.capacity.take(host, &entry.demand);
-        }
+        entry.host.iter().for_each(|host| insert(&mut self.by_host, host.clone(), key));
+        entry.host.iter().chain(&entry.next).for_each(|host| self.capacity.take(host, &entry.demand));
         if let Some(group) = &entry.group {
             insert(&mut self.by_group, group.clone(), key);
             if let Some(host) = &entry.host {
@@ -357,10 +359,8 @@ impl Index {
     }
 
     fn subtract(&mut self, key: &Key, entry: &VmEntry) {
-        if let Some(host) = &entry.host {
-            take(&mut self.by_host, host, key);
-            self.capacity.give_back(host, &entry.demand);
-        }
+        entry.host.iter().for_each(|host| take(&mut self.by_host, host, key));
+        entry.host.iter().chain(&entry.next).for_each(|host| self.capacity.give_back(host, &entry.demand));
         if let Some(group) = &entry.group {
             take(&mut self.by_group, group, key);
             if let Some(host) = &entry.host {

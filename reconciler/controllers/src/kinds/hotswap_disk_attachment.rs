@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use berth_api::{
     AttachmentState, Binding, ConditionType, ConditionUpdate, Disk, HOST_FINALIZER, HotswapDiskAttachment,
-    HotswapDiskAttachmentStatus, ObjectUse, Readiness, Reason, ResourceName, UseKind, VM, condition,
+    HotswapDiskAttachmentStatus, ObjectUse, Readiness, Reason, ResourceName, UseKind, VM, VMStatus,
+    condition,
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -125,6 +126,10 @@ fn plan(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Decisio
     };
     if vm.metadata.deletion_timestamp.is_some() {
         return wait(Reason::WaitingForVM, format!("VM {} is being deleted", vm_key.name));
+    }
+    // Bound to the host that its guest leaves, the attachment and the disk would stay there.
+    if vm.status.as_ref().and_then(VMStatus::live_move).is_some() {
+        return wait(Reason::WaitingForVM, format!("VM {} is moving to another host", vm_key.name));
     }
     let Some(disk) = &observed.disk else {
         return wait(Reason::WaitingForDisk, format!("Disk {} does not exist", disk_key.name));
@@ -283,6 +288,26 @@ mod tests {
         };
         assert!(text.contains("Disk data is ReadOnlyMany") && text.contains("disks of VM data"), "{text}");
         assert!(plan.steps.is_empty());
+    }
+
+    #[test]
+    fn a_disk_does_not_go_to_the_host_that_a_running_guest_is_leaving() {
+        let (attachment, mut observed) = seen(json!({"image": "debian"}));
+        let mut sent = |epoch: i64| {
+            let vm = Arc::make_mut(observed.vm.as_mut().expect("a VM"));
+            let migration = json!({"id": "m1", "to": "h2", "epoch": epoch, "phase": "Requested"});
+            let status = vm.status.as_mut().expect("a status");
+            status.migration = serde_json::from_value(migration).expect("a move");
+            plan(&attachment, &observed)
+        };
+        let moving = sent(1);
+        let Decision::Wait(Readiness::Reconciling(Reason::WaitingForVM, text)) = &moving.decision else {
+            panic!("{moving:?}")
+        };
+        assert!(text.contains("moving") && moving.steps.is_empty(), "{text}");
+        let Outcome::Blocked(dependencies) = &moving.outcome else { panic!("it waits for the VM") };
+        assert!(dependencies.contains(&Dependency::Object(Key::namespaced(ObjectKind::VM, "ns", "data"))));
+        assert_eq!(sent(0).decision, Decision::Bind("h1".to_owned()), "a move out of an earlier binding");
     }
 
     #[test]

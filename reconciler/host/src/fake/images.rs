@@ -320,6 +320,10 @@ impl Images for FakeSystem {
     async fn remove_image(&self, digest: &str) -> Result<()> {
         let work = async {
             let mut state = self.state();
+            let mut snapshots = state.snapshots.iter();
+            if let Some((id, _)) = snapshots.find(|(_, snapshot)| snapshot.base.as_deref() == Some(digest)) {
+                return Err(SystemError::ImageInUse { digest: digest.to_owned(), volume: id.clone() });
+            }
             let based = |volume: &Volume| volume.facts.base.as_deref() == Some(digest);
             if state.volumes.values().any(based) || state.trash.values().any(|(v, ..)| based(v)) {
                 state.violations.push(format!("image {digest} removed from below a volume"));

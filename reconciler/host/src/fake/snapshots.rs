@@ -70,7 +70,8 @@ impl FakeSystem {
             owner: new.owner.clone(),
             taken: None,
         };
-        state.snapshots.insert(new.id.clone(), Snapshot { facts, backing: backing.clone() });
+        let base = now.base.clone();
+        state.snapshots.insert(new.id.clone(), Snapshot { facts, backing: backing.clone(), base });
         let facts = VolumeFacts {
             path,
             backing: Some(backing),

@@ -36,6 +36,8 @@ pub(super) struct State {
     pub(super) uploads: BTreeMap<String, Vec<u8>>,
     pub(super) pulls: u64,
     pub(super) volumes: BTreeMap<String, Volume>,
+    /// The volumes and snapshots of which there is a record and no file.
+    pub(super) lost: BTreeSet<String>,
     /// The mirrors of volumes that were prepared, by the identity of the volume: with the files that they go to, or have come from.
     pub(super) mirrors: BTreeMap<String, (NewMove, PathBuf)>,
     /// The stays that volumes were copied here for, by id.
@@ -114,6 +116,8 @@ pub(super) struct Volume {
 pub(super) struct Snapshot {
     pub(super) facts: SnapshotFacts,
     pub(super) backing: Backing,
+    /// The digest of the image that it is based on.
+    pub(super) base: Option<String>,
 }
 
 impl Default for State {
@@ -130,6 +134,7 @@ impl Default for State {
             uploads: BTreeMap::new(),
             pulls: 0,
             volumes: BTreeMap::new(),
+            lost: BTreeSet::new(),
             arriving: BTreeSet::new(),
             arrivals: BTreeMap::new(),
             mirrors: BTreeMap::new(),

@@ -27,6 +27,9 @@ impl Volumes for FakeSystem {
         let work = async {
             let state = self.state();
             state.ensure_there(pool)?;
+            if state.lost.contains(id) {
+                return Err(SystemError::VolumeLost { id: id.to_owned() });
+            }
             let found = state.volumes.get(id).filter(|volume| volume.facts.pool == pool);
             Ok(found.map(|volume| state.with_device(self.facts_of(volume))))
         };
@@ -218,6 +221,7 @@ impl Volumes for FakeSystem {
                 state.violations.push(format!("volume {id} moved to the trash while a machine has it open"));
             }
             let now = self.clock.now();
+            state.lost.remove(id);
             if let Some(volume) = state.volumes.remove(id) {
                 if volume.facts.is_device() {
                     state.give_up_device(&path);
@@ -322,6 +326,9 @@ impl Volumes for FakeSystem {
     async fn snapshot(&self, pool: &str, id: &str) -> Result<Option<SnapshotFacts>> {
         let work = async {
             let state = self.state();
+            if state.lost.contains(id) {
+                return Err(SystemError::SnapshotLost { id: id.to_owned() });
+            }
             let found = state.snapshots.get(id).map(|snapshot| snapshot.facts.clone());
             // It may have been moved with its volume, and is found if that pool is there.
             let found = found.filter(|facts| state.ensure_there(&facts.pool).is_ok());
@@ -410,6 +417,9 @@ impl Volumes for FakeSystem {
                 });
             }
             collect(&mut state);
+            if !state.snapshots.contains_key(id) {
+                state.lost.remove(id);
+            }
             Ok(())
         };
         self.call("delete_snapshot", work).await

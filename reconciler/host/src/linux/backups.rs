@@ -131,9 +131,7 @@ impl LinuxSystem {
             let file = self.layout.snapshots(&new.pool).join(format!("{snapshot}.qcow2"));
             let place = files.iter().position(|below| *below == file).filter(|place| *place > 0);
             let (Some(place), Ok(id)) = (place, StoredId::new(backup)) else { continue };
-            let found = stored.repository.facts(&stored.disk, &id).await;
-            if let Some(found) = found.map_err(|error| failed(stored.access, error))? {
-                let size = found.summary.size;
+            if let Some(size) = stored.size_of_parent(&id).await? {
                 return Ok(u32::try_from(place + 1).ok().map(|depth| (id, Parent { depth, size })));
             }
         }
@@ -174,9 +172,7 @@ async fn parent_in_ceph(
     for BackupParent { backup, snapshot } in &new.parents {
         let Ok(id) = StoredId::new(backup) else { continue };
         let Some(changes) = rbd.changes(snapshot, &new.snapshot).await? else { continue };
-        let found = stored.repository.facts(&stored.disk, &id).await;
-        let found = found.map_err(|error| failed(stored.access, error))?;
-        if found.is_some_and(|found| found.summary.size == changes.size()) {
+        if stored.size_of_parent(&id).await? == Some(changes.size()) {
             return Ok(Some((id, changes)));
         }
     }
@@ -207,6 +203,17 @@ impl Stored<'_> {
                 parent: found.facts.get(PARENT).and_then(Value::as_str).map(str::to_owned),
             }
         }))
+    }
+
+    /// Returns the size of the disk at an earlier backup. None: there is none, or it is damaged, which holds up no later backup.
+    async fn size_of_parent(&self, id: &StoredId) -> Result<Option<u64>> {
+        match self.repository.facts(&self.disk, id).await {
+            Err(berth_backup::Error::Damaged { place, detail }) => {
+                tracing::warn!(place, detail, "an earlier backup is damaged: it is the parent of no other");
+                Ok(None)
+            }
+            found => Ok(found.map_err(|error| failed(self.access, error))?.map(|found| found.summary.size)),
+        }
     }
 
     async fn existing(&self) -> Result<BackupFacts> {

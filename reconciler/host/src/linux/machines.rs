@@ -129,7 +129,12 @@ impl LinuxMachines {
     ) -> Result<ProcessFacts> {
         let instance = &request.machine.instance;
         check_name("instance", instance)?;
-        if let Some(running) = self.process(instance).await? {
+        // The hypervisor looks for a process of the instance in any case: the first start does not list all processes twice.
+        let directory = self.paths(instance).directory;
+        let may_run = move || directory.try_exists().map_err(failed("look for", &directory));
+        if blocking(may_run).await?
+            && let Some(running) = self.process(instance).await?
+        {
             return Ok(running);
         }
         let hypervisor = self.hypervisor().await?;

@@ -16,6 +16,7 @@ mod discovery;
 mod dnsmasq;
 mod firewall;
 mod foreign;
+mod former;
 mod generation;
 pub(super) mod guest_port;
 mod host_ranges;
@@ -149,6 +150,7 @@ impl LinuxNetworks {
             sysctl("net/ipv4/ip_forward", "1").await?;
         }
         let netlink = Netlink::open()?;
+        self.remove_former_bridged(&netlink, &network.bridge).await?;
         let bridge = self.ensure_bridge(&netlink, network).await?;
         tunnel::ensure(&netlink, &bridge, network).await?;
         // The end of the tunnel is this host's alone.
@@ -169,6 +171,7 @@ impl LinuxNetworks {
 
     pub(super) async fn ensure_bridged(&self, network: &BridgedNetwork) -> Result<()> {
         let netlink = Netlink::open()?;
+        self.remove_former_private(&netlink, &network.bridge).await?;
         bridged::ensure(&netlink, network).await?;
         let port = netlink.expect(&bridged::inner_of(&network.bridge)).await?;
         self.snooping.listen(&network.bridge, &port, &network.leased)?;

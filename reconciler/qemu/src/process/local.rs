@@ -17,10 +17,11 @@ use nix::unistd::{Uid, User};
 
 use super::cgroup::Share;
 use super::pidfd::PidFd;
+use super::scan::{SeenQemu, seen_qemus};
 use super::vfork::Child;
 use super::{
     Cgroups, LaunchError, ProcessError, ProcessIdentity, RunAs, affinity, helper, identity, key_file, launch,
-    list_qemu, log, oom, swtpm, tap, virtiofsd,
+    log, oom, swtpm, tap, virtiofsd,
 };
 use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
@@ -74,7 +75,7 @@ pub struct LocalHypervisor {
     claims: Option<Claims>,
     cgroups: Cgroups,
     /// Coalesces scans of all processes: launching a hundred machines at once looks for each of them.
-    scans: Arc<SingleFlight<Arc<Vec<FoundQemu>>>>,
+    scans: Arc<SingleFlight<Arc<Vec<SeenQemu>>>>,
 }
 
 impl RunAs {
@@ -212,37 +213,30 @@ impl LocalHypervisor {
         tracing::debug!("a cgroup without a process is still busy");
     }
 
-    /// Lists every QEMU, with `instance` cleared for processes that only claim to be berth's.
-    async fn scan(&self) -> Result<Arc<Vec<FoundQemu>>, ProcessError> {
-        let scan = async {
-            let this = self.clone();
-            let scanned = tokio::task::spawn_blocking(move || {
-                let mut found = list_qemu()?;
-                for qemu in &mut found {
-                    if !this.is_ours(qemu) {
-                        qemu.instance = None;
-                    }
-                }
-                Ok(found)
-            });
-            let found =
-                scanned.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
-            Ok(Arc::new(found))
-        };
+    /// Lists every QEMU. The instance of each is only its claim: to verify those of all takes longer than the list.
+    async fn scan(&self) -> Result<Arc<Vec<SeenQemu>>, ProcessError> {
+        let scan = async { Ok(Arc::new(off_the_async_threads(seen_qemus).await?)) };
         self.scans.share(scan).await
     }
 
-    fn is_ours(&self, found: &FoundQemu) -> bool {
+    /// Whether a process of this user may be of the instance that it claims.
+    fn is_ours(&self, claimed: Option<&str>, uid: u32) -> bool {
         // Any user can imitate a command line, but not run as these users.
-        match (&self.claims, &found.instance) {
-            (Some(claims), Some(instance)) => (claims.0)(instance, found.uid),
+        match (&self.claims, claimed) {
+            (Some(claims), Some(instance)) => (claims.0)(instance, uid),
             (Some(_), None) => false,
             (None, _) => {
                 let user = self.run_as.as_ref().map(|u| u.uid);
-                found.uid == Uid::effective().as_raw() || Some(found.uid) == user
+                uid == Uid::effective().as_raw() || Some(uid) == user
             }
         }
     }
+}
+
+/// *Panics*: if the closure panics.
+async fn off_the_async_threads<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
 /// A QEMU that was started.
@@ -262,7 +256,12 @@ fn kvm_group() -> Option<u32> {
 impl Hypervisor for LocalHypervisor {
     async fn launch(&self, spec: &LaunchSpec, limits: Limits) -> Result<ProcessIdentity, LaunchError> {
         spec.validate()?;
-        if let Ok(Some(other)) = self.find(&spec.machine.instance).await {
+        // As long as that is not known, it may run: no second one is started.
+        let unknown = |error: ProcessError| {
+            let source = io::Error::other(error);
+            LaunchError::Prepare { path: spec.files.paths.directory.clone(), source }
+        };
+        if let Some(other) = self.find(&spec.machine.instance).await.map_err(unknown)? {
             return Err(LaunchError::AlreadyRunning {
                 instance: spec.machine.instance.clone(),
                 pid: other.pid,
@@ -347,13 +346,33 @@ impl Hypervisor for LocalHypervisor {
         });
     }
 
+    /// Lists every QEMU, with `instance` cleared for processes that only claim to be berth's.
     async fn list(&self) -> Result<Vec<FoundQemu>, ProcessError> {
-        Ok(self.scan().await?.to_vec())
+        let (this, seen) = (self.clone(), self.scan().await?);
+        let verify = move || {
+            let mut all = Vec::new();
+            for seen in seen.iter() {
+                let Some(mut found) = seen.found()? else { continue };
+                if !this.is_ours(found.instance.as_deref(), found.uid) {
+                    found.instance = None;
+                }
+                all.push(found);
+            }
+            Ok::<_, ProcessError>(all)
+        };
+        off_the_async_threads(verify).await
     }
 
     async fn find(&self, instance: &str) -> Result<Option<ProcessIdentity>, ProcessError> {
-        let all = self.scan().await?;
-        Ok(all.iter().find(|q| q.instance.as_deref() == Some(instance)).map(|q| q.identity.clone()))
+        let seen = self.scan().await?;
+        for qemu in seen.iter().filter(|qemu| qemu.instance.as_deref() == Some(instance)) {
+            if self.is_ours(Some(instance), qemu.uid())
+                && let Some(identity) = qemu.identity()?
+            {
+                return Ok(Some(identity));
+            }
+        }
+        Ok(None)
     }
 
     async fn is_alive(&self, process: &ProcessIdentity) -> Result<bool, ProcessError> {

@@ -16,14 +16,40 @@ const USUAL_CMDLINE: usize = 8 << 10;
 /// Lists all QEMU processes that are alive. [`FoundQemu::instance`] is only a claim: the caller verifies it by
 /// [`FoundQemu::uid`].
 pub fn list_qemu() -> Result<Vec<FoundQemu>, ProcessError> {
-    let found = programs(is_qemu)?.into_iter().map(|Program { identity, uid, argv }| FoundQemu {
-        identity,
-        uid,
-        instance: instance_of(&argv).map(str::to_owned),
-        name: name_of(&argv),
-        argv,
-    });
-    Ok(found.collect())
+    seen_qemus()?.iter().filter_map(|seen| seen.found().transpose()).collect()
+}
+
+/// Lists all QEMU processes that are alive, without what is read of each besides its command line: with a hundred of them that is most of
+/// the work, and the search for one needs it of one.
+pub(super) fn seen_qemus() -> Result<Vec<SeenQemu>, ProcessError> {
+    let seen = seen(is_qemu)?.into_iter();
+    Ok(seen.map(|of| SeenQemu { instance: instance_of(&of.argv).map(str::to_owned), of }).collect())
+}
+
+/// A QEMU process that is alive. Its instance is only a claim.
+#[derive(Debug)]
+pub(super) struct SeenQemu {
+    pub(super) instance: Option<String>,
+    of: Seen,
+}
+
+impl SeenQemu {
+    pub(super) fn uid(&self) -> u32 {
+        self.of.uid
+    }
+
+    /// Reads its identity. None: it has ended.
+    pub(super) fn identity(&self) -> Result<Option<ProcessIdentity>, ProcessError> {
+        identity::of(self.of.pid)
+    }
+
+    /// Returns all that is known of it. None: it has ended.
+    pub(super) fn found(&self) -> Result<Option<FoundQemu>, ProcessError> {
+        let Some(identity) = self.identity()? else { return Ok(None) };
+        let Seen { uid, argv, .. } = &self.of;
+        let (instance, name) = (self.instance.clone(), name_of(argv));
+        Ok(Some(FoundQemu { identity, uid: *uid, instance, name, argv: argv.clone() }))
+    }
 }
 
 /// A process that is alive. Its arguments are only a claim.
@@ -33,8 +59,25 @@ pub(super) struct Program {
     pub(super) argv: Vec<String>,
 }
 
+/// A process of which the start time has not been read.
+#[derive(Debug)]
+struct Seen {
+    pid: i32,
+    uid: u32,
+    argv: Vec<String>,
+}
+
 /// Lists the processes of programs with such a file name.
 pub(super) fn programs(is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Program>, ProcessError> {
+    let mut found = Vec::new();
+    for Seen { pid, uid, argv } in seen(is_wanted)? {
+        let Some(identity) = identity::of(pid)? else { continue };
+        found.push(Program { identity, uid, argv });
+    }
+    Ok(found)
+}
+
+fn seen(is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Seen>, ProcessError> {
     let proc = Path::new("/proc");
     let entries =
         std::fs::read_dir(proc).map_err(|source| ProcessError::Read { path: proc.to_owned(), source })?;
@@ -45,8 +88,7 @@ pub(super) fn programs(is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Program>,
         let Some(argv) = argv(&directory, &is_wanted, &mut cmdline)? else { continue };
         // Both are read before the identity: if the pid is reused in between, the next scan detects it.
         let Ok(metadata) = std::fs::metadata(&directory) else { continue };
-        let Some(identity) = identity::of(pid)? else { continue };
-        found.push(Program { identity, uid: metadata.uid(), argv });
+        found.push(Seen { pid, uid: metadata.uid(), argv });
     }
     Ok(found)
 }

@@ -1,6 +1,8 @@
 use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -29,6 +31,38 @@ fn a_process_named_like_a_stat_line_is_read_right() {
     let stat = identity::parse(text).expect("a stat line");
     assert_eq!((stat.state, stat.threads, stat.start_time), ('S', 7, 987_654));
     assert!(identity::parse("42 (cut").is_none());
+}
+
+#[tokio::test]
+async fn the_search_for_a_machine_verifies_the_claim_of_no_other_one() {
+    let look_alike = |instance: &str| {
+        let mut command = Command::new("sh");
+        command.arg0("qemu-system-x86_64").args(["-c", "read wait", "-smbios"]);
+        command.arg(format!("type=1,manufacturer=berth,sku={instance}"));
+        command.stdin(Stdio::piped()).spawn().expect("a shell")
+    };
+    let mut children = ["i-scan-one", "i-scan-two"].map(look_alike);
+    let verified = Arc::new(Mutex::new(Vec::new()));
+    let record = verified.clone();
+    let claims = Claims::new(move |instance, _| {
+        record.lock().expect("a lock").push(instance.to_owned());
+        instance != "i-scan-one"
+    });
+    let hypervisor = hypervisor().with_claims(claims);
+    let found = hypervisor.find("i-scan-two").await.expect("readable").expect("it runs");
+    assert_eq!(u32::try_from(found.pid), Ok(children[1].id()));
+    assert_eq!(*verified.lock().expect("a lock"), ["i-scan-two"]);
+    assert_eq!(hypervisor.find("i-scan-one").await.expect("readable"), None, "its claim is false");
+    let all = hypervisor.list().await.expect("readable");
+    let of = |child: u32| {
+        let listed = all.iter().find(|qemu| u32::try_from(qemu.identity.pid) == Ok(child)).expect("listed");
+        listed.instance.as_deref()
+    };
+    assert_eq!([of(children[0].id()), of(children[1].id())], [None, Some("i-scan-two")]);
+    for child in &mut children {
+        child.kill().expect("it runs");
+        child.wait().expect("it has ended");
+    }
 }
 
 #[tokio::test]

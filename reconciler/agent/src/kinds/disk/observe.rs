@@ -36,6 +36,8 @@ pub(crate) struct Observed {
     pub(crate) volume: Option<VolumeFacts>,
     /// Why its pool is away. Its volume is not known then, nor anything that follows from it.
     pub(crate) away: Option<String>,
+    /// Whether this host has a record of its volume, and the file is gone.
+    pub(crate) is_lost: bool,
     /// Size in bytes as seen by the running machines that have it open.
     pub(crate) open_size: Option<u64>,
     /// Its ceilings in these machines: those in one of them that has others than declared, if there is one.
@@ -92,7 +94,7 @@ pub(crate) struct Observed {
 
 pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Error> {
     let Some(id) = volume_of(disk).map(str::to_owned) else { return Ok(Observed::default()) };
-    let SeenVolume { facts: volume, away } = pools::look_everywhere(ctx, disk, &id).await?;
+    let SeenVolume { facts: volume, away, is_lost } = pools::look_everywhere(ctx, disk, &id).await?;
     let pool = volume.as_ref().map_or_else(|| disk.pool().to_string(), |volume| volume.pool.to_string());
     if away.is_some() {
         return Ok(Observed { away, users: users(ctx, disk, &id, true), ..Observed::default() });
@@ -115,6 +117,8 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
     let is_read_only = open.iter().any(|open| open.disk.read_only);
     let (image, source, backup) = match &volume {
         Some(_) => (None, None, None),
+        // Nothing is made any more, and a source that cannot be looked at holds up no deletion.
+        None if leaves(disk) => (None, None, None),
         None => (image(ctx, disk).await?, source::observe(ctx, disk).await?, backup::observe(ctx, disk)),
     };
     let filling = if volume.is_none() { fill::observe(ctx, disk) } else { None };
@@ -148,6 +152,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         default_pool,
         leave_facts,
         away,
+        is_lost,
         open_size,
         open_limits,
         default_limits,

@@ -143,7 +143,8 @@ fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     }
     let mut steps = Vec::new();
     let is_its_own = |facts: &VolumeFacts| !matches!(owner(disk, facts), Owner::Other(_));
-    if observed.volume.as_ref().is_some_and(is_its_own) {
+    // The record of a lost one would keep its image and its snapshots.
+    if observed.volume.as_ref().map_or(observed.is_lost, is_its_own) {
         let pool =
             observed.volume.as_ref().map_or_else(|| disk.pool().to_string(), |facts| facts.pool.clone());
         let volume = volume.to_owned();
@@ -362,7 +363,7 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
             None => take(disk, volume, from, observed),
         };
     }
-    if disk.status.as_ref().is_some_and(|status| status.size.is_some()) {
+    if observed.is_lost || disk.status.as_ref().is_some_and(|status| status.size.is_some()) {
         let text = format!(
             "volume {volume} was on this host and its file is gone: bring the file back, or replace the Disk"
         );

@@ -2,7 +2,7 @@
 //! the snapshot; in another pool it has a full copy of its data.
 
 use berth_api::{Disk, Quantity, Readiness, Reason};
-use berth_host::{DeclaredSource, NewSnapshot, SnapshotFacts, VolumeFacts, VolumeOwner};
+use berth_host::{DeclaredSource, NewSnapshot, SnapshotFacts, SystemError, VolumeFacts, VolumeOwner};
 use kube::ResourceExt;
 
 use super::Step;
@@ -11,6 +11,7 @@ use crate::converge::Plan;
 use crate::error::Error;
 use crate::index::{left_on, volume_of};
 use crate::key::ObjectName;
+use crate::pools;
 use crate::snapshots::identity_for_copy;
 use crate::unlocking::Held;
 
@@ -49,7 +50,11 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Option<LocalSo
         let (Some(pool), Some(id)) = (status.pool, status.snapshot_id) else {
             return Ok(Some(LocalSource::Snapshot(None)));
         };
-        return Ok(Some(LocalSource::Snapshot(ctx.system.snapshot(pool.as_str(), &id).await?)));
+        return Ok(Some(LocalSource::Snapshot(match ctx.system.snapshot(pool.as_str(), &id).await {
+            // Its data is gone.
+            Err(SystemError::SnapshotLost { .. }) => None,
+            found => found?,
+        })));
     }
     let Some(other) = &source.disk else { return Ok(None) };
     let pool = disk.target_pool().as_str();
@@ -58,7 +63,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Option<LocalSo
     // A file that is here is an earlier one while another host has the data of the disk.
     let here = other.as_deref().filter(|other| left_on(other, ctx.host()).is_none());
     let volume = match here.and_then(|other| Some((other, volume_of(other)?))) {
-        Some((other, volume)) => ctx.system.volume(other.pool().as_str(), volume).await?,
+        Some((other, volume)) => pools::present(ctx, other.pool().as_str(), volume).await?,
         None => None,
     };
     // A snapshot that was taken while the other disk was shared is of no use afterwards.

@@ -172,6 +172,18 @@ fn a_disk_of_a_pool_that_is_away_is_neither_lost_nor_made_nor_removed() {
     assert_eq!(status.size.as_deref(), Some("1Gi"), "so that it is known to exist");
 }
 
+#[test]
+fn a_disk_whose_file_is_lost_is_not_made_anew_and_the_record_of_it_goes_with_the_disk() {
+    let lost = || Observed { is_lost: true, ..Observed::default() };
+    for stored in [json!({"size": "1Gi"}), json!({})] {
+        let stays = plan(&disk(json!({"size": "1Gi"}), stored), &lost());
+        assert_eq!((stays.steps.as_slice(), reason(&stays)), ([].as_slice(), (true, Reason::DiskLost)));
+    }
+    let gone = plan(&deleted(disk(json!({"size": "1Gi"}), json!({"size": "1Gi"}))), &lost());
+    let trash = Step::Trash { pool: "default".into(), volume: "v-1".into() };
+    assert_eq!(gone.steps, [trash, Step::Release]);
+}
+
 fn reason(plan: &Plan<Step>) -> (bool, Reason) {
     (matches!(plan.readiness, Readiness::Stalled(..)), plan.readiness.reason())
 }

@@ -17,7 +17,7 @@ const LOOK_FOR_RESTORE: Duration = Duration::from_secs(2);
 /// Interval at which it is seen whether its status names the pool that its disk was moved to.
 const LOOK_AFTER_MOVE: Duration = Duration::from_secs(2);
 
-/// Interval at which it is seen whether its pool is back.
+/// Interval at which it is seen whether its pool, or the data of its disk, is there.
 const LOOK_FOR_POOL: Duration = Duration::from_secs(30);
 
 pub(super) fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
@@ -45,7 +45,8 @@ pub(super) fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
         if !matches!(owner, Owner::Other) {
             // The memory is kept before the snapshot is begun, and goes before the last record of it.
             steps.push(Step::RemoveMemory(new.id.clone()));
-            steps.extend(observed.snapshot.is_some().then_some(Step::Delete(new)));
+            // The record of a lost one would keep what is below it, and its disk in its pool.
+            steps.extend((observed.snapshot.is_some() || observed.is_lost).then_some(Step::Delete(new)));
         }
         steps.push(Step::Release);
         return Plan::steps(steps, Readiness::Reconciling(Reason::Deleting, "being deleted".into()));
@@ -64,12 +65,23 @@ pub(super) fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
             Plan::steps(vec![step], Readiness::Reconciling(Reason::Bound, text))
         }
         Owner::ThisSnapshot if is_taken => Plan::without_steps(ready()),
-        Owner::ThisSnapshot if snapshot.status.as_ref().is_some_and(|status| status.taken_at.is_some()) => {
+        Owner::ThisSnapshot
+            if observed.is_lost
+                || snapshot.status.as_ref().is_some_and(|status| status.taken_at.is_some()) =>
+        {
             let text = format!(
                 "snapshot {} was on this host and its file is gone: bring the file back, or delete the DiskSnapshot",
                 new.id
             );
             Plan::without_steps(Readiness::Stalled(Reason::SnapshotLost, text))
+        }
+        Owner::ThisSnapshot if observed.is_elsewhere => {
+            let text = format!(
+                "Disk {} comes from another host: the snapshot is taken once its data is here",
+                snapshot.spec.disk
+            );
+            Plan::without_steps(Readiness::Reconciling(Reason::WaitingForDisk, text))
+                .requeue_after(LOOK_FOR_POOL)
         }
         Owner::ThisSnapshot if observed.moved_to.is_some() => {
             // Its status names that pool first.

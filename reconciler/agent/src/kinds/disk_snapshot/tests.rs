@@ -53,6 +53,8 @@ fn found(uid: &str, frozen: Option<bool>) -> Observed {
     Observed {
         snapshot: Some(facts),
         away: None,
+        is_lost: false,
+        is_elsewhere: false,
         has_volume: true,
         moved_to: None,
         parts: None,
@@ -129,6 +131,25 @@ fn a_snapshot_that_is_gone_is_not_taken_again_of_another_moment() {
     let late = plan(&snapshot(json!({})), &Observed::default());
     assert_eq!((late.steps.len(), reason(&late)), (0, (true, Reason::DiskLost)));
     assert!(late.readiness.message().contains("before the snapshot was taken"), "{late:?}");
+}
+
+#[test]
+fn a_snapshot_of_a_disk_that_comes_from_another_host_waits_for_its_data() {
+    let comes = Observed { is_elsewhere: true, ..Observed::default() };
+    let waits = plan(&snapshot(json!({})), &comes);
+    assert_eq!((waits.steps.len(), reason(&waits)), (0, (false, Reason::WaitingForDisk)));
+    assert!(waits.requeue_after.is_some());
+}
+
+#[test]
+fn a_snapshot_whose_data_is_lost_is_not_taken_again_and_the_record_of_it_goes_with_it() {
+    let lost = || Observed { is_lost: true, ..Observed::default() };
+    for object in [snapshot(json!({"takenAt": "2026-01-01T00:00:00Z"})), snapshot(json!({}))] {
+        let stays = plan(&object, &lost());
+        assert_eq!((stays.steps.len(), reason(&stays)), (0, (true, Reason::SnapshotLost)));
+        let gone = plan(&deleted(object), &lost());
+        assert_eq!(gone.steps, [Step::RemoveMemory("s-u1".into()), Step::Delete(new()), Step::Release]);
+    }
 }
 
 #[test]

@@ -20,7 +20,9 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
         return Ok(());
     }
     match step {
-        Step::RemoveImage(digest) => ctx.system.remove_image(digest).await?,
+        Step::RemoveImage(digest) => {
+            cache::remove_image(ctx, digest).await?;
+        }
         Step::ShrinkCache(excess) => cache::shrink(ctx, excess).await?,
         Step::ForgetReader { digest, namespace } => ctx.system.forget_reader(digest, namespace).await?,
         Step::PurgeTrash { pool, older_than } => {

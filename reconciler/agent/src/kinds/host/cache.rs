@@ -100,17 +100,21 @@ pub(super) async fn shrink(ctx: &Context, excess: &Excess) -> Result<(), Error> 
         if freed >= excess.needed {
             break;
         }
-        match ctx.system.remove_image(digest).await {
-            Ok(()) => {
-                freed = freed.saturating_add(*bytes);
-                tracing::info!(digest, bytes, "an unused image was removed: the disk is short of room");
-            }
-            // A snapshot is based on it.
-            Err(SystemError::ImageInUse { .. }) => {}
-            Err(error) => return Err(error.into()),
+        if remove_image(ctx, digest).await? {
+            freed = freed.saturating_add(*bytes);
+            tracing::info!(digest, bytes, "an unused image was removed: the disk is short of room");
         }
     }
     Ok(())
+}
+
+/// Removes an image that no volume is based on. Returns false if it stays, because a snapshot is.
+pub(super) async fn remove_image(ctx: &Context, digest: &str) -> Result<bool, Error> {
+    match ctx.system.remove_image(digest).await {
+        Ok(()) => Ok(true),
+        Err(SystemError::ImageInUse { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 #[cfg(test)]

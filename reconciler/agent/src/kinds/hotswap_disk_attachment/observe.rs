@@ -36,6 +36,9 @@ pub(crate) struct Observed {
     /// Mount points of the disk in the guest; only queried when the attachment is being deleted. None: no guest agent
     /// answers.
     pub(crate) mounts: Option<Vec<String>>,
+    /// Whether the machine, which does not have the disk, counts as if it had: since it was to be plugged in. Only observed when the attachment
+    /// is being deleted.
+    pub(crate) is_reserved: bool,
 }
 
 impl Observed {
@@ -88,6 +91,14 @@ pub(super) async fn observe(ctx: &Context, attachment: &HotswapDiskAttachment) -
         && let Some(plugged) = observed.plugged()
     {
         observed.mounts = machine.mounts(&plugged.serial, plugged.target).await;
+    }
+    if attachment.metadata.deletion_timestamp.is_some()
+        && observed.machine.is_some()
+        && observed.plugged().is_none()
+    {
+        let volume = observed.disk.as_deref().and_then(volume_of);
+        let holders = volume.map(|volume| ctx.machines.holders(volume)).unwrap_or_default();
+        observed.is_reserved = holders.iter().any(|holder| holder.is_certain && holder.instance == instance);
     }
     Ok(observed)
 }

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 
 use super::{Observed, Step, uses};
 use crate::converge::Plan;
-use crate::index::instance_of;
+use crate::index::{instance_of, volume_of};
 use crate::kinds::disk::is_unencrypted;
 use crate::machine::has_ended;
 use crate::plugging::disk_spec;
@@ -113,6 +113,21 @@ fn detach(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Step>
     }
     let vm_uid = observed.vm.as_ref().and_then(|vm| vm.uid()).unwrap_or_default();
     let still_user = observed.user().is_some_and(|user| uses(user, &attachment.name_any(), &vm_uid));
+    let is_declared = observed
+        .vm
+        .as_ref()
+        .is_some_and(|vm| vm.spec.disks.iter().any(|declared| declared.name == attachment.spec.disk));
+    // One that could not be plugged in. If the VM declares the disk itself, it may be plugging it in now.
+    if still_user
+        && observed.is_reserved
+        && !is_declared
+        && !is_to_be_suspended
+        && let (Some(volume), Some(instance)) = (observed.disk.as_deref().and_then(volume_of), instance)
+    {
+        let unplug = Step::Unplug { instance: instance.to_owned(), volume: volume.to_owned() };
+        let text = "what an attempt to plug it in has left in the machine is being removed";
+        return Plan::steps(vec![unplug], detaching(text)).requeue_after(ASK_AGAIN);
+    }
     if still_user {
         let is_suspended = observed.vm.as_ref().and_then(|vm| vm.status.as_ref()).and_then(|s| s.state);
         let text = match is_suspended {

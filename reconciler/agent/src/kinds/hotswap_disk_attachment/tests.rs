@@ -234,6 +234,17 @@ fn it_goes_only_when_the_machine_let_go_and_the_disk_was_given_back() {
 }
 
 #[test]
+fn what_an_attempt_to_plug_it_in_has_left_is_removed_unless_the_vm_declares_the_disk() {
+    let left = Observed { is_reserved: true, ..seen(ours(), Some(machine(RunState::Running, false))) };
+    let unplug = Step::Unplug { instance: "i-1".into(), volume: "v-1".into() };
+    assert_eq!(plan(&attachment(true, false), &left).steps, [unplug]);
+    let mut declares = vm();
+    declares.spec.disks[0].name = "data".into();
+    let declared = Observed { vm: Some(declares.into()), ..left };
+    assert!(plan(&attachment(true, false), &declared).steps.is_empty());
+}
+
+#[test]
 fn the_device_is_what_the_guest_says_if_it_does() {
     let mut observed = seen(ours(), Some(machine(RunState::Running, true)));
     let devices = [("v1".to_owned(), "/dev/sdb".to_owned())].into();

@@ -9,6 +9,8 @@ use crate::networking::{GuestPort, per_port};
 
 /// The least burst by default, in bytes: four of the largest packets that a virtio card hands over at once.
 const LEAST_BURST: u64 = 256 << 10;
+/// The largest burst, in bytes, as for declared ones: the kernel has 32 bits for it.
+const MOST_BURST: u64 = 1 << 30;
 
 /// Returns the limits of these ports. `interfaces`: those in the statuses of the guests here, which count as they are now.
 pub(super) fn limits<'a>(
@@ -35,7 +37,7 @@ fn limit(bandwidth: &Option<Quantity>, burst: &Option<Quantity>, packets: Option
     let amount = |quantity: &Option<Quantity>| quantity.as_ref().and_then(|quantity| quantity.bytes().ok());
     let bandwidth = amount(bandwidth).map(|bits| {
         let rate = bits.div_ceil(8);
-        (rate, amount(burst).unwrap_or_else(|| (rate / 10).max(LEAST_BURST)))
+        (rate, amount(burst).unwrap_or_else(|| (rate / 10).clamp(LEAST_BURST, MOST_BURST)))
     });
     TrafficLimit { bandwidth, packets: packets.and_then(|packets| u64::try_from(packets).ok()) }
 }
@@ -99,5 +101,17 @@ mod tests {
         assert_eq!(second.tap, "btt4");
         assert_eq!(second.ingress, TrafficLimit::default());
         assert_eq!(second.egress.bandwidth, Some((1_000_000, 1 << 20)));
+    }
+
+    #[test]
+    fn the_burst_of_the_largest_bandwidth_fits_the_kernel() {
+        let quantity = |text: &str| Some(Quantity(text.to_owned()));
+        // A tenth of a second of these has more than 32 bits.
+        for bandwidth in ["344G", "1T"] {
+            let found = limit(&quantity(bandwidth), &None, None).bandwidth.map(|(_, burst)| burst);
+            assert_eq!(found, Some(MOST_BURST), "{bandwidth}");
+        }
+        let declared = limit(&quantity("1T"), &quantity("1Mi"), None).bandwidth;
+        assert_eq!(declared, Some((125_000_000_000, 1 << 20)));
     }
 }

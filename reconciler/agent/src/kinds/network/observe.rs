@@ -15,6 +15,7 @@ use berth_host::{
 use ipnet::IpNet;
 use kube::Client;
 
+use super::upcoming::{Identities, upcoming};
 use super::{Step, filters};
 use crate::context::Context;
 use crate::error::Error;
@@ -140,11 +141,8 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
         tap_owners.extend(strange.iter().map(|i| tap_prefix(&i.instance)));
         kept = self::kept(&ctx.client, strange).await;
     }
-    for (instance, journal) in ctx.networks.arriving() {
-        if tap_owners.insert(tap_prefix(&instance)) {
-            kept.push(guest_of(instance, journal));
-        }
-    }
+    keep_arriving(&mut kept, ctx.networks.arriving(), &known);
+    tap_owners.extend(kept.iter().map(|guest| tap_prefix(&guest.instance)));
     let ports = guest_ports(ctx, &taps, &kept).await?;
     let any_public =
         ctx.index.read().public_ips.all().next().is_some() || kept.iter().any(|k| !k.public.is_empty());
@@ -243,34 +241,47 @@ struct Ports {
 }
 
 /// Returns the taps of VMs bound here and of kept guests. The journal of an instance with a tap is read if this agent
-/// has neither read nor written it since its start.
+/// has neither read nor written it since its start. An instance without one may be about to get its first.
 async fn guest_ports(ctx: &Context, taps: &[TapFacts], kept: &[KeptGuest]) -> Result<Ports, Error> {
-    let interfaces: BTreeMap<String, Vec<InterfaceStatus>> = {
+    let vms: BTreeMap<String, Arc<VM>> = {
         let tables = ctx.index.read();
-        let of_vm = |(_, vm): (&ObjectName, &Arc<VM>)| {
-            let interfaces = vm.status.iter().flat_map(|s| s.interfaces.clone()).collect();
-            Some((instance_of(vm)?.to_owned(), interfaces))
-        };
+        let of_vm = |(_, vm): (&ObjectName, &Arc<VM>)| Some((instance_of(vm)?.to_owned(), vm.clone()));
         tables.vms.all().filter_map(of_vm).collect()
     };
-    let instances: BTreeSet<String> = interfaces.keys().cloned().collect();
+    let instances: BTreeSet<String> = vms.keys().cloned().collect();
+    let of_others: Vec<&KeptGuest> = kept.iter().filter(|kept| !instances.contains(&kept.instance)).collect();
     let mut known = ctx.networks.ports.of(&instances);
-    let mut read = BTreeMap::new();
-    for (instance, interfaces) in interfaces.iter().filter(|(instance, _)| !known.contains_key(*instance)) {
+    let (mut read, mut without_tap) = (BTreeMap::new(), Vec::new());
+    for (instance, vm) in vms.iter().filter(|(instance, _)| !known.contains_key(*instance)) {
         let prefix = BTreeSet::from([tap_prefix(instance)]);
         if !taps.iter().any(|tap| is_owned(&tap.name, &prefix)) {
+            without_tap.push((instance, vm));
             continue;
         }
         // An unreadable journal is read again by the next observation; until then its guest can send nothing.
         if let Some(Ok(journal)) = ctx.system.read_journal(instance).await?.map(Journal::parse) {
-            read.insert(instance.clone(), ports_of(instance, &journal, interfaces));
+            read.insert(instance.clone(), ports_of(instance, &journal, interfaces_of(vm)));
         }
     }
     known.extend(read.clone());
+    if !without_tap.is_empty() {
+        let interfaces = vms.values().flat_map(|vm| interfaces_of(vm));
+        let identities = Identities::of(interfaces.chain(of_others.iter().flat_map(|kept| &kept.interfaces)));
+        let applied = ctx.networks.applied();
+        let has_bridge = |network: &str| {
+            applied.bridges.contains_key(network) && !applied.refused_networks.contains_key(network)
+        };
+        known.extend(without_tap.into_iter().filter_map(|(instance, vm)| {
+            Some((instance.clone(), upcoming(instance, vm, &identities, has_bridge)?))
+        }));
+    }
     let mut all: Vec<GuestPort> = known.into_values().flatten().collect();
-    let of_others = kept.iter().filter(|kept| !instances.contains(&kept.instance));
-    all.extend(of_others.flat_map(|kept| kept.ports.iter().cloned()));
+    all.extend(of_others.iter().flat_map(|kept| kept.ports.iter().cloned()));
     Ok(Ports { all, instances, read })
+}
+
+fn interfaces_of(vm: &VM) -> &[InterfaceStatus] {
+    vm.status.as_ref().map(|status| status.interfaces.as_slice()).unwrap_or_default()
 }
 
 /// Returns the tap name prefixes of all VMs bound here.
@@ -301,6 +312,17 @@ async fn kept(client: &Client, instances: Vec<InstanceFacts>) -> Vec<KeptGuest> 
         guest.public = public;
     }
     all
+}
+
+/// Adds the guests that come from other hosts, but for those that run here and those that are bound here, whose tap names begin so. One with
+/// a tap and without a process waits for its QEMU: its network and its rules are there before.
+fn keep_arriving(kept: &mut Vec<KeptGuest>, arriving: BTreeMap<String, Journal>, bound: &BTreeSet<String>) {
+    for (instance, journal) in arriving {
+        let is_kept = kept.iter().any(|guest| guest.instance == instance);
+        if !is_kept && !bound.contains(&tap_prefix(&instance)) {
+            kept.push(guest_of(instance, journal));
+        }
+    }
 }
 
 fn guest_of(instance: String, journal: Journal) -> KeptGuest {
@@ -386,6 +408,23 @@ mod tests {
             relay: None,
             prefixes: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_guest_that_comes_is_kept_while_its_qemu_is_started_and_once_only() {
+        let journal = Journal::new(&VM::default());
+        let arriving = || BTreeMap::from([("i-0000000a".to_owned(), journal.clone())]);
+        let instances =
+            |kept: &[KeptGuest]| -> Vec<String> { kept.iter().map(|guest| guest.instance.clone()).collect() };
+        // It has a tap, and no process that makes it one of the guests that run.
+        let mut kept = vec![guest_of("i-0000000b".to_owned(), journal.clone())];
+        keep_arriving(&mut kept, arriving(), &BTreeSet::new());
+        assert_eq!(instances(&kept), ["i-0000000b", "i-0000000a"]);
+        keep_arriving(&mut kept, arriving(), &BTreeSet::new());
+        assert_eq!(kept.len(), 2, "it runs");
+        let mut kept = Vec::new();
+        keep_arriving(&mut kept, arriving(), &BTreeSet::from([tap_prefix("i-0000000a")]));
+        assert!(kept.is_empty(), "its VM is bound here");
     }
 
     fn failed() -> SystemError {

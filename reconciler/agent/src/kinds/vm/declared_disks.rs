@@ -90,7 +90,7 @@ pub(super) async fn declared_disks(
     for wanted in &vm.spec.disks {
         let disk = ctx.index.read().disks.get(&name.beside(wanted.name.as_str()));
         let status = disk.as_ref().and_then(|d| d.status.clone()).unwrap_or_default();
-        let SeenVolume { facts: volume, away } = match (&disk, &status.volume_id) {
+        let SeenVolume { facts: volume, away, .. } = match (&disk, &status.volume_id) {
             (Some(disk), Some(id)) => pools::look(ctx, disk.pool().as_str(), id).await?,
             _ => SeenVolume::default(),
         };

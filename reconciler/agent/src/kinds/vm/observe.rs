@@ -32,7 +32,7 @@ use crate::guest_packages::ObservedPackage;
 use crate::hardware::architecture_of;
 use crate::hooks::DueHook;
 use crate::host_shutdown::AtShutdown;
-use crate::index::{Tables, instance_of};
+use crate::index::{Tables, instance_of, is_to_run};
 use crate::journal::{Journal, Owner, epoch_of};
 use crate::key::ObjectName;
 use crate::lease_watcher::PendingLease;
@@ -218,7 +218,7 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
     };
     // An instance without a journal was not started here, and a launch checks for a running process itself. Only a plan
     // that releases what a process would hold needs to know beforehand.
-    let process = match journal_written || !should_run(vm) {
+    let process = match journal_written || !is_to_run(vm) {
         true => ctx.system.process(&instance).await?,
         false => None,
     };
@@ -286,14 +286,6 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
     Ok(observed)
 }
 
-/// Whether the VM is to have a QEMU.
-fn should_run(vm: &VM) -> bool {
-    let is_released = vm.status.as_ref().is_some_and(VMStatus::is_released);
-    matches!(vm.spec.power, Power::Running | Power::Paused)
-        && vm.metadata.deletion_timestamp.is_none()
-        && !is_released
-}
-
 /// Whether the guest runs and is to run on.
 pub(super) fn is_left_alone(vm: &VM, observed: &Observed) -> bool {
     let runs = observed.machine.as_ref().is_some_and(|machine| machine.run_state == RunState::Running);
@@ -335,12 +327,12 @@ async fn observe_absent(
         None => observed.machine_known = ctx.machines.is_known(&observed.instance),
     }
     observed.lease_watch = (!ctx.lease_watcher.is_watching(name, &[])).then(Vec::new);
-    if !should_run(vm) || observed.draining {
+    if !is_to_run(vm) || observed.draining {
         let prefix = tap_prefix(&observed.instance);
         let taps = ctx.system.taps().await?;
         observed.taps = taps.into_iter().map(|tap| tap.name).filter(|tap| tap.starts_with(&prefix)).collect();
     }
-    if should_run(vm) {
+    if is_to_run(vm) {
         if vm.had_tpm() && observed.journal.firmware != Some(epoch_of(vm)) {
             observed.has_tpm_state = ctx.system.has_tpm_state(&observed.instance).await?;
         }

@@ -30,6 +30,7 @@ use crate::key::{Key, ObjectName};
 use crate::machine::{Connection, Machine, MachineError, MachineState};
 use crate::offline_restart::OfflineRestart;
 use crate::plugging::disk_spec;
+use crate::pools;
 
 /// How often the instances are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -271,12 +272,12 @@ async fn on_files(ctx: &Context, restart: &OfflineRestart) -> Result<Option<Mach
     for disk in &restart.machine.disks {
         let recorded = restart.volumes.iter().find(|volume| volume.id == disk.id);
         let Some(recorded) = recorded else { return Ok(None) };
-        let mut volume = ctx.system.volume(&recorded.pool, &recorded.id).await?;
+        let mut volume = pools::present(ctx, &recorded.pool, &recorded.id).await?;
         // It may have been moved since that run.
         if volume.is_none()
             && let Some(pool) = ctx.system.pool_of_volume(&recorded.id).await?
         {
-            volume = ctx.system.volume(&pool, &recorded.id).await?;
+            volume = pools::present(ctx, &pool, &recorded.id).await?;
         }
         let is_as_recorded = |volume: &VolumeFacts| {
             let restored_at = volume.restores.last().map(|restored| restored.at);

@@ -405,7 +405,9 @@ fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
     if let Some((gate, reason)) = power_on_gate(vm) {
         let text =
             format!("the annotation {gate} holds back the start ({reason}): it starts once that is removed");
-        return stop::off(observed, Readiness::Reconciling(Reason::PowerOnHeld, text));
+        let held = stop::off(observed, Readiness::Reconciling(Reason::PowerOnHeld, text));
+        // The removal of a gate starts no guest that has ended by itself before, and stays off.
+        return due::left_off(vm, observed).unwrap_or(held);
     }
     due::not_due(vm, observed)
         .or_else(|| suspend::restored(vm, observed))

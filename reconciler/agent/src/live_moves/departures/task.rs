@@ -1,5 +1,7 @@
 //! One attempt to send a guest, or the question how an earlier one has ended.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,6 +10,7 @@ use berth_api::live_move::{DestinationMessage, MovedMachine, SourceMessage};
 use berth_console_client::Connection;
 use berth_engine::ErrorChain;
 use berth_host::{RemoteError, System, SystemError};
+use berth_qemu::block::ObservedDisk;
 use berth_qemu::live_move::{SendLimits, SendPhase};
 use berth_qemu::power::RunState;
 use tokio::io::{AsyncRead, AsyncReadExt, BufReader, ReadHalf, WriteHalf};
@@ -116,6 +119,8 @@ impl Task {
 
     /// Sends the guest until it is paused and loaded on the other host.
     async fn transfer(&self, machine: &Machine, moved: &MovedMachine) -> Result<Link, String> {
+        // Before the other host looks at them.
+        let files = open_files(machine).await?;
         let mut link = self.connect().await?;
         link.send(&SourceMessage::Begin(Box::new(moved.clone()))).await?;
         link.expect(DestinationMessage::Ready, PREPARATION).await?;
@@ -124,7 +129,9 @@ impl Task {
         let (mut from_qemu, _to_qemu) = channel.into_parts();
         // QEMU may not answer while it writes: its progress is asked for beside the copying.
         let pump = pump(&mut from_qemu, &mut link.to, self.new.at_most);
-        tokio::try_join!(pump, self.watch(machine))?;
+        // From the beginning on its disks stay in their files. A snapshot that was begun before may have had them continue in others.
+        let check = async { check_files(&files, &open_files(machine).await?) };
+        tokio::try_join!(pump, self.watch(machine), check)?;
         link.send(&SourceMessage::End).await?;
         link.expect(DestinationMessage::Loaded, ANSWER).await?;
         Ok(link)
@@ -249,6 +256,28 @@ impl Task {
     }
 }
 
+/// The files that the disks of a machine are in, by their ids.
+type OpenFiles = BTreeMap<String, Option<PathBuf>>;
+
+async fn open_files(machine: &Machine) -> Result<OpenFiles, String> {
+    Ok(files_of(&machine.state().await.map_err(|error| text(&error))?.disks))
+}
+
+fn files_of(disks: &[ObservedDisk]) -> OpenFiles {
+    disks.iter().map(|disk| (disk.id.clone(), disk.file.clone())).collect()
+}
+
+/// Checks that the guest has written to no other files than those that the other host has opened.
+fn check_files(before: &OpenFiles, now: &OpenFiles) -> Result<(), String> {
+    match before == now {
+        true => Ok(()),
+        false => {
+            Err("its disks were changed, or a snapshot of them was taken, while the other host prepared"
+                .to_owned())
+        }
+    }
+}
+
 /// Ends the sending of a guest, and lets it go on. One that has ended meanwhile, or that QEMU refuses, is left to the plan of its VM.
 pub(crate) async fn go_on(system: &dyn System, instance: &str, machine: &Machine) {
     for _ in 0..STARTS {
@@ -315,5 +344,36 @@ async fn pump(
         let chunk = &buffer[..count];
         let written = write_line(to, &SourceMessage::Chunk(length), chunk).await;
         written.map_err(|error| error.to_string())?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_qemu::block::IoLimits;
+    use berth_qemu::machine::Bus;
+
+    use super::*;
+
+    #[test]
+    fn a_guest_whose_disk_continues_in_another_file_does_not_arrive_on_the_former_one() {
+        let disk = |file: &str, io_error: bool| ObservedDisk {
+            id: "v-1".to_owned(),
+            node: None,
+            serial: "v-1".to_owned(),
+            file: Some(file.into()),
+            size: 1 << 30,
+            read_only: false,
+            bus: Bus::VirtioScsi,
+            target: Some(0),
+            limits: IoLimits::default(),
+            is_direct: true,
+            files_below: 0,
+            is_encrypted: false,
+            io_error,
+        };
+        let before = files_of(&[disk("/site/v-1.qcow2", false)]);
+        assert_eq!(check_files(&before, &files_of(&[disk("/site/v-1.qcow2", true)])), Ok(()));
+        assert!(check_files(&before, &files_of(&[disk("/site/v-1.1.qcow2", false)])).is_err());
+        assert!(check_files(&before, &files_of(&[])).is_err());
     }
 }

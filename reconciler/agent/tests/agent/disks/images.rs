@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use berth_api::{Disk, Image};
+use berth_api::{Disk, DiskSnapshot, Image, VM};
 use berth_host::fake::FakeSource;
 use berth_qemu::machine::Format;
 use serde_json::json;
 
 use crate::fixture::{Fixture, HOST, IMAGE_URL, ROOT, SHA256, bound, disk_bound, reason_of};
 
-use super::{disk_reason, size};
+use super::{disk_reason, running_with_snapshot, size};
 
 #[tokio::test(start_paused = true)]
 async fn an_image_of_sha512_is_in_the_report_of_its_host() {
@@ -129,4 +129,26 @@ async fn an_image_that_is_not_there_yet_is_tried_again() {
     fixture.until::<Image>("debian", reason("ImageNotFound")).await;
     fixture.furnish_source();
     fixture.until::<Image>("debian", reason("Verified")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_only_a_snapshot_is_based_on_stays_and_is_no_failure_of_the_host() {
+    let fixture = running_with_snapshot().await;
+    fixture.delete::<VM>("web").await;
+    fixture.until_gone::<VM>("web").await;
+    fixture.set_retention(60).await;
+    fixture.delete::<Disk>("root").await;
+    fixture.until_gone::<Disk>("root").await;
+    fixture.delete::<Image>("debian").await;
+    // After failures, a host looks again after minutes only.
+    tokio::time::sleep(Duration::from_secs(1200)).await;
+    let attempts = || fixture.system.calls().get("remove_image").copied().unwrap_or_default();
+    let before = attempts();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(attempts() >= before + 8, "{before} {}", attempts());
+    assert_eq!(fixture.system.leftovers().images, [SHA256]);
+    fixture.delete::<DiskSnapshot>("before").await;
+    fixture.until_gone::<DiskSnapshot>("before").await;
+    tokio::time::sleep(Duration::from_secs(130)).await;
+    assert!(fixture.system.leftovers().images.is_empty());
 }

@@ -19,7 +19,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::{
-    cache::Cache,
+    cache::{Cache, capacity::Candidate},
     config::Config,
     kinds::{disk, rebind},
     scheduler,
@@ -173,7 +173,10 @@ fn chosen(cache: &Cache, config: &Config, vm: &VM, host: &str) -> Result<String,
         Ok(request) => request,
         Err((_, readiness, _)) => return Err(readiness.message().to_owned()),
     };
+    // The room on the host that its running guest is being sent to is kept for itself.
+    let own = next_without(cache, vm);
     let hosts = cache.index.capacity.hosts();
+    let hosts = hosts.map(|host| own.as_ref().filter(|own| own.name == host.name).unwrap_or(host));
     let chosen = scheduler::choose(&request, &observed.beside, hosts, observed.policy);
     match chosen {
         Ok(chosen) => {
@@ -183,6 +186,12 @@ fn chosen(cache: &Cache, config: &Config, vm: &VM, host: &str) -> Result<String,
         }
         Err(why) => Err(why.readiness("").message().to_owned()),
     }
+}
+
+/// Returns the host that the running guest of a VM is being sent to, without the VM.
+fn next_without(cache: &Cache, vm: &VM) -> Option<Candidate> {
+    let migration = vm.status.as_ref().and_then(VMStatus::live_move)?;
+    cache.index.capacity.without(&migration.to, &cache.demand(vm).unwrap_or_default())
 }
 
 #[cfg(test)]

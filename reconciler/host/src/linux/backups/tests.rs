@@ -197,6 +197,24 @@ async fn a_backup_has_the_data_of_its_snapshot_and_reads_only_what_has_changed()
 }
 
 #[tokio::test]
+async fn a_damaged_backup_holds_up_no_later_one() {
+    let host = Host::new();
+    host.make("v-1").await;
+    host.write("v-1", 1, 0).await;
+    host.take("v-1", "s-1").await;
+    host.back_up("s-1", &[]).await.expect("backed up");
+    host.take("v-1", "s-2").await;
+    host.back_up("s-2", &["s-1"]).await.expect("backed up");
+    let backups = host.folder.path().join("nas/ns/r/disks/v-1/backups");
+    std::fs::write(backups.join("b-s-2"), [1; 50]).expect("damaged");
+    host.write("v-1", 2, 9).await;
+    host.take("v-1", "s-3").await;
+    let third = host.back_up("s-3", &["s-2", "s-1"]).await.expect("backed up");
+    assert_eq!(third.parent.as_deref(), Some("b-s-1"), "the one before it is whole");
+    assert!(host.restore("s-3", "v-2").await.expect("restored") == disk(&[(0, 1), (9, 2)]));
+}
+
+#[tokio::test]
 async fn a_repository_that_cannot_be_opened_says_why() {
     let host = Host::new();
     host.make("v-1").await;

@@ -14,7 +14,7 @@ use berth_qemu::machine::Architecture;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::{StatusCode, Url};
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
+use sha2::{Digest, Sha256, Sha512};
 
 use super::super::layout::is_digest;
 use super::Result;
@@ -118,6 +118,15 @@ fn digest_of(text: &str) -> Option<&str> {
     (digits.len() == length && is_digest(digits)).then_some(digits)
 }
 
+/// Returns the digest of these bytes, by the algorithm of another digest, in hexadecimal digits.
+fn digest_like(other: &str, bytes: &[u8]) -> String {
+    let digest = match other.len() {
+        128 => Sha512::digest(bytes).to_vec(),
+        _ => Sha256::digest(bytes).to_vec(),
+    };
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Manifest {
@@ -201,11 +210,6 @@ impl<'a> Registry<'a> {
     }
 
     async fn token(&self, challenge: &str) -> Result<HeaderValue> {
-        #[derive(Deserialize)]
-        struct Answer {
-            #[serde(alias = "access_token")]
-            token: String,
-        }
         let mut url = realm(challenge, &self.reference.registry).map_err(|why| self.failed(why))?;
         if let Some(service) = field(challenge, "service") {
             url.query_pairs_mut().append_pair("service", service);
@@ -218,9 +222,8 @@ impl<'a> Registry<'a> {
         if answer.status != StatusCode::OK {
             return Err(self.failed(format!("the registry gives no token: HTTP {}", answer.status)));
         }
-        let answer: Answer = serde_json::from_slice(&answer.body)
-            .map_err(|_| self.failed("the registry's token is not JSON"))?;
-        self.bearer(&answer.token)
+        let token = token_in(&answer.body);
+        self.bearer(&token.ok_or_else(|| self.failed("the registry's answer has no token in JSON"))?)
     }
 
     fn bearer(&self, token: &str) -> Result<HeaderValue> {
@@ -246,9 +249,8 @@ impl<'a> Registry<'a> {
             }
             status => return Err(self.failed(format!("HTTP {status}"))),
         }
-        let sum: String = Sha256::digest(&answer.body).iter().map(|byte| format!("{byte:02x}")).collect();
-        if let Some(declared) = reference.strip_prefix("sha256:")
-            && declared != sum
+        if let Some(declared) = digest_of(reference)
+            && declared != digest_like(declared, &answer.body)
         {
             return Err(SystemError::ChecksumMismatch {
                 url: self.shown.to_owned(),
@@ -304,6 +306,17 @@ fn of_architecture(all: &[Described], architecture: Architecture) -> Option<&Des
     }
 }
 
+/// Returns the token in the answer of a registry. For clients of OAuth 2.0, some have it under another name, and some under both.
+fn token_in(answer: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Answer {
+        token: Option<String>,
+        access_token: Option<String>,
+    }
+    let answer: Answer = serde_json::from_slice(answer).ok()?;
+    answer.token.or(answer.access_token)
+}
+
 /// Returns where a registry gives out its tokens. That is where user name and password are sent.
 fn realm(challenge: &str, registry: &Url) -> std::result::Result<Url, &'static str> {
     let url = field(challenge, "realm").and_then(|realm| Url::parse(realm).ok());
@@ -316,11 +329,19 @@ fn realm(challenge: &str, registry: &Url) -> std::result::Result<Url, &'static s
 
 /// Returns a field of a challenge such as `realm="https://auth.example/token",service="registry"`.
 fn field<'a>(challenge: &'a str, name: &str) -> Option<&'a str> {
-    let start = challenge.split([',', ' ']).find_map(|part| {
-        let (key, value) = part.trim().split_once('=')?;
-        key.eq_ignore_ascii_case(name).then_some(value)
-    })?;
-    Some(start.trim_matches('"'))
+    let mut rest = challenge;
+    loop {
+        let (key, after) = rest.trim_start_matches([',', ' ']).split_once('=')?;
+        // A value in quotation marks may have spaces and commas.
+        let (value, others) = match after.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"')?,
+            None => after.split_once([',', ' ']).unwrap_or((after, "")),
+        };
+        if key.trim().eq_ignore_ascii_case(name) {
+            return Some(value);
+        }
+        rest = others;
+    }
 }
 
 /// Finds the layer of an image in a registry.
@@ -405,6 +426,33 @@ mod tests {
         assert_eq!(field(challenge, "realm"), Some("https://auth.example/token"));
         assert_eq!(field(challenge, "service"), Some("registry.example"));
         assert_eq!(field(challenge, "error"), None);
+        let spaced = r#"service="Docker registry", scope="repository:a:pull,push",realm=https://b.example/x"#;
+        assert_eq!(field(spaced, "service"), Some("Docker registry"));
+        assert_eq!(field(spaced, "Realm"), Some("https://b.example/x"));
+        for broken in ["", "realm", r#"realm="https://a"#, r#",,"#] {
+            assert_eq!(field(broken, "realm"), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_compared_by_the_algorithm_of_the_declared_digest() {
+        let (short, long) = (digest_like(&"0".repeat(64), b""), digest_like(&"0".repeat(128), b""));
+        assert!(short.starts_with("e3b0c44298fc1c14") && short.len() == 64, "{short}");
+        assert!(long.starts_with("cf83e1357eefb8bd") && long.len() == 128, "{long}");
+    }
+
+    #[test]
+    fn a_token_is_found_under_either_name_and_under_both() {
+        for answer in [
+            r#"{"token": "t", "expires_in": 300}"#,
+            r#"{"access_token": "t"}"#,
+            r#"{"token": "t", "access_token": "t", "expires_in": 300, "issued_at": "2026-01-01T00:00:00Z"}"#,
+        ] {
+            assert_eq!(token_in(answer.as_bytes()).as_deref(), Some("t"), "{answer}");
+        }
+        for answer in ["{}", "[]", "t", ""] {
+            assert_eq!(token_in(answer.as_bytes()), None, "{answer}");
+        }
     }
 
     #[test]

@@ -99,12 +99,13 @@ async fn ensure_bridge(netlink: &Netlink, wanted: &BridgedNetwork) -> Result<Lin
         Some(link) => link,
         None => {
             netlink.add_bridge(name, bridge_mac(name)).await?;
-            without_ipv6(name).await;
             tracing::info!(bridge = name, to = ?wanted.to, "bridge made");
             netlink.expect(name).await?
         }
     };
     bridge.must_be(LinkKind::Bridge)?;
+    // Also of one that an interrupted call has made: the host would get addresses from the routers of the network.
+    without_ipv6(name).await;
     if bridge.tracked != wanted.tracked {
         tracking::set(netlink, &bridge, wanted.tracked).await?;
     }

@@ -96,9 +96,9 @@ async fn ensure_dhcp(folder: &Path, network: &NetworkConfig) -> Result<()> {
 fn prepare(folder: &Path, files: &Files, network: &NetworkConfig, conf: &str, hosts: &str) -> Result<bool> {
     files::ensure_folder(folder)?;
     let daemon = Daemon::find(&files.conf, &files.pid)?;
-    let taken = read(&files.leases)?;
-    let kept = config::without_conflicts(&taken, &network.leases, &read(&files.hosts)?);
-    let stale = read(&files.conf)? != conf || kept != taken;
+    let former_hosts = read(&files.hosts)?;
+    let has_conflicts = config::has_conflicts(&read(&files.leases)?, &network.leases, &former_hosts);
+    let stale = read(&files.conf)? != conf || has_conflicts;
     let checksum = checksum(hosts);
     match daemon {
         Some(daemon) if !stale => {
@@ -119,6 +119,9 @@ fn prepare(folder: &Path, files: &Files, network: &NetworkConfig, conf: &str, ho
             if let Some(daemon) = daemon {
                 daemon.stop()?;
             }
+            // It has given out leases until it ended.
+            let taken = read(&files.leases)?;
+            let kept = config::without_conflicts(&taken, &network.leases, &former_hosts);
             if kept != taken {
                 files::write_atomic(&files.leases, kept.as_bytes(), 0o644)?;
             }
@@ -156,6 +159,11 @@ async fn remove(folder: &Path) -> Result<()> {
 pub(super) fn answers_names(folder: &Path) -> bool {
     let conf = read(&Files::within(folder).conf).unwrap_or_default();
     names::is_there(folder) || !conf.lines().any(|line| line == "port=0")
+}
+
+/// Whether the network has a DHCP server, also one that does not run.
+pub(super) fn serves_dhcp(folder: &Path) -> bool {
+    Files::within(folder).conf.exists()
 }
 
 pub(super) fn leases_taken(folder: &Path) -> Result<Vec<LeaseTaken>> {

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket};
@@ -30,6 +30,8 @@ const HEADER: usize = 16;
 const NETFILTER: usize = 4;
 /// After a removal, the time in which its program may write the tables again itself.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// The same for a program that goes on changing rules: guests are not filtered meanwhile.
+const LONGEST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The messages of the kernel. One receiver, which sees all messages since it was opened.
 pub(super) struct Removals {
@@ -57,14 +59,22 @@ impl Removals {
     /// itself removes when no rule relies on it.
     pub(super) async fn next(&self, guards: impl Fn() -> bool) {
         let mut removed = [false; 2];
+        let mut missing_since: Option<Instant> = None;
         loop {
             let [rules, senders] = removed;
             let received = match rules || (senders && guards()) {
-                false => self.socket.recv_from_full().await,
-                true => match tokio::time::timeout(PATIENCE, self.socket.recv_from_full()).await {
-                    Ok(received) => received,
-                    Err(_) => return,
-                },
+                false => {
+                    missing_since = None;
+                    self.socket.recv_from_full().await
+                }
+                true => {
+                    let since = *missing_since.get_or_insert_with(Instant::now);
+                    let Some(wait) = patience(since.elapsed()) else { return };
+                    match tokio::time::timeout(wait, self.socket.recv_from_full()).await {
+                        Ok(received) => received,
+                        Err(_) => return,
+                    }
+                }
             };
             match received {
                 Ok((bytes, _)) => {
@@ -93,6 +103,12 @@ impl Removals {
             }
         }
     }
+}
+
+/// Returns the time to wait for the next message while a table has been missing for this long. None: it was long enough.
+fn patience(missing: Duration) -> Option<Duration> {
+    let left = LONGEST_PATIENCE.checked_sub(missing).filter(|left| !left.is_zero())?;
+    Some(left.min(PATIENCE))
 }
 
 /// Returns which of the tables, as in [`NAMES`], the kernel does not have: all of them if it cannot be asked.
@@ -186,6 +202,14 @@ mod tests {
         assert_eq!(of_rules(&of_senders), None);
         assert_eq!(last_change(&of_senders, NAMES[1]), Some(Change::Removed));
         assert_eq!(of_rules(&[replaced, message(DELETE_TABLE, "filter")].concat()), Some(Change::Made));
+    }
+
+    #[test]
+    fn a_program_that_goes_on_writing_rules_delays_the_return_of_the_tables_by_a_second_at_most() {
+        assert_eq!(patience(Duration::ZERO), Some(PATIENCE));
+        assert_eq!(patience(Duration::from_millis(950)), Some(Duration::from_millis(50)));
+        assert_eq!(patience(LONGEST_PATIENCE), None);
+        assert_eq!(patience(Duration::from_secs(60)), None);
     }
 
     #[test]

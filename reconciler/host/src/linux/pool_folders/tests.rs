@@ -360,4 +360,10 @@ fn a_volume_of_a_lost_host_is_taken_from_its_folder_once_and_whole() {
     fs::write(&note, &intent).expect("written");
     volumes.take_from_host(&take).expect("finished");
     assert_eq!(fs::read_to_string(&note).expect("read"), written);
+    // A crash came before the note of the former host was removed, and the VM goes back there.
+    fs::write(f.at("fast/hosts/a/volumes").join(format!("{ID}.json")), &written).expect("written");
+    assert!(matches!(theirs.volume(POOL, ID), Err(SystemError::VolumeLost { .. })));
+    let back = NewTake { from: "b".to_owned(), ..take };
+    assert_eq!(theirs.take_from_host(&back).expect("taken back").path, made.path);
+    assert!(volumes.volume(POOL, ID).expect("read").is_none() && made.path.exists());
 }

@@ -26,7 +26,7 @@ impl LinuxVolumes {
     pub(in super::super) fn prepare_arriving(&self, new: &NewTake) -> Result<VolumeFacts> {
         let _chains = self.lock(&[&new.pool])?;
         let place = self.place(&new.pool, &new.id)?;
-        if self.volume(&new.pool, &new.id)?.is_some() || exists(&place.trashed_file)? {
+        if self.volume_with_file(&new.pool, &new.id)?.is_some() || exists(&place.trashed_file)? {
             return Err(place.damaged("a volume of its name is on this host already"));
         }
         let theirs = self.pool_folders.volumes_of_host(&new.pool, &new.from)?;

@@ -51,7 +51,7 @@ impl Reading {
     }
 }
 
-/// Reads the clock stored in `folder`, and updates it. A lost clock starts again at 0.
+/// Reads the clock stored in `folder`, and updates it as far as that is possible. A lost clock starts again at 0.
 pub(super) fn read(folder: &Path, boot: &Boot) -> Result<u64> {
     let path = folder.join(FILE);
     let before: Option<Reading> = match files::read_json(&path)? {
@@ -66,8 +66,11 @@ pub(super) fn read(folder: &Path, boot: &Boot) -> Result<u64> {
         Some(before) => before.at(boot),
         None => Reading { seconds: 0, boot: boot.id.clone(), up: boot.up },
     };
-    if before.as_ref() != Some(&now) {
-        files::write_json(&path, &now, 0o600)?;
+    // On a full disk it is read all the same, as the trash has to be emptied: without this record the clock runs behind after a restart.
+    if before.as_ref() != Some(&now)
+        && let Err(error) = files::write_json(&path, &now, 0o600)
+    {
+        tracing::warn!(error = error.chain(), "the trash's clock is not recorded");
     }
     Ok(now.seconds)
 }
@@ -92,6 +95,12 @@ mod tests {
         assert_eq!(says("b", 20), 90, "it never goes back");
         fs::write(folder.path().join(FILE), "{").expect("written");
         assert_eq!(says("b", 50), 0, "it begins anew");
+        // Nothing can be written, as on a full disk.
+        let unfinished = files::unfinished(&folder.path().join(FILE));
+        fs::create_dir(&unfinished).expect("made");
+        assert_eq!((says("b", 70), says("b", 90)), (20, 40), "it goes on");
+        fs::remove_dir(&unfinished).expect("removed");
+        assert_eq!(says("c", 10), 10, "a restart: the time of which there is no record does not count");
     }
 
     proptest! {

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A crash before the renaming leaves the file there, and the next call begins again. One after it leaves a volume here, and there at most a
-//! note without a file, which makes the volume a lost one for that host.
+//! note without a file, which makes the volume a lost one for that host, until it takes the volume back.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -28,7 +28,7 @@ impl LinuxVolumes {
         let _chains = self.lock(&[&new.pool])?;
         let place = self.place(&new.pool, &new.id)?;
         let lost = || SystemError::VolumeLost { id: new.id.clone() };
-        if self.volume(&new.pool, &new.id)?.is_none() {
+        if self.volume_with_file(&new.pool, &new.id)?.is_none() {
             if exists(&place.trashed_file)? {
                 return Err(place.damaged("it is in the trash: it has to be restored, not taken from a host"));
             }
@@ -40,6 +40,15 @@ impl LinuxVolumes {
         }
         self.finish(&place)?;
         self.volume(&new.pool, &new.id)?.ok_or_else(lost)
+    }
+
+    /// Returns a volume of this host. A note without a file is no volume here: the host that took the file from this one may have been
+    /// interrupted before it removed the note.
+    pub(super) fn volume_with_file(&self, pool: &str, id: &str) -> Result<Option<VolumeFacts>> {
+        match self.volume(pool, id) {
+            Err(SystemError::VolumeLost { .. }) => Ok(None),
+            found => found,
+        }
     }
 
     fn take_file(&self, place: &Place, new: &NewTake) -> Result<()> {

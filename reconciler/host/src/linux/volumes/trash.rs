@@ -39,6 +39,9 @@ impl LinuxVolumes {
             fs::rename(&place.file, &place.trashed_file).map_err(failed("move to the trash", &place.file))?;
             files::sync_parent(&place.trashed_file).map_err(failed("write", &place.trashed_file))?;
             tracing::info!(volume = id, "volume in the trash");
+        } else {
+            // Once more: without it, a file that is out of reach would be taken for one that is gone.
+            self.pool_folders.ensure_there(pool)?;
         }
         remove_note(&place)
     }

@@ -4,7 +4,7 @@ use berth_api::{Host, HostStatus, StoragePool, placement_group::HOSTNAME_LABEL, 
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cache::{capacity::Candidate, storage::HostStorage};
+use crate::cache::storage::HostStorage;
 
 fn object<K: serde::de::DeserializeOwned>(kind: &str, name: &str, spec: Value, status: Value) -> K {
     let namespace = ["VM", "Disk"].contains(&kind).then_some("ns");
@@ -188,4 +188,27 @@ async fn a_running_vm_moves_live_only_if_it_is_to_and_both_hosts_do_that() {
         (None, Some(&*migration)),
         "its host may hand it over now"
     );
+}
+
+#[tokio::test]
+async fn the_host_that_a_running_guest_is_sent_to_keeps_the_room_for_it() {
+    let mut moving = vm(json!({"host": "h2", "movePolicy": "Live"}), None);
+    let migration = json!({"id": "m1", "to": "h2", "epoch": 4, "phase": "Requested"});
+    let status = moving.status.as_mut().expect("a status");
+    status.migration = serde_json::from_value(migration).expect("a move");
+    let mut cache = cache(true, &moving);
+    let used = |cache: &Cache| ["h1", "h2"].map(|host| cache.index.capacity.usage(host).cpus);
+    assert_eq!(used(&cache), [1, 1]);
+    let mut next = cache.index.capacity.get("h2").cloned().expect("it is there");
+    next.allocatable_cpus = 1;
+    cache.index.capacity.set_host(next);
+    assert_eq!(decide(&cache, &Config::new(), &moving), Some(Ok(())), "the room is its own");
+
+    let mut stays = moving.clone();
+    stays.metadata.resource_version = Some("2".to_owned());
+    stays.status.as_mut().expect("a status").migration = None;
+    let _ = cache.index.capacity.take_changes();
+    cache.put(stays, tokio::time::Instant::now());
+    assert_eq!(used(&cache), [1, 0]);
+    assert!(cache.index.capacity.take_changes().freed, "VMs that wait for room are tried again");
 }

@@ -43,7 +43,8 @@ impl Registry {
                 if request.authorization.as_deref() != user {
                     return Reply::status(401);
                 }
-                return Reply::file(br#"{"token": "t0ken"}"#);
+                // As Docker Hub, which has both names.
+                return Reply::file(br#"{"token": "t0ken", "access_token": "t0ken", "expires_in": 300}"#);
             }
             if request.authorization.as_deref() != Some("Bearer t0ken") {
                 let challenge = format!("Bearer realm=\"{realm}\",service=\"test\"");
@@ -56,7 +57,9 @@ impl Registry {
                     Reply::file(manifest.as_bytes())
                 }
                 // A registry that returns other bytes than were asked for.
-                Some(digest) if digest.starts_with("sha256:f") => Reply::file(manifest.as_bytes()),
+                Some(digest) if digest.starts_with("sha256:f") || digest.starts_with("sha512:") => {
+                    Reply::file(manifest.as_bytes())
+                }
                 Some(_) => Reply::status(404),
                 None if path.starts_with("/v2/disks/debian/blobs/sha256:") => Reply::range(&bytes, request),
                 None => Reply::status(200),
@@ -194,10 +197,11 @@ async fn a_registry_without_the_image_and_one_that_lies_about_a_digest_are_told_
     let error =
         images.resolve(&registry.wanted(":12"), &Credentials::default()).await.expect_err("not there");
     assert!(matches!(error, SystemError::ImageNotFound { .. }), "{error:?}");
-    let other = format!("@sha256:{}", "f".repeat(64));
-    let error =
-        images.resolve(&registry.wanted(&other), &Credentials::default()).await.expect_err("other bytes");
-    assert!(matches!(error, SystemError::ChecksumMismatch { .. }), "{error:?}");
+    for other in [format!("@sha256:{}", "f".repeat(64)), format!("@sha512:{}", "f".repeat(128))] {
+        let error =
+            images.resolve(&registry.wanted(&other), &Credentials::default()).await.expect_err("other bytes");
+        assert!(matches!(error, SystemError::ChecksumMismatch { .. }), "{other}: {error:?}");
+    }
 }
 
 #[tokio::test]

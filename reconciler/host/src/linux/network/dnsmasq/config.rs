@@ -153,22 +153,32 @@ fn reserved_for(address: Ipv6Addr, hosts: &str) -> Option<&str> {
     reservation_of(address, hosts)?.split(',').next()
 }
 
-/// Returns the lease file without the leases of addresses that are now reserved for another MAC: dnsmasq would refuse
-/// such an address to its new owner. A lease of an IPv6 address names no MAC: the former hosts file does.
+/// Whether the lease file has a lease of an address that is now reserved for another MAC. dnsmasq may be writing it: a line that has not
+/// ended is not read.
+pub(super) fn has_conflicts(text: &str, leases: &[Lease], former_hosts: &str) -> bool {
+    let mut lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+    lines.any(|line| is_conflict(line, leases, former_hosts))
+}
+
+/// Returns the lease file, which no dnsmasq writes, without the leases of addresses that are now reserved for another MAC.
 pub(super) fn without_conflicts(text: &str, leases: &[Lease], former_hosts: &str) -> String {
-    let conflicts = |line: &&str| {
-        let of_another = parse_lease(line).is_some_and(|taken| {
-            let is_its = |lease: &&Lease| lease.address.map(IpAddr::V4) == Some(taken.address);
-            leases.iter().filter(is_its).any(|lease| !lease.mac.eq_ignore_ascii_case(&taken.mac))
-        });
-        let ipv6: Option<Ipv6Addr> = line.split_ascii_whitespace().nth(2).and_then(|text| text.parse().ok());
-        of_another
-            || ipv6.is_some_and(|address| {
-                let heir = leases.iter().find(|lease| lease.ipv6 == Some(address));
-                heir.is_some_and(|heir| reserved_for(address, former_hosts) != Some(&heir.mac))
-            })
-    };
-    text.lines().filter(|line| !conflicts(line)).fold(String::new(), |kept, line| kept + line + "\n")
+    let kept = text.lines().filter(|line| !is_conflict(line, leases, former_hosts));
+    kept.fold(String::new(), |kept, line| kept + line + "\n")
+}
+
+/// Whether this line is a lease of an address that is now reserved for another MAC: dnsmasq would refuse such an address to its new owner.
+/// A lease of an IPv6 address names no MAC: the former hosts file does.
+fn is_conflict(line: &str, leases: &[Lease], former_hosts: &str) -> bool {
+    let of_another = parse_lease(line).is_some_and(|taken| {
+        let is_its = |lease: &&Lease| lease.address.map(IpAddr::V4) == Some(taken.address);
+        leases.iter().filter(is_its).any(|lease| !lease.mac.eq_ignore_ascii_case(&taken.mac))
+    });
+    let ipv6: Option<Ipv6Addr> = line.split_ascii_whitespace().nth(2).and_then(|text| text.parse().ok());
+    of_another
+        || ipv6.is_some_and(|address| {
+            let heir = leases.iter().find(|lease| lease.ipv6 == Some(address));
+            heir.is_some_and(|heir| reserved_for(address, former_hosts) != Some(&heir.mac))
+        })
 }
 
 #[cfg(test)]
@@ -420,6 +430,18 @@ mod tests {
         assert_eq!(hosts(guest(true, false)), "52:54:00:00:00:01,[fd00:60::9],web\n");
         assert_eq!(hosts(guest(false, true)), "52:54:00:00:00:01,10.77.0.9,web\n");
         assert_eq!(hosts(guest(true, true)), "", "the server does not know it");
+    }
+
+    #[test]
+    fn a_lease_file_that_is_being_written_is_no_conflict() {
+        let guest = lease("52:54:00:00:00:03", "10.77.0.9", "new");
+        let has = |text: &str| has_conflicts(text, std::slice::from_ref(&guest), "");
+        // A part of it ends with the address of the guest.
+        let written = "1763 52:54:00:00:00:02 10.77.0.10 * *\n1764 52:54:00:00:00:01 10.77.0.95 old *\n";
+        for end in 0..=written.len() {
+            assert!(!has(&written[..end]), "{end}");
+        }
+        assert!(has("1763 52:54:00:00:00:02 10.77.0.9 * *\n1764 52:54"));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //!  table bridge berth, before any other processing of a frame from a tap or from a bridge of the host
 //!    any     from the tap's own MAC; IPv4, ARP and IPv6, nothing else (no spanning tree)
 //!    tagged  those of its trunk, by [`trunks`], and no further checks
-//!    ARP     about itself: its MAC, and its address or none yet
+//!    ARP     about itself: its MAC, and its address or none yet; no probe for an address that it may not send from
 //!    IPv4    from its address; from 0.0.0.0 for DHCP requests, for its own MAC; no replies of a DHCP server
 //!    IPv6    from the link-local addresses of its MACs and from its address; no advertisement of other addresses and no detection of
 //!            duplicates of them; no router, no redirect, no DHCP server, no fragments; VRRP where a guest has further addresses
@@ -309,6 +309,12 @@ fn rules(exceptions: &[PortException], advertised: &[String], answered_ipv6: &[S
         compare("!=", json!({"concat": [meta("iifname"), left]}), json!(format!("@{set}")))
     };
     let is = |protocol: &str, field: &str, value: Value| compare("==", payload(protocol, field), value);
+    // A probe for the address of a guest that is about to take it would make that guest give it up (RFC 5227, section 2.1.1).
+    let probes_for = |set: &str| {
+        let target = json!({"concat": [meta("iifname"), payload("arp", "daddr ip")]});
+        let is_its = compare("==", target, json!(format!("@{set}")));
+        vec![is("arp", "saddr ip", json!("0.0.0.0")), is("arp", "operation", json!(1)), is_its, accept()]
+    };
     let is_not = |protocol: &str, field: &str, value: Value| compare("!=", payload(protocol, field), value);
     let go = |chain: &str| json!({"jump": {"target": chain}});
     let mut rules = Vec::from(trunks::untracked());
@@ -329,7 +335,8 @@ fn rules(exceptions: &[PortException], advertised: &[String], answered_ipv6: &[S
     rules.extend([
         vec![not_of(payload("arp", "saddr ether"), MACS), drop()],
         // A guest that probes whether its address is free.
-        vec![is("arp", "saddr ip", json!("0.0.0.0")), is("arp", "operation", json!(1)), accept()],
+        probes_for(ADDRESSES),
+        probes_for(OTHERS),
         vec![not_of(payload("arp", "saddr ip"), ADDRESSES), go(OTHER_ARP)],
         vec![is("udp", "sport", json!({"set": [67, 547]})), drop()],
         vec![is("udp", "dport", json!({"set": [68, 546]})), drop()],
@@ -437,6 +444,17 @@ mod tests {
             Some("fe80::5eff:fe10:2030")
         );
         assert_eq!(link_local("52:54:00:00:00"), None);
+    }
+
+    #[test]
+    fn a_guest_probes_for_its_own_address_and_those_that_it_may_send_from() {
+        let is_probe = compare("==", payload("arp", "saddr ip"), json!("0.0.0.0"));
+        let all = rules(&[], &[], &[]);
+        let probes = all.iter().filter(|rule| rule.first() == Some(&is_probe));
+        let accepted: Vec<Option<&Value>> = probes.map(|rule| rule.get(2)).collect();
+        let target = json!({"concat": [meta("iifname"), payload("arp", "daddr ip")]});
+        let of = |set: &str| compare("==", target.clone(), json!(format!("@{set}")));
+        assert_eq!(accepted, [Some(&of(ADDRESSES)), Some(&of(OTHERS))]);
     }
 
     #[test]

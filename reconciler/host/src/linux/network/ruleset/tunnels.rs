@@ -4,8 +4,8 @@
 //!  table bridge berth   between a tunnel and its bridge: no DHCP, no ARP and no neighbour discovery from or about the gateway,
 //!                       no router discovery, no frame from or to the
 //!                       gateway's MAC address: each host has its own gateway, with the same addresses
-//!  table inet berth     accepts a tunnel's packets from its peers only; no guest sends any to a host, which would
-//!                       inject its frame into another tenant's network
+//!  table inet berth     accepts a tunnel's packets from its peers and to its own address only; no guest sends any to a host, which
+//!                       would inject its frame into another tenant's network
 //!                       of an encrypted network: by the interface of WireGuard only, from the addresses of its peers there;
 //!                       that interface brings nothing but tunnels' packets and ICMPv6, nothing is routed by it, and packets
 //!                       between hosts' addresses in WireGuard use no other, so that none is sent unencrypted while it is away
@@ -68,20 +68,23 @@ fn never_across(network: &Nat) -> Vec<Vec<Value>> {
     rules
 }
 
-/// Rules of the chain `input`: drop a tunnel's packets unless they come from its peers.
+/// Rules of the chain `input`: drop a tunnel's packets unless they come from its peers, to its address. Guests of a peer that send to another
+/// address of this host, which the peer does not know as one, do so under the peer's address.
 pub(super) fn into_tunnels(nat: &[Nat]) -> Vec<Vec<Value>> {
     let mut rules = Vec::new();
     for tunnel in nat.iter().filter_map(|network| network.tunnel.as_ref()) {
-        let Tunnel { vni, peers, .. } = tunnel;
+        let Tunnel { vni, local, peers } = tunnel;
         let to_it = [to_tunnels(), compare("==", network_identifier(), json!(vni))];
         let hosts = peers.iter().map(|peer| json!(peer)).collect::<Vec<_>>();
-        let source = if tunnel.is_encrypted() { field_of_ipv6("saddr") } else { field("saddr") };
-        let stranger = compare("!=", source, json!({"set": hosts}));
+        let of_family = if tunnel.is_encrypted() { field_of_ipv6 } else { field };
+        let stranger = compare("!=", of_family("saddr"), json!({"set": hosts}));
+        let elsewhere = compare("!=", of_family("daddr"), json!(local));
         rules.push(to_it.iter().cloned().chain([stranger, drop()]).collect());
         if tunnel.is_encrypted() {
             let unencrypted = compare("!=", meta("iifname"), by_wireguard());
             rules.push(to_it.iter().cloned().chain([unencrypted, drop()]).collect());
         }
+        rules.push(to_it.iter().cloned().chain([elsewhere, drop()]).collect());
         rules.push(to_it.into_iter().chain([from_guest(), drop()]).collect());
     }
     rules
@@ -158,9 +161,10 @@ mod tests {
         let nat = [nat("fd62:6572:7468::1", "fd62:6572:7468::2")];
         let rules = into_tunnels(&nat);
         let text: Vec<String> = rules.iter().map(|rule| json!(rule).to_string()).collect();
-        assert_eq!(text.len(), 3, "{text:?}");
+        assert_eq!(text.len(), 4, "{text:?}");
         assert!(text[0].contains("ip6") && text[0].contains("\"fd62:6572:7468::2\""), "{}", text[0]);
         assert!(text[1].contains("iifname") && text[1].contains("btw-*"), "{}", text[1]);
+        assert!(text[2].contains("daddr") && text[2].contains("\"fd62:6572:7468::1\""), "{}", text[2]);
         assert!(text.iter().all(|rule| rule.contains("4789") && rule.contains("drop")), "{text:?}");
         assert!(past_tunnels(&nat).is_empty());
         let chains: Vec<&str> = within_wireguard(&nat).iter().map(|(chain, _)| *chain).collect();
@@ -171,7 +175,9 @@ mod tests {
     fn without_encryption_there_are_no_rules_for_it() {
         let nat = [nat("192.0.2.1", "192.0.2.2")];
         assert!(within_wireguard(&nat).is_empty());
-        assert_eq!((into_tunnels(&nat).len(), past_tunnels(&nat).len()), (2, 1));
+        assert_eq!((into_tunnels(&nat).len(), past_tunnels(&nat).len()), (3, 1));
+        let to_another = compare("!=", field("daddr"), json!("192.0.2.1"));
+        assert!(into_tunnels(&nat).iter().any(|rule| rule[2..] == [to_another.clone(), drop()]));
         assert!(!json!(into_tunnels(&nat)).to_string().contains("btw-"));
     }
 }

@@ -161,14 +161,38 @@ fn a_connection_that_was_interrupted_in_the_making_is_completed_and_a_part_of_on
         let machine = lan();
         ip("link add btu-0a1b2c3d type veth peer name btv-0a1b2c3d");
         assert_eq!(host.networks.networks().await.expect("listed"), [BRIDGE], "it is known");
+        ip(&format!("link add {BRIDGE} type bridge"));
         host.networks.apply_firewall(&rules()).await.expect("rules");
         host.networks.ensure_bridged(&part(false)).await.expect("completed");
+        let setting = std::fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{BRIDGE}/disable_ipv6"));
+        assert!(!setting.is_ok_and(|value| value.trim() == "0"), "its bridge has no IPv6");
         let fixed = guest(2, "192.0.2.50");
         assert!(reaches(&machine, "192.0.2.50"));
         drop(fixed);
         ip(&format!("link del {BRIDGE}"));
         host.networks.remove(BRIDGE).await.expect("removed");
         assert!(!ip("-o link").contains("btu-"));
+    });
+}
+
+#[test]
+fn nothing_is_left_of_a_network_of_the_other_type_that_had_the_same_bridge() {
+    in_own_namespace(|| async {
+        let host = Fixture::new();
+        let _machine = lan();
+        host.networks.apply_firewall(&rules()).await.expect("rules");
+        let private = network(BRIDGE, "10.77.0.0/24", Vec::new());
+        host.networks.ensure(&private).await.expect("made");
+        host.networks.ensure_bridged(&part(false)).await.expect("in its place");
+        assert!(!host.layout.network(BRIDGE).exists(), "its DHCP server has ended");
+        assert!(!ip(&format!("addr show dev {BRIDGE}")).contains("inet"), "it has no address");
+
+        host.networks.ensure(&private).await.expect("in its place");
+        assert!(!ip("-o link").contains("btv-"), "nothing connects it with the LAN");
+        assert!(ip(&format!("addr show dev {BRIDGE}")).contains("10.77.0.1/24"));
+        let setting = std::fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{BRIDGE}/arp_ignore"));
+        assert_eq!(setting.expect("read").trim(), "0", "it answers for its gateway");
+        host.networks.remove(BRIDGE).await.expect("removed");
     });
 }
 

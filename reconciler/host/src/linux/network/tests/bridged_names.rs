@@ -85,3 +85,19 @@ fn guests_and_the_host_find_names_at_an_address_that_the_network_sees_nothing_of
         assert!(!host.layout.network(BRIDGE).exists());
     });
 }
+
+#[test]
+fn the_network_sees_nothing_of_the_name_server_while_no_guest_runs() {
+    in_own_namespace(|| async {
+        let host = Fixture::new();
+        let machine = lan();
+        let without_guests = Firewall { ports: Vec::new(), guests: false, ..rules() };
+        host.networks.apply_firewall(&without_guests).await.expect("rules");
+        host.networks.ensure_bridged(&named("192.0.2.50")).await.expect("made");
+        assert!(reaches(&machine, "192.0.2.1"), "the host itself");
+        assert!(!reaches(&machine, "192.0.2.53"));
+        host.networks.remove(BRIDGE).await.expect("removed");
+        host.networks.apply_firewall(&Firewall::default()).await.expect("removed");
+        assert_eq!(run("nft", "list ruleset"), "");
+    });
+}

@@ -224,3 +224,23 @@ fn a_removal_is_missed_also_where_the_kernel_drops_its_messages() {
         }
     });
 }
+
+#[test]
+fn a_removal_is_missed_also_while_another_program_goes_on_changing_rules() {
+    in_own_namespace(|| async {
+        let host = Fixture::new();
+        let lost = async |wait| {
+            tokio::time::timeout(Duration::from_millis(wait), host.networks.firewall_removed()).await
+        };
+        assert!(lost(10).await.is_err(), "it listens");
+        host.networks.apply_firewall(&rules(&[5])).await.expect("written");
+        assert!(lost(400).await.is_err(), "no removal");
+        let change = "nft add table inet other; nft delete table inet other; sleep 0.02";
+        let script = format!("nft delete table inet berth; for n in $(seq 500); do {change}; done");
+        let mut writer = Command::new("sh").args(["-c", &script]).spawn().expect("a shell");
+        let found = lost(5000).await;
+        writer.kill().expect("ended");
+        writer.wait().expect("ended");
+        assert!(matches!(found, Ok(Ok(()))), "{found:?}");
+    });
+}

@@ -186,6 +186,9 @@ fn nobody_puts_frames_into_a_network_but_its_own_hosts() {
             attacker.on(move || smuggle(to));
         }
         attacker.on(|| smuggle("10.77.0.1"));
+        // Under the address of its host, which does not know this one as that of a host.
+        b.ip("addr add 192.0.2.112/24 dev up0");
+        attacker.on(|| smuggle("192.0.2.112"));
         for inbox in &inboxes {
             assert!(
                 inbox.recv_timeout(Duration::from_millis(700)).is_err(),

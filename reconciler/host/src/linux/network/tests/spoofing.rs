@@ -34,11 +34,15 @@ pub(super) fn ethernet(from: [u8; 6], kind: u16, payload: &[u8]) -> Vec<u8> {
 }
 
 pub(super) fn arp(operation: u8, mac: [u8; 6], address: Ipv4Addr) -> Vec<u8> {
+    arp_for(operation, mac, address, Ipv4Addr::new(10, 77, 0, 9))
+}
+
+fn arp_for(operation: u8, mac: [u8; 6], address: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
     let mut packet = vec![0, 1, 8, 0, 6, 4, 0, operation];
     packet.extend(mac);
     packet.extend(address.octets());
     packet.extend([0; 6]);
-    packet.extend([10, 77, 0, 9]);
+    packet.extend(target.octets());
     packet
 }
 
@@ -104,7 +108,7 @@ fn honest() -> Cases {
     let own = link_local(5);
     vec![
         ("arp question", ethernet(ATTACKER, 0x0806, &arp(1, ATTACKER, ITS_ADDRESS))),
-        ("arp probe", ethernet(ATTACKER, 0x0806, &arp(1, ATTACKER, Ipv4Addr::UNSPECIFIED))),
+        ("arp probe", ethernet(ATTACKER, 0x0806, &arp_for(1, ATTACKER, Ipv4Addr::UNSPECIFIED, ITS_ADDRESS))),
         ("ipv4", ethernet(ATTACKER, 0x0800, &ipv4(ITS_ADDRESS, SERVER, &udp(9, 9, &[])))),
         (
             "dhcp",
@@ -147,6 +151,10 @@ fn lies() -> Cases {
         ("arp answer about a neighbour", ethernet(ATTACKER, 0x0806, &arp(2, ATTACKER, neighbours))),
         ("arp question as the gateway", ethernet(ATTACKER, 0x0806, &arp(1, ATTACKER, gateway))),
         ("arp with another mac inside", ethernet(ATTACKER, 0x0806, &arp(2, VICTIM, ITS_ADDRESS))),
+        (
+            "arp probe for a neighbour's address",
+            ethernet(ATTACKER, 0x0806, &arp_for(1, ATTACKER, any, neighbours)),
+        ),
         ("arp answer about no address", ethernet(ATTACKER, 0x0806, &arp(2, ATTACKER, any))),
         ("arp for other hardware", ethernet(ATTACKER, 0x0806, &odd)),
         ("rarp", ethernet(ATTACKER, 0x8035, &arp(3, ATTACKER, neighbours))),

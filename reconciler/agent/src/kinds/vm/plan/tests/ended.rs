@@ -39,6 +39,24 @@ fn the_shutdown_of_a_host_does_not_have_a_guest_started_that_its_restart_policy_
 }
 
 #[test]
+fn a_gate_that_comes_and_goes_does_not_have_a_guest_started_that_its_restart_policy_leaves_off() {
+    let gated = |policy: &str| {
+        let mut vm = vm(json!({"restartPolicy": policy}));
+        let gate = ("poweron.check.berth.dev/backup".to_owned(), "copying".to_owned());
+        vm.metadata.annotations.get_or_insert_default().extend([gate]);
+        vm
+    };
+    let ending =
+        Ended { at: at(NOW), orderly: true, how: "it switched itself off".into(), out_of_memory: false };
+    let mut observed = ready_to_start();
+    let run = Run { process: None, ended: Some(ending), ..run() };
+    observed.journal = Journal { run: Some(run), ..observed.journal };
+    // Without a step: its end is not forgotten.
+    assert_eq!(stands(&plan(&gated("OnFailure"), &observed)), (true, Reason::GuestEnded));
+    assert_eq!(plan(&gated("Always"), &observed).readiness.reason(), Reason::PowerOnHeld);
+}
+
+#[test]
 fn a_loop_waits_and_says_until_when_without_counting_down() {
     let mut observed = ready_to_start();
     let ending = Ended { at: at(NOW), orderly: false, how: "it crashed".into(), out_of_memory: false };
