@@ -16,6 +16,7 @@ pub mod host;
 pub mod hotswap;
 pub mod idle;
 pub mod libvirt;
+pub mod lost_host;
 pub mod machine;
 pub mod many;
 pub mod memory;
@@ -59,6 +60,11 @@ pub const ALL: &[Number] = &[
     Number { names: &["N4"], about: "everything on one machine, idle", measure: idle::measure },
     Number { names: &["N6"], about: "a thousand VMs in Terraform", measure: scale::measure },
     Number { names: &["N11", "N12"], about: "disks on a running VM", measure: hotswap::measure },
+    Number {
+        names: &["N10"],
+        about: "a host that is lost, and its VM on another one",
+        measure: lost_host::measure,
+    },
     Number {
         names: &["N14", "N16", "N19"],
         about: "network, disks and start of a guest beside a bare QEMU",

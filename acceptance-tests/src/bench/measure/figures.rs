@@ -3,6 +3,7 @@
 pub mod copies;
 pub mod filters;
 pub mod guest;
+pub mod lost_host;
 
 use super::figure::Figure;
 use super::figure::Unit::{Count, Mebibytes, Megabytes, Milliseconds, Percent, Ratio, Seconds};
@@ -478,4 +479,5 @@ pub fn all() -> impl Iterator<Item = &'static Figure> {
     .chain(guest::all())
     .chain(filters::all())
     .chain(copies::all())
+    .chain(lost_host::all())
 }
