@@ -27,6 +27,7 @@ mod local_agent;
 mod machine;
 mod moves;
 mod net;
+mod outage;
 mod port_forward;
 mod power;
 mod progress;
