@@ -35,6 +35,7 @@ mod resources;
 mod service;
 mod signals;
 mod simulate;
+mod small_file;
 mod state_dir;
 mod this_machine;
 mod token;
