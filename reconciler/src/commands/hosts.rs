@@ -68,13 +68,13 @@ pub async fn act(client: &Client, action: &HostAction) -> anyhow::Result<()> {
             Ok(())
         }
         HostAction::Drain { host, timeout, no_wait } => {
+            let waits = DrainWaits::new(Instant::now(), timeout.0);
             if !*no_wait {
                 declare(client, host, &json!({"cordoned": true})).await?;
-                // The rest of the time is for those that are shut down.
-                live::move_away(client, &bound::<VM>(client, host).await?, timeout.0 / 2).await?;
+                live::move_away(client, &bound::<VM>(client, host).await?, waits.for_moves).await?;
             }
             declare(client, host, &json!({"cordoned": true, "draining": true})).await?;
-            if *no_wait { Ok(()) } else { until_empty(client, host, timeout.0).await }
+            if *no_wait { Ok(()) } else { until_empty(client, host, &waits).await }
         }
         HostAction::Recover { hosts, all, end } => {
             let hosts = if *all { names(client).await? } else { hosts.clone() };
@@ -197,9 +197,22 @@ fn named<K: Resource<DynamicType = ()>>(objects: &[K]) -> impl Iterator<Item = S
     })
 }
 
+/// How long a drain waits: the limit is that of both waits together.
+struct DrainWaits {
+    limit: Duration,
+    /// For guests that move while they run. The rest of the time is for those that are shut down.
+    for_moves: Instant,
+    until: Instant,
+}
+
+impl DrainWaits {
+    fn new(begun: Instant, limit: Duration) -> Self {
+        Self { limit, for_moves: begun + limit / 2, until: begun + limit }
+    }
+}
+
 /// Waits until no VM of the host runs, and prints the progress.
-async fn until_empty(client: &Client, host: &str, limit: Duration) -> anyhow::Result<()> {
-    let begun = Instant::now();
+async fn until_empty(client: &Client, host: &str, waits: &DrainWaits) -> anyhow::Result<()> {
     let mut reported = None;
     loop {
         let vms: Vec<VM> = bound(client, host).await?;
@@ -224,13 +237,13 @@ async fn until_empty(client: &Client, host: &str, limit: Duration) -> anyhow::Re
         if !state.spec.draining {
             bail!("host {host} is no longer drained: another client uncordoned it");
         }
-        if begun.elapsed() >= limit {
+        if Instant::now() >= waits.until {
             let silent =
                 if self::state(&state).starts_with("Silent") { " (its agent is silent)" } else { "" };
             bail!(
                 "{} VMs of host {host} still run after {} seconds{silent}; the drain continues. See their stop settings, or `berth why vm/NAME`",
                 running.len(),
-                limit.as_secs()
+                waits.limit.as_secs()
             );
         }
         tokio::time::sleep(LOOK_EVERY).await;
@@ -363,6 +376,14 @@ async fn remove_roles(client: &Client, host: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_timeout_of_a_drain_is_that_of_its_moves_and_shutdowns_together() {
+        let (begun, limit) = (Instant::now(), Duration::from_secs(900));
+        let waits = DrainWaits::new(begun, limit);
+        assert_eq!(waits.for_moves - begun, Duration::from_secs(450));
+        assert_eq!(waits.until - begun, limit);
+    }
 
     #[test]
     fn a_hosts_state_is_what_matters_most_of_it() {

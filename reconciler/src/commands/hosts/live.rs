@@ -39,8 +39,8 @@ fn is_settled(vm: &VM, epoch: i64, asked: Duration) -> bool {
     }
 }
 
-/// Has those of these VMs of a cordoned host move that do so while they run, and waits until they have, or cannot, or for this long.
-pub(super) async fn move_away(client: &Client, vms: &[VM], limit: Duration) -> anyhow::Result<()> {
+/// Has those of these VMs of a cordoned host move that do so while they run, and waits until they have, or cannot, or the time is over.
+pub(super) async fn move_away(client: &Client, vms: &[VM], until: Instant) -> anyhow::Result<()> {
     let begun = Instant::now();
     let mut waiting = Vec::new();
     for vm in vms.iter().filter(|vm| leaves(vm)) {
@@ -59,7 +59,7 @@ pub(super) async fn move_away(client: &Client, vms: &[VM], limit: Duration) -> a
     if !waiting.is_empty() {
         eprintln!("{} VMs move to other hosts while they run", waiting.len());
     }
-    while !waiting.is_empty() && begun.elapsed() < limit {
+    while !waiting.is_empty() && Instant::now() < until {
         tokio::time::sleep(super::LOOK_EVERY).await;
         let mut left = Vec::new();
         for (namespace, name, epoch) in waiting {
