@@ -34,7 +34,7 @@ use crate::{
     printable::printable,
 };
 
-use super::{connect, token};
+use super::{connect, outage::Outage, token};
 
 /// The polling interval of a drain.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -213,33 +213,34 @@ impl DrainWaits {
 
 /// Waits until no VM of the host runs, and prints the progress.
 async fn until_empty(client: &Client, host: &str, waits: &DrainWaits) -> anyhow::Result<()> {
-    let mut reported = None;
+    let (mut running, mut silent, outage) = (BTreeSet::new(), "", Outage::default());
     loop {
-        let vms: Vec<VM> = bound(client, host).await?;
-        let runs = |vm: &VM| vm.status.as_ref().is_some_and(|s| s.process.is_some());
-        let running: BTreeSet<String> =
-            vms.iter().filter(|vm| runs(vm)).map(|vm| named(std::slice::from_ref(vm)).collect()).collect();
-        if running.is_empty() {
-            eprintln!(
-                "Host {host} is empty: none of its {} VMs runs. `berth host uncordon {host}` starts them again.",
-                vms.len()
-            );
-            return Ok(());
-        }
-        if reported.as_ref() != Some(&running) {
-            let names: Vec<&str> = running.iter().take(8).map(String::as_str).collect();
-            let more = if running.len() > 8 { ", …" } else { "" };
-            eprintln!("{} of {} still run: {}{more}", running.len(), vms.len(), names.join(", "));
-            reported = Some(running.clone());
-        }
-        let api: TypedApi<Host> = TypedApi::all(client.clone());
-        let state = api.get(host).await.with_context(|| format!("reading Host {host}"))?;
-        if !state.spec.draining {
-            bail!("host {host} is no longer drained: another client uncordoned it");
+        if let Some((vms, state)) = outage.answer(drained(client, host).await)? {
+            let runs = |vm: &VM| vm.status.as_ref().is_some_and(|s| s.process.is_some());
+            let now: BTreeSet<String> = vms
+                .iter()
+                .filter(|vm| runs(vm))
+                .map(|vm| named(std::slice::from_ref(vm)).collect())
+                .collect();
+            if now.is_empty() {
+                eprintln!(
+                    "Host {host} is empty: none of its {} VMs runs. `berth host uncordon {host}` starts them again.",
+                    vms.len()
+                );
+                return Ok(());
+            }
+            if now != running {
+                let names: Vec<&str> = now.iter().take(8).map(String::as_str).collect();
+                let more = if now.len() > 8 { ", …" } else { "" };
+                eprintln!("{} of {} still run: {}{more}", now.len(), vms.len(), names.join(", "));
+                running = now;
+            }
+            if !state.spec.draining {
+                bail!("host {host} is no longer drained: another client uncordoned it");
+            }
+            silent = if self::state(&state).starts_with("Silent") { " (its agent is silent)" } else { "" };
         }
         if Instant::now() >= waits.until {
-            let silent =
-                if self::state(&state).starts_with("Silent") { " (its agent is silent)" } else { "" };
             bail!(
                 "{} VMs of host {host} still run after {} seconds{silent}; the drain continues. See their stop settings, or `berth why vm/NAME`",
                 running.len(),
@@ -248,6 +249,14 @@ async fn until_empty(client: &Client, host: &str, waits: &DrainWaits) -> anyhow:
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
+}
+
+/// Returns the VMs that are bound to a host which is drained, and the Host.
+async fn drained(client: &Client, host: &str) -> anyhow::Result<(Vec<VM>, Host)> {
+    let vms = bound::<VM>(client, host).await?;
+    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
+    let state = hosts.get(host).await.with_context(|| format!("reading Host {host}"))?;
+    Ok((vms, state))
 }
 
 async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {

@@ -14,6 +14,8 @@ use kube::{
 };
 use serde_json::json;
 
+use crate::commands::outage::Outage;
+
 /// The manager of the fields that this program writes.
 const MANAGER: &str = "berth";
 /// How long the controllers may take to decide about a VM.
@@ -59,13 +61,18 @@ pub(super) async fn move_away(client: &Client, vms: &[VM], until: Instant) -> an
     if !waiting.is_empty() {
         eprintln!("{} VMs move to other hosts while they run", waiting.len());
     }
+    let outage = Outage::default();
     while !waiting.is_empty() && Instant::now() < until {
         tokio::time::sleep(super::LOOK_EVERY).await;
         let mut left = Vec::new();
         for (namespace, name, epoch) in waiting {
             let api: TypedApi<VM> = TypedApi::namespaced(client.clone(), &namespace);
-            let found = api.get_opt(&name).await.with_context(|| format!("reading VM {namespace}/{name}"))?;
-            if found.is_some_and(|vm| !is_settled(&vm, epoch, begun.elapsed())) {
+            let read = api.get_opt(&name).await.with_context(|| format!("reading VM {namespace}/{name}"));
+            let is_left = match outage.answer(read)? {
+                Some(found) => found.is_some_and(|vm| !is_settled(&vm, epoch, begun.elapsed())),
+                None => true,
+            };
+            if is_left {
                 left.push((namespace, name, epoch));
             }
         }
