@@ -78,7 +78,7 @@ fn uploaded(platform: &Platform, project: &Project, guest: &GuestImage) -> Resul
 }
 
 /// Kills an upload once some of it is shown; returns whether that was before its end.
-fn is_interrupted(platform: &Platform, words: &[&str], attempt: u32) -> Result<bool> {
+fn interrupt(platform: &Platform, words: &[&str], attempt: u32) -> Result<bool> {
     let mut command = platform.namespace().command(platform.host().program());
     command.args(words).env(KUBECONFIG_VARIABLE, platform.kubeconfig());
     let log = platform.folder().join(format!("push-{attempt}.log"));
@@ -107,7 +107,7 @@ pub fn push(report: &mut Report, platform: &Platform) {
         let path = file.display().to_string();
         let words = ["image", "push", &path, "--name", "pushed", "--format", "raw"];
         for attempt in 1..=ATTEMPTS {
-            if is_interrupted(platform, &words, attempt)? {
+            if interrupt(platform, &words, attempt)? {
                 break;
             }
             ensure!(attempt < ATTEMPTS, "each upload ended before it was killed: the file is too small");
