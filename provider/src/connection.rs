@@ -3,6 +3,7 @@
 
 mod credentials;
 mod others;
+mod text_file;
 
 use std::{
     env, io,
@@ -329,7 +330,7 @@ fn kubeconfig_for(
         let pem = if pem.contains("-----BEGIN") {
             pem.clone()
         } else {
-            std::fs::read_to_string(pem).map_err(|error| format!("the CA certificate {pem}: {error}"))?
+            text_file::read(pem).map_err(|error| format!("the CA certificate {pem}: {error}"))?
         };
         let data = base64::engine::general_purpose::STANDARD.encode(pem);
         cluster.certificate_authority_data = Some(data);

@@ -53,6 +53,8 @@ struct Facts {
     adopted: BTreeSet<String>,
     /// The uids of objects that this apply deletes.
     deleting: BTreeSet<String>,
+    /// Whether this apply has deleted an object.
+    has_deleted: bool,
     /// The exclusive user of an object.
     holders: BTreeMap<Key, String>,
     /// The users of an object that has room for a limited number of them.
@@ -216,7 +218,15 @@ impl Run {
 
     /// Notes that the deletion of an object is requested, or has failed.
     pub fn end_deletion(&self, uid: &str) {
-        self.facts().deleting.remove(uid);
+        let mut facts = self.facts();
+        facts.deleting.remove(uid);
+        facts.has_deleted = true;
+    }
+
+    /// Whether this apply has requested a deletion.
+    #[must_use]
+    pub fn has_deleted(&self) -> bool {
+        self.facts().has_deleted
     }
 
     /// Whether this apply is about to delete an object.

@@ -1,7 +1,7 @@
 //! Images from files of this machine: `examples/images-from-a-file` with the small guest, and `berth image push`.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
@@ -20,6 +20,10 @@ use crate::{wait, workspace};
 const SOON: Duration = Duration::from_secs(60);
 /// The size of the file for `berth image push`: the upload takes long enough to be interrupted.
 const SIZE: usize = 128 << 20;
+/// How often the progress of that upload is read.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// How often it is tried to interrupt an upload.
+const ATTEMPTS: u32 = 3;
 /// The unit in which its content differs.
 const PAGE: usize = 4 << 10;
 
@@ -73,6 +77,23 @@ fn uploaded(platform: &Platform, project: &Project, guest: &GuestImage) -> Resul
     contains_all(&project.plan_refused()?, &["The image is in use"])
 }
 
+/// Kills an upload once some of it is shown; returns whether that was before its end.
+fn interrupt(platform: &Platform, words: &[&str], attempt: u32) -> Result<bool> {
+    let mut command = platform.namespace().command(platform.host().program());
+    command.args(words).env(KUBECONFIG_VARIABLE, platform.kubeconfig());
+    let log = platform.folder().join(format!("push-{attempt}.log"));
+    let push = Daemon::spawn("berth image push", &mut command, &log)?;
+    let shown = || fs::read_to_string(&log).unwrap_or_default();
+    let end = Instant::now() + SOON.min(wait::time_left());
+    // A look at the log takes less time than a tenth of the upload, unlike the pauses of `wait::until`.
+    while !(1..=9).any(|tenth| shown().contains(&format!(" {tenth}0 % of "))) {
+        ensure!(Instant::now() < end, "nothing was uploaded within {SOON:.0?}: {}", shown());
+        std::thread::sleep(LOOK_EVERY);
+    }
+    push.crash()?;
+    Ok(!shown().contains("100 % of "))
+}
+
 /// An upload that is killed continues. Runs on both control planes.
 pub fn push(report: &mut Report, platform: &Platform) {
     report.case("berth image push uploads a file, and continues after kill -9", || {
@@ -85,16 +106,13 @@ pub fn push(report: &mut Report, platform: &Platform) {
         fs::write(&file, &bytes).context("writing the file")?;
         let path = file.display().to_string();
         let words = ["image", "push", &path, "--name", "pushed", "--format", "raw"];
-        let mut command = platform.namespace().command(platform.host().program());
-        command.args(words).env(KUBECONFIG_VARIABLE, platform.kubeconfig());
-        let log = platform.folder().join("push.log");
-        let first = Daemon::spawn("berth image push", &mut command, &log)?;
-        wait::until("some of the upload", SOON, || {
-            let shown = fs::read_to_string(&log).unwrap_or_default();
-            ensure!(shown.contains(" 10 % of ") || shown.contains(" 20 % of "), "{shown}");
-            Ok(())
-        })?;
-        first.crash()?;
+        for attempt in 1..=ATTEMPTS {
+            if interrupt(platform, &words, attempt)? {
+                break;
+            }
+            ensure!(attempt < ATTEMPTS, "each upload ended before it was killed: the file is too small");
+            platform.kubectl().ok(&["delete", "image", "pushed", "--timeout=60s"])?;
+        }
         let again = administrator(platform).run(&words)?;
         ensure!(again.status.success() && again.stdout == "image/pushed is ready\n", "{}", again.output());
         // It first shows what the host has.

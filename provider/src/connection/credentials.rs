@@ -11,6 +11,8 @@ use secrecy::ExposeSecret;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::text_file;
+
 /// The output of an exec plugin.
 #[derive(Deserialize)]
 struct ExecCredential {
@@ -43,8 +45,7 @@ pub(super) async fn check(auth: &mut AuthInfo) -> Result<(), String> {
         sendable("its token", token.expose_secret())?;
     }
     if let Some(file) = &auth.token_file {
-        let token =
-            std::fs::read_to_string(file).map_err(|error| format!("its token file {file}: {error}"))?;
+        let token = text_file::read(file).map_err(|error| format!("its token file {file}: {error}"))?;
         sendable(&format!("the token in {file}"), &token)?;
     }
     // In kube's order of precedence, a plugin comes last.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 use tfplugin6::{Value, resource::ApplyRequest};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     api::{Address, Api, ApiError, Applied, ApplyOptions, RetryLimit},
@@ -14,6 +14,9 @@ use crate::{
 
 /// The time for which a request is retried while the control plane is away.
 const RETRY_TIME: Duration = Duration::from_secs(30);
+/// The time for which a write that a Quota refuses is repeated once this apply has deleted an object: the count follows soon after.
+const COUNTED_WITHIN: Duration = Duration::from_secs(5);
+const COUNT_POLL: Duration = Duration::from_millis(200);
 
 /// One apply in progress.
 pub(super) struct ApplyContext<'a> {
@@ -61,7 +64,8 @@ impl ApplyContext<'_> {
         self.api.get(&self.at, &self.request_limit()).await
     }
 
-    /// Declares the object with one server-side apply.
+    /// Declares the object with one server-side apply. One that a Quota refuses is repeated for a moment if this apply has deleted others,
+    /// which may be counted still.
     pub(super) async fn declare(
         &self,
         object: &Json,
@@ -70,6 +74,45 @@ impl ApplyContext<'_> {
     ) -> Result<Applied, ApiError> {
         let manager = self.settings.manager();
         let options = ApplyOptions { manager: &manager, force, dry_run };
-        self.api.apply(&self.at, object, options, &self.request_limit()).await
+        let counted = self.until.min(Instant::now() + COUNTED_WITHIN);
+        loop {
+            let applied = self.api.apply(&self.at, object, options, &self.request_limit()).await;
+            let may_pass = !dry_run
+                && self.settings.run.has_deleted()
+                && applied.as_ref().is_err_and(is_refused_by_quota)
+                && Instant::now() < counted;
+            if !may_pass {
+                return applied;
+            }
+            tokio::select! {
+                () = self.request.cancel.cancelled() => return applied,
+                () = sleep(COUNT_POLL) => {}
+            }
+        }
+    }
+}
+
+/// Whether the admission policy of a Quota refuses a request.
+fn is_refused_by_quota(error: &ApiError) -> bool {
+    error.denial().is_some_and(|words| words.starts_with("Quota ") || words.starts_with("the Quota "))
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_by_a_quota_is_recognized() {
+        let refused = |words: &str, code| {
+            let policy = "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: ";
+            let status = Status::failure(&format!("{policy}{words}"), "Forbidden").with_code(code);
+            is_refused_by_quota(&ApiError::Refused(status.boxed()))
+        };
+        assert!(refused("Quota small: disks: 2 used, 1 more needed, limit 2", 403));
+        assert!(refused("the Quota of the namespace allows no more disks", 403));
+        assert!(!refused("a VM cannot be deleted", 403) && !refused("Quota small", 500));
+        assert!(!is_refused_by_quota(&ApiError::Cancelled));
     }
 }

@@ -109,6 +109,32 @@ async fn a_policy_that_refuses_a_change_speaks_in_the_plan_and_in_the_apply_in_i
 }
 
 #[tokio::test]
+async fn a_create_after_a_destroy_waits_a_moment_for_the_count_of_a_quota() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut former = Stage::new(&provider, "berth_disk");
+    former.apply(&json!({"name": "former", "size": "1Gi"})).await;
+    plane.declare_as("others", "Quota", "team", json!({"hard": {"diskSize": "2Gi"}})).await;
+    let quotas = plane.objects("Quota");
+    while plane.object("Quota", "team").await.pointer("/status/used/diskSize") != Some(&json!("1Gi")) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let destroyed = former.destroy().await;
+    assert!(destroyed.is_clean(), "{}", destroyed.text());
+    // In the place of a lower count, which the control plane of the tests does not have.
+    let counted = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let patch = Patch::Merge(json!({"spec": {"hard": {"diskSize": "8Gi"}}}));
+        quotas.patch("team", &PatchParams::default(), &patch).await.expect("raised");
+    };
+    let mut disk = Stage::new(&provider, "berth_disk");
+    let config = json!({"name": "d", "size": "4Gi"});
+    let (applied, ()) = tokio::join!(disk.apply(&config), counted);
+    assert!(!diagnostic::has_errors(&applied.diagnostics), "{}", applied.text());
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn an_object_of_the_same_owner_and_content_is_adopted_and_no_other() {
     let plane = ControlPlane::in_memory().await;
     let ours = provider(&plane.client, "default");

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_store::{Change, Entry, Event, Keep, Key};
+use berth_store::{Change, Entry, Event, Keep, Key, State};
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
@@ -105,13 +105,18 @@ fn everything(core: &Core) -> BTreeSet<Task> {
     let state = core.store.state();
     let accounts =
         state.list(&core.namespaces, None, None).map(|entry| Task::Account(entry.key.name.to_string()));
-    let others: Vec<Task> = accounts.chain([Task::ClusterRoles]).collect();
+    let mut tasks: BTreeSet<Task> = accounts.chain([Task::ClusterRoles]).collect();
+    tasks.extend(objects(&state));
+    tasks
+}
+
+/// A task for every object that has owners or is being deleted.
+fn objects(state: &State) -> Vec<Task> {
     let resources = state.resources();
     let objects = resources.iter().flat_map(|resource| state.list(resource, None, None));
     objects
         .filter(|entry| entry.facts.deleting || !entry.facts.owners.is_empty())
         .map(|entry| Task::Object(entry.key.clone()))
-        .chain(others)
         .collect()
 }
 
@@ -120,6 +125,10 @@ fn note(core: &Core, tasks: &mut BTreeSet<Task>, event: &Event) {
     // A request that its client cancels while the definition is written does not come to it.
     if key.resource == core.catalog.crds {
         core.catalog.refresh();
+        // Objects that were left alone may name owners of this kind.
+        if event.change == Change::Added {
+            tasks.extend(objects(&core.store.state()));
+        }
     }
     // Owners that wait for the deletion of this object, or for it to drop its owner reference.
     for owner in event.previous.iter().flat_map(|previous| &previous.facts.owners) {
@@ -151,11 +160,11 @@ type Step = Result<(), berth_apimachinery::error::ApiError>;
 
 async fn attend(core: &Arc<Core>, task: Task) -> Step {
     match task {
-        Task::Object(key) => object(core, &key).await,
+        Task::Object(key) => object(core, &key, None).await,
         Task::Owned(uid) => {
             let keys = core.store.state().dependents(&uid);
             for key in keys {
-                object(core, &key).await?;
+                object(core, &key, Some(&uid)).await?;
             }
             Ok(())
         }
@@ -174,7 +183,7 @@ async fn attend(core: &Arc<Core>, task: Task) -> Step {
                 served.by_storage(&storage).and_then(|r| crate::catalog::definition(r).map(|d| d.0.clone()));
             match definition {
                 Some(key) if core.store.get(&key).is_some_and(|crd| crd.facts.deleting) => {
-                    object(core, &key).await
+                    object(core, &key, None).await
                 }
                 _ => Ok(()),
             }
@@ -182,10 +191,14 @@ async fn attend(core: &Arc<Core>, task: Task) -> Step {
     }
 }
 
-async fn object(core: &Arc<Core>, key: &Key) -> Step {
+/// Checks an object's owners and its deletion. `gone`: the uid of an owner whose removal was observed.
+async fn object(core: &Arc<Core>, key: &Key, gone: Option<&str>) -> Step {
     let Some(entry) = core.store.get(key) else { return Ok(()) };
     if !entry.facts.deleting {
-        return if entry.facts.owners.is_empty() { Ok(()) } else { collect(core, key, &entry.value()).await };
+        if entry.facts.owners.is_empty() {
+            return Ok(());
+        }
+        return collect(core, key, &entry.value(), gone).await;
     }
     let object = entry.value();
     let held_by = |finalizer: &str| {
@@ -207,9 +220,15 @@ async fn object(core: &Arc<Core>, key: &Key) -> Step {
     Ok(())
 }
 
-/// Deletes an object if all its owners are gone, otherwise removes the owner references to missing owners.
-async fn collect(core: &Arc<Core>, key: &Key, object: &Value) -> Step {
+/// Deletes an object if all its owners are gone, otherwise removes the owner references to missing owners. As in Kubernetes, an object
+/// that names an owner of a kind that is not served is left alone: it is not known whether that owner exists. One whose removal was
+/// observed is gone, also if its definition went with it.
+async fn collect(core: &Arc<Core>, key: &Key, object: &Value, gone: Option<&str>) -> Step {
     let owners = owners_of(object);
+    if owners.iter().any(|owner| owner["uid"].as_str() != gone && is_unknown(core, key, owner)) {
+        tracing::debug!(%key, "an owner of the object is of a kind that is not served");
+        return Ok(());
+    }
     let live = |owner: &&Value| live_owner(core, key, owner).is_some();
     let remaining: Vec<Value> = owners.iter().filter(live).cloned().collect();
     if remaining.len() == owners.len() {
@@ -233,6 +252,16 @@ fn live_owner(core: &Core, key: &Key, owner: &Value) -> Option<Arc<Entry>> {
     let is_apart =
         |a: &Key, b: &Key| !a.namespace.is_empty() && !b.namespace.is_empty() && a.namespace != b.namespace;
     found.filter(|found| !is_apart(&found.key, key))
+}
+
+/// Whether an owner reference names nothing that exists, and a kind or a version that is not served.
+fn is_unknown(core: &Core, key: &Key, owner: &Value) -> bool {
+    let text = |member: &str| owner[member].as_str().unwrap_or_default();
+    let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+    let names = |resource: &Arc<Resource>| {
+        resource.group == group && resource.kind == text("kind") && resource.version(version).is_some()
+    };
+    live_owner(core, key, owner).is_none() && !core.catalog.served().resources.values().any(names)
 }
 
 /// Whether an owner is deleted together with its dependents, and waits for them.
@@ -272,7 +301,8 @@ async fn delete_dependents(core: &Arc<Core>, uid: &str) -> Result<bool, berth_ap
         let object = entry.value();
         let stays = |owner: &&Value| {
             owner["uid"] != uid
-                && live_owner(core, key, owner).is_some_and(|owner| !waits_for_dependents(&owner))
+                && live_owner(core, key, owner)
+                    .map_or_else(|| is_unknown(core, key, owner), |owner| !waits_for_dependents(&owner))
         };
         let staying: Vec<Value> = owners_of(&object).iter().filter(stays).cloned().collect();
         if staying.is_empty() {
@@ -458,7 +488,7 @@ mod tests {
         call(&core, &key).unwrap().create(owned).await.unwrap();
         let read = core.store.get(&key).unwrap().value();
         patch_metadata(&core, &key, &read, "ownerReferences", &[]).await.unwrap();
-        assert_eq!(collect(&core, &key, &read).await.unwrap_err().reason, "Conflict");
+        assert_eq!(collect(&core, &key, &read, None).await.unwrap_err().reason, "Conflict");
         assert!(core.store.get(&key).is_some(), "it has no owner that is gone any more");
     }
 
@@ -475,11 +505,40 @@ mod tests {
         let owners = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}]);
         let owned = json!({"metadata": {"name": "owned", "ownerReferences": owners}, "rules": []});
         call(&core, &key).unwrap().create(owned).await.unwrap();
-        object(&core, &key).await.unwrap();
+        object(&core, &key, None).await.unwrap();
         assert!(core.store.get(&key).is_some());
         delete(&core, &owner, None, None).await.unwrap();
-        object(&core, &key).await.unwrap();
+        object(&core, &key, None).await.unwrap();
         assert!(core.store.get(&key).is_none());
+    }
+
+    #[tokio::test]
+    async fn an_object_that_names_an_owner_of_a_kind_that_is_not_served_is_left_alone() {
+        let core = core();
+        let namespace = Key::new(&core.namespaces, "", "default");
+        let created = call(&core, &namespace).unwrap().create(json!({"metadata": {"name": "default"}})).await;
+        created.unwrap();
+        let key = Key::new(&"/configmaps".into(), "default", "owned");
+        let create = async |owners: Value| {
+            let owned = json!({"metadata": {"name": "owned", "ownerReferences": owners}});
+            call(&core, &key).unwrap().create(owned).await.unwrap();
+        };
+        let boat = json!({"apiVersion": "toys.example/v1", "kind": "Boat", "name": "ada", "uid": "b"});
+        let map =
+            |version: &str| json!({"apiVersion": version, "kind": "ConfigMap", "name": "gone", "uid": "m"});
+        for owners in [json!([boat]), json!([boat, map("v1")]), json!([map("v2")])] {
+            create(owners.clone()).await;
+            object(&core, &key, None).await.unwrap();
+            let left = core.store.get(&key).expect("it is left alone").value();
+            assert_eq!(owners_of(&left).len(), owners.as_array().unwrap().len());
+            delete(&core, &key, None, None).await.unwrap();
+        }
+        create(json!([boat])).await;
+        object(&core, &key, Some("b")).await.unwrap();
+        assert!(core.store.get(&key).is_none(), "the removal of its owner was observed");
+        create(json!([map("v1")])).await;
+        object(&core, &key, None).await.unwrap();
+        assert!(core.store.get(&key).is_none(), "its owner is of a kind that is served, and does not exist");
     }
 
     #[tokio::test]

@@ -54,7 +54,7 @@ pub enum HostAction {
     Drain {
         /// The host's name.
         host: String,
-        /// How long to wait until all VMs are off.
+        /// How long to wait until all VMs have moved or are off. Moves of running VMs get half of it at most.
         #[arg(long, default_value = "15m", value_parser = time::time)]
         timeout: TimeSpan,
         /// Returns without waiting, and shuts down all VMs.

@@ -1,7 +1,6 @@
 //! `berth host`: the agent of this machine; `berth host list|cordon|…`: an administrator's operations on hosts.
 
 use std::{
-    io::Read,
     net::{Ipv4Addr, SocketAddr},
     path::Path,
     sync::Arc,
@@ -19,7 +18,8 @@ use crate::{
 
 use super::{
     agent::{Machine, Where},
-    connect, console_server, core_dumps, signals, simulate, state_dir, this_machine, usage_server,
+    connect, console_server, core_dumps, signals, simulate, small_file, state_dir, this_machine,
+    usage_server,
 };
 
 /// The maximum length in bytes of a join string in a file.
@@ -97,12 +97,7 @@ async fn credential(options: &HostOptions, state_dir: &Path) -> anyhow::Result<O
 /// Returns the join string, or the contents of the file after `@`.
 fn read_join(text: &str) -> anyhow::Result<String> {
     let Some(path) = text.strip_prefix('@') else { return Ok(text.to_owned()) };
-    let mut join = String::new();
-    let file = std::fs::File::open(path).with_context(|| format!("reading the join string from {path}"))?;
-    file.take(MAX_JOIN)
-        .read_to_string(&mut join)
-        .with_context(|| format!("reading the join string from {path}"))?;
-    Ok(join)
+    small_file::read(Path::new(path), MAX_JOIN).context("the join string")
 }
 
 #[cfg(test)]

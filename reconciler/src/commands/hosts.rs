@@ -34,7 +34,7 @@ use crate::{
     printable::printable,
 };
 
-use super::{connect, token};
+use super::{connect, outage::Outage, token};
 
 /// The polling interval of a drain.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -68,13 +68,13 @@ pub async fn act(client: &Client, action: &HostAction) -> anyhow::Result<()> {
             Ok(())
         }
         HostAction::Drain { host, timeout, no_wait } => {
+            let waits = DrainWaits::new(Instant::now(), timeout.0);
             if !*no_wait {
                 declare(client, host, &json!({"cordoned": true})).await?;
-                // The rest of the time is for those that are shut down.
-                live::move_away(client, &bound::<VM>(client, host).await?, timeout.0 / 2).await?;
+                live::move_away(client, &bound::<VM>(client, host).await?, waits.for_moves).await?;
             }
             declare(client, host, &json!({"cordoned": true, "draining": true})).await?;
-            if *no_wait { Ok(()) } else { until_empty(client, host, timeout.0).await }
+            if *no_wait { Ok(()) } else { until_empty(client, host, &waits).await }
         }
         HostAction::Recover { hosts, all, end } => {
             let hosts = if *all { names(client).await? } else { hosts.clone() };
@@ -197,44 +197,66 @@ fn named<K: Resource<DynamicType = ()>>(objects: &[K]) -> impl Iterator<Item = S
     })
 }
 
+/// How long a drain waits: the limit is that of both waits together.
+struct DrainWaits {
+    limit: Duration,
+    /// For guests that move while they run. The rest of the time is for those that are shut down.
+    for_moves: Instant,
+    until: Instant,
+}
+
+impl DrainWaits {
+    fn new(begun: Instant, limit: Duration) -> Self {
+        Self { limit, for_moves: begun + limit / 2, until: begun + limit }
+    }
+}
+
 /// Waits until no VM of the host runs, and prints the progress.
-async fn until_empty(client: &Client, host: &str, limit: Duration) -> anyhow::Result<()> {
-    let begun = Instant::now();
-    let mut reported = None;
+async fn until_empty(client: &Client, host: &str, waits: &DrainWaits) -> anyhow::Result<()> {
+    let (mut running, mut silent, outage) = (BTreeSet::new(), "", Outage::default());
     loop {
-        let vms: Vec<VM> = bound(client, host).await?;
-        let runs = |vm: &VM| vm.status.as_ref().is_some_and(|s| s.process.is_some());
-        let running: BTreeSet<String> =
-            vms.iter().filter(|vm| runs(vm)).map(|vm| named(std::slice::from_ref(vm)).collect()).collect();
-        if running.is_empty() {
-            eprintln!(
-                "Host {host} is empty: none of its {} VMs runs. `berth host uncordon {host}` starts them again.",
-                vms.len()
-            );
-            return Ok(());
+        if let Some((vms, state)) = outage.answer(drained(client, host).await)? {
+            let runs = |vm: &VM| vm.status.as_ref().is_some_and(|s| s.process.is_some());
+            let now: BTreeSet<String> = vms
+                .iter()
+                .filter(|vm| runs(vm))
+                .map(|vm| named(std::slice::from_ref(vm)).collect())
+                .collect();
+            if now.is_empty() {
+                eprintln!(
+                    "Host {host} is empty: none of its {} VMs runs. `berth host uncordon {host}` starts them again.",
+                    vms.len()
+                );
+                return Ok(());
+            }
+            if now != running {
+                let names: Vec<&str> = now.iter().take(8).map(String::as_str).collect();
+                let more = if now.len() > 8 { ", …" } else { "" };
+                eprintln!("{} of {} still run: {}{more}", now.len(), vms.len(), names.join(", "));
+                running = now;
+            }
+            if !state.spec.draining {
+                bail!("host {host} is no longer drained: another client uncordoned it");
+            }
+            silent = if self::state(&state).starts_with("Silent") { " (its agent is silent)" } else { "" };
         }
-        if reported.as_ref() != Some(&running) {
-            let names: Vec<&str> = running.iter().take(8).map(String::as_str).collect();
-            let more = if running.len() > 8 { ", …" } else { "" };
-            eprintln!("{} of {} still run: {}{more}", running.len(), vms.len(), names.join(", "));
-            reported = Some(running.clone());
-        }
-        let api: TypedApi<Host> = TypedApi::all(client.clone());
-        let state = api.get(host).await.with_context(|| format!("reading Host {host}"))?;
-        if !state.spec.draining {
-            bail!("host {host} is no longer drained: another client uncordoned it");
-        }
-        if begun.elapsed() >= limit {
-            let silent =
-                if self::state(&state).starts_with("Silent") { " (its agent is silent)" } else { "" };
+        if Instant::now() >= waits.until {
             bail!(
                 "{} VMs of host {host} still run after {} seconds{silent}; the drain continues. See their stop settings, or `berth why vm/NAME`",
                 running.len(),
-                limit.as_secs()
+                waits.limit.as_secs()
             );
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
+}
+
+/// Returns the VMs that are bound to a host which is drained, and the Host.
+async fn drained(client: &Client, host: &str) -> anyhow::Result<(Vec<VM>, Host)> {
+    let vms = bound::<VM>(client, host).await?;
+    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
+    let state = hosts.get(host).await.with_context(|| format!("reading Host {host}"))?;
+    Ok((vms, state))
 }
 
 async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
@@ -363,6 +385,14 @@ async fn remove_roles(client: &Client, host: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_timeout_of_a_drain_is_that_of_its_moves_and_shutdowns_together() {
+        let (begun, limit) = (Instant::now(), Duration::from_secs(900));
+        let waits = DrainWaits::new(begun, limit);
+        assert_eq!(waits.for_moves - begun, Duration::from_secs(450));
+        assert_eq!(waits.until - begun, limit);
+    }
 
     #[test]
     fn a_hosts_state_is_what_matters_most_of_it() {

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     cli::ImagePushOptions,
-    commands::{connect, console::connection::ticket, progress::Progress, resources},
+    commands::{connect, console::connection::ticket, outage::Outage, progress::Progress, resources},
     one_connection::client_of,
     requests::has_code,
 };
@@ -27,8 +27,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Uploads a file, and waits until the Image is ready.
 ///
-/// *Errors:* the file cannot be read; another Image has the name; the host refuses the file. The Image stays, and with it what was
-/// uploaded.
+/// *Errors:* the file cannot be read; another Image has the name; the host refuses the file; the control plane is away for minutes. The Image
+/// stays, and with it what was uploaded.
 pub(super) async fn push(options: ImagePushOptions) -> anyhow::Result<()> {
     let (namespace, name) = (resources::checked(&options.namespace)?, resources::checked(&options.name)?);
     eprintln!("computing the checksum of {}", options.file.display());
@@ -47,6 +47,7 @@ pub(super) async fn push(options: ImagePushOptions) -> anyhow::Result<()> {
         uid,
         awaited: Awaited::host(Instant::now() + wait),
         progress: Progress::new(file.size(), "uploaded"),
+        outage: Outage::default(),
     };
     let what = || {
         format!(
@@ -58,7 +59,10 @@ pub(super) async fn push(options: ImagePushOptions) -> anyhow::Result<()> {
     place.progress.end();
     let verified = Awaited::verified(Instant::now() + wait);
     loop {
-        let image = place.read().await?;
+        let Some(image) = place.outage.answer(place.read().await)? else {
+            sleep(PAUSE).await;
+            continue;
+        };
         match verified.look(&image) {
             Ok(Seen::Ready) => break,
             Ok(_) => sleep(PAUSE).await,
@@ -137,6 +141,7 @@ struct Place {
     uid: String,
     awaited: Awaited,
     progress: Progress,
+    outage: Outage,
 }
 
 impl Place {
@@ -146,13 +151,9 @@ impl Place {
         let found = found.filter(|found| found.metadata.uid.as_deref() == Some(&self.uid));
         found.with_context(|| format!("Image {name} was deleted meanwhile"))
     }
-}
 
-#[async_trait]
-impl UploadPlace for Place {
-    type Error = anyhow::Error;
-
-    async fn next(&self) -> anyhow::Result<Next> {
+    /// The next step, as the control plane has it now.
+    async fn look(&self) -> anyhow::Result<Next> {
         let image = self.read().await?;
         let server = match self.awaited.look(&image) {
             Ok(Seen::Ready) => return Ok(Next::Done),
@@ -163,6 +164,19 @@ impl UploadPlace for Place {
         let audience = upload_audience(&self.namespace, &self.name, &self.uid);
         let ticket = ticket(&self.client, &self.namespace, UPLOAD_ACCOUNT, audience).await?;
         Ok(Next::Upload(Box::new(Target { server, path: upload_path(&self.namespace, &self.name), ticket })))
+    }
+}
+
+#[async_trait]
+impl UploadPlace for Place {
+    type Error = anyhow::Error;
+
+    async fn next(&self) -> anyhow::Result<Next> {
+        let next = self.look().await;
+        if next.is_err() {
+            self.progress.end();
+        }
+        Ok(self.outage.answer(next)?.unwrap_or(Next::Wait))
     }
 
     fn progress(&self, done: u64) {

@@ -14,7 +14,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{connect, power};
+use super::{connect, outage::Outage, power};
 use crate::cli::MoveOptions;
 
 /// How often a VM is looked at.
@@ -85,22 +85,25 @@ async fn wait(
     restarts: bool,
     end: Instant,
 ) -> anyhow::Result<()> {
+    let outage = Outage::default();
     loop {
         // A condition of an earlier request is replaced meanwhile.
         tokio::time::sleep(LOOK_EVERY).await;
-        let found = vms.get_opt(name).await.with_context(|| format!("reading VM {name}"))?;
-        let Some(vm) = found else { bail!("VM {name} was deleted") };
-        match progress(&vm, left, restarts) {
-            Progress::Waits => {}
-            Progress::Later => {
-                eprintln!("VM {name} moves at its next stop: stop it, or restart it");
-                return Ok(());
+        let read = vms.get_opt(name).await.with_context(|| format!("reading VM {name}"));
+        if let Some(found) = outage.answer(read)? {
+            let Some(vm) = found else { bail!("VM {name} was deleted") };
+            match progress(&vm, left, restarts) {
+                Progress::Waits => {}
+                Progress::Later => {
+                    eprintln!("VM {name} moves at its next stop: stop it, or restart it");
+                    return Ok(());
+                }
+                Progress::Done(host) => {
+                    eprintln!("VM {name} is on host {host}");
+                    return Ok(());
+                }
+                Progress::Refused(why) => bail!("VM {name} does not move: {why}"),
             }
-            Progress::Done(host) => {
-                eprintln!("VM {name} is on host {host}");
-                return Ok(());
-            }
-            Progress::Refused(why) => bail!("VM {name} does not move: {why}"),
         }
         if Instant::now() >= end {
             bail!("VM {name} has not moved in time: `berth why vm/{name}` says what it waits for");

@@ -13,7 +13,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::connect;
+use super::{connect, outage::Outage};
 use crate::cli::PowerOptions;
 
 /// How often a VM is looked at.
@@ -128,21 +128,23 @@ fn declared_by(object: &impl ResourceExt) -> Option<String> {
 
 async fn wait(vms: &TypedApi<VM>, verb: Verb, awaited: &Awaited, end: Instant) -> anyhow::Result<()> {
     let name = &awaited.name;
-    let mut shown = None;
+    let (mut shown, outage) = (None, Outage::default());
     loop {
-        let found = vms.get_opt(name).await.with_context(|| format!("reading VM {name}"))?;
-        let Some(vm) = found else { bail!("VM {name} was deleted") };
-        let state = vm.status.as_ref().and_then(|status| status.state);
-        if shown != state {
-            let word = state.map_or_else(|| "Pending".to_owned(), |state| format!("{state:?}"));
-            eprintln!("VM {name}: {word}");
-            shown = state;
-        }
-        if is_done(verb, &vm, awaited.token.as_deref()) {
-            return Ok(());
-        }
-        if let Some(why) = stalled(&vm) {
-            bail!("VM {name} is stalled: {why}");
+        let read = vms.get_opt(name).await.with_context(|| format!("reading VM {name}"));
+        if let Some(found) = outage.answer(read)? {
+            let Some(vm) = found else { bail!("VM {name} was deleted") };
+            let state = vm.status.as_ref().and_then(|status| status.state);
+            if shown != state {
+                let word = state.map_or_else(|| "Pending".to_owned(), |state| format!("{state:?}"));
+                eprintln!("VM {name}: {word}");
+                shown = state;
+            }
+            if is_done(verb, &vm, awaited.token.as_deref()) {
+                return Ok(());
+            }
+            if let Some(why) = stalled(&vm) {
+                bail!("VM {name} is stalled: {why}");
+            }
         }
         if Instant::now() >= end {
             bail!(

@@ -42,8 +42,9 @@ impl Progress {
         }
     }
 
+    /// Ends the line, before other text.
     pub(super) fn end(&self) {
-        if self.is_terminal && self.shown.load(Ordering::Relaxed) != u64::MAX {
+        if self.shown.swap(u64::MAX, Ordering::Relaxed) != u64::MAX && self.is_terminal {
             eprintln!();
         }
     }

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +25,8 @@ pub(crate) const SEALED: &str = "/secrets";
 const LENGTH: usize = 32;
 /// The maximum number of keys in the file; a rotation needs two.
 const MAX_KEYS: usize = 8;
+/// The maximum number of bytes of the file that are read. Some of them may be empty lines.
+const MAX_FILE: u64 = 64 << 10;
 
 struct Sealing {
     id: i64,
@@ -123,7 +125,7 @@ impl Keyring {
                 mode & 0o777
             )));
         }
-        Self::parse(&io::read_to_string(file)?)
+        Self::parse(&io::read_to_string(file.take(MAX_FILE))?)
     }
 
     /// Parses the content of a key file.

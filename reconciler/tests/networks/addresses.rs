@@ -218,6 +218,9 @@ fn an_ipv6_prefix_is_a_unicast_64_of_an_overlay_and_cannot_change() {
             let refused = patch(json!({"ipv6CIDR": prefix})).await.expect_err("fixed").to_string();
             assert!(refused.contains("ipv6CIDR cannot change"), "{refused}");
         }
+        for same in ["fd00:60:0:0::/64", "fd00:60::/64"] {
+            patch(json!({"ipv6CIDR": same})).await.expect("another spelling");
+        }
         site.stop.cancel();
     });
 }

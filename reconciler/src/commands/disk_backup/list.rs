@@ -1,15 +1,15 @@
 //! `berth disk-backup list`: the backups in a repository, for a person with its password. Nothing else of a site is needed.
 
-use std::{env, fmt::Write as _, fs, io::Write as _};
+use std::{env, fmt::Write as _, io::Write as _};
 
 use anyhow::{Context, anyhow, ensure};
 use berth_api::{Quantity, backup::declaration::VMDeclaration};
 use berth_host::linux::{ObjectStore, RepositoryEntry, RepositoryReader};
 
-use crate::cli::ListBackupsOptions;
+use crate::{cli::ListBackupsOptions, commands::small_file};
 
 /// The longest password, with the end of its line.
-const MOST_PASSWORD: usize = 4096;
+const MOST_PASSWORD: u64 = 4096;
 const HEAD: [&str; 5] = ["VM", "DISK", "TAKEN-AT", "SIZE", "EXISTING"];
 /// In the place of what is not known.
 const UNKNOWN: &str = "-";
@@ -38,13 +38,7 @@ fn one_line(text: &str) -> String {
 
 fn reader(options: ListBackupsOptions) -> anyhow::Result<RepositoryReader> {
     let ListBackupsOptions { folder, s3_endpoint, bucket, prefix, region, password_file } = options;
-    let file = || format!("reading {}", password_file.display());
-    let password = fs::read_to_string(&password_file).with_context(file)?;
-    ensure!(
-        password.len() <= MOST_PASSWORD,
-        "{} has more than {MOST_PASSWORD} bytes",
-        password_file.display()
-    );
+    let password = small_file::read(&password_file, MOST_PASSWORD).context("--password-file")?;
     // As that of a Secret.
     let password = password.trim_end_matches(['\r', '\n']).to_owned();
     if let Some(folder) = folder {

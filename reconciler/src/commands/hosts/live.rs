@@ -14,6 +14,8 @@ use kube::{
 };
 use serde_json::json;
 
+use crate::commands::outage::Outage;
+
 /// The manager of the fields that this program writes.
 const MANAGER: &str = "berth";
 /// How long the controllers may take to decide about a VM.
@@ -39,8 +41,8 @@ fn is_settled(vm: &VM, epoch: i64, asked: Duration) -> bool {
     }
 }
 
-/// Has those of these VMs of a cordoned host move that do so while they run, and waits until they have, or cannot, or for this long.
-pub(super) async fn move_away(client: &Client, vms: &[VM], limit: Duration) -> anyhow::Result<()> {
+/// Has those of these VMs of a cordoned host move that do so while they run, and waits until they have, or cannot, or the time is over.
+pub(super) async fn move_away(client: &Client, vms: &[VM], until: Instant) -> anyhow::Result<()> {
     let begun = Instant::now();
     let mut waiting = Vec::new();
     for vm in vms.iter().filter(|vm| leaves(vm)) {
@@ -59,13 +61,18 @@ pub(super) async fn move_away(client: &Client, vms: &[VM], limit: Duration) -> a
     if !waiting.is_empty() {
         eprintln!("{} VMs move to other hosts while they run", waiting.len());
     }
-    while !waiting.is_empty() && begun.elapsed() < limit {
+    let outage = Outage::default();
+    while !waiting.is_empty() && Instant::now() < until {
         tokio::time::sleep(super::LOOK_EVERY).await;
         let mut left = Vec::new();
         for (namespace, name, epoch) in waiting {
             let api: TypedApi<VM> = TypedApi::namespaced(client.clone(), &namespace);
-            let found = api.get_opt(&name).await.with_context(|| format!("reading VM {namespace}/{name}"))?;
-            if found.is_some_and(|vm| !is_settled(&vm, epoch, begun.elapsed())) {
+            let read = api.get_opt(&name).await.with_context(|| format!("reading VM {namespace}/{name}"));
+            let is_left = match outage.answer(read)? {
+                Some(found) => found.is_some_and(|vm| !is_settled(&vm, epoch, begun.elapsed())),
+                None => true,
+            };
+            if is_left {
                 left.push((namespace, name, epoch));
             }
         }

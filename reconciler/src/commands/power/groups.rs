@@ -9,7 +9,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use super::{LOOK_EVERY, MANAGER, Verb, declared_by};
-use crate::printable::printable;
+use crate::{commands::outage::Outage, printable::printable};
 
 /// The beginning of the name of a VMGroup among those of VMs.
 pub(super) const PREFIX: &str = "vmgroup/";
@@ -49,12 +49,17 @@ fn power(verb: Verb) -> Option<GroupPower> {
 ///
 /// *Errors:* the group is deleted or stalled, or does not come to it in time.
 pub(super) async fn wait(groups: &TypedApi<VMGroup>, name: &str, end: Instant) -> anyhow::Result<()> {
-    let mut shown = String::new();
+    let (mut shown, outage) = (String::new(), Outage::default());
     loop {
-        let found = groups.get_opt(name).await.with_context(|| format!("reading VMGroup {name}"))?;
-        let Some(group) = found else { bail!("VMGroup {name} was deleted") };
+        let read = groups.get_opt(name).await.with_context(|| format!("reading VMGroup {name}"));
+        let group = match outage.answer(read)? {
+            Some(None) => bail!("VMGroup {name} was deleted"),
+            answered => answered.flatten(),
+        };
+        let status =
+            group.as_ref().and_then(|group| Some((group.status.as_ref()?, group.metadata.generation)));
         let current =
-            group.status.as_ref().filter(|s| Some(s.observed_generation) == group.metadata.generation);
+            status.filter(|(s, generation)| Some(s.observed_generation) == *generation).map(|(s, _)| s);
         let ready = current.and_then(|s| condition::find(&s.conditions, ConditionType::Ready.as_str()));
         if let Some(ready) = ready {
             if shown != ready.message {
