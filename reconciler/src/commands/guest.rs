@@ -65,7 +65,7 @@ fn print(exit: &Exit) -> anyhow::Result<ExitCode> {
     }
     std::io::stderr().write_all(&exit.stderr.0).context("printing")?;
     if exit.is_truncated {
-        eprintln!("berth: the guest agent did not keep all of the output");
+        notice!("berth: the guest agent did not keep all of the output");
     }
     let code = exit.code.or(exit.signal.map(|signal| BY_SIGNAL.saturating_add(signal)));
     let code = code.context("the guest agent told neither an exit code nor a signal")?;

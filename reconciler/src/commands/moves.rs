@@ -93,11 +93,11 @@ async fn wait(
         match progress(&vm, left, restarts) {
             Progress::Waits => {}
             Progress::Later => {
-                eprintln!("VM {name} moves at its next stop: stop it, or restart it");
+                notice!("VM {name} moves at its next stop: stop it, or restart it");
                 return Ok(());
             }
             Progress::Done(host) => {
-                eprintln!("VM {name} is on host {host}");
+                notice!("VM {name} is on host {host}");
                 return Ok(());
             }
             Progress::Refused(why) => bail!("VM {name} does not move: {why}"),

@@ -19,10 +19,7 @@ use tokio::{
 
 pub(super) use ssh::run as ssh;
 
-use crate::{
-    cli::{ConsoleTarget, PortForwardOptions, Ports},
-    printable::printable,
-};
+use crate::cli::{ConsoleTarget, PortForwardOptions, Ports};
 
 use super::{
     console::{self, connection},
@@ -98,7 +95,7 @@ pub(super) async fn run(options: PortForwardOptions) -> anyhow::Result<()> {
         writeln!(out, "{local} -> {vm}:{}", each.remote).and_then(|()| out.flush()).context("printing")?;
         served.spawn(serve(listener, remote(each)));
     }
-    eprintln!("Ctrl-C ends");
+    notice!("Ctrl-C ends");
     tokio::select! {
         _ = served.join_next() => bail!("a port is no longer served"),
         interrupted = tokio::signal::ctrl_c() => interrupted.context("waiting for Ctrl-C"),
@@ -114,15 +111,15 @@ async fn serve(listener: TcpListener, remote: Remote) {
                     let remote = remote.clone();
                     connections.spawn(async move { forward(&remote, client).await });
                 }
-                Ok(_) => eprintln!("a connection was refused: {CONNECTIONS} are open"),
+                Ok(_) => notice!("a connection was refused: {CONNECTIONS} are open"),
                 Err(error) => {
-                    eprintln!("a client could not connect: {error}");
+                    notice!("a client could not connect: {error}");
                     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
                 }
             },
             Some(ended) = connections.join_next(), if !connections.is_empty() => {
                 if let Ok(Err(error)) = ended {
-                    eprintln!("a connection was closed: {}", printable(&format!("{error:#}")));
+                    notice!("a connection was closed: {error:#}");
                 }
             }
         }

@@ -82,7 +82,7 @@ async fn declare(vms: &TypedApi<VM>, verb: Verb, namespace: &str, name: &str) ->
     let patch = Patch::Merge(json!({ "spec": spec }));
     vms.patch(name, &params, &patch).await.with_context(|| format!("changing VM {name}"))?;
     if let Some(manager) = declared_by(&vm).filter(|_| token.is_none()) {
-        eprintln!("VM {name}: {manager} declares its power, and changes it back when it is applied again");
+        notice!("VM {name}: {manager} declares its power, and changes it back when it is applied again");
     }
     Ok(Awaited { name: name.to_owned(), token })
 }
@@ -135,7 +135,7 @@ async fn wait(vms: &TypedApi<VM>, verb: Verb, awaited: &Awaited, end: Instant) -
         let state = vm.status.as_ref().and_then(|status| status.state);
         if shown != state {
             let word = state.map_or_else(|| "Pending".to_owned(), |state| format!("{state:?}"));
-            eprintln!("VM {name}: {word}");
+            notice!("VM {name}: {word}");
             shown = state;
         }
         if is_done(verb, &vm, awaited.token.as_deref()) {

@@ -37,14 +37,14 @@ impl Progress {
             self.shown.store(hundredths, Ordering::Relaxed);
             let (start, end) = if self.is_terminal { ("\r", "") } else { ("", "\n") };
             let (size, done) = (Quantity::from_bytes(self.size).0, self.done);
-            eprint!("{start}{hundredths:3} % of {size} {done}{end}");
-            let _ = std::io::stderr().flush();
+            // Its reader may be gone, which does not end the transfer.
+            let _ = write!(std::io::stderr(), "{start}{hundredths:3} % of {size} {done}{end}");
         }
     }
 
     pub(super) fn end(&self) {
         if self.is_terminal && self.shown.load(Ordering::Relaxed) != u64::MAX {
-            eprintln!();
+            let _ = writeln!(std::io::stderr());
         }
     }
 }

@@ -41,8 +41,8 @@ async fn make(config: &Config, client: &Client, options: &TokenCreate) -> anyhow
     install::apply(client, &access::host(host)).await.context("giving the host its account")?;
     let token = credential::request(client, host, life).await.context("asking for a token")?;
     if let Some(times) = TokenTimes::of(&token) {
-        eprintln!("Host {host} may join until {}. On that machine:", times.expires);
-        eprintln!("    berth host --join STRING");
+        notice!("Host {host} may join until {}. On that machine:", times.expires);
+        notice!("    berth host --join STRING");
     }
     let join = Join { server, ca: ca(config), token, host: host.to_owned() };
     writeln!(std::io::stdout().lock(), "{}", join.encode()).context("printing")
@@ -127,7 +127,7 @@ async fn revoke(client: &Client, host: &str) -> anyhow::Result<()> {
     if !end_access(client, host).await? {
         bail!("host {host} has no token: see `berth token list`");
     }
-    eprintln!("All tokens of host {host} have ended. Its guests continue until their VMs are deleted.");
+    notice!("All tokens of host {host} have ended. Its guests continue until their VMs are deleted.");
     Ok(())
 }
 

@@ -51,7 +51,7 @@ pub(in crate::commands) async fn verify(options: VerifyBackupOptions) -> anyhow:
             Outcome::GivenUp(text) => bail!("Backup {name} has no result of this request: {text}"),
             Outcome::GoesOn(text) => {
                 if shown.as_ref() != Some(&text) {
-                    eprintln!("berth: {}", printable(&text));
+                    notice!("berth: {text}");
                     shown = Some(text);
                 }
             }

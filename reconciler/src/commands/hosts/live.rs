@@ -57,7 +57,7 @@ pub(super) async fn move_away(client: &Client, vms: &[VM], limit: Duration) -> a
         waiting.push((namespace, name, epoch));
     }
     if !waiting.is_empty() {
-        eprintln!("{} VMs move to other hosts while they run", waiting.len());
+        notice!("{} VMs move to other hosts while they run", waiting.len());
     }
     while !waiting.is_empty() && begun.elapsed() < limit {
         tokio::time::sleep(super::LOOK_EVERY).await;

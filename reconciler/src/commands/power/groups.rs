@@ -9,7 +9,6 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use super::{LOOK_EVERY, MANAGER, Verb, declared_by};
-use crate::printable::printable;
 
 /// The beginning of the name of a VMGroup among those of VMs.
 pub(super) const PREFIX: &str = "vmgroup/";
@@ -30,9 +29,7 @@ pub(super) async fn declare(groups: &TypedApi<VMGroup>, verb: Verb, name: &str) 
     let patch = Patch::Merge(json!({"spec": {"power": power}}));
     groups.patch(name, &params, &patch).await.with_context(|| format!("changing VMGroup {name}"))?;
     if let Some(manager) = declared_by(&group) {
-        eprintln!(
-            "VMGroup {name}: {manager} declares its power, and changes it back when it is applied again"
-        );
+        notice!("VMGroup {name}: {manager} declares its power, and changes it back when it is applied again");
     }
     Ok(())
 }
@@ -58,7 +55,7 @@ pub(super) async fn wait(groups: &TypedApi<VMGroup>, name: &str, end: Instant) -
         let ready = current.and_then(|s| condition::find(&s.conditions, ConditionType::Ready.as_str()));
         if let Some(ready) = ready {
             if shown != ready.message {
-                eprintln!("VMGroup {name}: {}", printable(&ready.message));
+                notice!("VMGroup {name}: {}", ready.message);
                 shown.clone_from(&ready.message);
             }
             if ready.status == "True" {
