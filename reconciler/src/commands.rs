@@ -14,6 +14,8 @@ mod diff;
 mod disk_backup;
 mod doctor;
 mod download;
+#[cfg(test)]
+mod fake;
 mod files;
 mod graduate;
 mod guest;

@@ -31,6 +31,7 @@ use serde_json::json;
 
 use crate::{
     cli::{HostAction, HostOptions},
+    one_connection::client_of,
     printable::printable,
 };
 
@@ -47,7 +48,7 @@ const ALIVE: SignedDuration = SignedDuration::from_secs(40);
 
 pub(super) async fn run(options: &HostOptions, action: &HostAction) -> anyhow::Result<()> {
     let config = connect::admin(&options.connection, &options.state.state_dir).await?;
-    act(&Client::try_from(config).context("making a client")?, action).await
+    act(&client_of(config)?, action).await
 }
 
 /// Performs the action with an administrator's client.

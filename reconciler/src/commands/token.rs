@@ -16,6 +16,7 @@ use crate::{
     cli::{TokenAction, TokenCreate, TokenOptions},
     credential, install,
     join::{Join, TokenTimes},
+    one_connection::client_of,
 };
 
 use super::connect;
@@ -25,7 +26,7 @@ const PROBE: Duration = Duration::from_secs(3);
 
 pub(super) async fn run(options: TokenOptions) -> anyhow::Result<()> {
     let config = connect::admin(&options.connection, &options.state.state_dir).await?;
-    let client = Client::try_from(config.clone()).context("making a client")?;
+    let client = client_of(config.clone())?;
     match options.action {
         TokenAction::Create(create) => make(&config, &client, &create).await,
         TokenAction::List => list(&client).await,

@@ -12,14 +12,14 @@ use kube::{
     api::{ListParams, PostParams},
 };
 
-use crate::cli::UndeleteOptions;
+use crate::{cli::UndeleteOptions, one_connection::client_of};
 
 use super::connect;
 
 pub(super) async fn run(options: UndeleteOptions) -> anyhow::Result<()> {
     let (namespace, name) = options.disk.split_once('/').unwrap_or(("default", &options.disk));
     let config = connect::admin(&options.connection, &options.state.state_dir).await?;
-    let client = Client::try_from(config).context("making a client")?;
+    let client = client_of(config)?;
     let (host, volume) = find(&client, namespace, name, options.volume.as_deref()).await?;
     let name = options.rename.as_deref().unwrap_or(name);
     let disk = disk(&host, name, &volume);
