@@ -29,7 +29,7 @@ const MANAGER: &str = "berth";
 pub(super) async fn run(options: MoveOptions) -> anyhow::Result<()> {
     let site = &options.site;
     let client = client_of(connect::admin(&site.connection, &site.state.state_dir).await?)?;
-    act(client, &options).await
+    Box::pin(act(client, &options)).await
 }
 
 async fn act(client: Client, options: &MoveOptions) -> anyhow::Result<()> {
@@ -59,7 +59,7 @@ async fn act(client: Client, options: &MoveOptions) -> anyhow::Result<()> {
         return Ok(());
     }
     for (name, left) in requested {
-        wait(&vms, name, &left, options.restart, end).await?;
+        Box::pin(wait(&vms, name, &left, options.restart, end)).await?;
     }
     Ok(())
 }
@@ -96,7 +96,7 @@ async fn wait(
         // A condition of an earlier request is replaced meanwhile.
         tokio::time::sleep(LOOK_EVERY).await;
         let read = async || vms.get_opt(name).await.with_context(|| format!("reading VM {name}"));
-        let Some(vm) = power::reread(read, end).await? else { bail!("VM {name} was deleted") };
+        let Some(vm) = Box::pin(power::reread(read, end)).await? else { bail!("VM {name} was deleted") };
         match progress(&vm, left, restarts) {
             Progress::Waits => {}
             Progress::Later => {
@@ -174,7 +174,7 @@ mod tests {
             let Command::Move(options) = Cli::try_parse_from(words).expect("it parses").command else {
                 panic!("it is move")
             };
-            act(client.clone(), &options).await
+            Box::pin(act(client.clone(), &options)).await
         };
         for wrong in ["typo", "new"] {
             assert!(restart(&["web", wrong]).await.is_err(), "{wrong}");

@@ -45,7 +45,7 @@ struct Awaited {
 pub(super) async fn run(verb: Verb, options: PowerOptions) -> anyhow::Result<()> {
     let site = &options.site;
     let client = client_of(connect::admin(&site.connection, &site.state.state_dir).await?)?;
-    act(client, verb, &options).await
+    Box::pin(act(client, verb, &options)).await
 }
 
 async fn act(client: Client, verb: Verb, options: &PowerOptions) -> anyhow::Result<()> {
@@ -72,10 +72,10 @@ async fn act(client: Client, verb: Verb, options: &PowerOptions) -> anyhow::Resu
         return Ok(());
     }
     for one in &awaited {
-        wait(&vms, verb, one, end).await?;
+        Box::pin(wait(&vms, verb, one, end)).await?;
     }
     for (group, _) in &found_groups {
-        groups::wait(&of_groups, &group.name_any(), end).await?;
+        Box::pin(groups::wait(&of_groups, &group.name_any(), end)).await?;
     }
     Ok(())
 }
@@ -161,7 +161,7 @@ async fn wait(vms: &TypedApi<VM>, verb: Verb, awaited: &Awaited, end: Instant) -
     let mut shown = None;
     loop {
         let read = async || vms.get_opt(name).await.with_context(|| format!("reading VM {name}"));
-        let Some(vm) = reread(read, end).await? else { bail!("VM {name} was deleted") };
+        let Some(vm) = Box::pin(reread(read, end)).await? else { bail!("VM {name} was deleted") };
         let state = vm.status.as_ref().and_then(|status| status.state);
         if shown != state {
             let word = state.map_or_else(|| "Pending".to_owned(), |state| format!("{state:?}"));
@@ -230,7 +230,7 @@ mod tests {
             let Command::Restart(options) = Cli::try_parse_from(words).expect("it parses").command else {
                 panic!("it is restart")
             };
-            act(client.clone(), Verb::Restart, &options).await
+            Box::pin(act(client.clone(), Verb::Restart, &options)).await
         };
         for wrong in ["typo", "vmgroup/typo"] {
             assert!(restart(&["web", wrong]).await.is_err(), "{wrong}");

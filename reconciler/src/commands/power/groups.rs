@@ -68,7 +68,7 @@ pub(super) async fn wait(groups: &TypedApi<VMGroup>, name: &str, end: Instant) -
     let mut shown = String::new();
     loop {
         let read = async || groups.get_opt(name).await.with_context(|| format!("reading VMGroup {name}"));
-        let Some(group) = reread(read, end).await? else { bail!("VMGroup {name} was deleted") };
+        let Some(group) = Box::pin(reread(read, end)).await? else { bail!("VMGroup {name} was deleted") };
         let current =
             group.status.as_ref().filter(|s| Some(s.observed_generation) == group.metadata.generation);
         let ready = current.and_then(|s| condition::find(&s.conditions, ConditionType::Ready.as_str()));
