@@ -24,6 +24,7 @@ mod host;
 pub mod hosts;
 mod image;
 mod import;
+mod incoming;
 mod kubeconfig;
 mod local_agent;
 mod machine;

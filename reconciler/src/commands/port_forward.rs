@@ -75,7 +75,7 @@ impl Remote {
 
 /// Serves ports of the VM on this machine, until it is interrupted. Each connection takes a ticket of its own.
 ///
-/// *Errors:* the VM cannot be reached; a local port is in use.
+/// *Errors:* there is no such VM; a local port is in use.
 pub(super) async fn run(options: PortForwardOptions) -> anyhow::Result<()> {
     let PortForwardOptions { vm, ports, address, vsock, stdio, site } = options;
     let target = site.target(&vm);
@@ -86,6 +86,8 @@ pub(super) async fn run(options: PortForwardOptions) -> anyhow::Result<()> {
         let [port] = ports.as_slice() else { bail!("--stdio connects to one port") };
         return connect_stdio(&remote(port)).await;
     }
+    // A client would see no reason for a connection that is closed.
+    connection::vm(&target).await?;
     let mut served = JoinSet::new();
     for each in &ports {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, each.local)).await;
@@ -165,7 +167,23 @@ async fn connect_stdio(remote: &Remote) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::cli::{Cli, Command};
+
+    #[tokio::test]
+    async fn no_port_is_served_of_a_vm_that_cannot_be_found() {
+        let site = ["--kubeconfig", "/nowhere/kubeconfig"];
+        for vm in ["web", "WEB/../x"] {
+            let words = ["berth", "port-forward", vm, ":80"].into_iter().chain(site);
+            let Command::PortForward(options) = Cli::try_parse_from(words).expect("it parses").command else {
+                panic!("it is port-forward")
+            };
+            let ended = tokio::time::timeout(std::time::Duration::from_secs(10), run(options)).await;
+            assert!(ended.expect("it waits for no client").is_err(), "{vm}");
+        }
+    }
 
     #[test]
     fn each_kind_of_port_has_a_use_of_its_own_and_its_own_numbers() {

@@ -15,7 +15,7 @@ use clap::{CommandFactory as _, Parser as _};
 use http::Method;
 use tokio::net::UnixStream;
 
-use super::{local_agent, usage_server::SOCKET};
+use super::{incoming, local_agent, usage_server::SOCKET};
 use crate::{
     cli::{Cli, ServiceAction, ServiceOptions, TimeSpan, UnitOptions},
     service::{Service, Unit, units},
@@ -108,7 +108,7 @@ fn install(units: &[Unit], folder: &Path) -> anyhow::Result<()> {
     }
     for unit in units {
         let path = folder.join(unit.name);
-        std::fs::write(&path, &unit.text).with_context(|| format!("writing {}", path.display()))?;
+        incoming::write(&path, unit.text.as_bytes())?;
         notice!("{}", path.display());
     }
     let names: Vec<&str> = units.iter().map(|unit| unit.name).collect();

@@ -15,7 +15,7 @@ use tokio::{
 
 use crate::cli::{ConsoleTarget, ScreenshotOptions, VncOptions};
 
-use super::console::connection;
+use super::{console::connection, incoming};
 use picture::Picture;
 
 /// The number of viewers at a time. The host has a limit of its own for each VM.
@@ -88,7 +88,7 @@ pub(super) async fn screenshot(options: ScreenshotOptions) -> anyhow::Result<()>
         return out.write_all(&png).and_then(|()| out.flush()).context("printing");
     }
     let file = output.unwrap_or_else(|| format!("{}.png", target.vm).into());
-    std::fs::write(&file, &png).with_context(|| format!("writing {}", file.display()))?;
+    incoming::write(&file, &png)?;
     notice!("{}: {} × {} pixels", file.display(), picture.width, picture.height);
     Ok(())
 }

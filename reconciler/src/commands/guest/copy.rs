@@ -1,8 +1,8 @@
 //! `berth cp`: one file, in one direction.
 
 use std::{
-    fs::{self, File, OpenOptions, Permissions},
-    io::{ErrorKind, Read, Write},
+    fs::File,
+    io::{Read, Write},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
@@ -15,7 +15,7 @@ use berth_api::{
 
 use crate::{
     cli::{CpOptions, Place},
-    commands::files::Part,
+    commands::incoming::Incoming,
 };
 
 use super::session::Session;
@@ -126,60 +126,6 @@ async fn download(mut session: Session, path: String, to: &Path) -> anyhow::Resu
     }
 }
 
-/// A copy that comes from a guest. A regular file is written beside its target until it is complete: a copy that breaks off leaves the
-/// target as it was.
-struct Incoming {
-    file: File,
-    /// The part, and the file that it becomes. None: the target is no regular file, and is written as it is.
-    part: Option<(Part, PathBuf)>,
-}
-
-impl Incoming {
-    fn begin(to: &Path) -> anyhow::Result<Self> {
-        let found = match fs::metadata(to) {
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            found => Some(found?),
-        };
-        // The standard output may be a regular file, which its other writers have open.
-        if to.starts_with("/dev") || found.as_ref().is_some_and(|found| !found.is_file()) {
-            return Ok(Self { file: File::create(to)?, part: None });
-        }
-        // Of a link, the file that it leads to.
-        let target = if found.is_some() { fs::canonicalize(to)? } else { to.to_owned() };
-        let part = Part::beside(&target)?;
-        let file = OpenOptions::new().write(true).create_new(true).open(part.path())?;
-        let incoming = Self { file, part: Some((part, target)) };
-        if let Some(found) = found {
-            let mode = found.permissions().mode() & 0o777;
-            incoming.file.set_permissions(Permissions::from_mode(mode))?;
-        }
-        Ok(incoming)
-    }
-
-    fn complete(mut self) -> anyhow::Result<()> {
-        self.file.sync_all().or_else(unsupported)?;
-        if let Some((part, target)) = &self.part {
-            part.becomes(target, true)?;
-        }
-        self.part = None;
-        Ok(())
-    }
-}
-
-impl Drop for Incoming {
-    fn drop(&mut self) {
-        if let Some((part, _)) = &self.part {
-            // The error of the copy is the one to report.
-            let _ = fs::remove_file(part.path());
-        }
-    }
-}
-
-/// Pipes and devices, such as /dev/stdout, have nothing to synchronise.
-fn unsupported(error: std::io::Error) -> std::io::Result<()> {
-    if error.kind() == ErrorKind::InvalidInput { Ok(()) } else { Err(error) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,32 +135,5 @@ mod tests {
         assert_eq!(within("/tmp/", "/etc/motd"), "/tmp/motd");
         assert_eq!(within("/tmp/a", "/etc/motd"), "/tmp/a");
         assert_eq!(within("./", "motd"), "./motd");
-    }
-
-    #[test]
-    fn a_copy_replaces_a_file_once_it_is_complete_and_one_that_breaks_off_leaves_it_as_it_was() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (target, link, new) =
-            (folder.path().join("motd"), folder.path().join("link"), folder.path().join("new"));
-        fs::write(&target, "old").expect("written");
-        fs::set_permissions(&target, Permissions::from_mode(0o600)).expect("a mode");
-        std::os::unix::fs::symlink(&target, &link).expect("a link");
-        let receive = |to: &Path| {
-            let mut copy = Incoming::begin(to).expect("begun");
-            copy.file.write_all(b"copied").expect("written");
-            copy
-        };
-        let names = || fs::read_dir(folder.path()).expect("a folder").count();
-        for to in [&target, &link, &new] {
-            drop(receive(to));
-            assert_eq!((fs::read_to_string(&target).expect("there").as_str(), names()), ("old", 2));
-        }
-        receive(&link).complete().expect("complete");
-        receive(&new).complete().expect("complete");
-        assert_eq!((fs::read_to_string(&target).expect("there").as_str(), names()), ("copied", 3));
-        assert_eq!(fs::metadata(&target).expect("there").permissions().mode() & 0o777, 0o600);
-        assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
-        assert_eq!(fs::read_to_string(&new).expect("there"), "copied");
-        Incoming::begin(Path::new("/dev/null")).expect("a device").complete().expect("written as it is");
     }
 }
