@@ -180,7 +180,8 @@ mod tests {
             let Command::PortForward(options) = Cli::try_parse_from(words).expect("it parses").command else {
                 panic!("it is port-forward")
             };
-            let ended = tokio::time::timeout(std::time::Duration::from_secs(10), run(options)).await;
+            let ended =
+                tokio::time::timeout(std::time::Duration::from_secs(10), Box::pin(run(options))).await;
             assert!(ended.expect("it waits for no client").is_err(), "{vm}");
         }
     }

@@ -1,9 +1,9 @@
 //! `berth cp`: one file, in one direction.
 
 use std::{
-    fs::File,
+    fs::OpenOptions,
     io::{Read, Write},
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -12,6 +12,7 @@ use berth_api::{
     console::ConsoleUse,
     guest_access::{ClientMessage, Content, HostMessage, MAX_FILE, MAX_PIECE, WriteFile, check_path},
 };
+use nix::fcntl::OFlag;
 
 use crate::{
     cli::{CpOptions, Place},
@@ -46,8 +47,21 @@ pub(in crate::commands) async fn run(options: CpOptions) -> anyhow::Result<()> {
 
 /// The path of a copy: with a slash at its end, a folder for a file of the same name.
 fn within(to: &str, from: &str) -> String {
-    let name = from.trim_end_matches('/').rsplit('/').next().unwrap_or(from);
-    if to.ends_with('/') { format!("{to}{name}") } else { to.to_owned() }
+    let name = from.trim_end_matches(separators(from)).rsplit(separators(from)).next().unwrap_or(from);
+    if to.ends_with(separators(to)) { format!("{to}{name}") } else { to.to_owned() }
+}
+
+/// The characters between the names of a path.
+fn separators(path: &str) -> &'static [char] {
+    const SLASH: &[char] = &['/'];
+    const OF_WINDOWS: &[char] = &['/', '\\'];
+    if is_of_windows(path) { OF_WINDOWS } else { SLASH }
+}
+
+/// Whether a path is one of a Windows guest, with a drive or a server.
+fn is_of_windows(path: &str) -> bool {
+    let has_drive = matches!(path.as_bytes(), [drive, b':', b'/' | b'\\', ..] if drive.is_ascii_alphabetic());
+    has_drive || path.starts_with(r"\\")
 }
 
 async fn upload<F: Future<Output = anyhow::Result<Session>>>(
@@ -59,7 +73,9 @@ async fn upload<F: Future<Output = anyhow::Result<Session>>>(
         bail!("{problem}");
     }
     let what = || format!("reading {}", from.display());
-    let mut file = File::open(from).with_context(what)?;
+    // The opening of a pipe would wait for its writer.
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(from);
+    let mut file = file.with_context(what)?;
     let metadata = file.metadata().with_context(what)?;
     ensure!(metadata.is_file(), "{} is not a file: copy folders with tar or scp (berth ssh)", from.display());
     ensure!(
@@ -135,5 +151,23 @@ mod tests {
         assert_eq!(within("/tmp/", "/etc/motd"), "/tmp/motd");
         assert_eq!(within("/tmp/a", "/etc/motd"), "/tmp/a");
         assert_eq!(within("./", "motd"), "./motd");
+        assert_eq!(within("./", r"C:\Users\a.txt"), "./a.txt");
+        assert_eq!(within(r"C:\Temp\", "./a.txt"), r"C:\Temp\a.txt");
+        assert_eq!(within("./", r"/srv/a\b"), r"./a\b", "a name in a Linux guest");
+    }
+
+    #[test]
+    fn a_pipe_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pipe = folder.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        let (sender, refused) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            let copied = upload(&pipe, "/x".to_owned(), || async { bail!("it needs no session") });
+            let _ = sender.send(runtime.block_on(copied).expect_err("a pipe").to_string());
+        });
+        let refused = refused.recv_timeout(std::time::Duration::from_secs(10)).expect("it ends");
+        assert!(refused.contains("is not a file"), "{refused}");
     }
 }
