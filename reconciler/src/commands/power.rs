@@ -13,7 +13,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::connect;
+use super::{connect, resources};
 use crate::{cli::PowerOptions, one_connection::client_of, requests::is_outage};
 
 /// How often a VM is looked at.
@@ -82,6 +82,7 @@ async fn act(client: Client, verb: Verb, options: &PowerOptions) -> anyhow::Resu
 
 /// Returns the VM of this name.
 pub(super) async fn find(vms: &TypedApi<VM>, namespace: &str, name: &str) -> anyhow::Result<VM> {
+    resources::checked(name)?;
     let found = vms.get_opt(name).await.with_context(|| format!("reading VM {name}"))?;
     found.with_context(|| format!("there is no VM {name} in namespace {namespace} (see -n)"))
 }
@@ -232,7 +233,7 @@ mod tests {
             };
             Box::pin(act(client.clone(), Verb::Restart, &options)).await
         };
-        for wrong in ["typo", "vmgroup/typo"] {
+        for wrong in ["typo", "vmgroup/typo", "vms/web", "web?x"] {
             assert!(restart(&["web", wrong]).await.is_err(), "{wrong}");
             assert_eq!(changes.all(), [""; 0], "{wrong}");
         }
