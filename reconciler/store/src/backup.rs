@@ -353,7 +353,7 @@ pub fn until_due(folder: &Path, every: Duration, now: jiff::Timestamp) -> Durati
 fn is_partial(name: &str) -> bool {
     let stem = ["", "-journal", "-wal", "-shm"]
         .iter()
-        .find_map(|end| name.strip_prefix('.')?.strip_suffix(end)?.strip_suffix(".partial"));
+        .find_map(|end| name.strip_prefix('.')?.strip_suffix(*end)?.strip_suffix(".partial"));
     let Some((backup, process)) = stem.and_then(|stem| stem.rsplit_once('.')) else { return false };
     backup.ends_with(SUFFIX) && !process.is_empty() && process.bytes().all(|digit| digit.is_ascii_digit())
 }
