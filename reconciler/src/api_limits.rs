@@ -18,6 +18,8 @@ use tower::{BoxError, Layer, Service};
 
 /// The interval between pings on an idle connection, unless an option says otherwise.
 const PING_EVERY: Duration = Duration::from_secs(20);
+/// How long a command waits for an answer. A Kubernetes control plane itself gives up after a minute.
+const COMMAND_ANSWER: Duration = Duration::from_secs(120);
 /// The part of a path that is about Leases.
 const LEASES: &str = "/coordination.k8s.io/";
 
@@ -42,8 +44,11 @@ pub struct Rate {
 }
 
 impl ApiLimits {
-    /// No limits: for commands, which make few requests.
+    /// No limits.
     pub const NONE: Self = Self { rate: None, timeout: None, ping_every: PING_EVERY };
+
+    /// For commands, which make few requests, and would wait for ever for a control plane that hangs.
+    pub const COMMAND: Self = Self { timeout: Some(COMMAND_ANSWER), ..Self::NONE };
 
     /// Returns the layer that enforces them for all requests of one client.
     pub(crate) fn layer(&self) -> LimitLayer {
@@ -246,6 +251,14 @@ mod tests {
         assert!(answers[1].as_ref().is_ok_and(|time| *time >= 60_000), "{answers:?}");
         let without = answered(ApiLimits::NONE, slow, &["/x"; 40]).await;
         assert!(without.iter().all(|time| time.as_ref().is_ok_and(|time| *time < 60_020)), "{without:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_command_does_not_wait_for_ever() {
+        let answers = answered(ApiLimits::COMMAND, Duration::from_secs(3600), &["/x"]).await;
+        assert!(answers[0].is_err(), "{answers:?}");
+        let answers = answered(ApiLimits::COMMAND, Duration::from_secs(65), &["/x"]).await;
+        assert!(answers[0].is_ok(), "{answers:?}");
     }
 
     #[tokio::test(start_paused = true)]

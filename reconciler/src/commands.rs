@@ -14,6 +14,8 @@ mod diff;
 mod disk_backup;
 mod doctor;
 mod download;
+#[cfg(test)]
+mod fake;
 mod files;
 mod graduate;
 mod guest;
@@ -22,6 +24,7 @@ mod host;
 pub mod hosts;
 mod image;
 mod import;
+mod incoming;
 mod kubeconfig;
 mod local_agent;
 mod machine;

@@ -13,10 +13,16 @@
 //!            │    service, deployment   the units of systemd; the Deployment of the controllers
 //!            │    health, controllers_metrics   what the controllers answer over HTTP
 //!            ▼
-//!  requests, credential, one_connection ─▶ too_many_requests, api_limits, log, failure, printable   clients, credentials, output
+//!  requests, credential, one_connection ─▶ too_many_requests, api_limits, log, failure, notice, printable   clients, credentials, output
 //! ```
 //!
 //! It must not decide placement, run a guest or interpret a request of the API: those are the other crates'.
+
+#![warn(clippy::print_stderr, reason = "it panics when there is no reader: `notice` does not")]
+
+// First: its macro is for those that follow.
+#[macro_use]
+mod notice;
 
 pub mod api_limits;
 pub mod cli;

@@ -8,7 +8,7 @@ use tracing_subscriber::{EnvFilter, fmt::MakeWriter, util::SubscriberInitExt as 
 #[derive(Args, Clone, Debug)]
 pub struct LogOptions {
     /// The log level (error, warn, info, debug), or per-module directives.
-    #[arg(long = "log-level", env = "BERTH_LOG", default_value = "info", global = true)]
+    #[arg(long = "log-level", env = "BERTH_LOG", default_value = "info", global = true, value_parser = level)]
     pub level: String,
     /// The format of log lines.
     #[arg(long = "log-format", env = "BERTH_LOG_FORMAT", default_value = "text", global = true)]
@@ -20,6 +20,19 @@ pub struct LogOptions {
 pub enum LogFormat {
     Text,
     Json,
+}
+
+/// Checks a level, or directives. A word that is no level would be taken for a module, and all other modules would be silent.
+fn level(text: &str) -> Result<String, String> {
+    const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+    let is_known =
+        |part: &str| part.contains('=') || LEVELS.iter().any(|level| part.eq_ignore_ascii_case(level));
+    let unknown = text.split(',').map(str::trim).find(|part| !part.is_empty() && !is_known(part));
+    if let Some(unknown) = unknown {
+        let levels = LEVELS.join(", ");
+        return Err(format!("{unknown:?} is no level: one of {levels}; of a module: MODULE=LEVEL"));
+    }
+    EnvFilter::try_new(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 /// Starts logging for the whole process.
@@ -83,6 +96,19 @@ mod tests {
         assert_eq!(line["fields"]["message"], "the guest ended", "{line}");
         assert_eq!(line["fields"]["vm"], "web", "{line}");
         assert!(line["timestamp"].is_string() && line["target"].is_string(), "{line}");
+    }
+
+    #[test]
+    fn a_word_that_is_no_level_is_refused() {
+        for fine in ["", "info", "WARN", "off", "info,berth_agent=debug", "error,berth::log=trace"] {
+            assert_eq!(level(fine), Ok(fine.to_owned()));
+        }
+        for wrong in ["warning", "info,debgu", "berth_agent", "berth_agent=loud"] {
+            assert!(level(wrong).is_err(), "{wrong}");
+        }
+        assert!(
+            level("warning").is_err_and(|error| error.starts_with("\"warning\" is no level: one of error"))
+        );
     }
 
     #[test]

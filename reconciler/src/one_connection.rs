@@ -23,11 +23,11 @@ use crate::{api_limits::ApiLimits, too_many_requests::TooManyRequests};
 /// The time limit for the response to a ping.
 const PING_ANSWER: Duration = Duration::from_secs(10);
 
-/// Returns a client of the configured control plane, without limits.
+/// Returns a client of the configured control plane, with the limits of a command.
 ///
 /// *Errors:* the configuration has unusable keys or certificates.
 pub fn client_of(config: Config) -> anyhow::Result<Client> {
-    client_within(config, &ApiLimits::NONE)
+    client_within(config, &ApiLimits::COMMAND)
 }
 
 /// Returns a client of the configured control plane whose requests have these limits.

@@ -30,7 +30,7 @@ pub struct TopOptions {
     #[arg(short, long)]
     pub namespace: Option<String>,
     /// The time over which rates are measured.
-    #[arg(long, default_value = "2s", value_name = "TIME", value_parser = time::time)]
+    #[arg(long, default_value = "2s", value_name = "TIME", value_parser = interval)]
     pub interval: TimeSpan,
     /// Repeats it until Ctrl-C.
     #[arg(short, long)]
@@ -43,6 +43,17 @@ pub struct TopOptions {
     pub output: OutputForm,
     #[command(flatten)]
     pub state: StateDir,
+}
+
+/// Parses an interval: without a pause, `--watch` would read the agent all the time.
+fn interval(text: &str) -> Result<TimeSpan, String> {
+    let time = time::time(text)?;
+    if time.0.is_zero() { Err("must be at least 1s".to_owned()) } else { Ok(time) }
+}
+
+#[test]
+fn an_interval_is_a_second_at_least() {
+    assert!(interval("1s").is_ok() && interval("0s").is_err() && interval("x").is_err());
 }
 
 /// `berth doctor`

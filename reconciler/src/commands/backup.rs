@@ -22,13 +22,13 @@ pub(super) fn run(options: &BackupOptions) -> anyhow::Result<()> {
     let made = berth_apiserver::backup(&directory, &options.target, options.with_keys)
         .with_context(|| format!("backing up {} (as root?)", directory.display()))?;
     writeln!(std::io::stdout(), "{}", made.file.display()).context("printing")?;
-    eprintln!("revision {}, {} rows, {} bytes, verified", made.revision, made.rows, made.bytes);
+    notice!("revision {}, {} rows, {} bytes, verified", made.revision, made.rows, made.bytes);
     if made.with_keys {
-        eprintln!(
+        notice!(
             "it holds the key of Secrets, the CA and the tokens: read access to it is administrator access"
         );
     } else {
-        eprintln!(
+        notice!(
             "Secrets in it are encrypted, and the key is not in it: keep a copy of {} elsewhere, or back up with \
              --with-keys",
             directory.join("secrets.key").display()
@@ -52,16 +52,16 @@ pub(super) fn restore(options: &RestoreOptions) -> anyhow::Result<()> {
     }
     let done =
         done.with_context(|| format!("restoring {} to {}", options.file.display(), directory.display()))?;
-    eprintln!("restored revision {}; revisions go on from {}", done.revision, done.goes_on_from);
+    notice!("restored revision {}; revisions go on from {}", done.revision, done.goes_on_from);
     if let Some(aside) = done.aside {
-        eprintln!("the database that was there is {}", aside.display());
+        notice!("the database that was there is {}", aside.display());
     }
     if !done.with_keys {
-        eprintln!(
+        notice!(
             "CA and tokens are those of this machine: if it had none, kubeconfigs and hosts need new ones"
         );
     }
-    eprintln!(
+    notice!(
         "start it with `berth up`: each host in it reports its VMs before anything is placed; one that is gone for good keeps \
          its VMs from being placed until `berth host forget NAME --lost`"
     );
@@ -73,8 +73,8 @@ pub(super) fn secrets(options: &SecretsOptions) -> anyhow::Result<()> {
     let directory = control_plane(&options.state);
     let done = berth_apiserver::rotate_key(&directory)
         .with_context(|| format!("rotating the key of Secrets in {}", directory.display()))?;
-    eprintln!("all Secrets are encrypted under a new key, in {}", done.key.display());
-    eprintln!(
+    notice!("all Secrets are encrypted under a new key, in {}", done.key.display());
+    notice!(
         "backups made before need the old one, {}: delete it once there are none",
         done.retired.display()
     );

@@ -28,7 +28,8 @@ pub(super) async fn console(options: ConsoleOptions) -> anyhow::Result<()> {
     let is_terminal = std::io::stdin().is_terminal();
     let mut raw = if is_terminal { Some(RawTerminal::enter()?) } else { None };
     if raw.is_some() {
-        eprint!("attached to {}; Ctrl-] detaches\r\n", options.target.vm);
+        // It may be gone: a panic would leave the terminal as it is.
+        let _ = write!(std::io::stderr(), "attached to {}; Ctrl-] detaches\r\n", options.target.vm);
     }
     let (mut output, mut input) = tokio::io::split(stream);
     let mut typed = typed();

@@ -49,7 +49,7 @@ pub(super) async fn run(options: DiffOptions) -> anyhow::Result<()> {
         out.push_str(&lines(&resource.plural, &only(then), &only(now), options.status));
     }
     if out.is_empty() {
-        eprintln!("nothing has changed since revision {revision}");
+        notice!("nothing has changed since revision {revision}");
     }
     std::io::stdout().write_all(printable(&out).as_bytes()).context("printing")
 }

@@ -35,7 +35,7 @@ pub(super) async fn list(origin: DiskOrigin, options: ListFilesOptions) -> anyho
         let tree = described(berth_filesystems::open(&disk, &choice), ignores_journal)?;
         let content = tree.content();
         if content.partition.is_some() || content.volume.is_some() {
-            eprintln!("the disk has {}", tree.there());
+            notice!("the disk has {}", tree.there());
         }
         list::lines(&tree, path.as_bytes(), alive)
     });
@@ -66,7 +66,7 @@ pub(super) async fn copy(origin: DiskOrigin, options: CopyFilesOptions) -> anyho
     });
     let copied = copied.await.with_context(|| what(origin, &source, &from.name))?;
     for note in &copied.notes {
-        eprintln!("berth: {note}");
+        notice!("berth: {note}");
     }
     let (files, size, to) = (copied.files, Quantity::from_bytes(copied.bytes).0, copied.to.display());
     let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
@@ -92,7 +92,7 @@ fn described(tree: Result<Tree, FsError>, ignores_journal: bool) -> anyhow::Resu
         Ok(tree) => {
             let content = tree.content();
             let (place, name) = (content.place(), content.file_system.name());
-            eprintln!("{place}: {name}, {}", Quantity::from_bytes(content.length).0);
+            notice!("{place}: {name}, {}", Quantity::from_bytes(content.length).0);
             ensure!(
                 ignores_journal || !tree.has_unapplied_changes(),
                 "the {name} file system has changes in its journal, which is not applied: it was mounted, and not frozen by qemu-guest-agent. \
@@ -100,7 +100,7 @@ fn described(tree: Result<Tree, FsError>, ignores_journal: bool) -> anyhow::Resu
                  older, or have content of other files"
             );
             if tree.has_unapplied_changes() || content.file_system == FileSystem::Ntfs {
-                eprintln!(
+                notice!(
                     "berth: the journal of {name} is not applied: the newest changes can be missing or incomplete"
                 );
             }

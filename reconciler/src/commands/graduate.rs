@@ -19,8 +19,8 @@ pub(super) async fn run(options: GraduateOptions) -> anyhow::Result<()> {
     let Some(path) = options.to.clone() else {
         if options.abort && !options.back {
             graduate::abort_source(&client_of(here)?).await?;
-            eprintln!("The move is given up: this control plane is in charge, and takes writes again.");
-            eprintln!("The copied objects are still on the other one, inactive: --to removes them.");
+            notice!("The move is given up: this control plane is in charge, and takes writes again.");
+            notice!("The copied objects are still on the other one, inactive: --to removes them.");
             return Ok(());
         }
         bail!("--to KUBECONFIG: the cluster's administrator's kubeconfig");
@@ -44,17 +44,21 @@ pub(super) async fn run(options: GraduateOptions) -> anyhow::Result<()> {
     };
     if options.abort {
         Box::pin(graduation.abort()).await?;
-        eprintln!("The move is given up: everything is as before.");
+        notice!("The move is given up: everything is as before.");
         return Ok(());
     }
-    eprint!("{}", Box::pin(graduation.plan()).await?);
+    show(&Box::pin(graduation.plan()).await?);
     if options.dry_run {
         return Ok(());
     }
-    let done = Box::pin(graduation.run(&mut |step| eprintln!("- {step}"))).await.context(
+    let done = Box::pin(graduation.run(&mut |step| notice!("- {step}"))).await.context(
         "the move is not done: run it again to go on, or with --abort to give it up (as long as the source has not handed over)",
     )?;
     report(&graduation, &done, &options)
+}
+
+fn show(text: &str) {
+    text.lines().for_each(|line| notice!("{line}"));
 }
 
 fn report(
@@ -62,10 +66,10 @@ fn report(
     done: &graduate::Outcome,
     options: &GraduateOptions,
 ) -> anyhow::Result<()> {
-    eprint!("{}", graduate::hosts_of(done));
-    eprintln!("The site is on {}.", graduation.to.server);
+    show(&graduate::hosts_of(done));
+    notice!("The site is on {}.", graduation.to.server);
     if !options.back {
-        eprintln!(
+        notice!(
             "Run `berth controllers` there. Use its kubeconfig from now on, in Terraform's provider too. `berth up` on this \
              machine goes on as an agent, and shows hosts that come late the way."
         );

@@ -58,19 +58,31 @@ fn input() -> anyhow::Result<Vec<u8>> {
 
 fn print(exit: &Exit) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(&exit.stdout.0).and_then(|()| out.flush()) {
-        // The reader of a pipe has read enough, as `head` does.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
-        written => written.context("printing")?,
-    }
-    std::io::stderr().write_all(&exit.stderr.0).context("printing")?;
+    unless_unread(out.write_all(&exit.stdout.0).and_then(|()| out.flush()))?;
+    unless_unread(std::io::stderr().write_all(&exit.stderr.0))?;
     if exit.is_truncated {
-        eprintln!("berth: the guest agent did not keep all of the output");
+        notice!("berth: the guest agent did not keep all of the output");
     }
     let code = exit.code.or(exit.signal.map(|signal| BY_SIGNAL.saturating_add(signal)));
     let code = code.context("the guest agent told neither an exit code nor a signal")?;
     // Windows has larger codes.
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(FAILED)))
+}
+
+/// The reader of a pipe has read enough, as `head` does: the exit code is still that of the program.
+fn unless_unread(written: std::io::Result<()>) -> anyhow::Result<()> {
+    match written {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("printing"),
+    }
+}
+
+#[test]
+fn output_that_is_not_read_to_its_end_is_no_failure_and_a_full_disk_is_one() {
+    let (reader, mut unread) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    assert!(unless_unread(unread.write_all(b"text")).is_ok());
+    assert!(unless_unread(Err(std::io::ErrorKind::StorageFull.into())).is_err());
 }
 
 #[test]

@@ -31,6 +31,7 @@ use serde_json::json;
 
 use crate::{
     cli::{HostAction, HostOptions},
+    one_connection::client_of,
     printable::printable,
 };
 
@@ -47,7 +48,7 @@ const ALIVE: SignedDuration = SignedDuration::from_secs(40);
 
 pub(super) async fn run(options: &HostOptions, action: &HostAction) -> anyhow::Result<()> {
     let config = connect::admin(&options.connection, &options.state.state_dir).await?;
-    act(&Client::try_from(config).context("making a client")?, action).await
+    act(&client_of(config)?, action).await
 }
 
 /// Performs the action with an administrator's client.
@@ -59,12 +60,12 @@ pub async fn act(client: &Client, action: &HostAction) -> anyhow::Result<()> {
         HostAction::List => list(client).await,
         HostAction::Cordon { host } => {
             declare(client, host, &json!({"cordoned": true})).await?;
-            eprintln!("Host {host} takes no new VMs. `berth host uncordon {host}` ends that.");
+            notice!("Host {host} takes no new VMs. `berth host uncordon {host}` ends that.");
             Ok(())
         }
         HostAction::Uncordon { host } => {
             declare(client, host, &json!({"cordoned": false, "draining": false})).await?;
-            eprintln!("Host {host} takes VMs again, and starts those that were stopped to empty it.");
+            notice!("Host {host} takes VMs again, and starts those that were stopped to empty it.");
             Ok(())
         }
         HostAction::Drain { host, timeout, no_wait } => {
@@ -96,9 +97,9 @@ async fn recover(client: &Client, hosts: &[String], end: bool) -> anyhow::Result
     for host in hosts {
         declare(client, host, &crate::recovery::spec((!end).then(Timestamp::now))).await?;
         if end {
-            eprintln!("Host {host} is not in a recovery: its report of VMs and disks is not accepted.");
+            notice!("Host {host} is not in a recovery: its report of VMs and disks is not accepted.");
         } else {
-            eprintln!(
+            notice!(
                 "Host {host} is in a recovery: the guests and disks that it reports are returned to their objects. It takes new VMs \
                  once that is done; `kubectl get host {host} -o yaml` shows status.orphans."
             );
@@ -223,7 +224,7 @@ async fn until_empty(client: &Client, host: &str, waits: &DrainWaits) -> anyhow:
                 .map(|vm| named(std::slice::from_ref(vm)).collect())
                 .collect();
             if now.is_empty() {
-                eprintln!(
+                notice!(
                     "Host {host} is empty: none of its {} VMs runs. `berth host uncordon {host}` starts them again.",
                     vms.len()
                 );
@@ -232,7 +233,7 @@ async fn until_empty(client: &Client, host: &str, waits: &DrainWaits) -> anyhow:
             if now != running {
                 let names: Vec<&str> = now.iter().take(8).map(String::as_str).collect();
                 let more = if now.len() > 8 { ", …" } else { "" };
-                eprintln!("{} of {} still run: {}{more}", now.len(), vms.len(), names.join(", "));
+                notice!("{} of {} still run: {}{more}", now.len(), vms.len(), names.join(", "));
                 running = now;
             }
             if !state.spec.draining {
@@ -290,7 +291,7 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
         said_unused(&hosts, host).await?;
     }
     if lost && is_alive(client, host).await? {
-        eprintln!(
+        notice!(
             "Host {host} has reported within the last minute. Its guests go on until its machine is turned off: do \
              that now."
         );
@@ -301,7 +302,7 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
     if known.is_some() && !left.is_empty() {
         let spec = json!({"fenced": true, "cordoned": true});
         declare(client, host, &spec).await?;
-        eprintln!(
+        notice!(
             "Host {host} is given up, and with it {} objects: {}. VMs with all disks in shared pools start on another \
              host if they can; the others say so until they are deleted. The Host goes with the last one.",
             left.len(),
@@ -313,7 +314,7 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
     until_gone(&hosts, host).await?;
     let leases: TypedApi<Lease> = TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE);
     gone(leases.delete(host, &DeleteParams::default()).await).context("deleting the Lease")?;
-    eprintln!("Host {host} is forgotten.");
+    notice!("Host {host} is forgotten.");
     Ok(())
 }
 

@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// stays, and with it what was uploaded.
 pub(super) async fn push(options: ImagePushOptions) -> anyhow::Result<()> {
     let (namespace, name) = (resources::checked(&options.namespace)?, resources::checked(&options.name)?);
-    eprintln!("computing the checksum of {}", options.file.display());
+    notice!("computing the checksum of {}", options.file.display());
     let path = options.file.clone();
     let file =
         tokio::task::spawn_blocking(move || measure(&path, None)).await.context("reading the file")??;

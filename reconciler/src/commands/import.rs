@@ -94,7 +94,7 @@ fn save(written: &Configuration, out: &Path) -> anyhow::Result<PathBuf> {
         return Err(error).with_context(about);
     }
     for note in &written.notes {
-        eprintln!("berth: {}", note.replace(char::is_control, " "));
+        notice!("berth: {}", note.replace(char::is_control, " "));
     }
     Ok(target)
 }

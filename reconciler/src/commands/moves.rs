@@ -15,7 +15,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::{connect, outage::Outage, power};
-use crate::cli::MoveOptions;
+use crate::{cli::MoveOptions, one_connection::client_of};
 
 /// How often a VM is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -28,8 +28,12 @@ const MANAGER: &str = "berth";
 /// not in time.
 pub(super) async fn run(options: MoveOptions) -> anyhow::Result<()> {
     let site = &options.site;
-    let config = connect::admin(&site.connection, &site.state.state_dir).await?;
-    let client = Client::try_from(config).context("making a client")?;
+    let client = client_of(connect::admin(&site.connection, &site.state.state_dir).await?)?;
+    Box::pin(act(client, &options)).await
+}
+
+async fn act(client: Client, options: &MoveOptions) -> anyhow::Result<()> {
+    let site = &options.site;
     if let Some(to) = &options.to {
         let hosts: TypedApi<Host> = TypedApi::all(client.clone());
         let found = hosts.get_opt(to).await.with_context(|| format!("reading Host {to}"))?;
@@ -37,11 +41,14 @@ pub(super) async fn run(options: MoveOptions) -> anyhow::Result<()> {
     }
     let vms: TypedApi<VM> = TypedApi::namespaced(client, &site.namespace);
     let end = Instant::now().checked_add(options.timeout.0).context("--timeout is too long")?;
-    let mut requested = Vec::new();
+    // All are looked at before one is changed: after a mistake the command is repeated, and would restart the others again.
+    let mut changes = Vec::new();
     for name in &options.vms {
-        let found = vms.get_opt(name).await.with_context(|| format!("reading VM {name}"))?;
-        let Some(vm) = found else { bail!("there is no VM {name} in namespace {}", site.namespace) };
-        let (left, change) = change(name, &vm, &options)?;
+        let vm = power::find(&vms, &site.namespace, name).await?;
+        changes.push((name, change(name, &vm, options)?));
+    }
+    let mut requested = Vec::new();
+    for (name, (left, change)) in changes {
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
         vms.patch(name, &params, &Patch::Merge(change))
             .await
@@ -52,7 +59,7 @@ pub(super) async fn run(options: MoveOptions) -> anyhow::Result<()> {
         return Ok(());
     }
     for (name, left) in requested {
-        wait(&vms, name, &left, options.restart, end).await?;
+        Box::pin(wait(&vms, name, &left, options.restart, end)).await?;
     }
     Ok(())
 }
@@ -95,11 +102,11 @@ async fn wait(
             match progress(&vm, left, restarts) {
                 Progress::Waits => {}
                 Progress::Later => {
-                    eprintln!("VM {name} moves at its next stop: stop it, or restart it");
+                    notice!("VM {name} moves at its next stop: stop it, or restart it");
                     return Ok(());
                 }
                 Progress::Done(host) => {
-                    eprintln!("VM {name} is on host {host}");
+                    notice!("VM {name} is on host {host}");
                     return Ok(());
                 }
                 Progress::Refused(why) => bail!("VM {name} does not move: {why}"),
@@ -148,7 +155,37 @@ fn runs(status: &VMStatus) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::{
+        cli::{Cli, Command},
+        commands::fake::control_plane,
+    };
+
+    #[tokio::test]
+    async fn no_vm_moves_if_one_of_them_cannot() {
+        let web = r#"{"apiVersion": "berth.dev/v1alpha1", "kind": "VM",
+            "metadata": {"name": "web", "uid": "u", "resourceVersion": "7"},
+            "spec": {"power": "Running", "disks": [{"name": "root", "boot": true}]},
+            "status": {"binding": {"host": "a", "epoch": 3}}}"#;
+        let unbound = r#"{"apiVersion": "berth.dev/v1alpha1", "kind": "VM", "metadata": {"name": "new"},
+            "spec": {"power": "Running", "disks": [{"name": "root", "boot": true}]}}"#;
+        let (client, changes) = control_plane(vec![("web", web), ("new", unbound)]);
+        let restart = async |names: &[&str]| {
+            let words = ["berth", "move", "--restart", "--no-wait"].iter().chain(names);
+            let Command::Move(options) = Cli::try_parse_from(words).expect("it parses").command else {
+                panic!("it is move")
+            };
+            Box::pin(act(client.clone(), &options)).await
+        };
+        for wrong in ["typo", "new"] {
+            assert!(restart(&["web", wrong]).await.is_err(), "{wrong}");
+            assert_eq!(changes.all(), [""; 0], "{wrong}");
+        }
+        restart(&["web"]).await.expect("it is requested");
+        assert_eq!(changes.all().len(), 1);
+    }
 
     fn vm(status: Value) -> VM {
         serde_json::from_value(json!({

@@ -26,7 +26,7 @@ impl Outage {
         let error = match result {
             Ok(value) => {
                 if since.take().is_some() {
-                    eprintln!("the control plane answers again");
+                    notice!("the control plane answers again");
                 }
                 return Ok(Some(value));
             }
@@ -38,7 +38,7 @@ impl Outage {
             Some(begun) if begun.elapsed() >= LIMIT => return Err(error),
             Some(_) => {}
             None => {
-                eprintln!(
+                notice!(
                     "the control plane does not answer, waiting for it for at most {} minutes: {error:#}",
                     LIMIT.as_secs() / 60
                 );

@@ -19,10 +19,7 @@ use tokio::{
 
 pub(super) use ssh::run as ssh;
 
-use crate::{
-    cli::{ConsoleTarget, PortForwardOptions, Ports},
-    printable::printable,
-};
+use crate::cli::{ConsoleTarget, PortForwardOptions, Ports};
 
 use super::{
     console::{self, connection},
@@ -78,7 +75,7 @@ impl Remote {
 
 /// Serves ports of the VM on this machine, until it is interrupted. Each connection takes a ticket of its own.
 ///
-/// *Errors:* the VM cannot be reached; a local port is in use.
+/// *Errors:* there is no such VM; a local port is in use.
 pub(super) async fn run(options: PortForwardOptions) -> anyhow::Result<()> {
     let PortForwardOptions { vm, ports, address, vsock, stdio, site } = options;
     let target = site.target(&vm);
@@ -89,6 +86,8 @@ pub(super) async fn run(options: PortForwardOptions) -> anyhow::Result<()> {
         let [port] = ports.as_slice() else { bail!("--stdio connects to one port") };
         return connect_stdio(&remote(port)).await;
     }
+    // A client would see no reason for a connection that is closed.
+    connection::vm(&target).await?;
     let mut served = JoinSet::new();
     for each in &ports {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, each.local)).await;
@@ -98,7 +97,7 @@ pub(super) async fn run(options: PortForwardOptions) -> anyhow::Result<()> {
         writeln!(out, "{local} -> {vm}:{}", each.remote).and_then(|()| out.flush()).context("printing")?;
         served.spawn(serve(listener, remote(each)));
     }
-    eprintln!("Ctrl-C ends");
+    notice!("Ctrl-C ends");
     tokio::select! {
         _ = served.join_next() => bail!("a port is no longer served"),
         interrupted = tokio::signal::ctrl_c() => interrupted.context("waiting for Ctrl-C"),
@@ -114,15 +113,15 @@ async fn serve(listener: TcpListener, remote: Remote) {
                     let remote = remote.clone();
                     connections.spawn(async move { forward(&remote, client).await });
                 }
-                Ok(_) => eprintln!("a connection was refused: {CONNECTIONS} are open"),
+                Ok(_) => notice!("a connection was refused: {CONNECTIONS} are open"),
                 Err(error) => {
-                    eprintln!("a client could not connect: {error}");
+                    notice!("a client could not connect: {error}");
                     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
                 }
             },
             Some(ended) = connections.join_next(), if !connections.is_empty() => {
                 if let Ok(Err(error)) = ended {
-                    eprintln!("a connection was closed: {}", printable(&format!("{error:#}")));
+                    notice!("a connection was closed: {error:#}");
                 }
             }
         }
@@ -168,7 +167,24 @@ async fn connect_stdio(remote: &Remote) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::cli::{Cli, Command};
+
+    #[tokio::test]
+    async fn no_port_is_served_of_a_vm_that_cannot_be_found() {
+        let site = ["--kubeconfig", "/nowhere/kubeconfig"];
+        for vm in ["web", "WEB/../x"] {
+            let words = ["berth", "port-forward", vm, ":80"].into_iter().chain(site);
+            let Command::PortForward(options) = Cli::try_parse_from(words).expect("it parses").command else {
+                panic!("it is port-forward")
+            };
+            let ended =
+                tokio::time::timeout(std::time::Duration::from_secs(10), Box::pin(run(options))).await;
+            assert!(ended.expect("it waits for no client").is_err(), "{vm}");
+        }
+    }
 
     #[test]
     fn each_kind_of_port_has_a_use_of_its_own_and_its_own_numbers() {

@@ -13,8 +13,8 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{connect, outage::Outage};
-use crate::cli::PowerOptions;
+use super::{connect, outage::Outage, resources};
+use crate::{cli::PowerOptions, one_connection::client_of};
 
 /// How often a VM is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -44,47 +44,61 @@ struct Awaited {
 /// *Errors:* a VM does not exist; the control plane refuses the change; a VM does not reach the state in time, or is stalled.
 pub(super) async fn run(verb: Verb, options: PowerOptions) -> anyhow::Result<()> {
     let site = &options.site;
-    let config = connect::admin(&site.connection, &site.state.state_dir).await?;
-    let client = Client::try_from(config).context("making a client")?;
+    let client = client_of(connect::admin(&site.connection, &site.state.state_dir).await?)?;
+    Box::pin(act(client, verb, &options)).await
+}
+
+async fn act(client: Client, verb: Verb, options: &PowerOptions) -> anyhow::Result<()> {
+    let site = &options.site;
     let vms: TypedApi<VM> = TypedApi::namespaced(client.clone(), &site.namespace);
     let of_groups: TypedApi<VMGroup> = TypedApi::namespaced(client, &site.namespace);
     let end = Instant::now().checked_add(options.timeout.0).context("--timeout is too long")?;
-    let mut awaited = Vec::new();
-    let mut awaited_groups = Vec::new();
+    // All are found before one is changed: after a mistake in a name the command is repeated, and would restart the others again.
+    let (mut found, mut found_groups) = (Vec::new(), Vec::new());
     for name in &options.vms {
         match name.strip_prefix(groups::PREFIX) {
-            Some(group) => {
-                groups::declare(&of_groups, verb, group).await?;
-                awaited_groups.push(group);
-            }
-            None => awaited.push(declare(&vms, verb, &site.namespace, name).await?),
+            Some(group) => found_groups.push(groups::find(&of_groups, verb, group).await?),
+            None => found.push(find(&vms, &site.namespace, name).await?),
         }
+    }
+    let mut awaited = Vec::new();
+    for vm in &found {
+        awaited.push(declare(&vms, verb, vm).await?);
+    }
+    for (group, power) in &found_groups {
+        groups::declare(&of_groups, group, *power).await?;
     }
     if options.no_wait {
         return Ok(());
     }
     for one in &awaited {
-        wait(&vms, verb, one, end).await?;
+        Box::pin(wait(&vms, verb, one, end)).await?;
     }
-    for group in awaited_groups {
-        groups::wait(&of_groups, group, end).await?;
+    for (group, _) in &found_groups {
+        Box::pin(groups::wait(&of_groups, &group.name_any(), end)).await?;
     }
     Ok(())
 }
 
-async fn declare(vms: &TypedApi<VM>, verb: Verb, namespace: &str, name: &str) -> anyhow::Result<Awaited> {
+/// Returns the VM of this name.
+pub(super) async fn find(vms: &TypedApi<VM>, namespace: &str, name: &str) -> anyhow::Result<VM> {
+    resources::checked(name)?;
     let found = vms.get_opt(name).await.with_context(|| format!("reading VM {name}"))?;
-    let Some(vm) = found else { bail!("there is no VM {name} in namespace {namespace} (see -n)") };
-    let change = change(verb, &vm);
+    found.with_context(|| format!("there is no VM {name} in namespace {namespace} (see -n)"))
+}
+
+async fn declare(vms: &TypedApi<VM>, verb: Verb, vm: &VM) -> anyhow::Result<Awaited> {
+    let name = vm.name_any();
+    let change = change(verb, vm);
     let token = change.as_ref().and_then(|spec| spec["restartToken"].as_str()).map(str::to_owned);
-    let Some(spec) = change else { return Ok(Awaited { name: name.to_owned(), token }) };
+    let Some(spec) = change else { return Ok(Awaited { name, token }) };
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
     let patch = Patch::Merge(json!({ "spec": spec }));
-    vms.patch(name, &params, &patch).await.with_context(|| format!("changing VM {name}"))?;
-    if let Some(manager) = declared_by(&vm).filter(|_| token.is_none()) {
-        eprintln!("VM {name}: {manager} declares its power, and changes it back when it is applied again");
+    vms.patch(&name, &params, &patch).await.with_context(|| format!("changing VM {name}"))?;
+    if let Some(manager) = declared_by(vm).filter(|_| token.is_none()) {
+        notice!("VM {name}: {manager} declares its power, and changes it back when it is applied again");
     }
-    Ok(Awaited { name: name.to_owned(), token })
+    Ok(Awaited { name, token })
 }
 
 /// Returns the change of the spec; None if the VM declares it already.
@@ -136,7 +150,7 @@ async fn wait(vms: &TypedApi<VM>, verb: Verb, awaited: &Awaited, end: Instant) -
             let state = vm.status.as_ref().and_then(|status| status.state);
             if shown != state {
                 let word = state.map_or_else(|| "Pending".to_owned(), |state| format!("{state:?}"));
-                eprintln!("VM {name}: {word}");
+                notice!("VM {name}: {word}");
                 shown = state;
             }
             if is_done(verb, &vm, awaited.token.as_deref()) {
@@ -180,7 +194,34 @@ fn stalled(vm: &VM) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::{
+        cli::{Cli, Command},
+        commands::fake::control_plane,
+    };
+
+    #[tokio::test]
+    async fn no_vm_is_changed_if_one_of_the_names_is_wrong() {
+        let web = r#"{"apiVersion": "berth.dev/v1alpha1", "kind": "VM",
+            "metadata": {"name": "web", "uid": "u", "resourceVersion": "7", "generation": 3},
+            "spec": {"power": "Running", "disks": [{"name": "root", "boot": true}]}}"#;
+        let (client, changes) = control_plane(vec![("web", web)]);
+        let restart = async |names: &[&str]| {
+            let words = ["berth", "restart", "--no-wait"].iter().chain(names);
+            let Command::Restart(options) = Cli::try_parse_from(words).expect("it parses").command else {
+                panic!("it is restart")
+            };
+            Box::pin(act(client.clone(), Verb::Restart, &options)).await
+        };
+        for wrong in ["typo", "vmgroup/typo", "vms/web", "web?x"] {
+            assert!(restart(&["web", wrong]).await.is_err(), "{wrong}");
+            assert_eq!(changes.all(), [""; 0], "{wrong}");
+        }
+        restart(&["web"]).await.expect("it is restarted");
+        assert_eq!(changes.all(), ["PATCH /apis/berth.dev/v1alpha1/namespaces/default/vms/web"]);
+    }
 
     fn vm(power: &str, state: &str, ready: &str) -> VM {
         let condition = |kind: &str, status: &str| json!({"type": kind, "status": status, "reason": ready, "message": "it ended", "lastTransitionTime": "2026-01-01T00:00:00Z"});

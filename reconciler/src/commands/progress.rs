@@ -37,15 +37,15 @@ impl Progress {
             self.shown.store(hundredths, Ordering::Relaxed);
             let (start, end) = if self.is_terminal { ("\r", "") } else { ("", "\n") };
             let (size, done) = (Quantity::from_bytes(self.size).0, self.done);
-            eprint!("{start}{hundredths:3} % of {size} {done}{end}");
-            let _ = std::io::stderr().flush();
+            // Its reader may be gone, which does not end the transfer.
+            let _ = write!(std::io::stderr(), "{start}{hundredths:3} % of {size} {done}{end}");
         }
     }
 
     /// Ends the line, before other text.
     pub(super) fn end(&self) {
         if self.shown.swap(u64::MAX, Ordering::Relaxed) != u64::MAX && self.is_terminal {
-            eprintln!();
+            let _ = writeln!(std::io::stderr());
         }
     }
 }

@@ -15,7 +15,7 @@ use clap::{CommandFactory as _, Parser as _};
 use http::Method;
 use tokio::net::UnixStream;
 
-use super::{local_agent, usage_server::SOCKET};
+use super::{incoming, local_agent, usage_server::SOCKET};
 use crate::{
     cli::{Cli, ServiceAction, ServiceOptions, TimeSpan, UnitOptions},
     service::{Service, Unit, units},
@@ -108,11 +108,11 @@ fn install(units: &[Unit], folder: &Path) -> anyhow::Result<()> {
     }
     for unit in units {
         let path = folder.join(unit.name);
-        std::fs::write(&path, &unit.text).with_context(|| format!("writing {}", path.display()))?;
-        eprintln!("{}", path.display());
+        incoming::write(&path, unit.text.as_bytes())?;
+        notice!("{}", path.display());
     }
     let names: Vec<&str> = units.iter().map(|unit| unit.name).collect();
-    eprintln!("Start them with:");
+    notice!("Start them with:");
     let command = format!("systemctl daemon-reload && systemctl enable --now {}\n", names.join(" "));
     std::io::stdout().lock().write_all(command.as_bytes()).context("printing")
 }
@@ -148,7 +148,7 @@ async fn stop_guests(state_dir: &Path, suspend: bool, timeout: TimeSpan) -> anyh
         match ask(state_dir, Method::POST, path).await {
             Ok(Some(now)) if now.is_working => {
                 for ended in left.iter().filter(|vm| !now.vms.contains(vm)) {
-                    eprintln!("{ended} is off");
+                    notice!("{ended} is off");
                 }
                 (left, failures) = (now.vms, 0);
                 if left.is_empty() {
@@ -159,12 +159,12 @@ async fn stop_guests(state_dir: &Path, suspend: bool, timeout: TimeSpan) -> anyh
             // It does not run, or waits for its control plane: there is no order of VMs, and no hook.
             Ok(_) => failures = MOST_FAILURES,
             Err(error) => {
-                eprintln!("berth: {error:#}");
+                notice!("berth: {error:#}");
                 failures += 1;
             }
         }
         if failures >= MOST_FAILURES {
-            eprintln!("The agent of this machine does not answer: all guests are asked at once");
+            notice!("The agent of this machine does not answer: all guests are asked at once");
             return shut_down_all(state_dir, end).await;
         }
         let now = Instant::now();
@@ -172,7 +172,7 @@ async fn stop_guests(state_dir: &Path, suspend: bool, timeout: TimeSpan) -> anyh
             bail!("{} VMs are not off at the end of --timeout: {}", left.len(), some(&left));
         }
         if now >= hurry && path != LATE {
-            eprintln!("{} VMs are not off yet: they are asked at once, whatever their order", left.len());
+            notice!("{} VMs are not off yet: they are asked at once, whatever their order", left.len());
             path = LATE;
         }
         tokio::time::sleep(LOOK_EVERY).await;

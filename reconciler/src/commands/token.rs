@@ -16,6 +16,7 @@ use crate::{
     cli::{TokenAction, TokenCreate, TokenOptions},
     credential, install,
     join::{Join, TokenTimes},
+    one_connection::client_of,
 };
 
 use super::connect;
@@ -25,7 +26,7 @@ const PROBE: Duration = Duration::from_secs(3);
 
 pub(super) async fn run(options: TokenOptions) -> anyhow::Result<()> {
     let config = connect::admin(&options.connection, &options.state.state_dir).await?;
-    let client = Client::try_from(config.clone()).context("making a client")?;
+    let client = client_of(config.clone())?;
     match options.action {
         TokenAction::Create(create) => make(&config, &client, &create).await,
         TokenAction::List => list(&client).await,
@@ -41,8 +42,8 @@ async fn make(config: &Config, client: &Client, options: &TokenCreate) -> anyhow
     install::apply(client, &access::host(host)).await.context("giving the host its account")?;
     let token = credential::request(client, host, life).await.context("asking for a token")?;
     if let Some(times) = TokenTimes::of(&token) {
-        eprintln!("Host {host} may join until {}. On that machine:", times.expires);
-        eprintln!("    berth host --join STRING");
+        notice!("Host {host} may join until {}. On that machine:", times.expires);
+        notice!("    berth host --join STRING");
     }
     let join = Join { server, ca: ca(config), token, host: host.to_owned() };
     writeln!(std::io::stdout().lock(), "{}", join.encode()).context("printing")
@@ -127,7 +128,7 @@ async fn revoke(client: &Client, host: &str) -> anyhow::Result<()> {
     if !end_access(client, host).await? {
         bail!("host {host} has no token: see `berth token list`");
     }
-    eprintln!("All tokens of host {host} have ended. Its guests continue until their VMs are deleted.");
+    notice!("All tokens of host {host} have ended. Its guests continue until their VMs are deleted.");
     Ok(())
 }
 

@@ -8,14 +8,14 @@ use anyhow::Context;
 use berth_agent::TypedApi;
 use berth_api::{Host, StoragePool, StoragePoolSpec};
 use k8s_openapi::jiff::Timestamp;
-use kube::{Client, ResourceExt, api::ListParams};
+use kube::{ResourceExt, api::ListParams};
 
 use super::connect;
-use crate::{cli::TrashOptions, printable::printable, top::aligned};
+use crate::{cli::TrashOptions, one_connection::client_of, printable::printable, top::aligned};
 
 pub(super) async fn run(options: TrashOptions) -> anyhow::Result<()> {
     let config = connect::admin(&options.connection, &options.state.state_dir).await?;
-    let client = Client::try_from(config).context("making a client")?;
+    let client = client_of(config)?;
     let hosts: TypedApi<Host> = TypedApi::all(client.clone());
     let hosts = hosts.list(&ListParams::default()).await.context("listing hosts")?;
     let pools: TypedApi<StoragePool> = TypedApi::all(client);

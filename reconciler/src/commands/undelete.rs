@@ -12,14 +12,14 @@ use kube::{
     api::{ListParams, PostParams},
 };
 
-use crate::cli::UndeleteOptions;
+use crate::{cli::UndeleteOptions, one_connection::client_of};
 
 use super::connect;
 
 pub(super) async fn run(options: UndeleteOptions) -> anyhow::Result<()> {
     let (namespace, name) = options.disk.split_once('/').unwrap_or(("default", &options.disk));
     let config = connect::admin(&options.connection, &options.state.state_dir).await?;
-    let client = Client::try_from(config).context("making a client")?;
+    let client = client_of(config)?;
     let (host, volume) = find(&client, namespace, name, options.volume.as_deref()).await?;
     let name = options.rename.as_deref().unwrap_or(name);
     let disk = disk(&host, name, &volume);
@@ -29,8 +29,8 @@ pub(super) async fn run(options: UndeleteOptions) -> anyhow::Result<()> {
     }
     let made = disks.create(&PostParams::default(), &disk).await;
     made.with_context(|| format!("making Disk {namespace}/{name} again"))?;
-    eprintln!("Disk {namespace}/{name} ({}, {}) comes back on host {host}", volume.size, since(&volume));
-    eprintln!("Its limits, policies, labels and deletion protection do not: declare them again.");
+    notice!("Disk {namespace}/{name} ({}, {}) comes back on host {host}", volume.size, since(&volume));
+    notice!("Its limits, policies, labels and deletion protection do not: declare them again.");
     Ok(())
 }
 
@@ -121,7 +121,7 @@ async fn find(
     }
     found.sort_by(|(_, a), (_, b)| a.deleted_at.cmp(&b.deleted_at));
     for (host, other) in found.iter().rev().skip(1) {
-        eprintln!("another one is on host {host}: --volume {} ({})", other.volume_id, since(other));
+        notice!("another one is on host {host}: --volume {} ({})", other.volume_id, since(other));
     }
     match found.pop() {
         Some(newest) => Ok(newest),

@@ -13,12 +13,9 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{
-    cli::{ConsoleTarget, ScreenshotOptions, VncOptions},
-    printable::printable,
-};
+use crate::cli::{ConsoleTarget, ScreenshotOptions, VncOptions};
 
-use super::console::connection;
+use super::{console::connection, incoming};
 use picture::Picture;
 
 /// The number of viewers at a time. The host has a limit of its own for each VM.
@@ -39,7 +36,7 @@ pub(super) async fn vnc(options: VncOptions) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "vnc://{address}").and_then(|()| out.flush()).context("printing")?;
     drop(out);
-    eprintln!("connect a VNC viewer to {address}; Ctrl-C ends");
+    notice!("connect a VNC viewer to {address}; Ctrl-C ends");
     let mut viewers = JoinSet::new();
     loop {
         tokio::select! {
@@ -48,15 +45,15 @@ pub(super) async fn vnc(options: VncOptions) -> anyhow::Result<()> {
                     let target = target.clone();
                     viewers.spawn(async move { serve(&target, viewer).await });
                 }
-                Ok(_) => eprintln!("a viewer was refused: {VIEWERS} are connected"),
+                Ok(_) => notice!("a viewer was refused: {VIEWERS} are connected"),
                 Err(error) => {
-                    eprintln!("a viewer could not connect: {error}");
+                    notice!("a viewer could not connect: {error}");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             },
             Some(served) = viewers.join_next(), if !viewers.is_empty() => {
                 if let Ok(Err(error)) = served {
-                    eprintln!("a viewer was disconnected: {}", printable(&format!("{error:#}")));
+                    notice!("a viewer was disconnected: {error:#}");
                 }
             }
             interrupted = tokio::signal::ctrl_c() => return interrupted.context("waiting for Ctrl-C"),
@@ -91,7 +88,7 @@ pub(super) async fn screenshot(options: ScreenshotOptions) -> anyhow::Result<()>
         return out.write_all(&png).and_then(|()| out.flush()).context("printing");
     }
     let file = output.unwrap_or_else(|| format!("{}.png", target.vm).into());
-    std::fs::write(&file, &png).with_context(|| format!("writing {}", file.display()))?;
-    eprintln!("{}: {} × {} pixels", file.display(), picture.width, picture.height);
+    incoming::write(&file, &png)?;
+    notice!("{}: {} × {} pixels", file.display(), picture.width, picture.height);
     Ok(())
 }

@@ -348,15 +348,24 @@ pub fn until_due(folder: &Path, every: Duration, now: jiff::Timestamp) -> Durati
     every.saturating_sub(age)
 }
 
+/// Whether a file is that of an unfinished backup, `.NAME.db.PID.partial`, or one that SQLite has beside it. A folder may have files of
+/// others, which stay.
+fn is_partial(name: &str) -> bool {
+    let stem = ["", "-journal", "-wal", "-shm"]
+        .iter()
+        .find_map(|end| name.strip_prefix('.')?.strip_suffix(*end)?.strip_suffix(".partial"));
+    let Some((backup, process)) = stem.and_then(|stem| stem.rsplit_once('.')) else { return false };
+    backup.ends_with(SUFFIX) && !process.is_empty() && process.bytes().all(|digit| digit.is_ascii_digit())
+}
+
 /// Removes partial files that earlier backups left behind.
 fn sweep(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let partial = name.starts_with('.') && name.contains(".partial");
         let untouched = entry.metadata().and_then(|facts| facts.modified()).ok();
         let untouched = untouched.and_then(|at| SystemTime::now().duration_since(at).ok());
-        if partial && name.contains(SUFFIX) && untouched.is_some_and(|age| age > ABANDONED) {
+        if is_partial(&name) && untouched.is_some_and(|age| age > ABANDONED) {
             // A failure only costs disk space.
             let _ = fs::remove_file(entry.path());
         }

@@ -23,7 +23,7 @@ pub(in crate::commands) async fn list(options: ListBackupsOptions) -> anyhow::Re
     let mut damaged = 0;
     for entry in &entries {
         if let Err(detail) = &entry.facts {
-            eprintln!("berth: {}/{}: {}", entry.disk, entry.backup, one_line(detail));
+            notice!("berth: {}/{}: {}", entry.disk, entry.backup, one_line(detail));
             damaged += 1;
         }
     }

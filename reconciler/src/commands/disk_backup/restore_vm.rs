@@ -29,7 +29,7 @@ pub(in crate::commands) async fn restore_vm(options: RestoreVmOptions) -> anyhow
     let restored = restored(&sources, wanted)?;
     for note in &restored.notes {
         // The declaration is of a writer of the repository.
-        eprintln!("berth: {}", note.replace(char::is_control, " "));
+        notice!("berth: {}", note.replace(char::is_control, " "));
     }
     match apply {
         true => create(&client, &site.namespace, restored, keep_identity).await,
@@ -108,7 +108,7 @@ async fn create(
         made.with_context(|| {
             format!("creating Disk {name}: delete those that were created before you repeat this")
         })?;
-        eprintln!("berth: Disk {name} is created");
+        notice!("berth: Disk {name} is created");
     }
     let made = vms.create(&PostParams::default(), &new_vm).await;
     made.with_context(|| {

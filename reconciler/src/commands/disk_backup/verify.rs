@@ -1,6 +1,9 @@
 //! `berth disk-backup verify`: asks for the verification of a Backup by an annotation, and waits for its result.
 
-use std::{io::Write, time::Duration};
+use std::{
+    io::Write,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, bail, ensure};
 use berth_agent::TypedApi;
@@ -12,11 +15,11 @@ use berth_api::{
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use crate::{
     cli::VerifyBackupOptions,
-    commands::{connect, resources},
+    commands::{connect, outage::Outage, resources},
     one_connection::client_of,
     printable::printable,
 };
@@ -40,23 +43,25 @@ pub(in crate::commands) async fn verify(options: VerifyBackupOptions) -> anyhow:
         format!("annotating Backup {name} with {VERIFY_ANNOTATION} (verb patch on backups)")
     })?;
     let Some(token) = token.filter(|_| !no_wait) else { return Ok(()) };
-    let (mut shown, begun) = (None, Instant::now());
+    let (mut shown, end, outage) = (None, Instant::now() + timeout.0, Outage::default());
     loop {
-        let backup = backups.get(name).await.with_context(|| format!("reading Backup {name}"))?;
-        match outcome(&backup, &token) {
-            Outcome::Whole(text) => {
+        let read = backups.get(name).await.with_context(|| format!("reading Backup {name}"));
+        let answered = outage.answer(read)?.map(|backup| outcome(&backup, &token));
+        match answered {
+            None => {}
+            Some(Outcome::Whole(text)) => {
                 return writeln!(std::io::stdout(), "{}", printable(&text)).context("printing");
             }
-            Outcome::Damaged(text) => bail!("Backup {name} is damaged: {text}"),
-            Outcome::GivenUp(text) => bail!("Backup {name} has no result of this request: {text}"),
-            Outcome::GoesOn(text) => {
+            Some(Outcome::Damaged(text)) => bail!("Backup {name} is damaged: {text}"),
+            Some(Outcome::GivenUp(text)) => bail!("Backup {name} has no result of this request: {text}"),
+            Some(Outcome::GoesOn(text)) => {
                 if shown.as_ref() != Some(&text) {
-                    eprintln!("berth: {}", printable(&text));
+                    notice!("berth: {text}");
                     shown = Some(text);
                 }
             }
         }
-        if begun.elapsed() >= timeout.0 {
+        if Instant::now() >= end {
             bail!(
                 "there is no result yet, and the verification goes on: kubectl get bkp {name} -n {namespace}"
             );

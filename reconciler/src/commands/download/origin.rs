@@ -146,7 +146,7 @@ pub(super) async fn made(
             Ok(_) => {
                 let now = progress(&found);
                 if now != shown {
-                    eprintln!("{now}");
+                    notice!("{now}");
                     shown = now;
                 }
                 sleep(PAUSE).await;
@@ -205,14 +205,14 @@ async fn declare(site: &Site, origin: &Origin<'_>) -> anyhow::Result<Image> {
         Err(error) if has_code(&error, 409) => {}
         made => {
             let made = made.with_context(|| format!("creating Image {image} of {kind} {name}"))?;
-            eprintln!("the host of {kind}/{name} makes Image {image}");
+            notice!("the host of {kind}/{name} makes Image {image}");
             return Ok(made);
         }
     }
     let found = find(site, image).await?.with_context(|| format!("Image {image} was deleted meanwhile"))?;
     origin.check(&found)?;
     let begun = found.creation_timestamp().map(|at| at.0.to_string()).unwrap_or_default();
-    eprintln!("continuing with Image {image} of {begun}; --anew begins with the data of now");
+    notice!("continuing with Image {image} of {begun}; --anew begins with the data of now");
     Ok(found)
 }
 
@@ -247,7 +247,7 @@ async fn delete_and_wait(site: &Site, image: &Image) -> anyhow::Result<()> {
 pub(super) async fn discard(site: &Site, image: &Image) {
     if let Err(error) = delete(site, image).await {
         let (name, namespace) = (image.name_any(), &site.namespace);
-        eprintln!("warning: {error:#}; delete it: kubectl delete image {name} -n {namespace}");
+        notice!("warning: {error:#}; delete it: kubectl delete image {name} -n {namespace}");
     }
 }
 

@@ -23,7 +23,6 @@ use crate::{
     cli::FileSource,
     commands::{connect, console::connection::ticket, resources},
     one_connection::client_of,
-    printable::printable,
 };
 
 /// How long to wait until the controllers let the host read the Secrets of the repository, and the host has opened it.
@@ -156,7 +155,7 @@ impl Site<'_> {
                 return Err(error);
             }
             if !is_shown && begun.elapsed() > PAUSE * 5 {
-                eprintln!("berth: waiting: {}", printable(&format!("{error:#}")));
+                notice!("berth: waiting: {error:#}");
                 is_shown = true;
             }
             sleep(PAUSE).await;
@@ -176,7 +175,7 @@ impl Site<'_> {
     /// The controllers end it otherwise.
     async fn end_permission(&self) {
         if let Err(error) = self.annotate(&json!(null)).await {
-            eprintln!(
+            notice!(
                 "berth: the host of Backup {} may read the Secrets of its repository for up to two more minutes: {error}",
                 self.name
             );

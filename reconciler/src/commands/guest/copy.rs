@@ -1,9 +1,9 @@
 //! `berth cp`: one file, in one direction.
 
 use std::{
-    fs::{self, File, OpenOptions, Permissions},
-    io::{ErrorKind, Read, Write},
-    os::unix::fs::PermissionsExt,
+    fs::OpenOptions,
+    io::{Read, Write},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -12,10 +12,11 @@ use berth_api::{
     console::ConsoleUse,
     guest_access::{ClientMessage, Content, HostMessage, MAX_FILE, MAX_PIECE, WriteFile, check_path},
 };
+use nix::fcntl::OFlag;
 
 use crate::{
     cli::{CpOptions, Place},
-    commands::files::Part,
+    commands::incoming::Incoming,
 };
 
 use super::session::Session;
@@ -46,8 +47,21 @@ pub(in crate::commands) async fn run(options: CpOptions) -> anyhow::Result<()> {
 
 /// The path of a copy: with a slash at its end, a folder for a file of the same name.
 fn within(to: &str, from: &str) -> String {
-    let name = from.trim_end_matches('/').rsplit('/').next().unwrap_or(from);
-    if to.ends_with('/') { format!("{to}{name}") } else { to.to_owned() }
+    let name = from.trim_end_matches(separators(from)).rsplit(separators(from)).next().unwrap_or(from);
+    if to.ends_with(separators(to)) { format!("{to}{name}") } else { to.to_owned() }
+}
+
+/// The characters between the names of a path.
+fn separators(path: &str) -> &'static [char] {
+    const SLASH: &[char] = &['/'];
+    const OF_WINDOWS: &[char] = &['/', '\\'];
+    if is_of_windows(path) { OF_WINDOWS } else { SLASH }
+}
+
+/// Whether a path is one of a Windows guest, with a drive or a server.
+fn is_of_windows(path: &str) -> bool {
+    let has_drive = matches!(path.as_bytes(), [drive, b':', b'/' | b'\\', ..] if drive.is_ascii_alphabetic());
+    has_drive || path.starts_with(r"\\")
 }
 
 async fn upload<F: Future<Output = anyhow::Result<Session>>>(
@@ -59,7 +73,9 @@ async fn upload<F: Future<Output = anyhow::Result<Session>>>(
         bail!("{problem}");
     }
     let what = || format!("reading {}", from.display());
-    let mut file = File::open(from).with_context(what)?;
+    // The opening of a pipe would wait for its writer.
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(from);
+    let mut file = file.with_context(what)?;
     let metadata = file.metadata().with_context(what)?;
     ensure!(metadata.is_file(), "{} is not a file: copy folders with tar or scp (berth ssh)", from.display());
     ensure!(
@@ -126,60 +142,6 @@ async fn download(mut session: Session, path: String, to: &Path) -> anyhow::Resu
     }
 }
 
-/// A copy that comes from a guest. A regular file is written beside its target until it is complete: a copy that breaks off leaves the
-/// target as it was.
-struct Incoming {
-    file: File,
-    /// The part, and the file that it becomes. None: the target is no regular file, and is written as it is.
-    part: Option<(Part, PathBuf)>,
-}
-
-impl Incoming {
-    fn begin(to: &Path) -> anyhow::Result<Self> {
-        let found = match fs::metadata(to) {
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            found => Some(found?),
-        };
-        // The standard output may be a regular file, which its other writers have open.
-        if to.starts_with("/dev") || found.as_ref().is_some_and(|found| !found.is_file()) {
-            return Ok(Self { file: File::create(to)?, part: None });
-        }
-        // Of a link, the file that it leads to.
-        let target = if found.is_some() { fs::canonicalize(to)? } else { to.to_owned() };
-        let part = Part::beside(&target)?;
-        let file = OpenOptions::new().write(true).create_new(true).open(part.path())?;
-        let incoming = Self { file, part: Some((part, target)) };
-        if let Some(found) = found {
-            let mode = found.permissions().mode() & 0o777;
-            incoming.file.set_permissions(Permissions::from_mode(mode))?;
-        }
-        Ok(incoming)
-    }
-
-    fn complete(mut self) -> anyhow::Result<()> {
-        self.file.sync_all().or_else(unsupported)?;
-        if let Some((part, target)) = &self.part {
-            part.becomes(target, true)?;
-        }
-        self.part = None;
-        Ok(())
-    }
-}
-
-impl Drop for Incoming {
-    fn drop(&mut self) {
-        if let Some((part, _)) = &self.part {
-            // The error of the copy is the one to report.
-            let _ = fs::remove_file(part.path());
-        }
-    }
-}
-
-/// Pipes and devices, such as /dev/stdout, have nothing to synchronise.
-fn unsupported(error: std::io::Error) -> std::io::Result<()> {
-    if error.kind() == ErrorKind::InvalidInput { Ok(()) } else { Err(error) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,32 +151,23 @@ mod tests {
         assert_eq!(within("/tmp/", "/etc/motd"), "/tmp/motd");
         assert_eq!(within("/tmp/a", "/etc/motd"), "/tmp/a");
         assert_eq!(within("./", "motd"), "./motd");
+        assert_eq!(within("./", r"C:\Users\a.txt"), "./a.txt");
+        assert_eq!(within(r"C:\Temp\", "./a.txt"), r"C:\Temp\a.txt");
+        assert_eq!(within("./", r"/srv/a\b"), r"./a\b", "a name in a Linux guest");
     }
 
     #[test]
-    fn a_copy_replaces_a_file_once_it_is_complete_and_one_that_breaks_off_leaves_it_as_it_was() {
+    fn a_pipe_is_refused_and_not_waited_for() {
         let folder = tempfile::tempdir().expect("a folder");
-        let (target, link, new) =
-            (folder.path().join("motd"), folder.path().join("link"), folder.path().join("new"));
-        fs::write(&target, "old").expect("written");
-        fs::set_permissions(&target, Permissions::from_mode(0o600)).expect("a mode");
-        std::os::unix::fs::symlink(&target, &link).expect("a link");
-        let receive = |to: &Path| {
-            let mut copy = Incoming::begin(to).expect("begun");
-            copy.file.write_all(b"copied").expect("written");
-            copy
-        };
-        let names = || fs::read_dir(folder.path()).expect("a folder").count();
-        for to in [&target, &link, &new] {
-            drop(receive(to));
-            assert_eq!((fs::read_to_string(&target).expect("there").as_str(), names()), ("old", 2));
-        }
-        receive(&link).complete().expect("complete");
-        receive(&new).complete().expect("complete");
-        assert_eq!((fs::read_to_string(&target).expect("there").as_str(), names()), ("copied", 3));
-        assert_eq!(fs::metadata(&target).expect("there").permissions().mode() & 0o777, 0o600);
-        assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
-        assert_eq!(fs::read_to_string(&new).expect("there"), "copied");
-        Incoming::begin(Path::new("/dev/null")).expect("a device").complete().expect("written as it is");
+        let pipe = folder.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        let (sender, refused) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            let copied = upload(&pipe, "/x".to_owned(), || async { bail!("it needs no session") });
+            let _ = sender.send(runtime.block_on(copied).expect_err("a pipe").to_string());
+        });
+        let refused = refused.recv_timeout(std::time::Duration::from_secs(10)).expect("it ends");
+        assert!(refused.contains("is not a file"), "{refused}");
     }
 }

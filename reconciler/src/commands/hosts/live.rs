@@ -59,7 +59,7 @@ pub(super) async fn move_away(client: &Client, vms: &[VM], until: Instant) -> an
         waiting.push((namespace, name, epoch));
     }
     if !waiting.is_empty() {
-        eprintln!("{} VMs move to other hosts while they run", waiting.len());
+        notice!("{} VMs move to other hosts while they run", waiting.len());
     }
     let outage = Outage::default();
     while !waiting.is_empty() && Instant::now() < until {

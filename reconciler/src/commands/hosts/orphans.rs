@@ -43,7 +43,7 @@ pub(super) async fn adopt(client: &Client, host: &str, names: &[String]) -> anyh
     for (orphan, owner) in &found {
         give(client, orphan, owner).await?;
         let OrphanOwner { kind, namespace, name, .. } = owner;
-        eprintln!("{} {} goes to {kind} {namespace}/{name}.", orphan.kind, orphan.name);
+        notice!("{} {} goes to {kind} {namespace}/{name}.", orphan.kind, orphan.name);
     }
     // A host's claims count only in a recovery. It closes by itself once they are given back.
     super::recover(client, &[host.to_owned()], false).await
@@ -212,7 +212,7 @@ pub(super) async fn release(client: &Client, host: &str, names: &[String]) -> an
             "host {host} has not ended {left} yet, and continues to try: see `kubectl describe host {host}`"
         );
     }
-    eprintln!("Host {host} has ended {}.", names.join(", "));
+    notice!("Host {host} has ended {}.", names.join(", "));
     Ok(())
 }
 

@@ -39,7 +39,7 @@ fn running() -> anyhow::Result<Vec<Domain>> {
                     process.argv.windows(2).find(|pair| pair[0] == "-name").map(|pair| pair[1].as_str());
                 let name = name.unwrap_or_default().chars().take(60).collect::<String>();
                 let line = format!("berth: process {} {name:?} is left out: {why:#}", process.pid);
-                eprintln!("{}", line.replace(char::is_control, " "));
+                notice!("{}", line.replace(char::is_control, " "));
             }
         }
     }

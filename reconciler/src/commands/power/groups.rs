@@ -5,34 +5,51 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use berth_agent::TypedApi;
 use berth_api::{ConditionType, GroupPower, VMGroup, condition};
-use kube::api::{Patch, PatchParams};
+use kube::{
+    ResourceExt,
+    api::{Patch, PatchParams},
+};
 use serde_json::json;
 
 use super::{LOOK_EVERY, MANAGER, Verb, declared_by};
-use crate::{commands::outage::Outage, printable::printable};
+use crate::commands::outage::Outage;
 
 /// The beginning of the name of a VMGroup among those of VMs.
 pub(super) const PREFIX: &str = "vmgroup/";
 
-/// Declares the power of a group.
+/// Returns a group, and the power that it is to have.
 ///
-/// *Errors:* the group does not exist; it has no such power; the control plane refuses the change.
-pub(super) async fn declare(groups: &TypedApi<VMGroup>, verb: Verb, name: &str) -> anyhow::Result<()> {
+/// *Errors:* the group does not exist; it has no such power.
+pub(super) async fn find(
+    groups: &TypedApi<VMGroup>,
+    verb: Verb,
+    name: &str,
+) -> anyhow::Result<(VMGroup, GroupPower)> {
     let Some(power) = power(verb) else {
         bail!("VMGroup {name} can only be started and stopped: name its VMs instead");
     };
     let found = groups.get_opt(name).await.with_context(|| format!("reading VMGroup {name}"))?;
     let Some(group) = found else { bail!("there is no VMGroup {name} in the namespace") };
+    Ok((group, power))
+}
+
+/// Declares the power of a group.
+///
+/// *Errors:* the control plane refuses the change.
+pub(super) async fn declare(
+    groups: &TypedApi<VMGroup>,
+    group: &VMGroup,
+    power: GroupPower,
+) -> anyhow::Result<()> {
+    let name = group.name_any();
     if group.spec.power == power {
         return Ok(());
     }
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
     let patch = Patch::Merge(json!({"spec": {"power": power}}));
-    groups.patch(name, &params, &patch).await.with_context(|| format!("changing VMGroup {name}"))?;
-    if let Some(manager) = declared_by(&group) {
-        eprintln!(
-            "VMGroup {name}: {manager} declares its power, and changes it back when it is applied again"
-        );
+    groups.patch(&name, &params, &patch).await.with_context(|| format!("changing VMGroup {name}"))?;
+    if let Some(manager) = declared_by(group) {
+        notice!("VMGroup {name}: {manager} declares its power, and changes it back when it is applied again");
     }
     Ok(())
 }
@@ -63,7 +80,7 @@ pub(super) async fn wait(groups: &TypedApi<VMGroup>, name: &str, end: Instant) -
         let ready = current.and_then(|s| condition::find(&s.conditions, ConditionType::Ready.as_str()));
         if let Some(ready) = ready {
             if shown != ready.message {
-                eprintln!("VMGroup {name}: {}", printable(&ready.message));
+                notice!("VMGroup {name}: {}", ready.message);
                 shown.clone_from(&ready.message);
             }
             if ready.status == "True" {

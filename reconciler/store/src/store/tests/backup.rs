@@ -238,6 +238,24 @@ fn a_backup_that_was_killed_leaves_no_file_with_a_backups_name() {
 }
 
 #[test]
+fn a_backup_removes_no_files_of_others() {
+    let place = tempfile::tempdir().unwrap();
+    let (state, backups) = (place.path().join("state"), place.path().join("backups"));
+    std::fs::create_dir(&backups).unwrap();
+    let store = on_disk(&state, WriterMode::Inline).unwrap();
+    store_text(&store, "/configmaps", "m", "x", Expect::Absent);
+    let others = [".photos.db.partial", ".photos.db.partial-4711", ".a.partial.db", ".photos.db.x1.partial"];
+    let own = [".berth.db.4711.partial", ".berth.db.4711.partial-journal"];
+    for name in others.iter().chain(&own) {
+        let file = File::create(backups.join(name)).unwrap();
+        file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(7200)).unwrap();
+    }
+    backup(&state, &backups, false).unwrap();
+    assert!(others.iter().all(|name| backups.join(name).exists()));
+    assert!(!own.iter().any(|name| backups.join(name).exists()));
+}
+
+#[test]
 fn a_restore_that_was_killed_is_either_nothing_or_completed_by_running_it_again() {
     for step in ["checked", "staged", "marked", "kept", "cleared", "renamed", "placed"] {
         let place = tempfile::tempdir().unwrap();
