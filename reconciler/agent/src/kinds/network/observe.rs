@@ -60,6 +60,8 @@ pub(crate) struct Observed {
     pub(super) taps: Vec<String>,
     /// Those of them that are ports of no bridge: another program has removed theirs, or has taken them off it.
     pub(super) loose_taps: BTreeSet<String>,
+    /// The bridges of the others.
+    pub(super) tap_bridges: BTreeMap<String, String>,
     /// Prefixes of the names of taps that an instance may use.
     pub(super) tap_owners: BTreeSet<String>,
     pub(super) applied: Applied,
@@ -194,12 +196,14 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
         .collect();
     let applied = ctx.networks.applied().clone();
     let loose_taps = taps.iter().filter(|tap| tap.bridge.is_none()).map(|tap| tap.name.clone()).collect();
+    let tap_bridges = taps.iter().filter_map(|tap| Some((tap.name.clone(), tap.bridge.clone()?))).collect();
     let taps = taps.into_iter().map(|tap| tap.name).collect();
     let (instances, read_ports) = (ports.instances, ports.read);
     Ok(Some(Observed {
         wanted,
         bridges,
         taps,
+        tap_bridges,
         loose_taps,
         tap_owners,
         applied,
