@@ -424,6 +424,16 @@ impl FakeSystem {
         }
     }
 
+    /// From now on a network cannot be removed, or can be again.
+    pub fn refuse_network_removal(&self, bridge: &str, refused: bool) {
+        let removals = &mut self.state().refused_removals;
+        if refused {
+            removals.insert(bridge.to_owned());
+        } else {
+            removals.remove(bridge);
+        }
+    }
+
     /// From now on the DHCP server of a network cannot be started, or can be again.
     pub fn refuse_network_server(&self, bridge: &str, refused: bool) {
         let servers = &mut self.state().refused_servers;

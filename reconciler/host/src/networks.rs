@@ -308,7 +308,7 @@ impl Lease {
 pub struct LeaseTaken {
     pub mac: String,
     pub address: IpAddr,
-    /// The time at which it was taken or last renewed: a lease of an earlier boot does not apply to this one.
+    /// The time at which it was taken or last renewed, at the earliest: a lease of an earlier boot does not apply to this one.
     pub taken_at: Timestamp,
 }
 

@@ -1,9 +1,9 @@
-//! Networks that cannot be made, and DHCP servers that end by themselves.
+//! Networks that cannot be made or removed, and DHCP servers that end by themselves.
 
 use std::time::Duration;
 
 use berth_api::{Host, Network, VM, condition};
-use kube::Api;
+use kube::{Api, api::DeleteParams};
 use serde_json::json;
 
 use super::{Site, in_simulated_time};
@@ -118,6 +118,39 @@ fn a_network_whose_links_cannot_be_changed_holds_back_no_rule_of_another_one() {
         );
         host.refuse_network_links(&failing, false);
         site.runs("second").await;
+        site.stop.cancel();
+    });
+}
+
+#[test]
+fn a_network_that_cannot_be_removed_holds_back_no_other_one_and_is_removed_later() {
+    in_simulated_time(async {
+        let mut site = Site::new().await;
+        site.join("h1", "192.0.2.1", 1500).await;
+        for (name, cidr) in [("a", "10.81.0.0/24"), ("b", "10.82.0.0/24")] {
+            site.apply("Network", name, json!({"cidr": cidr})).await;
+        }
+        let networks: Api<Network> = Api::default_namespaced(site.client.clone());
+        let bridge = async |name: &str| networks.get(name).await.expect("it answers").bridge_name();
+        site.until("they are accepted", async || bridge("a").await.is_some() && bridge("b").await.is_some())
+            .await;
+        let host = site.hosts["h1"].clone();
+        site.vm("first", "h1", "a").await;
+        site.runs("first").await;
+        let left = bridge("a").await.expect("it is accepted");
+        host.refuse_network_removal(&left, true);
+        let vms: Api<VM> = Api::default_namespaced(site.client.clone());
+        vms.delete("first", &DeleteParams::default()).await.expect("deleted");
+        site.until("its VM is gone", async || vms.get_opt("first").await.expect("it answers").is_none())
+            .await;
+        site.vm("second", "h1", "b").await;
+        site.runs("second").await;
+        assert!(host.leftovers().bridges.contains(&left));
+        let rules_of_it = || host.firewall_now().nat.into_iter().filter(|nat| nat.bridge == left).count();
+        assert_eq!(rules_of_it(), 2, "no tunnel that it may still have lets packets in");
+        host.refuse_network_removal(&left, false);
+        site.until("it is removed", async || !host.leftovers().bridges.contains(&left)).await;
+        site.until("its rules are", async || rules_of_it() == 0).await;
         site.stop.cancel();
     });
 }

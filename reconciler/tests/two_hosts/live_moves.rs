@@ -1,5 +1,7 @@
 //! A running guest that moves between two hosts with a folder in common. On real sockets, and therefore in real time.
 
+use berth_host::HostRange;
+
 use super::image_copies::server;
 use super::*;
 
@@ -76,4 +78,31 @@ async fn a_guest_whose_other_host_cannot_start_its_qemu_runs_on_and_says_why() {
     let vm = fleet.until_vm("web", "says why", says_why).await;
     assert_eq!(host_of(&vm), "h1");
     assert_eq!((boots(&first), boots(&second)), (boot, Vec::new()), "it runs on");
+}
+
+#[tokio::test]
+async fn a_guest_whose_other_host_refuses_its_network_runs_on_and_says_why() {
+    let fleet = Fleet::new().await;
+    let [first, second] = fleet.with_common_folder().await;
+    let declare = async |placement: Value| {
+        let spec = json!({"class": "small", "disks": [{"name": "data", "boot": true}],
+            "networkInterfaces": [{"name": "nic0"}], "placement": placement, "stop": {"gracePeriodSeconds": 5}});
+        fleet.apply("VM", "web", spec).await;
+    };
+    declare(json!({"host": "h1"})).await;
+    let vm = fleet.until_vm("web", "runs", runs).await;
+    fleet.until("it has booted", async || boots(&first).iter().any(Option::is_some)).await;
+    let boot = boots(&first);
+    let address = vm.status.and_then(|status| status.interfaces.first().map(|nic| nic.address.clone()));
+    let range = format!("{}/32", address.expect("it has an interface")).parse().expect("a range");
+    second.change_facts(|facts| facts.ranges = vec![HostRange { range, is_route: false }]);
+    declare(json!({"host": "h2", "movePolicy": "Live"})).await;
+    let says_why = |vm: &VM| {
+        let migration = vm.status.as_ref().and_then(|status| status.migration.as_ref());
+        migration.is_some_and(|migration| migration.message.contains("in use by this host itself"))
+    };
+    let vm = fleet.until_vm("web", "says why", says_why).await;
+    assert_eq!(host_of(&vm), "h1");
+    assert_eq!((boots(&first), boots(&second)), (boot, Vec::new()), "it runs on");
+    assert!(second.violations().is_empty(), "{:?}", second.violations());
 }

@@ -27,6 +27,7 @@ mod status;
 mod trunks;
 mod upcoming;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -168,15 +169,24 @@ async fn pass(ctx: &Context, ensure_all: bool) -> Result<Requeue, Error> {
     apply::record(ctx, &observed);
     let mut has_failed = false;
     let mut half_made: Vec<(String, Error)> = Vec::new();
+    // Bridges with taps that cannot be removed, and those that are not removed although no network is to have them.
+    let (mut held, mut unremoved) = (BTreeSet::<String>::new(), Vec::<String>::new());
     for step in plan::plan(&observed) {
         let step = match step {
-            Step::ApplyFirewall(rules) if !half_made.is_empty() => {
-                let kept = rules_meanwhile(ctx, Arc::unwrap_or_clone(rules), std::mem::take(&mut half_made))?;
+            Step::ApplyFirewall(rules) if !half_made.is_empty() || !unremoved.is_empty() => {
+                let mut rules = Arc::unwrap_or_clone(rules);
+                unremoved.iter().for_each(|bridge| half_made::close(&mut rules, bridge));
+                let kept = rules_meanwhile(ctx, rules, std::mem::take(&mut half_made))?;
                 let kept = Step::ApplyFirewall(Arc::new(kept));
                 if observed.is_in_effect(&kept) && !observed.ensure_all {
                     continue;
                 }
                 kept
+            }
+            // It is not removed from below a tap.
+            Step::RemoveNetwork(bridge) if held.contains(&bridge) => {
+                unremoved.push(bridge);
+                continue;
             }
             step => step,
         };
@@ -201,6 +211,18 @@ async fn pass(ctx: &Context, ensure_all: bool) -> Result<Requeue, Error> {
             }
             Step::EnsureBridged(network) => {
                 tracing::warn!(bridge = network.bridge, error = %error.chain(), "a network cannot be connected");
+            }
+            // Nor on what is left of a former one: its removal is tried again.
+            Step::RemoveTap(tap) => {
+                tracing::warn!(tap, error = %error.chain(), "a tap cannot be removed");
+                held.extend(observed.tap_bridges.get(tap).cloned());
+            }
+            Step::RemoveNetwork(bridge) => {
+                tracing::warn!(bridge, error = %error.chain(), "a network cannot be removed");
+                unremoved.push(bridge.clone());
+            }
+            Step::RemoveWireguard => {
+                tracing::warn!(error = %error.chain(), "the interface of encrypted networks cannot be removed");
             }
             _ => return Err(error),
         }

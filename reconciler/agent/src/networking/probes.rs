@@ -42,7 +42,14 @@ impl Probe {
 pub(crate) struct Probes {
     system: Arc<dyn System>,
     queue: Arc<Queue<Key>>,
-    known: Arc<Mutex<BTreeMap<IpAddr, Probe>>>,
+    known: Arc<Mutex<Known>>,
+}
+
+/// The addresses that are probed on an interface.
+#[derive(Debug, Default)]
+struct Known {
+    interface: String,
+    probes: BTreeMap<IpAddr, Probe>,
 }
 
 impl Probes {
@@ -50,25 +57,33 @@ impl Probes {
         Self { system, queue, known: Arc::default() }
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Probe>> {
+    fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn all(&self) -> BTreeMap<IpAddr, Probe> {
-        self.known().clone()
+    /// Returns the states on this interface: those on another one say nothing about it.
+    pub(crate) fn on(&self, interface: &str) -> BTreeMap<IpAddr, Probe> {
+        let known = self.known();
+        if known.interface == interface { known.probes.clone() } else { BTreeMap::new() }
     }
 
     /// Whether [`Probes::ensure`] would change nothing for these addresses.
-    pub(crate) fn is_settled(&self, wanted: &[IpAddr]) -> bool {
+    pub(crate) fn is_settled(&self, interface: &str, wanted: &[IpAddr]) -> bool {
         let known = self.known();
-        known.keys().all(|address| wanted.contains(address)) && due(&known, wanted).is_empty()
+        let Known { interface: before, probes } = &*known;
+        let is_same = before == interface || probes.is_empty();
+        is_same && probes.keys().all(|address| wanted.contains(address)) && due(probes, wanted).is_empty()
     }
 
-    /// Probes each of these addresses on the interface, unless its state is known and recent; forgets all others.
+    /// Probes each of these addresses on the interface, unless its state there is known and recent; forgets all others.
     pub(crate) fn ensure(&self, interface: &str, wanted: &[IpAddr]) {
         let mut known = self.known();
+        if known.interface != interface {
+            *known = Known { interface: interface.to_owned(), probes: BTreeMap::new() };
+        }
+        let known = &mut known.probes;
         known.retain(|address, _| wanted.contains(address));
-        for address in due(&known, wanted) {
+        for address in due(known, wanted) {
             match known.get_mut(&address) {
                 // It stays so until the probe finishes, so that its report does not flap. Meanwhile no other probe of it is due.
                 Some(Probe::Taken(_, at)) => *at = Instant::now(),
@@ -87,15 +102,29 @@ impl Probes {
             }
             Err(error) => {
                 tracing::warn!(%address, error = %error.chain(), "the probe of a public address failed");
-                self.known().remove(&address);
+                self.settle(&interface, address, None);
                 self.queue.add_after(Key::networks(), RETRY_TAKEN);
                 return;
             }
         };
-        if let Some(probe) = self.known().get_mut(&address) {
-            *probe = found;
-        }
+        self.settle(&interface, address, Some(found));
         self.queue.add(Key::networks());
+    }
+
+    /// Records the result of a probe, unless the addresses are probed on another interface by now. None: it failed.
+    fn settle(&self, interface: &str, address: IpAddr, found: Option<Probe>) {
+        let mut known = self.known();
+        if known.interface != interface {
+            return;
+        }
+        match found {
+            Some(found) => {
+                if let Some(probe) = known.probes.get_mut(&address) {
+                    *probe = found;
+                }
+            }
+            None => drop(known.probes.remove(&address)),
+        }
     }
 }
 
@@ -122,12 +151,28 @@ mod tests {
         let probes = Probes::new(system, queue);
         let address = IpAddr::from([192, 0, 2, 7]);
         let taken = Probe::Taken("52:54:00:66:66:66".to_owned(), Instant::now());
-        probes.known().insert(address, taken);
-        assert!(probes.is_settled(&[address]));
+        *probes.known() = Known { interface: "eth0".to_owned(), probes: BTreeMap::from([(address, taken)]) };
+        assert!(probes.is_settled("eth0", &[address]));
         tokio::time::advance(RETRY_TAKEN).await;
-        assert!(!probes.is_settled(&[address]), "it is due");
+        assert!(!probes.is_settled("eth0", &[address]), "it is due");
         probes.ensure("eth0", &[address]);
-        assert!(probes.is_settled(&[address]), "it is being probed");
-        assert!(matches!(probes.all()[&address], Probe::Taken(..)), "until there is an answer");
+        assert!(probes.is_settled("eth0", &[address]), "it is being probed");
+        assert!(matches!(probes.on("eth0")[&address], Probe::Taken(..)), "until there is an answer");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_is_probed_again_on_another_interface() {
+        let system = Arc::new(FakeSystem::new(Arc::new(RuntimeClock::starting_at(Timestamp::UNIX_EPOCH))));
+        let queue = Arc::new(Queue::new(Duration::from_secs(1), StdRng::seed_from_u64(1)));
+        let probes = Probes::new(system, queue);
+        let address = IpAddr::from([192, 0, 2, 7]);
+        probes.ensure("eth0", &[address]);
+        probes.settle("eth0", address, Some(Probe::Free));
+        assert!(probes.is_settled("eth0", &[address]) && !probes.is_settled("eth1", &[address]));
+        assert!(probes.on("eth1").is_empty());
+        probes.ensure("eth1", &[address]);
+        assert_eq!(probes.on("eth1"), BTreeMap::from([(address, Probe::Running)]));
+        probes.settle("eth0", address, Some(Probe::Free));
+        assert_eq!(probes.on("eth1"), BTreeMap::from([(address, Probe::Running)]), "a late answer");
     }
 }

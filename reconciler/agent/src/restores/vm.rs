@@ -62,6 +62,21 @@ struct Part {
     facts: Option<SnapshotFacts>,
 }
 
+/// Returns why a Disk cannot be restored, for people.
+fn gone_from_here(disk: &str) -> String {
+    format!("the file of Disk {disk} is gone from this host")
+}
+
+/// What a restore is decided from.
+#[derive(Debug)]
+struct Seen {
+    /// By the names of their Disks.
+    volumes: BTreeMap<String, VolumeFacts>,
+    /// The Disks whose files are gone from this host.
+    lost: BTreeSet<String>,
+    parts: Vec<Part>,
+}
+
 /// Observes the restore that a VM declares, also while a pool is away.
 pub(crate) async fn observe_vm(ctx: &Context, vm: &VM) -> Result<VmRestore, Error> {
     match observe(ctx, vm).await {
@@ -77,8 +92,8 @@ async fn observe(ctx: &Context, vm: &VM) -> Result<VmRestore, Error> {
     {
         return Ok(VmRestore::Done(done.clone()));
     }
-    let (volumes, parts) = look(ctx, vm, restore).await?;
-    let due = match decide_all(restore, &volumes, &parts) {
+    let Seen { volumes, lost, parts } = look(ctx, vm, restore).await?;
+    let due = match decide_all(restore, &volumes, &lost, &parts) {
         VmRestore::Due(due) => due,
         decided => return Ok(decided),
     };
@@ -101,10 +116,13 @@ pub(crate) async fn due_memory(
     if journal.loaded.as_ref() == Some(&memory::loaded(restore)) {
         return Ok(None);
     }
-    let (volumes, parts) = look(ctx, vm, restore).await?;
+    let Seen { volumes, lost, parts } = look(ctx, vm, restore).await?;
     let found = find_memory(ctx, vm, &volumes, &parts).await?;
     if found.is_none() {
         return Ok(None);
+    }
+    if let Some(disk) = lost.first() {
+        return Ok(Some(Err(gone_from_here(disk))));
     }
     // The disks were restored without the memory, or the guest was booted from them since.
     for part in parts {
@@ -148,12 +166,8 @@ async fn find_memory(
     Box::pin(memory::find(ctx, vm, first, &volumes)).await
 }
 
-/// Returns the volumes of a VM by the names of their Disks, and the parts of the VMSnapshot that it is restored from.
-async fn look(
-    ctx: &Context,
-    vm: &VM,
-    restore: &VMRestore,
-) -> Result<(BTreeMap<String, VolumeFacts>, Vec<Part>), Error> {
+/// Looks for the volumes of a VM, and for the parts of the VMSnapshot that it is restored from.
+async fn look(ctx: &Context, vm: &VM, restore: &VMRestore) -> Result<Seen, Error> {
     let name = ObjectName::of(vm);
     let (disks, objects) = {
         let tables = ctx.index.read();
@@ -163,13 +177,16 @@ async fn look(
             .collect();
         (disks, parts_of(&tables, &name.namespace, restore.snapshot.as_str()))
     };
-    let mut volumes = BTreeMap::new();
+    let (mut volumes, mut lost) = (BTreeMap::new(), BTreeSet::new());
     for disk in disks {
         // A file that is here is an earlier one while another host has the data of the disk.
         let here = volume_of(&disk).filter(|_| left_on(&disk, ctx.host()).is_none());
         let Some(id) = here else { continue };
-        if let Some(volume) = ctx.system.volume(disk.pool().as_str(), id).await? {
-            volumes.insert(disk.name_any(), volume);
+        match ctx.system.volume(disk.pool().as_str(), id).await {
+            Ok(Some(volume)) => drop(volumes.insert(disk.name_any(), volume)),
+            Ok(None) => {}
+            Err(SystemError::VolumeLost { .. }) => drop(lost.insert(disk.name_any())),
+            Err(error) => return Err(error.into()),
         }
     }
     let mut parts = Vec::new();
@@ -177,7 +194,7 @@ async fn look(
         let facts = facts_of(ctx, &object).await?;
         parts.push(Part { object, facts });
     }
-    Ok((volumes, parts))
+    Ok(Seen { volumes, lost, parts })
 }
 
 /// Returns the restore of a disk that its VM declares, if it is due.
@@ -253,8 +270,13 @@ pub(crate) fn parts_of(tables: &Tables, namespace: &str, snapshot: &str) -> Vec<
     parts
 }
 
-/// Decides about the restore of a VM with these volumes, by the names of their Disks.
-fn decide_all(restore: &VMRestore, volumes: &BTreeMap<String, VolumeFacts>, parts: &[Part]) -> VmRestore {
+/// Decides about the restore of a VM with these volumes, by the names of their Disks. `lost`: its Disks whose files are gone.
+fn decide_all(
+    restore: &VMRestore,
+    volumes: &BTreeMap<String, VolumeFacts>,
+    lost: &BTreeSet<String>,
+    parts: &[Part],
+) -> VmRestore {
     let name = &restore.snapshot;
     let declared = |part: &str| DeclaredRestore {
         name: part.to_owned(),
@@ -278,7 +300,9 @@ fn decide_all(restore: &VMRestore, volumes: &BTreeMap<String, VolumeFacts>, part
     }
     let has_done =
         |volume: &VolumeFacts| volume.restores.iter().any(|done| done.declared.is_same(&declared("")));
-    if let Some(at) = last.filter(|_| volumes.values().all(has_done)) {
+    let mut disks = parts.iter().map(|part| part.object.spec.disk.as_str());
+    let lost = disks.find(|disk| lost.contains(*disk));
+    if let Some(at) = last.filter(|_| lost.is_none() && volumes.values().all(has_done)) {
         return done(at);
     }
     // Nothing is restored then, unless a part of it is already.
@@ -306,6 +330,9 @@ fn decide_all(restore: &VMRestore, volumes: &BTreeMap<String, VolumeFacts>, part
         let (here, are) = (parts.len(), if parts.len() == 1 { "is" } else { "are" });
         let text = format!("{here} of the {total} snapshots of VMSnapshot {name} {are} on this host");
         return unavailable(text, VmRestore::Waits);
+    }
+    if let Some(disk) = lost {
+        return unavailable(gone_from_here(disk), VmRestore::Refused);
     }
     let of_vm = parts.iter().filter_map(|part| Some((part, volumes.get(part.object.spec.disk.as_str())?)));
     let mut due = DueParts { is_begun: last.is_some(), ..DueParts::default() };
@@ -443,6 +470,15 @@ mod tests {
         volume.restores.push(Restored { declared, snapshot: from.into(), at: Timestamp::UNIX_EPOCH });
     }
 
+    /// Decides while no file is gone.
+    fn decide_with(
+        restore: &VMRestore,
+        volumes: &BTreeMap<String, VolumeFacts>,
+        parts: &[Part],
+    ) -> VmRestore {
+        decide_all(restore, volumes, &BTreeSet::new(), parts)
+    }
+
     fn due(decided: &VmRestore) -> (Vec<&str>, bool) {
         let VmRestore::Due(parts) = decided else { panic!("{decided:?}") };
         (parts.disks.keys().map(String::as_str).collect(), parts.is_begun)
@@ -451,23 +487,23 @@ mod tests {
     #[test]
     fn all_disks_of_the_snapshot_are_restored_or_none() {
         let mut all = volumes();
-        assert_eq!(due(&decide_all(&restore(), &all, &parts())), (vec!["data", "root"], false));
+        assert_eq!(due(&decide_with(&restore(), &all, &parts())), (vec!["data", "root"], false));
         for missing in [vec![], vec![part(0, "root")]] {
-            assert!(matches!(decide_all(&restore(), &all, &missing), VmRestore::Waits(_)));
+            assert!(matches!(decide_with(&restore(), &all, &missing), VmRestore::Waits(_)));
         }
         let mut lost = parts();
         lost[1].facts = None;
-        assert!(matches!(decide_all(&restore(), &all, &lost), VmRestore::Waits(_)));
+        assert!(matches!(decide_with(&restore(), &all, &lost), VmRestore::Waits(_)));
         let mut other = parts();
         other[1].facts.as_mut().expect("set").volume = "v-other".into();
-        assert!(matches!(decide_all(&restore(), &all, &other), VmRestore::Refused(_)));
+        assert!(matches!(decide_with(&restore(), &all, &other), VmRestore::Refused(_)));
         all.remove("data");
         assert_eq!(
-            due(&decide_all(&restore(), &all, &parts())),
+            due(&decide_with(&restore(), &all, &parts())),
             (vec!["root"], false),
             "one that it has no more"
         );
-        let none = decide_all(&restore(), &BTreeMap::new(), &parts());
+        let none = decide_with(&restore(), &BTreeMap::new(), &parts());
         assert!(matches!(none, VmRestore::Refused(_)), "the snapshot of another VM: {none:?}");
     }
 
@@ -480,11 +516,11 @@ mod tests {
             object.metadata.deletion_timestamp =
                 Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
         }
-        assert!(matches!(decide_all(&restore(), &all, &leaving), VmRestore::Waits(_)));
+        assert!(matches!(decide_with(&restore(), &all, &leaving), VmRestore::Waits(_)));
         restore_is_recorded(all.get_mut("root").expect("set"), "before", "s-root");
-        assert_eq!(due(&decide_all(&restore(), &all, &leaving)), (vec!["data"], true));
+        assert_eq!(due(&decide_with(&restore(), &all, &leaving)), (vec!["data"], true));
         restore_is_recorded(all.get_mut("data").expect("set"), "before", "s-data");
-        assert!(matches!(decide_all(&restore(), &all, &leaving), VmRestore::Done(_)));
+        assert!(matches!(decide_with(&restore(), &all, &leaving), VmRestore::Done(_)));
     }
 
     #[test]
@@ -494,15 +530,30 @@ mod tests {
         let mut lost = parts();
         lost[1].facts = None;
         for parts in [lost, vec![part(0, "root")]] {
-            let decided = decide_all(&restore(), &all, &parts);
+            let decided = decide_with(&restore(), &all, &parts);
             assert!(
                 matches!(&decided, VmRestore::Incomplete(text) if text.contains("VMSnapshot before")),
                 "{decided:?}"
             );
         }
         restore_is_recorded(all.get_mut("data").expect("set"), "before", "s-data");
-        let decided = decide_all(&restore(), &all, &[part(0, "root")]);
+        let decided = decide_with(&restore(), &all, &[part(0, "root")]);
         assert!(matches!(decided, VmRestore::Done(_)), "its snapshot may go afterwards: {decided:?}");
+    }
+
+    #[test]
+    fn a_disk_whose_file_is_gone_ends_the_restore_and_is_named() {
+        let (mut all, lost) = (volumes(), BTreeSet::from(["data".to_owned()]));
+        all.remove("data");
+        let gone = "the file of Disk data is gone";
+        let decided = decide_all(&restore(), &all, &lost, &parts());
+        assert!(matches!(&decided, VmRestore::Refused(text) if text.contains(gone)), "{decided:?}");
+        restore_is_recorded(all.get_mut("root").expect("set"), "before", "s-root");
+        let decided = decide_all(&restore(), &all, &lost, &parts());
+        assert!(matches!(&decided, VmRestore::Incomplete(text) if text.contains(gone)), "{decided:?}");
+        // One that the snapshot has no part of is restored in no case.
+        let other = BTreeSet::from(["extra".to_owned()]);
+        assert_eq!(due(&decide_all(&restore(), &volumes(), &other, &parts())), (vec!["data", "root"], false));
     }
 
     #[test]
@@ -516,21 +567,21 @@ mod tests {
             token: None,
             restored_at: "1970-01-01T00:00:00Z".into(),
         });
-        assert_eq!(decide_all(&restore(), &all, &parts()), done);
-        assert_eq!(decide_all(&restore(), &all, &[]), done, "the snapshot was deleted");
+        assert_eq!(decide_with(&restore(), &all, &parts()), done);
+        assert_eq!(decide_with(&restore(), &all, &[]), done, "the snapshot was deleted");
         all.insert("extra".into(), volume("v-extra"));
-        assert_eq!(decide_all(&restore(), &all, &parts()), done, "a disk that the VM has got since");
+        assert_eq!(decide_with(&restore(), &all, &parts()), done, "a disk that the VM has got since");
         let mut again = vec![part(0, "root"), part(1, "extra")];
         for part in &mut again {
             let status = Arc::make_mut(&mut part.object).status.as_mut().expect("set");
             status.snapshot_id = Some(format!("s-again-{}", status.volume_id.as_deref().unwrap_or_default()));
         }
-        assert_eq!(decide_all(&restore(), &all, &again), done, "another snapshot of the same name");
+        assert_eq!(decide_with(&restore(), &all, &again), done, "another snapshot of the same name");
         let token = VMRestore { token: Some("2".into()), ..restore() };
-        assert_eq!(due(&decide_all(&token, &all, &parts())), (vec!["data", "root"], false));
+        assert_eq!(due(&decide_with(&token, &all, &parts())), (vec!["data", "root"], false));
         for volume in all.values_mut() {
             restore_is_recorded(volume, "later", "s-later");
         }
-        assert!(matches!(decide_all(&restore(), &all, &parts()), VmRestore::Refused(_)));
+        assert!(matches!(decide_with(&restore(), &all, &parts()), VmRestore::Refused(_)));
     }
 }

@@ -7,7 +7,7 @@ mod images;
 
 use std::time::Duration;
 
-use berth_api::{Disk, DiskSnapshot, HotswapDiskAttachment, VM, VMClass, VMState, condition};
+use berth_api::{Disk, DiskSnapshot, HotswapDiskAttachment, Image, VM, VMClass, VMState, condition};
 use berth_qemu::machine::Bus;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
@@ -287,7 +287,17 @@ async fn a_snapshot_whose_file_is_gone_is_lost_and_can_be_deleted() {
     let copy = json!({"source": {"snapshot": "before"}});
     fixture.make::<Disk>("copy", copy, Some(disk_bound("v-00000000000000cc"))).await;
     fixture.until::<Disk>("copy", |disk| disk_reason(disk) == "WaitingForSnapshot").await;
+    let mut status = bound();
+    (status["snapshotID"], status["pool"]) = ("s-1".into(), "default".into());
+    fixture.make::<Image>("golden", json!({"source": {"snapshot": "before"}}), Some(status)).await;
+    let names_it = |image: &Image| {
+        let conditions = image.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
+        let stalled = condition::find(conditions, "Stalled").filter(|c| c.status == "True");
+        stalled.is_some_and(|c| c.reason == "SnapshotLost" && c.message.contains("DiskSnapshot before"))
+    };
+    fixture.until::<Image>("golden", names_it).await;
     fixture.assert_quiet().await;
+    fixture.delete::<Image>("golden").await;
     fixture.delete::<Disk>("copy").await;
     fixture.until_gone::<Disk>("copy").await;
     fixture.delete::<DiskSnapshot>("before").await;

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use berth_api::{VM, condition};
 use k8s_openapi::api::events::v1::Event;
+use serde_json::json;
 
 use crate::disks::{running, take_snapshot};
-use crate::fixture::INSTANCE;
+use crate::fixture::{INSTANCE, is_ready};
 
 #[tokio::test(start_paused = true)]
 async fn a_guest_whose_file_systems_stay_frozen_says_so_until_they_are_thawed() {
@@ -38,4 +39,25 @@ async fn a_guest_whose_file_systems_stay_frozen_says_so_until_they_are_thawed() 
     fixture.until::<VM>("web", |vm| frozen(vm).is_none()).await;
     let freezes = fixture.system.hypervisor().view(INSTANCE).map(|view| view.freezes);
     assert_eq!(freezes, Some(1), "it was frozen once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_of_a_guest_whose_file_systems_are_frozen_waits_until_they_are_thawed() {
+    let fixture = running().await;
+    let hook = json!({"exec": {"command": ["echo", "bye"]}, "timeoutSeconds": 300, "failurePolicy": "Fail"});
+    fixture.change::<VM>("web", json!({"hooks": {"preStop": hook}})).await;
+    let hypervisor = fixture.system.hypervisor();
+    hypervisor.set_behaviour(INSTANCE, |behaviour| behaviour.never_thaws = true);
+    take_snapshot(&fixture).await;
+    let is_frozen = |vm: &VM| {
+        let conditions = vm.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        condition::find(conditions, "GuestFrozen").is_some()
+    };
+    fixture.until::<VM>("web", is_frozen).await;
+    fixture.change::<VM>("web", json!({"power": "Stopped"})).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(hypervisor.guest_programs(INSTANCE), 0, "its agent refuses it");
+    hypervisor.set_behaviour(INSTANCE, |behaviour| behaviour.never_thaws = false);
+    // With the policy Fail it is not stopped before its hook has succeeded.
+    fixture.until::<VM>("web", |vm| is_ready(vm, "Stopped")).await;
 }

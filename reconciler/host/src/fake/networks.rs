@@ -119,6 +119,9 @@ impl Networks for FakeSystem {
                 state.violations.push(format!("bridge {bridge} removed from below a tap"));
                 return Err(refused("remove", bridge, "a tap is on it"));
             }
+            if state.refused_removals.contains(bridge) {
+                return Err(refused("remove", bridge, "Device or resource busy"));
+            }
             state.networks.remove(bridge);
             state.without_server.remove(bridge);
             state.bridged.remove(bridge);

@@ -66,6 +66,8 @@ pub(super) struct State {
     pub(super) without_server: BTreeSet<String>,
     /// Bridges whose links cannot be changed.
     pub(super) refused_links: BTreeSet<String>,
+    /// Bridges that cannot be removed.
+    pub(super) refused_removals: BTreeSet<String>,
     /// Bridges whose DHCP server cannot be started.
     pub(super) refused_servers: BTreeSet<String>,
     /// Those of them that were not reported yet.
@@ -153,6 +155,7 @@ impl Default for State {
             firewall_lost: false,
             without_server: BTreeSet::new(),
             refused_links: BTreeSet::new(),
+            refused_removals: BTreeSet::new(),
             refused_servers: BTreeSet::new(),
             ended_servers: VecDeque::new(),
             journals: BTreeMap::new(),

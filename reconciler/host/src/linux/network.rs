@@ -32,6 +32,7 @@ mod public;
 mod records_file;
 mod relay;
 mod ruleset;
+mod seen_leases;
 mod senders;
 mod settings;
 mod snooping;
@@ -74,6 +75,7 @@ use netlink::{Link, LinkKind, Netlink};
 use prefixes::Prefixes;
 use public::PublicAddresses;
 pub use relay::relay_link;
+use seen_leases::SeenLeases;
 use senders::Senders;
 use settings::{sysctl, sysctl_if_there};
 use snooping::Snooping;
@@ -100,6 +102,7 @@ pub(super) struct LinuxNetworks {
     removals: OnceCell<Removals>,
     changes: OnceCell<Changes>,
     snooping: Snooping,
+    seen_leases: SeenLeases,
     learning: Learning,
     bridged_dhcp: BridgedDhcp,
     /// Whether the firewall that was applied last leads packets of IPv6.
@@ -116,6 +119,7 @@ impl LinuxNetworks {
     pub(super) fn new(layout: Layout) -> Self {
         let rules = Rules::new(layout.networks().join("firewall.json"));
         let snooping = Snooping::new(layout.networks().join("leases.json"));
+        let seen_leases = SeenLeases::new(layout.networks().join("seen-leases.json"));
         let learning = Learning::new(layout.networks().join("learned.json"));
         let wireguard = Wireguard::new(layout.wireguard_key());
         Self {
@@ -125,6 +129,7 @@ impl LinuxNetworks {
             removals: OnceCell::new(),
             changes: OnceCell::new(),
             snooping,
+            seen_leases,
             learning,
             bridged_dhcp: BridgedDhcp::default(),
             leads_ipv6: AtomicBool::new(false),
@@ -254,6 +259,7 @@ impl LinuxNetworks {
         tunnel::remove(&netlink, bridge).await?;
         bridged::remove(&netlink, bridge).await?;
         self.snooping.forget(bridge).await?;
+        self.seen_leases.forget(bridge).await?;
         self.learning.forget(bridge).await?;
         self.bridged_dhcp.forget(bridge);
         relay::remove(&netlink, bridge).await?;
@@ -456,7 +462,9 @@ impl LinuxNetworks {
     pub(super) async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>> {
         check_link("bridge", bridge, BRIDGE_PREFIX)?;
         let folder = self.layout.network(bridge);
-        blocking(move || dnsmasq::leases_taken(&folder)).await
+        let now = jiff::Timestamp::now();
+        let listed = blocking(move || dnsmasq::leases_taken(&folder)).await?;
+        self.seen_leases.taken(bridge, listed, now).await
     }
 
     pub(super) async fn forwarding(&self) -> Result<Forwarding> {

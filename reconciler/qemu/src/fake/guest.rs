@@ -20,6 +20,14 @@ pub(super) fn answer(machine: &mut Machine, message: &Value) -> (Option<Value>, 
         let desc = format!("Command {command} has been disabled for this instance");
         return (Some(json!({"error": {"class": "CommandNotFound", "desc": desc}})), Vec::new());
     }
+    if machine.is_frozen
+        && !is_delimited(message)
+        && !command.starts_with("guest-fsfreeze-")
+        && command != "guest-ping"
+    {
+        let desc = format!("Command {command} has been disabled: the agent is in frozen state");
+        return (Some(json!({"error": {"class": "CommandNotFound", "desc": desc}})), Vec::new());
+    }
     let answered = machine.programs.answer(command, args).or_else(|| machine.users.answer(command, args));
     if command == "guest-exec" && machine.programs.package.is_removed() {
         machine.remove_agent();
@@ -30,14 +38,6 @@ pub(super) fn answer(machine: &mut Machine, message: &Value) -> (Option<Value>, 
             return (Some(json!({"error": {"class": "GenericError", "desc": desc}})), Vec::new());
         }
         None => {}
-    }
-    if machine.is_frozen
-        && !is_delimited(message)
-        && !command.starts_with("guest-fsfreeze-")
-        && command != "guest-ping"
-    {
-        let desc = format!("Command {command} has been disabled: the agent is in frozen state");
-        return (Some(json!({"error": {"class": "CommandNotFound", "desc": desc}})), Vec::new());
     }
     let value = match command {
         "guest-fsfreeze-freeze" => {

@@ -1,7 +1,7 @@
 //! Observation of an image.
 
 use berth_api::vm::ConsoleAddress;
-use berth_api::{Disk, DiskSnapshot, Image, Readiness, ResourceName, former_uid};
+use berth_api::{Disk, DiskSnapshot, Image, Readiness, Reason, ResourceName, former_uid};
 use berth_host::{ImageFacts, ImageSource, ResolvedImage, SnapshotFacts, SystemError};
 use kube::ResourceExt;
 
@@ -27,6 +27,8 @@ pub(crate) struct Observed {
     pub(crate) original: Option<LocalImage>,
     /// Whether the volume that this snapshot is to be taken of is there. Only observed until it is taken.
     pub(crate) has_volume: bool,
+    /// The reason if the file of the snapshot, or of the volume that it is to be taken of, is gone from this host.
+    pub(crate) lost: Option<Reason>,
     /// Whether the snapshot, or the volume that it is to be taken of, is encrypted.
     pub(crate) is_encrypted: bool,
     /// The server that other hosts copy it from. `None`: it is not in the cache, its file has other bytes than its checksum is of, or this
@@ -81,19 +83,28 @@ pub(super) async fn observe(ctx: &Context, image: &Image) -> Result<Observed, Er
             if !is_shared(ctx, image) {
                 return Ok(Observed { pull: pull(), ..Observed::default() });
             }
-            let snapshot = ctx.system.snapshot(&new.pool, &new.snapshot).await?;
+            let (snapshot, lost) = match ctx.system.snapshot(&new.pool, &new.snapshot).await {
+                Err(SystemError::SnapshotLost { .. }) => (None, Some(Reason::SnapshotLost)),
+                found => (found?, None),
+            };
             let is_taken = snapshot.as_ref().is_some_and(|found| found.taken.is_some());
             let volume = image.status.as_ref().and_then(|status| status.volume_id.as_deref());
-            let volume = match volume.filter(|volume| !is_taken && has_data(ctx, volume)) {
-                Some(volume) => ctx.system.volume(&new.pool, volume).await?,
-                None => None,
+            let volume = match volume.filter(|volume| !is_taken && lost.is_none() && has_data(ctx, volume)) {
+                Some(volume) => match ctx.system.volume(&new.pool, volume).await {
+                    Err(SystemError::VolumeLost { .. }) => Err(Reason::DiskLost),
+                    found => Ok(found?),
+                },
+                None => Ok(None),
             };
+            let lost = lost.or(volume.as_ref().err().copied());
+            let volume = volume.unwrap_or_default();
             let of_snapshot = snapshot.as_ref().and_then(|found| found.encryption.as_ref());
             let key = of_snapshot.or_else(|| volume.as_ref()?.encryption.as_ref());
             Ok(Observed {
                 pull: pull(),
                 is_encrypted: key.is_some(),
                 has_volume: volume.is_some(),
+                lost,
                 snapshot,
                 ..Observed::default()
             })

@@ -157,6 +157,12 @@ fn before_pull(image: &Image, wanted: &Wanted, observed: &Observed) -> Option<Pl
     if observed.pull.is_some() || observed.snapshot.as_ref().is_some_and(|found| found.taken.is_some()) {
         return None;
     }
+    if let Some(reason) = observed.lost {
+        let text = format!(
+            "the file of {kind} {name} is gone from this host: bring the file back, or declare an image that is made from another source"
+        );
+        return stalled(reason, text);
+    }
     let why = if image.foreign_data().is_some() { "deleted, or shared no more," } else { "deleted" };
     let text = format!("{kind} {name} was {why} before the image was made from it");
     let Some(volume) = image.status.as_ref().and_then(|status| status.volume_id.clone()) else {

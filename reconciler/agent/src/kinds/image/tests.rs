@@ -375,6 +375,9 @@ fn an_image_whose_disk_or_snapshot_went_before_it_was_made_says_so() {
     image.status.as_mut().expect("a status").volume_id = None;
     let gone = ImageReconciler::plan(&image, &seen(false, None));
     assert_eq!((gone.steps.len(), gone.readiness.reason()), (0, Reason::SnapshotLost));
+    let lost = Observed { lost: Some(Reason::DiskLost), ..Observed::default() };
+    let lost = ImageReconciler::plan(&made_image(), &lost).readiness;
+    assert!(matches!(&lost, Readiness::Stalled(_, text) if text.contains("file of Disk web is gone")));
 }
 
 #[test]

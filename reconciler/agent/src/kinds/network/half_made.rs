@@ -12,11 +12,26 @@ use ipnet::{Ipv4Net, Ipv6Net};
 /// Returns the tunnel whose rules let nothing in by any tunnel that the network may have here: no packet comes from that address.
 pub(super) fn closed_tunnel(network: &Network) -> Option<Tunnel> {
     let vni = network.status.as_ref()?.vni.and_then(|vni| u32::try_from(vni).ok())?;
-    let nowhere = match network.is_encrypted() {
+    Some(closed(vni, network.is_encrypted()))
+}
+
+fn closed(vni: u32, is_encrypted: bool) -> Tunnel {
+    let nowhere = match is_encrypted {
         true => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         false => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
     };
-    Some(Tunnel { vni, local: nowhere, peers: vec![nowhere] })
+    Tunnel { vni, local: nowhere, peers: vec![nowhere] }
+}
+
+/// Adds the rules for a bridge that no network is to have, and that could not be removed: it may still have a tunnel, and it is not known
+/// whether that was of an encrypted network. No guest is on it.
+pub(super) fn close(rules: &mut Firewall, bridge: &str) {
+    let vni = bridge.strip_prefix("bth-").and_then(|vni| u32::from_str_radix(vni, 16).ok());
+    let Some(vni) = vni else { return };
+    for is_encrypted in [false, true] {
+        let tunnel = Some(closed(vni, is_encrypted));
+        rules.nat.push(Nat { bridge: bridge.to_owned(), ipv4: None, ipv6: None, tunnel });
+    }
 }
 
 /// The ranges of a network, which it keeps.
@@ -96,6 +111,20 @@ mod tests {
         let mut same = firewall(vec![of_range("10.77.0.0/16", None)]);
         assert!(keep_rules(&mut same, Some(&before), BRIDGE, None));
         assert_eq!(same.nat, before.nat);
+    }
+
+    #[test]
+    fn a_bridge_that_could_not_be_removed_is_closed_to_other_hosts_with_and_without_encryption() {
+        let mut rules = firewall(vec![nat("bth-00004e", Some(2))]);
+        close(&mut rules, BRIDGE);
+        let tunnels: Vec<&Tunnel> = rules.nat[1..].iter().filter_map(|nat| nat.tunnel.as_ref()).collect();
+        assert!(tunnels.iter().all(|tunnel| tunnel.vni == 77), "{tunnels:?}");
+        assert!(
+            matches!(tunnels[..], [plain, encrypted] if !plain.is_encrypted() && encrypted.is_encrypted())
+        );
+        assert!(rules.nat[1..].iter().all(|nat| nat.bridge == BRIDGE));
+        close(&mut rules, "bth-other");
+        assert_eq!(rules.nat.len(), 3, "it is of no network");
     }
 
     #[test]

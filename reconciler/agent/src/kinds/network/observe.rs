@@ -60,6 +60,8 @@ pub(crate) struct Observed {
     pub(super) taps: Vec<String>,
     /// Those of them that are ports of no bridge: another program has removed theirs, or has taken them off it.
     pub(super) loose_taps: BTreeSet<String>,
+    /// The bridges of the others.
+    pub(super) tap_bridges: BTreeMap<String, String>,
     /// Prefixes of the names of taps that an instance may use.
     pub(super) tap_owners: BTreeSet<String>,
     pub(super) applied: Applied,
@@ -146,7 +148,11 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
     let ports = guest_ports(ctx, &taps, &kept).await?;
     let any_public =
         ctx.index.read().public_ips.all().next().is_some() || kept.iter().any(|k| !k.public.is_empty());
-    let uplink = if any_public { Some(ctx.system.uplink().await?) } else { None };
+    let mut uplink = if any_public { Some(ctx.system.uplink().await?) } else { None };
+    if let Some(uplink) = &mut uplink {
+        forget_elsewhere(uplink, ctx.networks.applied().firewall.as_deref());
+    }
+    let interface = uplink.as_ref().and_then(|uplink| uplink.interface.as_deref().ok());
     let any_bridged = ctx.index.read().networks.all().any(|(_, network)| network.host_bridge().is_some());
     let links = if any_bridged { ctx.system.host_links().await? } else { HostLinks::default() };
     let any_external = ctx.index.read().networks.all().any(|(_, network)| network.is_external());
@@ -159,7 +165,7 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
         kept: &kept,
         host: ctx.host(),
         uplink: uplink.as_ref(),
-        probed: ctx.networks.probes.all(),
+        probed: interface.map(|interface| ctx.networks.probes.on(interface)).unwrap_or_default(),
         bridges: &bridges,
         taps: &taps,
         ports: ports.all,
@@ -184,8 +190,8 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
     if !known.is_subset(&now) {
         return Ok(None);
     }
-    let interface = uplink.as_ref().and_then(|uplink| uplink.interface.as_ref().ok());
-    let to_probe = interface.filter(|_| !ctx.networks.probes.is_settled(&wanted.to_probe)).cloned();
+    let is_due = |interface: &&str| !ctx.networks.probes.is_settled(interface, &wanted.to_probe);
+    let to_probe = interface.filter(is_due).map(str::to_owned);
     tap_owners.extend(now);
     wanted.left_alone = taps
         .iter()
@@ -194,12 +200,14 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
         .collect();
     let applied = ctx.networks.applied().clone();
     let loose_taps = taps.iter().filter(|tap| tap.bridge.is_none()).map(|tap| tap.name.clone()).collect();
+    let tap_bridges = taps.iter().filter_map(|tap| Some((tap.name.clone(), tap.bridge.clone()?))).collect();
     let taps = taps.into_iter().map(|tap| tap.name).collect();
     let (instances, read_ports) = (ports.instances, ports.read);
     Ok(Some(Observed {
         wanted,
         bridges,
         taps,
+        tap_bridges,
         loose_taps,
         tap_owners,
         applied,
@@ -210,6 +218,17 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
         has_wireguard,
         ensure_all: false,
     }))
+}
+
+/// An address that is to be announced on another interface than before is probed there, like one that is new on this host.
+fn forget_elsewhere(uplink: &mut Uplink, applied: Option<&Firewall>) {
+    let (Ok(interface), Some(applied)) = (&uplink.interface, applied) else { return };
+    let forwards = applied.forwards.iter().map(|forward| (forward.public, &forward.announced_on));
+    let balanced = applied.balanced.iter().map(|balanced| (balanced.public, &balanced.announced_on));
+    let is_elsewhere = |on: &Option<String>| on.as_ref().is_some_and(|on| on != interface);
+    for (public, _) in forwards.chain(balanced).filter(|(_, on)| is_elsewhere(on)) {
+        uplink.public.remove(&public);
+    }
 }
 
 /// Whether this host has an interface of WireGuard: looked for where this agent, or one before it, may have made one.
@@ -386,7 +405,7 @@ impl Observed {
 #[cfg(test)]
 mod tests {
     use berth_api::Reason;
-    use berth_host::Tunnel;
+    use berth_host::{Forward, Tunnel};
 
     use super::*;
     use crate::networking::FailedNetwork;
@@ -429,6 +448,31 @@ mod tests {
 
     fn failed() -> SystemError {
         SystemError::Program { program: "dnsmasq", detail: "port 53 is in use".to_owned() }
+    }
+
+    #[test]
+    fn an_address_that_is_announced_on_another_interface_than_before_is_as_a_new_one() {
+        let address = |last: u8| IpAddr::from([198, 51, 100, last]);
+        let forward = |last: u8, on: Option<&str>| Forward {
+            public: address(last),
+            private: IpAddr::from([10, 77, 0, last]),
+            announced_on: on.map(str::to_owned),
+        };
+        let forwards = vec![forward(1, Some("eth0")), forward(2, Some("eth1")), forward(3, None)];
+        let applied = Firewall { forwards, ..Firewall::default() };
+        let public = BTreeSet::from([1, 2, 3].map(address));
+        let uplink = |public: BTreeSet<IpAddr>| Uplink {
+            interface: Ok("eth1".to_owned()),
+            ipv6_obstacle: None,
+            own: BTreeSet::new(),
+            public,
+        };
+        let mut moved = uplink(public.clone());
+        forget_elsewhere(&mut moved, Some(&applied));
+        assert_eq!(moved.public, BTreeSet::from([2, 3].map(address)));
+        let mut unknown = uplink(public.clone());
+        forget_elsewhere(&mut unknown, None);
+        assert_eq!(unknown.public, public, "those of the agent before");
     }
 
     #[test]

@@ -220,7 +220,7 @@ fn networks_of(vm: &VM) -> impl Iterator<Item = &String> {
 }
 
 /// Checked after the networks were observed: a tap never joins another network's bridge.
-fn must_not_be_refused(ctx: &Context, vm: &VM) -> Result<(), Error> {
+pub(super) fn must_not_be_refused(ctx: &Context, vm: &VM) -> Result<(), Error> {
     match network::why_not(ctx, &ctx.index.read(), vm) {
         Some(why) => Err(Error::NetworkRefused { why }),
         None => Ok(()),

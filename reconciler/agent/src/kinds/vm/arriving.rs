@@ -5,7 +5,7 @@ use berth_host::{HostFacts, LaunchRequest, TapConfig};
 use berth_qemu::hypervisor::CpuTime;
 use berth_qemu::machine::{MachineSpec, Tap};
 
-use super::apply::start_process;
+use super::apply::{must_not_be_refused, start_process};
 use super::plan::limits_with;
 use super::vsock;
 use crate::context::Context;
@@ -29,6 +29,7 @@ pub(crate) async fn launch(
     let instance = machine.instance.clone();
     if !machine.nics.is_empty() {
         network::ensure(ctx).await?;
+        must_not_be_refused(ctx, vm)?;
         let networks = journal.interfaces.iter().map(|interface| &interface.network);
         ctx.networks.must_be_made(&ctx.index.read(), networks)?;
         for tap in taps(ctx, journal, &machine)? {

@@ -24,6 +24,8 @@ const CEPH: Program = Program {
 };
 /// How long a question to the cluster may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a list of the images of a pool with their sizes may take: `rbd` opens each of them, also those of other hosts.
+pub(super) const LISTED_WITHIN: Duration = Duration::from_secs(60);
 /// How long a change of a snapshot may take: a client that was killed has the lock of the image for half a minute.
 pub(super) const LOCKED_FOR: Duration = Duration::from_secs(40);
 /// How long the removal or the import of the data of an image may take.

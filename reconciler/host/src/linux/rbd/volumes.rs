@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use super::super::files::{self, blocking, failed};
 use super::super::layout::check_name;
 use super::super::volumes::wanted_size;
-use super::client::{Client, LOCKED_FOR, LONG, PATIENCE, is_absent};
+use super::client::{Client, LISTED_WITHIN, LOCKED_FOR, LONG, PATIENCE, is_absent};
 use super::filled::Data;
 use super::images::{FEATURES, Target, bytes};
 use super::note::{Note, json_of, notes_in};
@@ -345,7 +345,8 @@ impl RbdPool {
             }
         }
         let place = self.spec("");
-        let reply = match self.rbd(&["ls", "-l", "--format", "json", place.trim_end_matches('/')]).await {
+        let args = ["ls", "-l", "--format", "json", place.trim_end_matches('/')];
+        let reply = match self.rbd_within(&args, LISTED_WITHIN).await {
             Err(SystemError::PoolAway { .. }) => return Ok(Vec::new()),
             reply => reply?,
         };
