@@ -47,7 +47,7 @@ pub struct TopOptions {
 
 /// Parses an interval: without a pause, `--watch` would read the agent all the time.
 fn interval(text: &str) -> Result<TimeSpan, String> {
-    let time = time::time(text)?;
+    let time = time(text)?;
     if time.0.is_zero() { Err("must be at least 1s".to_owned()) } else { Ok(time) }
 }
 

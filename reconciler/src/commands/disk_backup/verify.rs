@@ -48,18 +48,16 @@ pub(in crate::commands) async fn verify(options: VerifyBackupOptions) -> anyhow:
         let read = backups.get(name).await.with_context(|| format!("reading Backup {name}"));
         let answered = outage.answer(read)?.map(|backup| outcome(&backup, &token));
         match answered {
-            None => {}
             Some(Outcome::Whole(text)) => {
                 return writeln!(std::io::stdout(), "{}", printable(&text)).context("printing");
             }
             Some(Outcome::Damaged(text)) => bail!("Backup {name} is damaged: {text}"),
             Some(Outcome::GivenUp(text)) => bail!("Backup {name} has no result of this request: {text}"),
-            Some(Outcome::GoesOn(text)) => {
-                if shown.as_ref() != Some(&text) {
-                    notice!("berth: {text}");
-                    shown = Some(text);
-                }
+            Some(Outcome::GoesOn(text)) if shown.as_ref() != Some(&text) => {
+                notice!("berth: {text}");
+                shown = Some(text);
             }
+            Some(Outcome::GoesOn(_)) | None => {}
         }
         if Instant::now() >= end {
             bail!(
