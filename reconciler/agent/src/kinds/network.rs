@@ -167,7 +167,7 @@ async fn pass(ctx: &Context, ensure_all: bool) -> Result<Requeue, Error> {
     let due = ctx.networks.applied().ensured_at.is_none_or(|at| at.elapsed() >= ENSURE_EVERY);
     observed.ensure_all = ensure_all || due;
     apply::record(ctx, &observed);
-    let mut has_failed = false;
+    let (mut has_failed, mut is_wireguard_left) = (false, false);
     let mut half_made: Vec<(String, Error)> = Vec::new();
     // Bridges with taps that cannot be removed, and those that are not removed although no network is to have them.
     let (mut held, mut unremoved) = (BTreeSet::<String>::new(), Vec::<String>::new());
@@ -223,12 +223,14 @@ async fn pass(ctx: &Context, ensure_all: bool) -> Result<Requeue, Error> {
             }
             Step::RemoveWireguard => {
                 tracing::warn!(error = %error.chain(), "the interface of encrypted networks cannot be removed");
+                is_wireguard_left = true;
             }
             _ => return Err(error),
         }
     }
     ctx.networks.checks.ensure(&observed.wanted.checks, &observed.wanted.trusted);
-    if observed.ensure_all {
+    // Until then an interface that an agent before this one has made is looked for, and removed.
+    if observed.ensure_all && !is_wireguard_left {
         ctx.networks.applied().ensured_at = Some(Instant::now());
     }
     let again = Requeue::After(status::report(ctx, observed.wanted.refused));

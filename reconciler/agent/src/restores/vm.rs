@@ -67,7 +67,7 @@ fn gone_from_here(disk: &str) -> String {
     format!("the file of Disk {disk} is gone from this host")
 }
 
-/// What a restore is decided from.
+/// The facts that a restore is decided from.
 #[derive(Debug)]
 struct Seen {
     /// By the names of their Disks.

@@ -70,13 +70,13 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
         }
         Step::RemoveTap(name) => ctx.system.remove_tap(name).await?,
         Step::RemoveNetwork(bridge) => {
+            // After a failure a part of it is missing: if a VM needs it then, it is made again.
+            ctx.networks.applied().networks.remove(bridge);
+            ctx.networks.applied().bridged.remove(bridge);
             ctx.system.remove_network(bridge).await?;
             if ctx.networks.servers.forget(bridge) {
                 ctx.enqueue(Key::host());
             }
-            let mut applied = ctx.networks.applied();
-            applied.networks.remove(bridge);
-            applied.bridged.remove(bridge);
         }
     }
     Ok(())

@@ -32,6 +32,8 @@ pub(super) fn close(rules: &mut Firewall, bridge: &str) {
         let tunnel = Some(closed(vni, is_encrypted));
         rules.nat.push(Nat { bridge: bridge.to_owned(), ipv4: None, ipv6: None, tunnel });
     }
+    // It may still be connected to a bridge of the host, too: nothing is routed from there.
+    rules.bridged.push(bridge.to_owned());
 }
 
 /// The ranges of a network, which it keeps.
@@ -123,6 +125,7 @@ mod tests {
             matches!(tunnels[..], [plain, encrypted] if !plain.is_encrypted() && encrypted.is_encrypted())
         );
         assert!(rules.nat[1..].iter().all(|nat| nat.bridge == BRIDGE));
+        assert_eq!(rules.bridged, [BRIDGE]);
         close(&mut rules, "bth-other");
         assert_eq!(rules.nat.len(), 3, "it is of no network");
     }

@@ -116,7 +116,8 @@ impl Seen {
             let begin = Begin { seeming, earliest: before.map_or(seeming, |before| before.max(seeming)) };
             let known = self.leases.entry((lease.mac.clone(), lease.address)).or_insert(begin);
             if known.seeming != seeming {
-                *known = begin;
+                // Of one guest, the lease with another end is the later one, also if it was renewed while no agent ran.
+                *known = Begin { earliest: begin.earliest.max(known.earliest), ..begin };
             }
             taken.push(LeaseTaken { taken_at: known.earliest, ..lease });
         }
@@ -198,7 +199,11 @@ mod tests {
         assert_eq!(times(&first.taken(BRIDGE, lease(), at(START + 10)).await.expect("read")), [START]);
         let second = SeenLeases::new(path.clone());
         assert_eq!(times(&second.taken(BRIDGE, lease(), at(START + 60)).await.expect("read")), [START]);
-        second.forget(BRIDGE).await.expect("forgotten");
+        let third = SeenLeases::new(path.clone());
+        let renewed = vec![ends(START + 1800 + 3600)];
+        let taken = third.taken(BRIDGE, renewed, at(START + 1900)).await.expect("read");
+        assert_eq!(times(&taken), [START], "renewed while no agent ran: not before the one that was seen");
+        third.forget(BRIDGE).await.expect("forgotten");
         assert!(!path.exists());
     }
 }
