@@ -57,14 +57,19 @@ pub(crate) async fn run(core: Arc<Core>, history: HistoryWindow) {
     let mut events = core.store.subscribe_all();
     let mut tasks = everything(&core);
     let mut retry: Option<Instant> = None;
+    let mut failed = BTreeSet::new();
     let mut expire = tokio::time::interval(EXPIRE_EVERY);
     let mut compact = tokio::time::interval(history.every);
     let mut compacted_at = 0;
     loop {
         while let Some(task) = tasks.pop_first() {
-            if let Err(error) = attend(&core, task).await {
+            if let Err(error) = attend(&core, task.clone()).await {
                 tracing::debug!(error = error.message, "housekeeping step failed, retrying");
                 retry.get_or_insert_with(|| Instant::now() + RETRY);
+                // Its event is not seen again.
+                if matches!(task, Task::Owned(_)) {
+                    failed.insert(task);
+                }
             }
             while let Some(event) = events.try_recv() {
                 note(&core, &mut tasks, &event);
@@ -85,6 +90,7 @@ pub(crate) async fn run(core: Arc<Core>, history: HistoryWindow) {
             () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => {
                 retry = None;
                 tasks = everything(&core);
+                tasks.append(&mut failed);
             }
             _ = expire.tick() => expire_events(&core).await,
             _ = compact.tick() => {
@@ -225,12 +231,11 @@ async fn object(core: &Arc<Core>, key: &Key, gone: Option<&str>) -> Step {
 /// observed is gone, also if its definition went with it.
 async fn collect(core: &Arc<Core>, key: &Key, object: &Value, gone: Option<&str>) -> Step {
     let owners = owners_of(object);
-    if owners.iter().any(|owner| owner["uid"].as_str() != gone && is_unknown(core, key, owner)) {
-        tracing::debug!(%key, "an owner of the object is of a kind that is not served");
-        return Ok(());
-    }
-    let live = |owner: &&Value| live_owner(core, key, owner).is_some();
-    let remaining: Vec<Value> = owners.iter().filter(live).cloned().collect();
+    let is_live = |owner: &Value| live_owner(core, key, owner).is_some();
+    let is_gone = |owner: &Value| gone.is_some() && owner["uid"].as_str() == gone && !is_live(owner);
+    let has_unknown = owners.iter().any(|owner| !is_gone(owner) && is_unknown(core, key, owner));
+    let stays = |owner: &&Value| if has_unknown { !is_gone(owner) } else { is_live(owner) };
+    let remaining: Vec<Value> = owners.iter().filter(stays).cloned().collect();
     if remaining.len() == owners.len() {
         return Ok(());
     }
@@ -536,6 +541,13 @@ mod tests {
         create(json!([boat])).await;
         object(&core, &key, Some("b")).await.unwrap();
         assert!(core.store.get(&key).is_none(), "the removal of its owner was observed");
+        let ship = json!({"apiVersion": "toys.example/v1", "kind": "Boat", "name": "eve", "uid": "e"});
+        create(json!([boat, ship])).await;
+        object(&core, &key, Some("b")).await.unwrap();
+        let left = core.store.get(&key).expect("it has another owner").value();
+        assert_eq!((owners_of(&left).len(), &owners_of(&left)[0]["uid"]), (1, &json!("e")));
+        object(&core, &key, Some("e")).await.unwrap();
+        assert!(core.store.get(&key).is_none(), "the removal of both was observed");
         create(json!([map("v1")])).await;
         object(&core, &key, None).await.unwrap();
         assert!(core.store.get(&key).is_none(), "its owner is of a kind that is served, and does not exist");

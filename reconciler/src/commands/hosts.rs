@@ -242,6 +242,11 @@ async fn until_empty(client: &Client, host: &str, waits: &DrainWaits) -> anyhow:
             silent = if self::state(&state).starts_with("Silent") { " (its agent is silent)" } else { "" };
         }
         if Instant::now() >= waits.until {
+            if running.is_empty() {
+                bail!(
+                    "the control plane did not say in time which VMs of host {host} still run; the drain continues"
+                );
+            }
             bail!(
                 "{} VMs of host {host} still run after {} seconds{silent}; the drain continues. See their stop settings, or `berth why vm/NAME`",
                 running.len(),

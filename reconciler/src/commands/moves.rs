@@ -14,7 +14,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{connect, outage::Outage, power};
+use super::{connect, outage::Outage, power, resources};
 use crate::{cli::MoveOptions, one_connection::client_of};
 
 /// How often a VM is looked at.
@@ -36,7 +36,8 @@ async fn act(client: Client, options: &MoveOptions) -> anyhow::Result<()> {
     let site = &options.site;
     if let Some(to) = &options.to {
         let hosts: TypedApi<Host> = TypedApi::all(client.clone());
-        let found = hosts.get_opt(to).await.with_context(|| format!("reading Host {to}"))?;
+        let found =
+            hosts.get_opt(resources::checked(to)?).await.with_context(|| format!("reading Host {to}"))?;
         found.with_context(|| format!("there is no Host {to}"))?;
     }
     let vms: TypedApi<VM> = TypedApi::namespaced(client, &site.namespace);

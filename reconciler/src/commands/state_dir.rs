@@ -1,7 +1,7 @@
 //! The state directory: what berth keeps on this machine, and where.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, DirBuilder, Permissions};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
@@ -19,7 +19,11 @@ const OF_ALL_USERS: u32 = 0o1002;
 /// *Errors:* it cannot be created; it is a directory of all users, which could not use it any more.
 pub(super) fn prepare(state_dir: &Path) -> anyhow::Result<PathBuf> {
     let what = || format!("making the state directory {}", state_dir.display());
-    fs::create_dir_all(state_dir).with_context(what)?;
+    if let Some(parent) = state_dir.parent() {
+        fs::create_dir_all(parent).with_context(what)?;
+    }
+    // A new one is that of all users at no time, whatever the umask.
+    DirBuilder::new().recursive(true).mode(0o711).create(state_dir).with_context(what)?;
     let path = state_dir.canonicalize().with_context(what)?;
     let mode = fs::metadata(&path).with_context(what)?.permissions().mode();
     ensure!(

@@ -12,7 +12,7 @@ use kube::{
 use serde_json::json;
 
 use super::{LOOK_EVERY, MANAGER, Verb, declared_by};
-use crate::commands::outage::Outage;
+use crate::commands::{outage::Outage, resources};
 
 /// The beginning of the name of a VMGroup among those of VMs.
 pub(super) const PREFIX: &str = "vmgroup/";
@@ -28,6 +28,7 @@ pub(super) async fn find(
     let Some(power) = power(verb) else {
         bail!("VMGroup {name} can only be started and stopped: name its VMs instead");
     };
+    resources::checked(name)?;
     let found = groups.get_opt(name).await.with_context(|| format!("reading VMGroup {name}"))?;
     let Some(group) = found else { bail!("there is no VMGroup {name} in the namespace") };
     Ok((group, power))
@@ -104,6 +105,15 @@ pub(super) async fn wait(groups: &TypedApi<VMGroup>, name: &str, end: Instant) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::fake::control_plane;
+
+    #[tokio::test]
+    async fn a_name_that_no_group_has_is_refused_before_a_request() {
+        let (client, _) = control_plane(Vec::new());
+        let groups: TypedApi<VMGroup> = TypedApi::namespaced(client, "default");
+        let refused = find(&groups, Verb::Stop, "a/../b").await.expect_err("refused").to_string();
+        assert!(refused.contains("is not the name of an object"), "{refused}");
+    }
 
     #[test]
     fn a_group_is_started_and_stopped_and_nothing_else() {
