@@ -89,7 +89,8 @@ pub(super) struct GuestTask {
 impl GuestTask {
     pub(super) async fn run(mut self) {
         let mut agent = None;
-        let mut wait = FIRST_POLL;
+        // Requests do not delay a poll: programs in a guest are asked for several times a second.
+        let (mut wait, mut next) = (FIRST_POLL, Instant::now() + FIRST_POLL);
         let mut freeze = Freeze::default();
         loop {
             tokio::select! {
@@ -97,7 +98,9 @@ impl GuestTask {
                 request = self.requests.recv() => match request {
                     Some(GuestRequest::Frozen(now)) => {
                         freeze = now;
-                        wait = if now.is_overdue() { Duration::ZERO } else { wait };
+                        if now.is_overdue() {
+                            (wait, next) = (Duration::ZERO, Instant::now());
+                        }
                         continue;
                     }
                     Some(request) => {
@@ -107,18 +110,19 @@ impl GuestTask {
                     None => return,
                 },
                 () = self.poll_now.notified() => wait = FIRST_POLL,
-                () = tokio::time::sleep(wait) => {}
+                () = tokio::time::sleep_until(next) => {}
             }
             let facts = tokio::select! {
                 facts = self.look(&mut agent, &mut freeze) => facts,
                 // The agent has just started: the poll under way began before, and would wait for its whole timeout.
                 () = self.poll_now.notified() => {
                     agent = None;
-                    wait = Duration::ZERO;
+                    (wait, next) = (Duration::ZERO, Instant::now());
                     continue;
                 }
             };
             wait = if facts.agent { POLL_EVERY } else { (wait * 2).clamp(FIRST_POLL, POLL_EVERY) };
+            next = Instant::now() + wait;
             let news = self.facts.send_if_modified(|old| {
                 let differs = *old != facts;
                 *old = facts;
