@@ -1,6 +1,6 @@
-# A VM that moves to another host when its placement changes: at the next restart, with its disks in a pool that the hosts share. With
-# -var host=kvm-2 -var allow_reboot=true an apply restarts it there, and with -var move_policy=Live it goes there while it runs. The administrator of each host names the folder of the pool:
-# berth host --pool-folder moves=/mnt/site/berth
+# A VM that moves to another host when its placement changes: at the next stop, with its disks in a pool that the hosts share. With
+# -var host=kvm-2 -var allow_reboot=true an apply restarts it there. With -var move_policy=Live it moves while it runs (experimental). The
+# administrator of each host names the folder of the pool: berth host --pool-folder moves=/mnt/site/berth
 
 terraform {
   required_version = ">= 1.11"

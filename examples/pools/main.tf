@@ -13,13 +13,13 @@ provider "berth" {
   pool = "fast"
 }
 
-# Disks of it may be promised twice the space that a host has.
+# The sizes of its disks on a host may be twice the space together.
 resource "berth_storage_pool" "fast" {
   name               = "fast"
   overcommit_percent = 200
 }
 
-# No more than the space that is there. Disks of the namespace `archives` that name no pool are in it.
+# The sizes of its disks may not exceed the space. Disks of the namespace `archives` that name no pool are in it.
 resource "berth_storage_pool" "slow" {
   name                   = "slow"
   labels                 = { media = "disk" }

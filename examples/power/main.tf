@@ -51,7 +51,7 @@ resource "berth_vm" "database" {
   # Another text restarts it once.
   restart_token = var.restart_token
 
-  # While it is held, it is not deleted, by terraform destroy either. The provider needs the credentials of a gatekeeper.
+  # With this annotation it cannot be deleted, also not by terraform destroy. The provider needs the credentials of a gatekeeper.
   annotations = var.held == null ? null : { "delete.check.berth.dev/example" = var.held }
 }
 
@@ -66,10 +66,10 @@ resource "berth_vm" "web" {
   # Memory: while its power is Suspended, the guest sleeps in the memory of its host. It needs a guest agent.
   suspend_mode = var.web_suspend_mode
 
-  # It is asked to shut down and never powered off, except for a deletion or a drained host. A restart does not ask it.
+  # Its host asks the guest to shut down, and powers it off only for a deletion, a drain or its own shutdown. A restart powers it off at once.
   stop         = { mode = "Soft" }
   restart_mode = "Hard"
 
-  # While it is held, it is not started, whatever its power: a backup program restores its disk, for example.
+  # With this annotation it is not started, whatever its power, for example while a backup program restores its disk.
   annotations = var.web_held == null ? null : { "poweron.check.berth.dev/example" = var.web_held }
 }

@@ -17,7 +17,7 @@ resource "berth_image" "web" {
   source = { url = var.image_url, sha256 = var.image_sha256 }
 }
 
-# No two members on one host. A member for which there is no other host stays unscheduled and says why.
+# No two members on one host. A member without a host of its own waits, and its condition has the reason.
 resource "berth_placement_group" "web" {
   name     = "web"
   strategy = "spread"
@@ -37,7 +37,7 @@ resource "berth_ip_pool" "segment" {
   cidrs = var.public_cidrs
 }
 
-# Whichever host its VM is on answers for the address.
+# The host of the VM answers for the address.
 resource "berth_public_ip" "web" {
   count = var.replicas
   name  = "web-${count.index}"

@@ -1,5 +1,5 @@
-# Two VMs of one group: the database is started first, the web server once the database is ready. The group is part of another one, for a
-# whole site: with `power` of that group all its VMs are stopped, in the reverse order.
+# Two VMs of one group: the database is started first, the web server once the database is ready. The group is a member of another one, for a
+# whole site: `power` of that group stops all its VMs, in the reverse order.
 
 terraform {
   required_providers {
