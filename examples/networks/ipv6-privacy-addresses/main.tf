@@ -40,7 +40,7 @@ resource "berth_vm" "private" {
   wait_for           = var.wait_for
 }
 
-# The addresses that follow from the MAC addresses. Those that the guests choose are in the name server of the network.
+# The addresses that follow from the MAC addresses. The names of the VMs lead to those that the guests choose.
 output "addresses" {
   value = { for name, vm in berth_vm.private : name => vm.private_address }
 }

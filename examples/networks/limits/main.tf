@@ -18,8 +18,8 @@ resource "berth_network" "cell" {
   egress   = "None"
 }
 
-# Its guests keep their own addresses towards the outside, whose routers lead the range to the host. Their IPv6 addresses, the same
-# as always, are in their cloud-init network configuration: DHCPv6 gives none.
+# Its guests keep their own addresses towards the outside, whose routers route the range to the host. DHCPv6 gives out no addresses:
+# guests get theirs by their cloud-init network configuration.
 resource "berth_network" "routed" {
   name      = "limits-routed"
   cidr      = "10.100.0.0/24"

@@ -1,4 +1,4 @@
-# A network whose IPv6 prefix comes from a pool: routers outside lead 2001:db8:100::/56 to the hosts, and each network takes a /64 of it.
+# A network whose IPv6 prefix comes from a pool: routers outside route 2001:db8:100::/56 to the hosts, and each network takes a /64 of it.
 
 terraform {
   required_version = ">= 1.11"

@@ -9,7 +9,7 @@ terraform {
 
 provider "berth" {}
 
-# A router outside leads this range to the host of the VM.
+# A router outside routes this range to the host of the VM.
 resource "berth_ip_pool" "routed6" {
   name  = "routed6"
   mode  = "local"
