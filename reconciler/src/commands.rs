@@ -55,9 +55,12 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::Context;
 use berth_api::{console::ConsoleUse, disk_read::DiskOrigin};
 
-use crate::cli::{
-    Cli, Command, DiskAction, DiskBackupAction, ImageAction, ImportSource, NetAction, SnapshotAction,
-    UnpackImageOptions,
+use crate::{
+    cli::{
+        Cli, Command, DiskAction, DiskBackupAction, ImageAction, ImportSource, NetAction, SnapshotAction,
+        UnpackImageOptions,
+    },
+    memory,
 };
 use power::Verb;
 
@@ -174,6 +177,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .worker_threads(2)
         .thread_name("berth")
         .thread_keep_alive(IDLE_THREAD)
+        .on_thread_park(memory::before_a_wait)
         .enable_all()
         .build()
         .context("starting the runtime")

@@ -39,6 +39,7 @@ pub mod install;
 pub mod join;
 pub mod leader;
 pub mod log;
+pub mod memory;
 mod net_trace;
 pub mod one_connection;
 pub mod printable;
