@@ -11,12 +11,13 @@
 
 use std::cell::Cell;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::access::Access;
 use crate::berth::{self, Administrator, Berth};
@@ -45,6 +46,8 @@ const LOCAL: &str = "198.51.100.0/28";
 pub const PUBLIC: &str = "192.0.2.64/27";
 /// The time limit until a host is ready, with the machine busy.
 const READY: Duration = Duration::from_secs(90);
+/// The time limit until all hosts have seen the folder of a pool: each looks at its pools every minute, and when it is asked to.
+const POOL_SEEN: Duration = Duration::from_secs(300);
 
 /// One host.
 #[derive(Debug)]
@@ -368,6 +371,30 @@ impl Fleet {
     /// The suite's own folder.
     pub fn folder(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// The folder of the pool that [`Fleet::share_pool`] makes.
+    pub fn common(&self) -> PathBuf {
+        self.folder().join("common")
+    }
+
+    /// Makes a pool of type Shared: on each host, a link to one folder stands for its mount. Returns the pool once all hosts have it.
+    pub fn share_pool(&self, name: &str) -> Result<Value> {
+        let common = self.common();
+        fs::create_dir(&common)?;
+        for member in self.members() {
+            let folder = member.berth.pool_folder(name);
+            fs::rename(&folder, folder.with_extension("own"))?;
+            symlink(&common, &folder)?;
+        }
+        let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "StoragePool", "metadata": {"name": name},
+            "spec": {"type": "Shared"}});
+        self.kubectl().apply(&pool.to_string())?;
+        let (hosts, path) = (self.members().len(), format!("storagepool/{name}"));
+        self.kubectl().while_hosts_look(POOL_SEEN, |limit| {
+            self.kubectl()
+                .until(&path, "to be there on all hosts", limit, |pool| pool["status"]["hosts"] == hosts)
+        })
     }
 
     /// The API as the administrator, request by request.

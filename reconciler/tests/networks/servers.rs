@@ -91,32 +91,35 @@ fn a_network_whose_server_cannot_start_is_named_by_its_host_and_the_others_are_m
     });
 }
 
+/// Returns a site of one host with two Networks, and the bridges of these.
+async fn with_two_networks() -> (Site, [String; 2]) {
+    let mut site = Site::new().await;
+    site.join("h1", "192.0.2.1", 1500).await;
+    for (name, cidr) in [("a", "10.81.0.0/24"), ("b", "10.82.0.0/24")] {
+        site.apply("Network", name, json!({"cidr": cidr})).await;
+    }
+    let networks: Api<Network> = Api::default_namespaced(site.client.clone());
+    let bridge = async |name: &str| networks.get(name).await.expect("it answers").bridge_name();
+    site.until("they are accepted", async || bridge("a").await.is_some() && bridge("b").await.is_some())
+        .await;
+    let bridges = [bridge("a").await.expect("it is accepted"), bridge("b").await.expect("it is accepted")];
+    (site, bridges)
+}
+
 #[test]
 fn a_network_whose_links_cannot_be_changed_holds_back_no_rule_of_another_one() {
     in_simulated_time(async {
-        let mut site = Site::new().await;
-        site.join("h1", "192.0.2.1", 1500).await;
-        for (name, cidr) in [("a", "10.81.0.0/24"), ("b", "10.82.0.0/24")] {
-            site.apply("Network", name, json!({"cidr": cidr})).await;
-        }
-        let networks: Api<Network> = Api::default_namespaced(site.client.clone());
-        let bridge = async |name: &str| networks.get(name).await.expect("it answers").bridge_name();
-        site.until("they are accepted", async || bridge("a").await.is_some() && bridge("b").await.is_some())
-            .await;
+        let (site, [bridge_a, bridge_b]) = with_two_networks().await;
         let host = site.hosts["h1"].clone();
         site.vm("first", "h1", "a").await;
         site.runs("first").await;
-        let failing = bridge("a").await.expect("it is accepted");
-        host.refuse_network_links(&failing, true);
+        host.refuse_network_links(&bridge_a, true);
         site.vm("second", "h1", "a").await;
         site.vm("third", "h1", "b").await;
         site.runs("third").await;
         let made: Vec<String> = host.firewall_now().nat.into_iter().map(|nat| nat.bridge).collect();
-        assert!(
-            made.contains(&failing) && made.contains(&bridge("b").await.expect("it is accepted")),
-            "{made:?}"
-        );
-        host.refuse_network_links(&failing, false);
+        assert!(made.contains(&bridge_a) && made.contains(&bridge_b), "{made:?}");
+        host.refuse_network_links(&bridge_a, false);
         site.runs("second").await;
         site.stop.cancel();
     });
@@ -125,19 +128,10 @@ fn a_network_whose_links_cannot_be_changed_holds_back_no_rule_of_another_one() {
 #[test]
 fn a_network_that_cannot_be_removed_holds_back_no_other_one_and_is_removed_later() {
     in_simulated_time(async {
-        let mut site = Site::new().await;
-        site.join("h1", "192.0.2.1", 1500).await;
-        for (name, cidr) in [("a", "10.81.0.0/24"), ("b", "10.82.0.0/24")] {
-            site.apply("Network", name, json!({"cidr": cidr})).await;
-        }
-        let networks: Api<Network> = Api::default_namespaced(site.client.clone());
-        let bridge = async |name: &str| networks.get(name).await.expect("it answers").bridge_name();
-        site.until("they are accepted", async || bridge("a").await.is_some() && bridge("b").await.is_some())
-            .await;
+        let (site, [left, _]) = with_two_networks().await;
         let host = site.hosts["h1"].clone();
         site.vm("first", "h1", "a").await;
         site.runs("first").await;
-        let left = bridge("a").await.expect("it is accepted");
         host.refuse_network_removal(&left, true);
         let vms: Api<VM> = Api::default_namespaced(site.client.clone());
         vms.delete("first", &DeleteParams::default()).await.expect("deleted");

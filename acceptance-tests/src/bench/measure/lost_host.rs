@@ -10,7 +10,6 @@
 
 use std::fs;
 use std::net::TcpStream;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -44,8 +43,6 @@ const CLASS: &str = "linux";
 const IMAGE: &str = "small";
 /// The name of the VM and of its disk.
 const NAME: &str = "survivor";
-/// The time limit for all hosts to find the pool.
-const LOOKS: Duration = Duration::from_secs(300);
 const CONSOLE: &str = "serial.log";
 const SOON: Duration = Duration::from_secs(60);
 /// The time limit until an agent whose host is lost has ended. It doubts a refusal for 20 s.
@@ -93,7 +90,7 @@ fn rounds(fleet: &mut Fleet, image: &GuestImage) -> Result<Vec<Times>> {
     for number in HOSTS {
         fleet.join(number, &[LABEL])?;
     }
-    share_folder(fleet)?;
+    fleet.share_pool(POOL)?;
     let mut survivor = Survivor::boot(fleet, image)?;
     // First a round that is not measured: the agent of the lost host is back before the VM runs elsewhere.
     let host = survivor.turn_off()?;
@@ -120,28 +117,6 @@ fn rounds(fleet: &mut Fleet, image: &GuestImage) -> Result<Vec<Times>> {
     }
     survivor.check(&lost)?;
     Ok(times)
-}
-
-/// Gives all hosts one folder for the pool, by links in the place of mounts.
-fn share_folder(fleet: &Fleet) -> Result<()> {
-    let common = fleet.folder().join("common");
-    fs::create_dir(&common)?;
-    for member in fleet.members() {
-        let folder = member.berth.pool_folder(POOL);
-        fs::rename(&folder, folder.with_extension("own"))?;
-        symlink(&common, &folder)?;
-    }
-    let kubectl = fleet.kubectl();
-    let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "StoragePool", "metadata": {"name": POOL},
-        "spec": {"type": "Shared"}});
-    kubectl.apply(&pool.to_string())?;
-    let hosts = fleet.members().len();
-    let path = format!("storagepool/{POOL}");
-    kubectl
-        .while_hosts_look(LOOKS, |limit| {
-            kubectl.until(&path, "to be there on all hosts", limit, |pool| pool["status"]["hosts"] == hosts)
-        })
-        .map(drop)
 }
 
 /// A host without power.

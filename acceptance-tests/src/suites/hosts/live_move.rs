@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::HOST;
 use super::lost_host::{device_of, file, public_address, volume_of};
 use super::mover::Mover;
-use super::shared_pool::{self, POOL};
+use super::shared_pool::POOL;
 use super::{ANSWER, page};
 use crate::fleet::{Fleet, host_in};
 use crate::http::field;
@@ -29,7 +29,7 @@ pub fn run(report: &mut Report, fleet: &mut Fleet) {
     report.case(
         "a guest in that pool moves to another host while it runs, with its memory, data and addresses, and back",
         || {
-            let common = shared_pool::common(fleet);
+            let common = fleet.common();
             moves_live(fleet, &common).and(MOVER.delete(fleet))
         },
     );

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::HOST;
 use super::firmware::{Sealed, digests, folder};
-use super::shared_pool::{self, POOL};
+use super::shared_pool::POOL;
 use super::{ANSWER, SOON, page};
 use crate::fleet::{Fleet, host_in};
 use crate::http::field;
@@ -33,7 +33,7 @@ pub fn run(report: &mut Report, fleet: &mut Fleet) {
         "a host with a guest in that pool is lost: the guest starts on another one, with its data and addresses, and a VM with a TPM keeps that; \
          one that is deleted then leaves no copy of its TPM",
         || {
-            let common = shared_pool::common(fleet);
+            let common = fleet.common();
             let held = goes_on_elsewhere(fleet, &common);
             let kubectl = fleet.kubectl();
             let objects =

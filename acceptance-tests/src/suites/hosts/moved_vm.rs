@@ -8,7 +8,7 @@ use serde_json::json;
 use super::HOST;
 use super::lost_host::file;
 use super::mover::{Moved, Mover};
-use super::shared_pool::{self, POOL};
+use super::shared_pool::POOL;
 use super::{SOON, message};
 use crate::fleet::{Fleet, host_in};
 use crate::report::Report;
@@ -20,7 +20,7 @@ pub fn run(report: &mut Report, fleet: &mut Fleet) {
     report.case(
         "a guest in that pool moves to another host at a restart, with its data and addresses, and back while it is stopped",
         || {
-            let common = shared_pool::common(fleet);
+            let common = fleet.common();
             moves_and_returns(fleet, &common).and(MOVER.delete(fleet))
         },
     );

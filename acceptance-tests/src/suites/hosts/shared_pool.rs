@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -32,15 +32,7 @@ pub fn run(report: &mut Report, fleet: &mut Fleet) {
         "hosts have a folder in common as a pool: each has its own files there, one that has not mounted it any more writes nothing, and its guest goes on",
         || {
             fleet.join(FIFTH, &[])?;
-            let common = common(fleet);
-            fs::create_dir(&common)?;
-            let folders: Vec<PathBuf> =
-                fleet.members().iter().map(|member| member.berth.pool_folder(POOL)).collect();
-            for folder in &folders {
-                fs::rename(folder, own(folder))?;
-                symlink(&common, folder)?;
-            }
-            let held = check_shared(fleet, &common);
+            let held = check_shared(fleet, &fleet.common());
             // The links stay: to the hosts, a folder with another marker would be one that is away.
             for object in ["vm", "disk"] {
                 let [one, other] = NAMES;
@@ -53,25 +45,9 @@ pub fn run(report: &mut Report, fleet: &mut Fleet) {
     );
 }
 
-/// The folder that all hosts have in common.
-pub fn common(fleet: &Fleet) -> PathBuf {
-    fleet.folder().join("common")
-}
-
-fn own(folder: &Path) -> PathBuf {
-    folder.with_extension("own")
-}
-
 fn check_shared(fleet: &Fleet, common: &Path) -> Result<()> {
     let kubectl = fleet.kubectl();
-    let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "StoragePool", "metadata": {"name": POOL},
-        "spec": {"type": "Shared"}});
-    kubectl.apply(&pool.to_string())?;
-    let hosts = fleet.members().len();
-    let path = format!("storagepool/{POOL}");
-    let pool = kubectl.while_hosts_look(LOOKS * 2, |limit| {
-        kubectl.until(&path, "to be there on all hosts", limit, |pool| pool["status"]["hosts"] == hosts)
-    })?;
+    let pool = fleet.share_pool(POOL)?;
     ensure!(pool["status"]["shared"]["initialized"] == true, "{:#}", pool["status"]);
     let used = [fleet.host_of("web-0")?, fleet.host_of("web-1")?];
     // Guests that were started before could not open files in the common folder.
