@@ -32,11 +32,11 @@ pub fn crds() -> Vec<Value> {
     crds
 }
 
-/// All objects in the order in which they are applied: definitions, namespaces, admission policies, roles.
+/// All objects in the order in which they are applied: definitions, namespaces, roles, admission policies.
 pub fn all() -> Vec<Value> {
     let crds = crds();
     let roles = roles(&crds);
-    crds.into_iter().chain(namespaces()).chain(admission_policies()).chain(roles).collect()
+    crds.into_iter().chain(namespaces()).chain(roles).chain(admission_policies()).collect()
 }
 
 /// The namespaces berth uses itself.

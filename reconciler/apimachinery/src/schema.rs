@@ -89,7 +89,7 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// A parsed structural schema. Cheap to share behind an `Arc`; CEL programs are compiled once, here.
+/// A parsed structural schema. Cheap to share behind an `Arc`; CEL programs are compiled once, at their first use.
 #[derive(Debug)]
 pub struct StructuralSchema {
     pub root: Node,

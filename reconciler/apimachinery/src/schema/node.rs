@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use regex::Regex;
 use serde_json::Value;
 
-use super::expression::Reads;
-use super::rule::{Held, Rule};
+use super::rule::Rules;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
@@ -77,11 +76,7 @@ pub struct Node {
     pub(crate) atomic_map: bool,
     /// On the heap: most objects have few members, and their maps have space for eleven, unused nodes included.
     pub checks: Box<Checks>,
-    pub rules: Vec<Rule>,
-    /// The part of its value that the rules of this node read.
-    pub(crate) rules_read: Reads,
-    /// Set if this node has rules.
-    pub(crate) held: Option<Box<Held>>,
+    pub rules: Rules,
     /// Whether this node or one below it has CEL rules; subtrees without rules are skipped.
     pub(crate) has_rules: bool,
     /// Whether this node or one below it is a set or a list-map.

@@ -34,21 +34,19 @@ pub(super) fn parse(path: &str, schema: &Value) -> Result<StructuralSchema, Vec<
     let mut errors = if parser.unsupported { Vec::new() } else { parser.errors };
     errors.extend(parser.general);
     if errors.is_empty() {
-        rules::compile_all(&mut root, &mut errors);
-    }
-    if errors.is_empty() {
+        rules::resolve_paths(&mut root, &mut errors);
         rules::check_all(&root, &mut errors);
     }
     finish(root, errors)
 }
 
-/// Parses a schema that was accepted before, possibly by older rules.
+/// Parses a schema that was accepted before, possibly by older rules. Its own rules are compiled when they are used.
 pub(super) fn parse_stored(schema: &Value) -> Result<StructuralSchema, Vec<FieldError>> {
     let mut parser = Parser::default();
     let mut root = parser.node(schema, Level::Root, "openAPIV3Schema", 0);
     mark(&mut root);
     if parser.errors.is_empty() {
-        rules::compile_all(&mut root, &mut parser.errors);
+        rules::resolve_paths(&mut root, &mut parser.errors);
     }
     finish(root, parser.errors)
 }

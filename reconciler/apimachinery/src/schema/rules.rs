@@ -1,4 +1,4 @@
-//! `x-kubernetes-validations`: parsed, compiled once, evaluated within a budget.
+//! `x-kubernetes-validations`: parsed, checked with a new schema, evaluated within a budget.
 
 mod typed;
 
@@ -10,7 +10,7 @@ use super::expression::{self, Expression, Failure, Scope, Ty, optional, with_bud
 use super::message::{child, duplicate, forbidden, index, internal, invalid, key, required};
 use super::node::{ListType, Node, Type};
 use super::old_items::OldItems;
-use super::rule::Rule;
+use super::rule::{Programs, Rule, Rules};
 use super::{ErrorKind, FieldError};
 use typed::{count, hash, type_of, typed};
 
@@ -26,14 +26,16 @@ const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
 /// Parses the rules that a schema node declares, without compiling them.
-pub(super) fn declared(map: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) -> Vec<Rule> {
-    let Some(list) = map.get("x-kubernetes-validations").and_then(Value::as_array) else { return Vec::new() };
+pub(super) fn declared(map: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) -> Rules {
+    let Some(list) = map.get("x-kubernetes-validations").and_then(Value::as_array) else {
+        return Rules::default();
+    };
     let path = child(path, "x-kubernetes-validations");
     if list.len() > MAX_RULES {
         errors.push(forbidden(&path, "too many rules"));
-        return Vec::new();
+        return Rules::default();
     }
-    list.iter().enumerate().map(|(at, rule)| one(rule, index(&path, at), errors)).collect()
+    Rules::new(list.iter().enumerate().map(|(at, rule)| one(rule, index(&path, at), errors)).collect())
 }
 
 fn one(rule: &Value, path: String, errors: &mut Vec<FieldError>) -> Rule {
@@ -59,29 +61,25 @@ fn one(rule: &Value, path: String, errors: &mut Vec<FieldError>) -> Rule {
         reason,
         field_path: text("fieldPath"),
         optional_old_self: rule.get("optionalOldSelf").and_then(Value::as_bool).unwrap_or(false),
-        program: None,
-        message_program: None,
         path,
     }
 }
 
-/// Compiles every rule of the tree.
-pub(super) fn compile_all(root: &mut Node, errors: &mut Vec<FieldError>) {
-    if root.has_rules {
-        expression::on_big_stack(|| compile_node(root, true, errors));
-    }
-}
-
-/// Checks the types of all rules of the tree. Their cost is limited when they are evaluated.
+/// Compiles the rules of a new schema and checks them, their types last. Their cost is limited when they are evaluated.
 pub(super) fn check_all(root: &Node, errors: &mut Vec<FieldError>) {
     if root.has_rules {
-        expression::on_big_stack(|| check_types(root, errors));
+        expression::on_big_stack(|| {
+            check_programs(root, true, errors);
+            if errors.is_empty() {
+                check_types(root, errors);
+            }
+        });
     }
 }
 
 fn check_types(node: &Node, errors: &mut Vec<FieldError>) {
     let own = if node.rules.is_empty() { Ty::Dyn } else { type_of(node) };
-    for rule in &node.rules {
+    for (rule, programs) in node.rules.declared.iter().zip(&node.rules.compiled_here().programs) {
         // `optional.of(self)` and the like have methods of their own.
         let old = if rule.optional_old_self { Ty::Dyn } else { own.clone() };
         let variables = [("self", own.clone()), ("oldSelf", old)];
@@ -91,16 +89,16 @@ fn check_types(node: &Node, errors: &mut Vec<FieldError>) {
                 Ok(_) => Some(why.to_owned()),
                 Err(why) => Some(why),
             };
-        let mut tell = |member: &str, program: &Expression, why: Option<String>| {
+        let mut report = |member: &str, program: &Expression, why: Option<String>| {
             let source = Value::from(program.source());
             errors.extend(why.map(|why| invalid(&child(&rule.path, member), &source, &why)));
         };
-        if let Some(program) = &rule.program {
-            tell("rule", program, refused(program, |ty| ty.may_be_bool(), "must evaluate to a bool"));
+        if let Ok(program) = &programs.rule {
+            report("rule", program, refused(program, |ty| ty.may_be_bool(), "must evaluate to a bool"));
         }
-        if let Some(program) = &rule.message_program {
+        if let Some(Ok(program)) = &programs.message {
             let why = refused(program, |ty| ty.may_be_string(), "must evaluate to a string");
-            tell("messageExpression", program, why);
+            report("messageExpression", program, why);
         }
     }
     for of in node.properties.values().chain(node.items.as_deref()).chain(node.additional_schema()) {
@@ -108,61 +106,54 @@ fn check_types(node: &Node, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn compile_node(node: &mut Node, correlatable: bool, errors: &mut Vec<FieldError>) {
-    let mut rules = std::mem::take(&mut node.rules);
-    for rule in &mut rules {
-        compile_rule(rule, node, correlatable, errors);
-    }
-    let programs = rules.iter().flat_map(|rule| [&rule.program, &rule.message_program]).flatten();
-    for reads in programs.flat_map(|program| ["self", "oldSelf"].map(|name| program.reads(name))).flatten() {
-        node.rules_read.extend(reads);
-    }
-    node.held = (!rules.is_empty()).then(Box::default);
-    node.rules = rules;
-    for of in node.properties.values_mut() {
-        compile_node(of, correlatable, errors);
+/// Checks that each rule of the tree compiles and has the previous value if it uses it.
+fn check_programs(node: &Node, correlatable: bool, errors: &mut Vec<FieldError>) {
+    for (rule, programs) in node.rules.declared.iter().zip(&node.rules.compiled_here().programs) {
+        check_program(rule, programs, correlatable, errors);
     }
     let items_correlate = correlatable && node.list_type == ListType::Map;
-    if let Some(of) = node.items.as_deref_mut() {
-        compile_node(of, items_correlate, errors);
-    }
-    if let super::Additional::Schema(of) = &mut node.additional {
-        compile_node(of, correlatable, errors);
+    let items = node.items.as_deref().map(|of| (of, items_correlate));
+    let members = node.properties.values().chain(node.additional_schema()).map(|of| (of, correlatable));
+    for (of, correlatable) in members.chain(items) {
+        check_programs(of, correlatable, errors);
     }
 }
 
-fn compile_rule(rule: &mut Rule, node: &Node, correlatable: bool, errors: &mut Vec<FieldError>) {
-    const ROOTS: [&str; 2] = ["self", "oldSelf"];
+fn check_program(rule: &Rule, programs: &Programs, correlatable: bool, errors: &mut Vec<FieldError>) {
     let here = child(&rule.path, "rule");
+    let source = Value::from(rule.source.as_str());
     if rule.source.trim().is_empty() {
         errors.push(required(&here, "rule is not specified"));
         return;
     }
-    match Expression::compile(&rule.source, &ROOTS) {
+    match &programs.rule {
         Ok(program) => {
             let old = program.uses("oldSelf");
             if old && !correlatable {
                 let detail = "oldSelf cannot be used on the uncorrelatable portion of the schema";
-                errors.push(invalid(&here, &Value::from(rule.source.as_str()), detail));
+                errors.push(invalid(&here, &source, detail));
             }
             if rule.optional_old_self && !old {
                 let detail = "may not be set if oldSelf is not used in rule";
                 errors.push(invalid(&child(&rule.path, "optionalOldSelf"), &Value::Bool(true), detail));
             }
-            rule.program = Some(program);
         }
-        Err(detail) => errors.push(invalid(&here, &Value::from(rule.source.as_str()), &detail)),
+        Err(detail) => errors.push(invalid(&here, &source, detail)),
     }
-    if let Some(source) = &rule.message_source {
-        match Expression::compile(source, &ROOTS) {
-            Ok(program) => rule.message_program = Some(program),
-            Err(detail) => {
-                let here = child(&rule.path, "messageExpression");
-                errors.push(invalid(&here, &Value::from(source.as_str()), &detail));
-            }
-        }
+    if let (Some(source), Some(Err(detail))) = (&rule.message_source, &programs.message) {
+        let here = child(&rule.path, "messageExpression");
+        errors.push(invalid(&here, &Value::from(source.as_str()), detail));
     }
-    if let Some(path) = &rule.field_path {
+}
+
+/// Brings the `fieldPath` of each rule of the tree into the form of the paths of errors.
+pub(super) fn resolve_paths(node: &mut Node, errors: &mut Vec<FieldError>) {
+    if !node.has_rules {
+        return;
+    }
+    let mut rules = std::mem::take(&mut node.rules);
+    for rule in &mut rules.declared {
+        let Some(path) = &rule.field_path else { continue };
         match normalized(path, node) {
             Some(path) => rule.field_path = Some(path),
             None => {
@@ -170,6 +161,13 @@ fn compile_rule(rule: &mut Rule, node: &Node, correlatable: bool, errors: &mut V
                 errors.push(invalid(&here, &Value::from(path.as_str()), "must be a valid path"));
             }
         }
+    }
+    node.rules = rules;
+    for of in node.properties.values_mut().chain(node.items.as_deref_mut()) {
+        resolve_paths(of, errors);
+    }
+    if let super::Additional::Schema(of) = &mut node.additional {
+        resolve_paths(of, errors);
     }
 }
 
@@ -242,21 +240,19 @@ impl Walk {
 
     fn rules(&mut self, node: &Node, value: &Value, old: Option<&Value>, path: &str) -> Result<(), Stop> {
         let unchanged = old == Some(value);
-        let needed = |rule: &Rule| rule.program.as_ref().is_some_and(|p| !unchanged || p.uses("oldSelf"));
-        if !node.rules.iter().any(needed) {
+        let rules = node.rules.compiled();
+        let needed = |programs: &Programs| !unchanged || programs.uses_old_self();
+        if !rules.programs.iter().any(needed) {
             return Ok(());
         }
-        let reads = &node.rules_read;
-        let held = node.held.as_deref().map(|held| {
-            let digest = held.digest(|mut to| {
-                // Which rules are evaluated depends on these two.
-                (unchanged, old.is_some()).hash(&mut to);
-                [Some(value), old].iter().flatten().for_each(|value| hash(value, node, reads, to));
-            });
-            (held, digest)
+        let (reads, held) = (&rules.reads, &rules.held);
+        let digest = held.digest(|mut to| {
+            // Which rules are evaluated depends on these two.
+            (unchanged, old.is_some()).hash(&mut to);
+            [Some(value), old].iter().flatten().for_each(|value| hash(value, node, reads, to));
         });
         let (errors, budget) = (self.errors.len(), expression::left());
-        let known = held.and_then(|(held, digest)| held.turns(digest));
+        let known = held.turns(digest);
         if expression::charge(known.unwrap_or_else(|| count(value, Some(node), reads) / VALUES)).is_err() {
             self.errors.push(invalid(
                 if path.is_empty() { "<nil>" } else { path },
@@ -270,10 +266,9 @@ impl Walk {
         }
         let mut scope = Scope::default();
         let this = typed(value, node, reads);
-        let of_old = |rule: &Rule| rule.program.as_ref().is_some_and(|p| p.uses("oldSelf"));
         // Computed only where a rule uses it: the interpreter copies every value that it receives.
         let old_self = match old {
-            Some(_) if !node.rules.iter().any(of_old) => None,
+            Some(_) if !rules.programs.iter().any(Programs::uses_old_self) => None,
             Some(_) if unchanged => Some(this.clone()),
             old => old.map(|old| typed(old, node, reads)),
         };
@@ -283,18 +278,18 @@ impl Walk {
         }
         // A stored object that a newer rule refuses may still be written as long as this part stays
         // unchanged: such rules need not be evaluated.
-        for rule in node.rules.iter().filter(|rule| needed(rule)) {
-            let Some(program) = &rule.program else { continue };
-            if program.uses("oldSelf") && old.is_none() && !rule.optional_old_self {
+        let declared = node.rules.declared.iter().zip(&rules.programs);
+        for (rule, programs) in declared.filter(|(_, programs)| needed(programs)) {
+            if programs.uses_old_self() && old.is_none() && !rule.optional_old_self {
                 continue;
             }
             let mut scope = scope.inner();
             if rule.optional_old_self {
                 scope.set("oldSelf", optional(old_self.clone()));
             }
-            self.rule(rule, program, &scope, Place { node, path })?;
+            self.rule(rule, programs, &scope, Place { node, path })?;
         }
-        if let Some((held, digest)) = held.filter(|_| self.errors.len() == errors) {
+        if self.errors.len() == errors {
             held.insert(digest, budget - expression::left());
         }
         Ok(())
@@ -303,16 +298,21 @@ impl Walk {
     fn rule(
         &mut self,
         rule: &Rule,
-        program: &Expression,
+        programs: &Programs,
         scope: &Scope<'_>,
         at: Place<'_>,
     ) -> Result<(), Stop> {
         let here = if at.path.is_empty() { "<nil>" } else { at.path };
         let type_name = type_name(at.node);
-        match program.evaluate(scope) {
+        // A rule that was accepted by another version may not compile.
+        let result = match &programs.rule {
+            Ok(program) => program.evaluate(scope),
+            Err(why) => Err(Failure::Error(why.clone())),
+        };
+        match result {
             Ok(kube_cel::cel::Value::Bool(true)) => Ok(()),
             Ok(kube_cel::cel::Value::Bool(false)) => {
-                let error = self.failed(rule, scope, &at);
+                let error = self.failed(rule, programs, scope, &at);
                 self.errors.push(error);
                 Ok(())
             }
@@ -333,8 +333,8 @@ impl Walk {
         }
     }
 
-    fn failed(&self, rule: &Rule, scope: &Scope<'_>, at: &Place<'_>) -> FieldError {
-        let detail = rule.evaluated_message(scope).unwrap_or_else(|| match &rule.message {
+    fn failed(&self, rule: &Rule, programs: &Programs, scope: &Scope<'_>, at: &Place<'_>) -> FieldError {
+        let detail = programs.evaluated_message(scope).unwrap_or_else(|| match &rule.message {
             Some(message) => message.trim().to_owned(),
             None => format!("failed rule: {}", rule.shown()),
         });
@@ -368,11 +368,13 @@ impl Rule {
     fn shown(&self) -> &str {
         self.message.as_deref().unwrap_or(&self.source).trim()
     }
+}
 
+impl Programs {
     /// Evaluates the message expression. An empty message, one with line breaks or one that is too long
     /// counts as none, as in Kubernetes.
     fn evaluated_message(&self, scope: &Scope<'_>) -> Option<String> {
-        let program = self.message_program.as_ref()?;
+        let program = self.message.as_ref()?.as_ref().ok()?;
         let kube_cel::cel::Value::String(text) = program.evaluate(scope).ok()? else { return None };
         let text = text.trim();
         (!text.is_empty() && text.len() <= MAX_MESSAGE && !text.contains('\n')).then(|| text.to_owned())

@@ -133,16 +133,20 @@ fn versions(spec: &Value, errors: &mut Vec<FieldError>) {
         }
         let (place, schema) =
             (format!("{path}.schema.openAPIV3Schema"), &version["schema"]["openAPIV3Schema"]);
-        if !schema.is_object() {
+        let parsed = if schema.is_object() {
+            StructuralSchema::parse_at(&place, schema).map_err(|found| errors.extend(found)).ok()
+        } else {
             errors.push(required(&place, ""));
-        } else if let Err(found) = StructuralSchema::parse_at(&place, schema) {
-            errors.extend(found);
-        }
+            None
+        };
         let columns = version["additionalPrinterColumns"].as_array().into_iter().flatten();
         for (at, column) in columns.enumerate() {
             check_column(column, &format!("{path}.additionalPrinterColumns[{at}]"), errors);
         }
-        selectable(&version["selectableFields"], schema, &format!("{path}.selectableFields"), errors);
+        // The fields of a schema that is not structural are unknown.
+        if let Some(schema) = parsed {
+            selectable(&version["selectableFields"], &schema, &format!("{path}.selectableFields"), errors);
+        }
     }
     if versions.iter().filter(|version| version["storage"] == true).count() != 1 {
         let why = "must have exactly one version marked as storage version";
@@ -161,9 +165,7 @@ fn check_column(column: &Value, path: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn selectable(fields: &Value, schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    // A schema that is not structural is reported already.
-    let Ok(schema) = StructuralSchema::parse(schema) else { return };
+fn selectable(fields: &Value, schema: &StructuralSchema, path: &str, errors: &mut Vec<FieldError>) {
     let fields = fields.as_array().map(Vec::as_slice).unwrap_or_default();
     for (at, field) in fields.iter().enumerate() {
         let (here, sent) = (format!("{path}[{at}].jsonPath"), text(field, "jsonPath"));
