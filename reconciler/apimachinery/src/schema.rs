@@ -14,6 +14,7 @@ mod numbers;
 pub mod object_meta;
 mod old_items;
 mod parse;
+mod pattern;
 mod prune;
 mod rule;
 mod rules;

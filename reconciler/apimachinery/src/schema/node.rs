@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use regex::Regex;
 use serde_json::Value;
 
+use super::pattern::Pattern;
 use super::rule::Rules;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ pub struct Checks {
     pub(crate) multiple_of: Option<f64>,
     pub(crate) max_length: Option<u64>,
     pub(crate) min_length: Option<u64>,
-    pub pattern: Option<Regex>,
+    pub pattern: Option<Pattern>,
     pub(crate) max_items: Option<u64>,
     pub(crate) min_items: Option<u64>,
     pub(crate) unique_items: bool,

@@ -1,15 +1,12 @@
 //! Parsing of `openAPIV3Schema` into [`Node`]s; schemas that are not structural are refused.
 
-use regex::RegexBuilder;
 use serde_json::{Map, Value};
 
 use super::message::{child, forbidden, index, invalid, key, required};
 use super::node::{Additional, Checks, ListType, Node, Type};
+use super::pattern::Pattern;
 use super::rules;
 use super::{FieldError, MAX_DEPTH, StructuralSchema, defaults, validate};
-
-/// The maximum memory of a compiled pattern, which may be hostile.
-const MAX_PATTERN_SIZE: usize = 1 << 20;
 
 /// The maximum number of errors reported for one schema; more would only bury the first.
 const MAX_ERRORS: usize = 100;
@@ -42,7 +39,7 @@ pub(super) fn parse(path: &str, schema: &Value) -> Result<StructuralSchema, Vec<
 
 /// Parses a schema that was accepted before, possibly by older rules. Its own rules are compiled when they are used.
 pub(super) fn parse_stored(schema: &Value) -> Result<StructuralSchema, Vec<FieldError>> {
-    let mut parser = Parser::default();
+    let mut parser = Parser { stored: true, ..Parser::default() };
     let mut root = parser.node(schema, Level::Root, "openAPIV3Schema", 0);
     mark(&mut root);
     if parser.errors.is_empty() {
@@ -62,6 +59,8 @@ fn finish(root: Node, mut errors: Vec<FieldError>) -> Result<StructuralSchema, V
 
 #[derive(Default)]
 struct Parser {
+    /// Whether the schema was accepted before.
+    stored: bool,
     /// Violations of the rules of structural schemas.
     errors: Vec<FieldError>,
     /// Violations of the rules of any schema of a definition.
@@ -258,10 +257,13 @@ impl Parser {
         checks
     }
 
-    fn pattern(&mut self, map: &Map<String, Value>, path: &str) -> Option<regex::Regex> {
+    fn pattern(&mut self, map: &Map<String, Value>, path: &str) -> Option<Pattern> {
         let pattern = map.get("pattern").and_then(Value::as_str).filter(|p| !p.is_empty())?;
-        match RegexBuilder::new(pattern).size_limit(MAX_PATTERN_SIZE).build() {
-            Ok(regex) => Some(regex),
+        if self.stored {
+            return Some(Pattern::stored(pattern));
+        }
+        match Pattern::new(pattern) {
+            Ok(pattern) => Some(pattern),
             Err(error) => {
                 let error = error.to_string();
                 // The last line has the reason; those before it show the place.

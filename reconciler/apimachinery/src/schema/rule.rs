@@ -12,7 +12,7 @@ const MAX_HELD: usize = 16 * 1024;
 
 /// A rule as declared.
 #[derive(Debug)]
-pub struct Rule {
+pub(super) struct Rule {
     pub(super) path: String,
     pub(super) source: String,
     pub(super) message: Option<String>,
