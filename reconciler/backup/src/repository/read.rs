@@ -137,7 +137,12 @@ impl Inner {
     }
 
     /// Reads a block and checks its id.
-    async fn read_block(self: &Arc<Self>, disk: &DiskId, id: BlockId, max: usize) -> Result<Vec<u8>> {
+    pub(super) async fn read_block(
+        self: &Arc<Self>,
+        disk: &DiskId,
+        id: BlockId,
+        max: usize,
+    ) -> Result<Vec<u8>> {
         let name = block_name(disk, id);
         let Some(sealed) = self.objects.get(&name, sealed::max_length(max)).await? else {
             return Err(Error::MissingBlock { place: self.objects.place(&name) });

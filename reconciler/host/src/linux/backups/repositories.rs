@@ -24,16 +24,16 @@ impl LinuxSystem {
         let opened = Repository::open(&location, &access.password, makes && is_new).await;
         let repository = match opened {
             Err(Error::NoRepository { .. }) if is_new && !makes => return Ok(None),
+            // The password of the former one is not that of another one.
+            Err(Error::Password { id, place }) => {
+                let replaced = replaced(access, &id.to_string());
+                return Err(replaced.unwrap_or_else(|| failed(access, Error::Password { id, place })));
+            }
             opened => opened.map_err(|error| failed(access, error))?,
         };
-        let found = repository.id().to_string();
-        match &access.id {
-            Some(id) if *id != found => Err(SystemError::Repository {
-                repository: access.shown.clone(),
-                problem: RepositoryProblem::Replaced,
-                detail: format!("the repository there is {found}, and it was {id} when it was first opened"),
-            }),
-            _ => Ok(Some(repository)),
+        match replaced(access, &repository.id().to_string()) {
+            Some(replaced) => Err(replaced),
+            None => Ok(Some(repository)),
         }
     }
 
@@ -79,6 +79,19 @@ impl LinuxSystem {
     }
 }
 
+/// The error if a repository with this identity is not the one that was opened before.
+fn replaced(access: &RepositoryAccess, found: &str) -> Option<SystemError> {
+    let id = access.id.as_ref().filter(|id| *id != found)?;
+    Some(SystemError::Repository {
+        repository: access.shown.clone(),
+        problem: RepositoryProblem::Replaced,
+        detail: format!(
+            "the repository there is {found}, and it was {id} when it was first opened: restore that one, or declare another \
+             BackupRepository for this one. Nothing is written to it"
+        ),
+    })
+}
+
 /// Explains an error of a repository by what a person can do about it.
 pub(super) fn failed(access: &RepositoryAccess, error: Error) -> SystemError {
     let repository = || access.shown.clone();
@@ -87,6 +100,7 @@ pub(super) fn failed(access: &RepositoryAccess, error: Error) -> SystemError {
         |problem| SystemError::Repository { repository: repository(), problem, detail: detail.clone() };
     match error {
         Error::Password { .. } | Error::NoPassword => problem(RepositoryProblem::WrongPassword),
+        Error::Replaced { .. } => problem(RepositoryProblem::Replaced),
         Error::NoRepository { .. }
         | Error::NotEmpty { .. }
         | Error::Version { .. }
@@ -102,7 +116,7 @@ pub(super) fn failed(access: &RepositoryAccess, error: Error) -> SystemError {
             let backup = format!("{disk}/{backup}");
             SystemError::BackupLost { backup, repository: repository(), detail }
         }
-        Error::Damaged { place, .. } | Error::MissingBlock { place } => {
+        Error::Damaged { place, .. } | Error::MissingBlock { place } | Error::BlocksDeleted { place } => {
             SystemError::BackupLost { backup: place, repository: repository(), detail }
         }
         // The error of the disk, as its own functions explain it.
