@@ -76,8 +76,11 @@ impl Repository {
         for _ in 0..MOST_ROUNDS {
             run.all(lost).await?;
             // Not before, as the deletions of other sites spare the blocks of the backups that they find.
-            self.inner.write_manifest(new.disk, new.backup, &run.manifest).await?;
-            lost = match self.inner.first_lost(new.disk, &run.manifest).await {
+            let found = match self.inner.write_manifest(new.disk, new.backup, &run.manifest).await {
+                Ok(()) => self.inner.first_lost(new.disk, &run.manifest).await,
+                Err(error) => Err(error),
+            };
+            lost = match found {
                 Ok(None) => return Ok(run.manifest.summary()),
                 Ok(lost) => lost,
                 Err(error) => {
