@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 
-use super::observe::Observed;
+use super::observe::{Observed, is_in_another};
 use super::plan::plan;
 use super::status::status;
 use super::*;
@@ -156,6 +156,28 @@ fn a_backup_is_made_once_and_its_progress_is_reported() {
         status(&later, &observed, &done.readiness, Timestamp::UNIX_EPOCH).completed_at,
         reported.completed_at
     );
+}
+
+#[test]
+fn a_first_backup_in_another_repository_than_the_recorded_one_is_not_complete() {
+    let new = bound("a", json!({}));
+    let known = index(std::slice::from_ref(&new));
+    let is_another = || {
+        let wanted = wanted_by(&known.read(), &new).expect("work");
+        is_in_another(&wanted, &Pull::Stored(facts()))
+    };
+    assert!(!is_another(), "none is recorded");
+    for (id, expected) in [("r-1", false), ("r-2", true)] {
+        let repository = json!({
+            "metadata": {"name": "r", "namespace": "ns", "resourceVersion": id},
+            "spec": {"folder": "nas", "passwordSecretName": "password"},
+            "status": {"repositoryID": id},
+        });
+        known.apply::<BackupRepository>(Event::Apply(
+            serde_json::from_value(repository).expect("a repository"),
+        ));
+        assert_eq!(is_another(), expected, "{id}");
+    }
 }
 
 #[test]
