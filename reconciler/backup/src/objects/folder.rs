@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -28,9 +28,11 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const CONCURRENCY: usize = 8;
 /// The number of files after which a page ends with its folder.
 const PAGE: usize = 1000;
-/// The number of times that a file is read that its medium does not give, and the pause between them.
+/// The number of times that a file is read that its medium does not give, the pause between them, and the time after which it is not
+/// read again: a drive may try for minutes.
 const READS: u32 = 3;
 const READ_PAUSE: Duration = Duration::from_millis(500);
+const MOST_READING: Duration = Duration::from_secs(10);
 /// Files that are being written.
 const PARTIAL: &str = ".partial";
 
@@ -246,7 +248,7 @@ fn check_mounted(root: &Path) -> Result<()> {
 
 fn read(root: &Path, path: &Path, limit: usize) -> Result<Option<Vec<u8>>> {
     let own = root.join(repository_file::NAME);
-    let mut attempt = 1;
+    let (begun, mut attempt) = (Instant::now(), 1);
     let body = loop {
         match read_file(path, limit) {
             Ok(body) => break body,
@@ -256,7 +258,7 @@ fn read(root: &Path, path: &Path, limit: usize) -> Result<Option<Vec<u8>>> {
                 }
                 return Ok(None);
             }
-            Err(error) if is_of_medium(&error) && attempt < READS => {
+            Err(error) if is_of_medium(&error) && attempt < READS && begun.elapsed() < MOST_READING => {
                 attempt += 1;
                 thread::sleep(READ_PAUSE);
             }

@@ -14,7 +14,7 @@ use super::{
 use crate::block::{BLOCK_SIZE, BlockId, is_zero};
 use crate::disk::{Extent, Progress, Source};
 use crate::error::{Error, Result};
-use crate::ids::DiskId;
+use crate::ids::{BackupId, DiskId};
 use crate::keys::Failed;
 use crate::manifest::{self, MAX_SIZE, Manifest, Part, Summary};
 use crate::sealed;
@@ -29,7 +29,8 @@ impl Repository {
     /// Makes a backup of a disk.
     ///
     /// Blocks that are zeros or unchanged since the parent are not read, and blocks that are in the repository not uploaded, unless they
-    /// were found damaged. So repeating an interrupted backup only reads the disk again. A backup that is there is left as it is.
+    /// were found damaged. So repeating an interrupted backup only reads the disk again. A backup that is there is left as it is, unless
+    /// its manifest is damaged.
     ///
     /// *Guarantees*: the backup exists once all its blocks are stored, and not before. If another site that shares the repository has
     /// deleted some of them meanwhile, they are stored anew.
@@ -49,7 +50,7 @@ impl Repository {
         manifest::check_facts(new.facts)?;
         let _writer = writers::lock(self.id(), new.disk).await;
         self.inner.require_same().await?;
-        if let Some(manifest) = self.inner.manifest(new.disk, new.backup).await? {
+        if let Some(manifest) = self.inner.whole_manifest(new.disk, new.backup).await? {
             progress(Progress { done: manifest.size, total: manifest.size });
             return Ok(manifest.summary());
         }
@@ -100,10 +101,17 @@ impl Repository {
 impl Inner {
     /// Returns the parent of a new backup. A damaged one would make every further backup fail, so it counts as missing.
     async fn parent(&self, new: &NewBackup<'_>) -> Result<Option<Manifest>> {
-        let Some(parent) = new.parent else { return Ok(None) };
-        match self.manifest(new.disk, parent).await {
+        match new.parent {
+            Some(parent) => self.whole_manifest(new.disk, parent).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the manifest of a backup. A damaged one counts as missing.
+    async fn whole_manifest(&self, disk: &DiskId, backup: &BackupId) -> Result<Option<Manifest>> {
+        match self.manifest(disk, backup).await {
             Err(Error::Damaged { place, detail }) => {
-                tracing::warn!(place, detail, "the parent of a backup is damaged; the whole disk is read");
+                tracing::warn!(place, detail, "the manifest of a backup is damaged: it counts as missing");
                 Ok(None)
             }
             found => found,

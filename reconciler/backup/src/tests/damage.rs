@@ -210,6 +210,14 @@ async fn the_note_of_a_damaged_block_goes_with_the_last_backup_that_has_it() {
 }
 
 #[tokio::test]
+async fn a_backup_whose_manifest_is_damaged_is_made_again() {
+    let (memory, repository, _, new) = repository().await;
+    set(&memory, "disks/a/backups/two", Some(vec![1; 50]));
+    back_up(&repository, "two", Some("one"), &mut new.source()).await.expect("made");
+    assert_eq!(restore(&repository, "two", new.size).await.expect("restored"), new);
+}
+
+#[tokio::test]
 async fn damage_that_cannot_be_noted_is_reported() {
     let (memory, repository, ..) = repository().await;
     for name in memory.names().into_iter().filter(|name| name.starts_with("disks/a/blocks")) {
