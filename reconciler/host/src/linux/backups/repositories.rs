@@ -86,8 +86,8 @@ fn replaced(access: &RepositoryAccess, found: &str) -> Option<SystemError> {
         repository: access.shown.clone(),
         problem: RepositoryProblem::Replaced,
         detail: format!(
-            "the repository there is {found}, and it was {id} when it was first opened: restore that one, or declare another \
-             BackupRepository for this one. Nothing is written to it"
+            "the repository there is {found}, and it was {id} when it was first opened: restore that one, have all hosts use the \
+             same folder, or declare another BackupRepository for this one. Nothing is written to it"
         ),
     })
 }
@@ -101,6 +101,11 @@ pub(super) fn failed(access: &RepositoryAccess, error: Error) -> SystemError {
     match error {
         Error::Password { .. } | Error::NoPassword => problem(RepositoryProblem::WrongPassword),
         Error::Replaced { .. } => problem(RepositoryProblem::Replaced),
+        Error::NoRepository { .. } if access.id.is_some() => SystemError::Repository {
+            repository: repository(),
+            problem: RepositoryProblem::NoRepository,
+            detail: format!("{detail}. To begin anew in an empty place, create the BackupRepository again"),
+        },
         Error::NoRepository { .. }
         | Error::NotEmpty { .. }
         | Error::Version { .. }
@@ -141,4 +146,42 @@ fn of_folder(
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => RepositoryProblem::Denied,
         _ => RepositoryProblem::Unreachable,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access(id: Option<&str>) -> RepositoryAccess {
+        let place = RepositoryPlace::Folder {
+            name: "nas".to_owned(),
+            namespace: "ns".to_owned(),
+            repository: "r".to_owned(),
+        };
+        RepositoryAccess {
+            shown: "BackupRepository r".to_owned(),
+            place,
+            password: "p".into(),
+            s3: None,
+            id: id.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn a_repository_that_is_gone_or_another_one_is_explained() {
+        let gone = || Error::NoRepository { place: "/nas/ns/r".to_owned() };
+        let text = |id: Option<&str>| failed(&access(id), gone()).to_string();
+        assert!(text(Some("r-1")).contains("create the BackupRepository again"), "{}", text(Some("r-1")));
+        assert!(!text(None).contains("again"), "there was none before");
+        assert!(replaced(&access(Some("r-1")), "r-1").is_none() && replaced(&access(None), "r-2").is_none());
+        let other = replaced(&access(Some("r-1")), "r-2").map(|error| error.to_string()).unwrap_or_default();
+        assert!(other.contains("r-2, and it was r-1"), "{other}");
+    }
+
+    #[test]
+    fn blocks_that_others_delete_are_a_loss_with_its_cause() {
+        let error = failed(&access(None), Error::BlocksDeleted { place: "/nas/x".to_owned() });
+        let SystemError::BackupLost { detail, .. } = error else { panic!("{error:?}") };
+        assert!(detail.contains("another site deletes backups of this disk"), "{detail}");
+    }
 }
