@@ -281,8 +281,10 @@ fn read(root: &Path, path: &Path, limit: usize) -> Result<Option<Vec<u8>>> {
 
 /// Reads at most one byte more than the limit.
 fn read_file(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+    // The open of a pipe would wait for a writer, and its thread with it.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let mut body = Vec::new();
-    File::open(path)?.take(limit as u64 + 1).read_to_end(&mut body)?;
+    file.take(limit as u64 + 1).read_to_end(&mut body)?;
     Ok(body)
 }
 

@@ -141,6 +141,16 @@ async fn a_file_that_its_medium_does_not_give_is_damaged_and_can_be_replaced() {
 }
 
 #[tokio::test]
+async fn a_pipe_in_the_place_of_a_file_holds_up_nothing() {
+    let (_temporary, folder) = folder().await;
+    folder.put("disks/a/blocks/00/x", body("1")).await.expect("written");
+    let pipe = folder.path("disks/a/blocks/00/y");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("made");
+    assert_eq!(folder.get("disks/a/blocks/00/y", 9).await.expect("read"), Some(Vec::new()));
+    assert_eq!(names(&folder, "disks/a").await, [("blocks/00/x".to_owned(), 1)]);
+}
+
+#[tokio::test]
 async fn a_medium_that_gives_nothing_is_no_damage() {
     let (_temporary, folder) = folder().await;
     folder.put("disks/a/blocks/00/x", body("1")).await.expect("written");
