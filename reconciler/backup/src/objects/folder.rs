@@ -33,6 +33,8 @@ const PAGE: usize = 1000;
 const READS: u32 = 3;
 const READ_PAUSE: Duration = Duration::from_millis(500);
 const MOST_READING: Duration = Duration::from_secs(10);
+/// The number of times that a file is written that goes away before it has its name.
+const WRITES: u32 = 3;
 /// Files that are being written.
 const PARTIAL: &str = ".partial";
 
@@ -104,11 +106,7 @@ impl Objects for Folder {
     }
 
     async fn put(&self, name: &str, body: Bytes) -> Result<()> {
-        self.run(name, move |root, path| {
-            check_mounted(root)?;
-            write(root, path, Existing::Replace, |file| file.write_all(&body)).map(drop)
-        })
-        .await
+        self.run(name, move |root, path| replace(root, path, |file| file.write_all(&body))).await
     }
 
     async fn create(&self, name: &str, body: Bytes) -> Result<bool> {
@@ -301,6 +299,21 @@ fn is_on_medium(path: &Path) -> bool {
 fn is_of_medium(error: &io::Error) -> bool {
     let errors = [libc::EIO, libc::EBADMSG, libc::EUCLEAN, libc::ENODATA, libc::EILSEQ];
     error.raw_os_error().is_some_and(|number| errors.contains(&number))
+}
+
+/// Writes a file of a mounted folder, a few times if it goes away: another site may take it for one that an interrupted write left, or remove
+/// the folder with its last file.
+fn replace(root: &Path, path: &Path, mut fill: impl FnMut(&mut File) -> io::Result<()>) -> Result<()> {
+    let mut attempt = 1;
+    loop {
+        check_mounted(root)?;
+        match write(root, path, Existing::Replace, &mut fill) {
+            Err(Error::Folder { source, .. }) if source.kind() == ErrorKind::NotFound && attempt < WRITES => {
+                attempt += 1;
+            }
+            written => return written.map(drop),
+        }
+    }
 }
 
 /// Writes a file so that it is whole on the medium, or as before. Returns whether it was written.

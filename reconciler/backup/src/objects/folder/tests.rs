@@ -123,6 +123,24 @@ async fn what_an_interrupted_write_left_is_no_object_and_is_removed() {
     assert!(!partial.exists() && folder.path("disks/a/blocks/00/x").exists());
 }
 
+#[tokio::test]
+async fn a_file_that_another_site_takes_for_a_leftover_is_written_again() {
+    let (_temporary, folder) = folder().await;
+    let (root, path) = (folder.path(""), folder.path("disks/a/blocks/00/x"));
+    let mut attempts = 0;
+    let written = replace(&root, &path, |file| {
+        attempts += 1;
+        if attempts < 3 {
+            fs::remove_dir_all(root.join("disks/a"))?;
+        }
+        file.write_all(b"1")
+    });
+    written.expect("written");
+    assert_eq!((attempts, fs::read(&path).expect("read")), (3, b"1".to_vec()));
+    let gone = replace(&root, &path, |_| fs::remove_dir_all(root.join("disks/a")));
+    assert!(gone.is_err_and(|error| error.is_transient()));
+}
+
 /// Makes a file one that its medium does not give: address 0 of this process cannot be read, with the same error.
 fn make_unreadable(path: &Path) {
     let _ = fs::remove_file(path);
