@@ -194,6 +194,28 @@ async fn a_block_that_a_verification_found_damaged_is_stored_anew_by_the_next_ba
 }
 
 #[tokio::test]
+async fn damage_that_a_restore_or_another_read_finds_is_noted_too() {
+    for (damages_index, is_restore) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (memory, repository, old, _) = repository().await;
+        let index = repository.first_index(&disk_id("a"), &backup_id("one")).await.expect("it is stored");
+        let is_damaged = |name: &String| {
+            name.starts_with("disks/a/blocks") && (damages_index || !name.ends_with(index.as_str()))
+        };
+        let mut reader = repository.open_backup(&disk_id("a"), &backup_id("one")).await.expect("opened");
+        for name in memory.names().into_iter().filter(is_damaged) {
+            set(&memory, &name, Some(vec![1; 50]));
+        }
+        let error = match is_restore {
+            true => restore(&repository, "one", old.size).await.err(),
+            false => reader.read_at(0, &mut [0; 10]).await.err(),
+        };
+        assert!(matches!(error, Some(Error::Damaged { .. })), "{error:?}");
+        assert_eq!(notes(&memory).len(), 1);
+        assert_eq!(notes(&memory)[0].ends_with(index.as_str()), damages_index);
+    }
+}
+
+#[tokio::test]
 async fn the_note_of_a_damaged_block_goes_with_the_last_backup_that_has_it() {
     let (memory, repository, ..) = repository().await;
     let index = repository.first_index(&disk_id("a"), &backup_id("one")).await.expect("it is stored");
