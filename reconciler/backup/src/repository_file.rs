@@ -50,7 +50,7 @@ pub(crate) struct Opened {
     pub(crate) keys: Keys,
 }
 
-/// What distinguishes a repository from all others: its id, and its keys as they are sealed.
+/// The id of a repository, and its keys as they are sealed: no other repository has both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) id: Uuid,

@@ -59,8 +59,7 @@ impl Repository {
         options: VerifyOptions<'_>,
         progress: impl Fn(Progress) + Send + Sync,
     ) -> Result<Verification> {
-        let mut damaged = BTreeSet::new();
-        let result = self.read_back(disk, backup, options, &mut damaged, progress).await?;
+        let (result, damaged) = self.read_back(disk, backup, options, progress).await?;
         if result.damaged > 0 {
             self.inner.require_same().await?;
             self.inner.note_damaged(disk, damaged).await;
@@ -68,20 +67,20 @@ impl Repository {
         Ok(result)
     }
 
+    /// Returns the result, and the blocks and indexes that are there and damaged.
     async fn read_back(
         &self,
         disk: &DiskId,
         backup: &BackupId,
         options: VerifyOptions<'_>,
-        damaged: &mut BTreeSet<BlockId>,
         progress: impl Fn(Progress) + Send + Sync,
-    ) -> Result<Verification> {
-        let mut result = Verification::default();
+    ) -> Result<(Verification, BTreeSet<BlockId>)> {
+        let (mut result, mut damaged) = (Verification::default(), BTreeSet::new());
         let manifest = match self.complete(disk, backup).await {
             Ok(manifest) => manifest,
             Err(error) => {
                 result.note(&manifest_name(disk, backup), None, error)?;
-                return Ok(result);
+                return Ok((result, damaged));
             }
         };
         let base = self.inner.base(disk, backup, options.base).await?;
@@ -122,7 +121,7 @@ impl Repository {
             }
             progress(Progress { done: part.offset + part.length, total: manifest.size });
         }
-        Ok(result)
+        Ok((result, damaged))
     }
 }
 
