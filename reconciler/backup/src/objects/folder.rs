@@ -435,8 +435,11 @@ fn sync(folder: &Path) -> Result<()> {
     }
 }
 
+/// Whether a file is one that [`write`] has not ended: `.NAME.NUMBER.partial`. Another program, which copies objects here, may use the same end.
 fn is_partial(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(PARTIAL))
+    let name = path.file_name().and_then(|name| name.to_str());
+    let middle = name.and_then(|name| name.strip_prefix('.')?.strip_suffix(PARTIAL)?.rsplit_once('.'));
+    middle.is_some_and(|(_, number)| !number.is_empty() && number.bytes().all(|c| c.is_ascii_hexdigit()))
 }
 
 fn failed(action: &'static str, path: &Path, source: io::Error) -> Error {

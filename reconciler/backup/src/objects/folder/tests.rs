@@ -119,8 +119,10 @@ async fn what_an_interrupted_write_left_is_no_object_and_is_removed() {
     fs::write(&partial, "1").expect("written");
     fs::write(folder.path(".repository.json.0.partial"), "1").expect("written");
     assert_eq!(names(&folder, "disks").await, [("a/blocks/00/x".to_owned(), 1)]);
+    let copied = folder.path("disks/a/blocks/00/z.4f2a.partial");
+    fs::write(&copied, "1").expect("another program copies an object");
     folder.remove_partial("disks/a").await.expect("removed");
-    assert!(!partial.exists() && folder.path("disks/a/blocks/00/x").exists());
+    assert!(!partial.exists() && folder.path("disks/a/blocks/00/x").exists() && copied.exists());
 }
 
 #[tokio::test]
