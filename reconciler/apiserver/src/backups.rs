@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use berth_engine::ErrorChain;
 use berth_store::{
-    Backup, BackupError, CredentialFiles, RestoreError, RestoreOptions, Restored, backups_in, until_due,
+    Backup, BackupError, CredentialFiles, RestoreError, RestoreOptions, Restored, surplus_in, until_due,
 };
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -139,10 +139,9 @@ fn once(directory: &Path, schedule: &BackupSchedule) -> Outcome {
         return Err(target(std::io::Error::other("it is not a folder (is it mounted?)")));
     }
     let made = backup(directory, &schedule.folder, schedule.with_keys)?;
-    let all = backups_in(&schedule.folder).map_err(target)?;
-    let beyond = all.len().saturating_sub(schedule.keep.max(1));
-    for (old, _) in all.iter().take(beyond) {
-        std::fs::remove_file(old).map_err(|source| BackupError::Target { path: old.clone(), source })?;
+    let surplus = surplus_in(&schedule.folder, schedule.keep, jiff::Timestamp::now()).map_err(target)?;
+    for old in surplus {
+        std::fs::remove_file(&old).map_err(|source| BackupError::Target { path: old.clone(), source })?;
     }
     Ok(Some(made))
 }

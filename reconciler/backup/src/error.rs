@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use uuid::Uuid;
+
 /// The result of an operation on a repository.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -36,7 +38,13 @@ pub enum Error {
     #[error(
         "the password does not open the repository at {place}: it is another one, or repository.json was changed"
     )]
-    Password { place: String },
+    Password { place: String, id: Uuid },
+    /// The repository that was opened is not there any more: another one is in its place.
+    #[error(
+        "the repository at {place} is another one, {found}, and was {id} before: restore the former one, or use another \
+         place for this one"
+    )]
+    Replaced { place: String, id: Uuid, found: Uuid },
 
     #[error("there is no backup {backup} of disk {disk}")]
     NoBackup { disk: String, backup: String },
@@ -50,6 +58,12 @@ pub enum Error {
         "the block {place} is missing: the backup cannot be read. Restore this object from a copy, or delete the backup"
     )]
     MissingBlock { place: String },
+    /// Each time that the backup was complete, blocks of it were gone.
+    #[error(
+        "blocks of the backup are deleted while it is made, such as {place}: another site deletes backups of this disk, or \
+         another program deletes objects of the repository"
+    )]
+    BlocksDeleted { place: String },
     #[error(
         "{place} has more than {limit} {what}, the maximum: use a repository of its own for some of the disks"
     )]
@@ -93,6 +107,7 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::NoAnswer { .. } | Self::FolderStalled { .. } | Self::Folder { .. } => true,
+            Self::BlocksDeleted { .. } => true,
             Self::Source { .. } | Self::Sink { .. } => true,
             Self::Refused { status, code, .. } => {
                 let codes = ["SlowDown", "RequestTimeout", "OperationAborted", "ConditionalRequestConflict"];

@@ -21,6 +21,7 @@
 //! PREFIX/repository.json                        public parameters, and the keys, sealed with the password
 //! PREFIX/disks/DISK/blocks/XX/ID                a block of data, or an index; XX: the first two digits of ID
 //! PREFIX/disks/DISK/backups/BACKUP              the manifest of a backup, written last
+//! PREFIX/disks/DISK/damaged/ID                  a note that the block ID was found damaged
 //! ```
 //!
 //! **`repository.json`** is JSON: `format` (`berth-backup`), `version` (1), `id` (a UUID), `blockSize` (4194304), `kdf` with `name`
@@ -28,6 +29,9 @@
 //! encrypted with AES-256-GCM and a tag of 16 bytes. The key is derived from the password; the associated data is the text
 //! `berth-backup/1/repository/ID/BLOCKSIZE/SALT/ITERATIONS`, with the values as in the JSON. Bytes 0 to 31 are the repository's
 //! sealing key, 32 to 63 its key for ids. Both are random and never change.
+//!
+//! **A note** has any content. The next backup that has its block stores that anew, and deletes the note. At worst, a note that is wrong has a
+//! block stored again.
 //!
 //! **Sealed objects** are all others:
 //!

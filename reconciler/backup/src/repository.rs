@@ -1,6 +1,7 @@
 //! Operations on a repository.
 
 mod back_up;
+mod damage;
 mod delete;
 mod parts;
 mod read;
@@ -24,7 +25,7 @@ use crate::keys::{Failed, Keys};
 use crate::location::Location;
 use crate::manifest::{BackupFacts, MAX_MANIFEST, Manifest};
 use crate::objects::{self, Objects};
-use crate::repository_file;
+use crate::repository_file::{self, Identity};
 use crate::sealed;
 pub use parts::BackupReader;
 pub use verify::{Verification, VerifyOptions};
@@ -49,7 +50,7 @@ pub struct Repository {
 
 #[derive(Debug)]
 struct Inner {
-    id: Uuid,
+    identity: Identity,
     objects: Arc<dyn Objects>,
     keys: Arc<Keys>,
 }
@@ -112,12 +113,13 @@ impl Repository {
         let file = file.ok_or_else(|| Error::NoRepository { place: objects.place("") })?;
         let password = password.clone();
         let opened = blocking(move || repository_file::open(&file, &password, &place)).await?;
-        Ok(Self { inner: Arc::new(Inner { id: opened.id, objects, keys: Arc::new(opened.keys) }) })
+        let (identity, keys) = (opened.identity, Arc::new(opened.keys));
+        Ok(Self { inner: Arc::new(Inner { identity, objects, keys }) })
     }
 
     /// Returns the id of the repository, which never changes.
     pub fn id(&self) -> Uuid {
-        self.inner.id
+        self.inner.identity.id
     }
 
     /// Returns the description of a backup, or `None` if there is no complete backup with this id.
@@ -160,7 +162,8 @@ impl Repository {
 impl Repository {
     /// The same repository in another store.
     pub(crate) fn in_store(&self, objects: Arc<dyn Objects>) -> Self {
-        Self { inner: Arc::new(Inner { id: self.inner.id, objects, keys: Arc::clone(&self.inner.keys) }) }
+        let (identity, keys) = (self.inner.identity.clone(), Arc::clone(&self.inner.keys));
+        Self { inner: Arc::new(Inner { identity, objects, keys }) }
     }
 
     /// The id of the first index of a backup.
@@ -171,6 +174,19 @@ impl Repository {
 }
 
 impl Inner {
+    /// Fails if the repository went away, or another one is in its place: nothing may be written to that one, and objects that are
+    /// missing in it, or at an empty mount point, are not missing.
+    async fn require_same(&self) -> Result<()> {
+        let place = self.objects.place(repository_file::NAME);
+        let file = self.objects.get(repository_file::NAME, repository_file::MAX_LENGTH).await?;
+        let file = file.ok_or_else(|| Error::NoRepository { place: self.objects.place("") })?;
+        let found = Identity::of(&file, &place)?;
+        match found == self.identity {
+            true => Ok(()),
+            false => Err(Error::Replaced { place, id: self.identity.id, found: found.id }),
+        }
+    }
+
     /// Returns the manifest of a backup, or `None` if there is no complete backup with this id.
     async fn manifest(&self, disk: &DiskId, backup: &BackupId) -> Result<Option<Manifest>> {
         let name = manifest_name(disk, backup);
@@ -240,6 +256,15 @@ fn disk_folder(disk: &DiskId) -> String {
 
 fn block_name(disk: &DiskId, id: BlockId) -> String {
     format!("disks/{disk}/blocks/{:02x}/{id}", id.0[0])
+}
+
+/// The folder of the notes of a disk's damaged blocks.
+fn notes_folder(disk: &DiskId) -> String {
+    format!("disks/{disk}/damaged")
+}
+
+fn note_name(disk: &DiskId, id: BlockId) -> String {
+    format!("disks/{disk}/damaged/{id}")
 }
 
 /// The name that a block is bound to.

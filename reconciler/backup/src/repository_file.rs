@@ -46,8 +46,30 @@ struct Kdf {
 /// An opened repository.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    pub(crate) id: Uuid,
+    pub(crate) identity: Identity,
     pub(crate) keys: Keys,
+}
+
+/// The id of a repository, and its keys as they are sealed: no other repository has both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) id: Uuid,
+    keys: String,
+}
+
+impl Identity {
+    /// Reads the identity in a file without its password. `place` is for errors.
+    pub(crate) fn of(json: &[u8], place: &str) -> Result<Self> {
+        let value = serde_json::from_slice::<serde_json::Value>(json).ok();
+        let text = |name: &str| value.as_ref()?.get(name)?.as_str();
+        let id = text("id").and_then(|id| Uuid::parse_str(id).ok());
+        match (id, text("keys")) {
+            (Some(id), Some(keys)) => Ok(Self { id, keys: keys.to_owned() }),
+            _ => {
+                Err(Error::Damaged { place: place.to_owned(), detail: "it has no id or no keys".to_owned() })
+            }
+        }
+    }
 }
 
 impl RepositoryFile {
@@ -99,8 +121,8 @@ pub(crate) fn open(json: &[u8], password: &SecretString, place: &str) -> Result<
     let sealed = BASE64.decode(&file.keys).map_err(|_| damaged("the keys are not base64"))?;
     let keys = PasswordKey::derive(password, &salt, file.kdf.iterations)
         .and_then(|key| key.open(&file.bound_to(), &sealed))
-        .map_err(|Failed| Error::Password { place: place.to_owned() })?;
-    Ok(Opened { id, keys })
+        .map_err(|Failed| Error::Password { place: place.to_owned(), id })?;
+    Ok(Opened { identity: Identity { id, keys: file.keys }, keys })
 }
 
 fn check(password: &SecretString) -> Result<()> {

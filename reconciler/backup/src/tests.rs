@@ -4,6 +4,7 @@ mod damage;
 mod disks;
 mod faults;
 mod memory;
+mod sites;
 
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;

@@ -57,8 +57,8 @@ pub trait Backups: Send + Sync + fmt::Debug + 'static {
         progress: Progress<'_>,
     ) -> Result<VolumeFacts>;
 
-    /// Reads a backup back, and compares each block with its checksum. Damage is a result, not an error. Nothing is written or deleted.
-    /// Dropping the future ends the work.
+    /// Reads a backup back, and compares each block with its checksum. Damage is a result, not an error. Nothing is deleted, and nothing is
+    /// written but notes of damaged blocks, which the next backup that has them stores anew. Dropping the future ends the work.
     ///
     /// *Errors*: [`SystemError::Repository`](crate::SystemError::Repository) and
     /// [`SystemError::BackupFolder`](crate::SystemError::BackupFolder), after which nothing is known of the backup.

@@ -130,7 +130,7 @@ pub(crate) fn backup_reaching(
     }
     sweep(&folder);
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let partial = folder.join(format!(".{name}.{}.partial", std::process::id()));
+    let partial = folder.join(format!(".{name}.{}.partial", unique()));
     let copy = Copying { directory, source: &source, seen: &seen, partial: &partial, now, credentials };
     let made = copy.write(reached).and_then(|()| {
         let failed = |path: &Path| {
@@ -153,6 +153,15 @@ pub(crate) fn backup_reaching(
             let _ = fs::remove_file(&partial);
             Err(error)
         }
+    }
+}
+
+/// Returns a random number: another host that shares the folder, or a process that was killed, may have the id of this process.
+fn unique() -> u64 {
+    let mut bytes = [0; 8];
+    match aws_lc_rs::rand::fill(&mut bytes) {
+        Ok(()) => u64::from_le_bytes(bytes),
+        Err(_) => std::process::id().into(),
     }
 }
 
@@ -339,23 +348,34 @@ pub fn backups_in(folder: &Path) -> io::Result<Vec<(PathBuf, jiff::Timestamp)>> 
     Ok(found)
 }
 
-/// Returns the time until the next backup into a folder is due. If the folder cannot be read, a backup is due
-/// now and reports the error.
+/// Returns the time until the next backup into a folder is due. One that is further in the future than an interval was made by a clock that was
+/// wrong, and holds up no other. If the folder cannot be read, a backup is due now and reports the error.
 pub fn until_due(folder: &Path, every: Duration, now: jiff::Timestamp) -> Duration {
-    let last = backups_in(folder).ok().and_then(|found| found.last().map(|last| last.1));
+    let ahead = |at: jiff::Timestamp| Duration::try_from(at.duration_since(now)).unwrap_or_default();
+    let found = backups_in(folder).unwrap_or_default();
+    let last = found.iter().rev().map(|(_, at)| *at).find(|at| ahead(*at) <= every);
     let Some(last) = last else { return Duration::ZERO };
     let age = Duration::try_from(now.duration_since(last)).unwrap_or_default();
     every.saturating_sub(age)
 }
 
-/// Whether a file is that of an unfinished backup, `.NAME.db.PID.partial`, or one that SQLite has beside it. A folder may have files of
+/// Returns the backups in a folder that are more than so many, oldest first. Those of the future are neither among them nor counted: after a
+/// clock that was ahead, each new one would be the oldest, and by a clock that is behind, the newest ones are of the future.
+pub fn surplus_in(folder: &Path, keep: usize, now: jiff::Timestamp) -> io::Result<Vec<PathBuf>> {
+    let mut found = backups_in(folder)?;
+    found.retain(|(_, at)| *at <= now);
+    found.truncate(found.len().saturating_sub(keep.max(1)));
+    Ok(found.into_iter().map(|(path, _)| path).collect())
+}
+
+/// Whether a file is that of an unfinished backup, `.NAME.db.NUMBER.partial`, or one that SQLite has beside it. A folder may have files of
 /// others, which stay.
 fn is_partial(name: &str) -> bool {
     let stem = ["", "-journal", "-wal", "-shm"]
         .iter()
         .find_map(|end| name.strip_prefix('.')?.strip_suffix(*end)?.strip_suffix(".partial"));
-    let Some((backup, process)) = stem.and_then(|stem| stem.rsplit_once('.')) else { return false };
-    backup.ends_with(SUFFIX) && !process.is_empty() && process.bytes().all(|digit| digit.is_ascii_digit())
+    let Some((backup, number)) = stem.and_then(|stem| stem.rsplit_once('.')) else { return false };
+    backup.ends_with(SUFFIX) && !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
 }
 
 /// Removes partial files that earlier backups left behind.
@@ -363,8 +383,10 @@ fn sweep(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let untouched = entry.metadata().and_then(|facts| facts.modified()).ok();
-        let untouched = untouched.and_then(|at| SystemTime::now().duration_since(at).ok());
+        let written = entry.metadata().and_then(|facts| facts.modified()).ok();
+        // One of the future was written under a clock that was wrong.
+        let untouched =
+            written.map(|at| SystemTime::now().duration_since(at).unwrap_or_else(|e| e.duration()));
         if is_partial(&name) && untouched.is_some_and(|age| age > ABANDONED) {
             // A failure only costs disk space.
             let _ = fs::remove_file(entry.path());

@@ -8,7 +8,7 @@ use berth_host::{
 use crate::credentials::Repository;
 use crate::details::Details;
 
-/// Maximum number of concurrent downloads per namespace, and of backups beside them.
+/// Maximum number of concurrent downloads per namespace, and of backups and of their deletions beside them.
 pub(super) const MAX_CONCURRENT: usize = 4;
 /// Maximum number of concurrent verifications per namespace: their rate is a limit for all of them.
 const MAX_VERIFICATIONS: usize = 1;
@@ -101,10 +101,12 @@ impl Wanted {
         }
     }
 
-    /// Returns what limits it. Backups, verifications and moves take long, and hold up no image that a VM waits for.
+    /// Returns what limits it. Backups, verifications and moves take long, deletions wait for a backup of the same disk, and none of them holds
+    /// up an image that a VM waits for.
     pub(crate) fn slot_group(&self) -> SlotGroup {
         let work = match self {
             Self::Backup(..) => LimitedWork::Backups,
+            Self::Deletion(..) => LimitedWork::Deletions,
             Self::Verification(..) => LimitedWork::Verifications,
             Self::Move(..) => LimitedWork::Moves,
             Self::Fill(..) => LimitedWork::Fills,
@@ -125,6 +127,7 @@ pub(crate) struct SlotGroup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum LimitedWork {
     Backups,
+    Deletions,
     Verifications,
     Moves,
     Fills,
@@ -138,7 +141,7 @@ impl SlotGroup {
             LimitedWork::Verifications => MAX_VERIFICATIONS,
             LimitedWork::Moves | LimitedWork::Fills => MAX_MOVES,
             LimitedWork::Fetches => MAX_FETCHES,
-            LimitedWork::Backups | LimitedWork::Others => MAX_CONCURRENT,
+            LimitedWork::Backups | LimitedWork::Deletions | LimitedWork::Others => MAX_CONCURRENT,
         }
     }
 }

@@ -9,11 +9,13 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use nix::fcntl::{AT_FDCWD, PosixFadviseAdvice, RenameFlags, posix_fadvise, renameat2};
+use nix::libc;
 use tokio::sync::Semaphore;
 
 use super::{Objects, Visit};
@@ -26,6 +28,13 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const CONCURRENCY: usize = 8;
 /// The number of files after which a page ends with its folder.
 const PAGE: usize = 1000;
+/// The number of times that a file is read that its medium does not give, the pause between them, and the time after which it is not
+/// read again: a drive may try for minutes.
+const READS: u32 = 3;
+const READ_PAUSE: Duration = Duration::from_millis(500);
+const MOST_READING: Duration = Duration::from_secs(10);
+/// The number of times that a file is written that goes away before it has its name.
+const WRITES: u32 = 3;
 /// Files that are being written.
 const PARTIAL: &str = ".partial";
 
@@ -97,11 +106,7 @@ impl Objects for Folder {
     }
 
     async fn put(&self, name: &str, body: Bytes) -> Result<()> {
-        self.run(name, move |root, path| {
-            check_mounted(root)?;
-            write(root, path, Existing::Replace, |file| file.write_all(&body)).map(drop)
-        })
-        .await
+        self.run(name, move |root, path| replace(root, path, |file| file.write_all(&body))).await
     }
 
     async fn create(&self, name: &str, body: Bytes) -> Result<bool> {
@@ -195,16 +200,21 @@ impl Walk {
         while let Some(folder) = self.folders.pop() {
             for entry in entries(&folder)? {
                 let path = entry.path();
-                let metadata = match entry.metadata() {
-                    Ok(metadata) => metadata,
+                let (kind, length) = match entry.metadata() {
+                    Ok(metadata) => (metadata.file_type(), metadata.len()),
                     Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                    // One damaged file does not hold up the others. It is listed: its name has to be known, and a read reports the damage.
+                    Err(error) if is_of_medium(&error) => match entry.file_type() {
+                        Ok(kind) => (kind, 0),
+                        Err(_) => return Err(failed("list", &path, error)),
+                    },
                     Err(source) => return Err(failed("list", &path, source)),
                 };
-                if metadata.is_dir() {
+                if kind.is_dir() {
                     self.folders.push(path);
-                } else if metadata.is_file() && is_partial(&path) == self.is_of_partial {
+                } else if kind.is_file() && is_partial(&path) == self.is_of_partial {
                     let name = path.strip_prefix(&self.top).ok().and_then(Path::to_str);
-                    names.extend(name.map(|name| (name.to_owned(), metadata.len())));
+                    names.extend(name.map(|name| (name.to_owned(), length)));
                 }
                 seen += 1;
             }
@@ -235,25 +245,74 @@ fn check_mounted(root: &Path) -> Result<()> {
 }
 
 fn read(root: &Path, path: &Path, limit: usize) -> Result<Option<Vec<u8>>> {
-    let read = |source| failed("read", path, source);
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            if path != root.join(repository_file::NAME) {
-                check_mounted(root)?;
+    let own = root.join(repository_file::NAME);
+    let (begun, mut attempt) = (Instant::now(), 1);
+    let body = loop {
+        match read_file(path, limit) {
+            Ok(body) => break body,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                if path != own {
+                    check_mounted(root)?;
+                }
+                return Ok(None);
             }
-            return Ok(None);
+            Err(error) if is_of_medium(&error) && attempt < READS && begun.elapsed() < MOST_READING => {
+                attempt += 1;
+                thread::sleep(READ_PAUSE);
+            }
+            // A medium that went away altogether fails in the same way.
+            Err(error) if is_of_medium(&error) && path != own && is_on_medium(&own) => {
+                let (place, detail) = (path.display().to_string(), format!("it cannot be read: {error}"));
+                return Err(Error::Damaged { place, detail });
+            }
+            Err(source) => return Err(failed("read", path, source)),
         }
-        Err(source) => return Err(read(source)),
     };
-    let mut body = Vec::new();
-    file.take(limit as u64 + 1).read_to_end(&mut body).map_err(read)?;
     match body.len() <= limit {
         true => Ok(Some(body)),
         false => Err(Error::Damaged {
             place: path.display().to_string(),
             detail: format!("it has more than {limit} bytes"),
         }),
+    }
+}
+
+/// Reads at most one byte more than the limit.
+fn read_file(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+    // The open of a pipe would wait for a writer, and its thread with it.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let mut body = Vec::new();
+    file.take(limit as u64 + 1).read_to_end(&mut body)?;
+    Ok(body)
+}
+
+/// Whether a file can be read from its medium, not only from memory.
+fn is_on_medium(path: &Path) -> bool {
+    File::open(path).is_ok_and(|mut file| {
+        // Without it, the read may be from memory, and the answer less sure.
+        let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+        io::copy(&mut file, &mut io::sink()).is_ok()
+    })
+}
+
+/// Whether a medium, or its file system, does not give what was written: a bad sector, or a wrong checksum.
+fn is_of_medium(error: &io::Error) -> bool {
+    let errors = [libc::EIO, libc::EBADMSG, libc::EUCLEAN, libc::ENODATA, libc::EILSEQ];
+    error.raw_os_error().is_some_and(|number| errors.contains(&number))
+}
+
+/// Writes a file of a mounted folder, a few times if it goes away: another site may take it for one that an interrupted write left, or remove
+/// the folder with its last file.
+fn replace(root: &Path, path: &Path, mut fill: impl FnMut(&mut File) -> io::Result<()>) -> Result<()> {
+    let mut attempt = 1;
+    loop {
+        check_mounted(root)?;
+        match write(root, path, Existing::Replace, &mut fill) {
+            Err(Error::Folder { source, .. }) if source.kind() == ErrorKind::NotFound && attempt < WRITES => {
+                attempt += 1;
+            }
+            written => return written.map(drop),
+        }
     }
 }
 
@@ -302,8 +361,18 @@ fn rename_new(from: &Path, to: &Path) -> io::Result<bool> {
     match fs::hard_link(from, to) {
         Ok(()) => fs::remove_file(from).map(|()| true),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+        // FAT, and some file servers, have neither. Of two that write at once, the first finds on its next use that it was replaced.
+        Err(error) if is_without_links(&error) => match to.try_exists()? {
+            true => Ok(false),
+            false => fs::rename(from, to).map(|()| true),
+        },
         Err(error) => Err(error),
     }
+}
+
+/// Whether a file system has no links between files.
+fn is_without_links(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::Unsupported || error.raw_os_error() == Some(libc::EPERM)
 }
 
 /// Creates the folders down to this one that are missing; the parent of the root has to exist.
@@ -361,13 +430,16 @@ fn sync(folder: &Path) -> Result<()> {
         // The last file of it was deleted at the same time.
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         // Some file servers cannot.
-        Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),
+        Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
         Err(source) => Err(failed("write the folder", folder, source)),
     }
 }
 
+/// Whether a file is one that [`write`] has not ended: `.NAME.NUMBER.partial`. Another program, which copies objects here, may use the same end.
 fn is_partial(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(PARTIAL))
+    let name = path.file_name().and_then(|name| name.to_str());
+    let middle = name.and_then(|name| name.strip_prefix('.')?.strip_suffix(PARTIAL)?.rsplit_once('.'));
+    middle.is_some_and(|(_, number)| !number.is_empty() && number.bytes().all(|c| c.is_ascii_hexdigit()))
 }
 
 fn failed(action: &'static str, path: &Path, source: io::Error) -> Error {

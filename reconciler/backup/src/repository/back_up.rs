@@ -8,15 +8,19 @@ use bytes::Bytes;
 use tokio::task::JoinSet;
 
 use super::{
-    CONCURRENCY, Inner, NewBackup, Repository, block_binding, block_name, blocking, disk_folder, writers,
+    CONCURRENCY, Inner, NewBackup, Repository, block_binding, block_name, blocking, disk_folder,
+    manifest_name, note_name, writers,
 };
-use crate::block::{BlockId, is_zero};
+use crate::block::{BLOCK_SIZE, BlockId, is_zero};
 use crate::disk::{Extent, Progress, Source};
 use crate::error::{Error, Result};
-use crate::ids::DiskId;
+use crate::ids::{BackupId, DiskId};
 use crate::keys::Failed;
 use crate::manifest::{self, MAX_SIZE, Manifest, Part, Summary};
 use crate::sealed;
+
+/// How many times a backup is completed whose blocks are deleted meanwhile.
+const MOST_ROUNDS: usize = 3;
 
 /// The blocks of a disk that are stored, or are being stored.
 type Stored = Arc<Mutex<HashSet<BlockId>>>;
@@ -24,12 +28,15 @@ type Stored = Arc<Mutex<HashSet<BlockId>>>;
 impl Repository {
     /// Makes a backup of a disk.
     ///
-    /// Blocks that are zeros or unchanged since the parent are not read, and blocks that are in the repository not uploaded. So
-    /// repeating an interrupted backup only reads the disk again. A backup that is there is left as it is.
+    /// Blocks that are zeros or unchanged since the parent are not read, and blocks that are in the repository not uploaded, unless they
+    /// were found damaged. So repeating an interrupted backup only reads the disk again. A backup that is there is left as it is, unless
+    /// its manifest is damaged.
     ///
-    /// *Guarantees*: the backup exists once all its blocks are stored, and not before.
+    /// *Guarantees*: the backup exists once all its blocks are stored, and not before. If another site that shares the repository has
+    /// deleted some of them meanwhile, they are stored anew.
     ///
-    /// *Errors*: [`Error::Source`], those of the store, and those of sizes above the limits.
+    /// *Errors*: [`Error::Source`], those of the store, and those of sizes above the limits; [`Error::BlocksDeleted`] if blocks are
+    /// deleted again and again; [`Error::Replaced`] and [`Error::NoRepository`] if the repository is not there any more.
     pub async fn back_up<S: Source + ?Sized>(
         &self,
         new: NewBackup<'_>,
@@ -41,16 +48,21 @@ impl Repository {
             return Err(Error::DiskTooLarge { size, limit: MAX_SIZE });
         }
         manifest::check_facts(new.facts)?;
-        let _writer = writers::lock(self.inner.id, new.disk).await;
-        if let Some(manifest) = self.inner.manifest(new.disk, new.backup).await? {
+        let _writer = writers::lock(self.id(), new.disk).await;
+        self.inner.require_same().await?;
+        if let Some(manifest) = self.inner.whole_manifest(new.disk, new.backup).await? {
             progress(Progress { done: manifest.size, total: manifest.size });
             return Ok(manifest.summary());
         }
         self.inner.objects.remove_partial(&disk_folder(new.disk)).await?;
         let parent = self.inner.parent(&new).await?;
-        let stored = self.inner.stored(new.disk).await?;
-        let writer =
-            Writer { inner: Arc::clone(&self.inner), disk: new.disk.clone(), stored, tasks: JoinSet::new() };
+        let writer = Writer {
+            inner: Arc::clone(&self.inner),
+            disk: new.disk.clone(),
+            stored: Stored::default(),
+            noted: Arc::default(),
+            tasks: JoinSet::new(),
+        };
         let manifest = Manifest {
             size,
             time: new.time,
@@ -61,37 +73,85 @@ impl Repository {
             indexes: Vec::new(),
         };
         let mut run = Run { source, parent, writer, manifest, progress };
-        for part in manifest::parts(size) {
-            run.part(part).await?;
+        let mut lost = None;
+        for _ in 0..MOST_ROUNDS {
+            run.all(lost).await?;
+            // Not before, as the deletions of other sites spare the blocks of the backups that they find.
+            let found = match self.inner.write_manifest(new.disk, new.backup, &run.manifest).await {
+                Ok(()) => self.inner.first_lost(new.disk, &run.manifest).await,
+                Err(error) => Err(error),
+            };
+            lost = match found {
+                Ok(None) => return Ok(run.manifest.summary()),
+                Ok(lost) => lost,
+                Err(error) => {
+                    // It may lack blocks. The error is the one to report.
+                    let _ = self.inner.objects.delete(&manifest_name(new.disk, new.backup)).await;
+                    return Err(error);
+                }
+            };
+            tracing::warn!(disk = %new.disk, "blocks were deleted while a backup was made; they are stored anew");
+            self.inner.objects.delete(&manifest_name(new.disk, new.backup)).await?;
         }
-        self.inner.write_manifest(new.disk, new.backup, &run.manifest).await?;
-        Ok(run.manifest.summary())
+        let name = block_name(new.disk, lost.unwrap_or(BlockId::ZERO));
+        Err(Error::BlocksDeleted { place: self.inner.objects.place(&name) })
     }
 }
 
 impl Inner {
     /// Returns the parent of a new backup. A damaged one would make every further backup fail, so it counts as missing.
     async fn parent(&self, new: &NewBackup<'_>) -> Result<Option<Manifest>> {
-        let Some(parent) = new.parent else { return Ok(None) };
-        match self.manifest(new.disk, parent).await {
+        match new.parent {
+            Some(parent) => self.whole_manifest(new.disk, parent).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the manifest of a backup. A damaged one counts as missing.
+    async fn whole_manifest(&self, disk: &DiskId, backup: &BackupId) -> Result<Option<Manifest>> {
+        match self.manifest(disk, backup).await {
             Err(Error::Damaged { place, detail }) => {
-                tracing::warn!(place, detail, "the parent of a backup is damaged; the whole disk is read");
+                tracing::warn!(place, detail, "the manifest of a backup is damaged: it counts as missing");
                 Ok(None)
             }
             found => found,
         }
     }
 
-    /// Returns the blocks of a disk that are stored. Truncated ones are not among them, as far as their length shows.
-    async fn stored(&self, disk: &DiskId) -> Result<Stored> {
+    /// Returns the blocks of a disk that are stored. Damaged ones are not among them, as far as their length shows.
+    async fn stored(&self, disk: &DiskId) -> Result<HashSet<BlockId>> {
+        let lengths = sealed::MIN_LENGTH as u64..=sealed::max_length(BLOCK_SIZE) as u64;
         let mut stored = HashSet::new();
         let mut visit = |id, length| {
-            if length >= sealed::MIN_LENGTH as u64 {
+            if lengths.contains(&length) {
                 stored.insert(id);
             }
         };
         self.blocks(disk, &mut visit).await?;
-        Ok(Arc::new(Mutex::new(stored)))
+        Ok(stored)
+    }
+
+    /// Returns a block or an index of a complete backup that is not in the repository.
+    async fn first_lost(self: &Arc<Self>, disk: &DiskId, manifest: &Manifest) -> Result<Option<BlockId>> {
+        self.require_same().await?;
+        let stored = self.stored(disk).await?;
+        for part in manifest::parts(manifest.size) {
+            let Some(index) = manifest.indexes.get(part.index).copied().flatten() else { continue };
+            let ids = match self.index(disk, manifest, part).await {
+                Ok(ids) => ids,
+                Err(Error::Damaged { .. } | Error::MissingBlock { .. }) => return Ok(Some(index)),
+                Err(error) => return Err(error),
+            };
+            for id in ids.into_iter().filter(|id| *id != BlockId::ZERO && !stored.contains(id)) {
+                // Some stores do not list at once what was written.
+                match self.read_block(disk, id, BLOCK_SIZE).await {
+                    Ok(_) => {}
+                    Err(Error::Damaged { .. } | Error::MissingBlock { .. }) => return Ok(Some(id)),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -105,6 +165,20 @@ struct Run<'a, S: ?Sized, P> {
 }
 
 impl<S: Source + ?Sized, P: Fn(Progress) + Send + Sync> Run<'_, S, P> {
+    /// Stores the blocks of the disk that are not in the repository, and its indexes. `lost`: a block that is not, whatever the store lists.
+    async fn all(&mut self, lost: Option<BlockId>) -> Result<()> {
+        self.writer.look(lost).await?;
+        (self.manifest.blocks, self.manifest.indexes) = (0, Vec::new());
+        for part in manifest::parts(self.manifest.size) {
+            self.part(part).await?;
+            // A part takes long, and the next one, or the manifest, is not for another repository.
+            self.writer.inner.require_same().await?;
+        }
+        // The blocks are looked for anew, and those of a large disk need memory.
+        self.writer.stored = Stored::default();
+        Ok(())
+    }
+
     /// Stores the blocks of a part of the disk, and its index.
     async fn part(&mut self, part: Part) -> Result<()> {
         let parent = self.parent_ids(part).await?;
@@ -199,6 +273,8 @@ struct Writer {
     inner: Arc<Inner>,
     disk: DiskId,
     stored: Stored,
+    /// The blocks that were found damaged.
+    noted: Arc<HashSet<BlockId>>,
     tasks: JoinSet<Result<Written>>,
 }
 
@@ -210,6 +286,15 @@ struct Written {
 }
 
 impl Writer {
+    /// Looks for the blocks that need not be stored. A block that was found damaged is not among them.
+    async fn look(&mut self, lost: Option<BlockId>) -> Result<()> {
+        let noted = self.inner.noted(&self.disk).await?;
+        let mut stored = self.inner.stored(&self.disk).await?;
+        stored.retain(|id| !noted.contains(id) && Some(*id) != lost);
+        (self.stored, self.noted) = (Arc::new(Mutex::new(stored)), Arc::new(noted));
+        Ok(())
+    }
+
     fn has(&self, id: BlockId) -> bool {
         id == BlockId::ZERO || self.stored.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
     }
@@ -221,6 +306,7 @@ impl Writer {
 
     fn start(&mut self, at: usize, data: Vec<u8>) {
         let (inner, disk, stored) = (Arc::clone(&self.inner), self.disk.clone(), Arc::clone(&self.stored));
+        let noted = Arc::clone(&self.noted);
         self.tasks.spawn(async move {
             let prepared = {
                 let inner = Arc::clone(&inner);
@@ -233,6 +319,9 @@ impl Writer {
             let Some(sealed) = sealed else { return Ok(Written { at, id, stored_bytes: 0 }) };
             let stored_bytes = sealed.len() as u64;
             inner.objects.put(&block_name(&disk, id), Bytes::from(sealed)).await?;
+            if noted.contains(&id) {
+                inner.objects.delete(&note_name(&disk, id)).await?;
+            }
             Ok(Written { at, id, stored_bytes })
         });
     }

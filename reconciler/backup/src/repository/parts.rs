@@ -87,7 +87,8 @@ impl BackupReader {
             }
             // Before the read, which takes the memory of another block.
             self.blocks.truncate(CONCURRENCY - 1);
-            let data = self.inner.read_whole_block(&self.disk, id, length).await?;
+            let data = self.inner.read_whole_block(&self.disk, id, length).await;
+            let data = self.inner.noting(&self.disk, &[id], data).await?;
             self.blocks.push_front((offset, data));
         }
         Ok(self.blocks.front().map(|(_, data)| data.as_slice()))
@@ -103,7 +104,9 @@ impl BackupReader {
                 let part = manifest::parts(self.size()).find(holds);
                 let size = self.size();
                 let part = part.ok_or(Error::OutOfRange { offset, length: BLOCK_SIZE, size })?;
-                (part, self.inner.index(&self.disk, &self.manifest, part).await?)
+                let index = self.manifest.indexes.get(part.index).copied().flatten();
+                let ids = self.inner.index(&self.disk, &self.manifest, part).await;
+                (part, self.inner.noting(&self.disk, index.as_slice(), ids).await?)
             }
         };
         let at = ((offset - part.offset) / BLOCK_SIZE as u64) as usize;

@@ -32,13 +32,17 @@ impl Repository {
             return Err(Error::DiskTooSmall { size: sink.size(), needed: manifest.size });
         }
         for part in manifest::parts(manifest.size) {
-            let ids = self.inner.index(disk, &manifest, part).await?;
+            let index = manifest.indexes.get(part.index).copied().flatten();
+            let ids = self.inner.index(disk, &manifest, part).await;
+            let ids = self.inner.noting(disk, index.as_slice(), ids).await?;
             for (offset, length) in zero_runs(part, &ids) {
                 let written = sink.write_zeroes(offset, length).await;
                 written.map_err(|source| Error::Sink { offset, source })?;
             }
             let mut blocks = Arc::clone(&self.inner).read_blocks(disk, wanted(part, &ids));
-            while let Some((offset, data)) = blocks.try_next().await? {
+            loop {
+                let next = blocks.try_next().await;
+                let Some((offset, data)) = self.inner.noting(disk, &ids, next).await? else { break };
                 sink.write_at(offset, &data).await.map_err(|source| Error::Sink { offset, source })?;
                 progress(Progress { done: offset, total: manifest.size });
             }
@@ -137,7 +141,12 @@ impl Inner {
     }
 
     /// Reads a block and checks its id.
-    async fn read_block(self: &Arc<Self>, disk: &DiskId, id: BlockId, max: usize) -> Result<Vec<u8>> {
+    pub(super) async fn read_block(
+        self: &Arc<Self>,
+        disk: &DiskId,
+        id: BlockId,
+        max: usize,
+    ) -> Result<Vec<u8>> {
         let name = block_name(disk, id);
         let Some(sealed) = self.objects.get(&name, sealed::max_length(max)).await? else {
             return Err(Error::MissingBlock { place: self.objects.place(&name) });

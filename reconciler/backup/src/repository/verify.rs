@@ -1,6 +1,6 @@
 //! Verification: a backup is read back, and damage is reported.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,6 @@ use crate::disk::Progress;
 use crate::error::{Error, Result};
 use crate::ids::{BackupId, DiskId};
 use crate::manifest::{self, Manifest, Part};
-use crate::repository_file;
 
 /// The maximum number of damaged objects that a report names.
 const MOST_NAMED: usize = 8;
@@ -47,11 +46,12 @@ pub struct Verification {
 impl Repository {
     /// Reads the blocks of a backup and checks each. Damage does not end it: the result has the number of damaged objects.
     ///
-    /// *Guarantees*: nothing is written or deleted. Dropping the future ends the reads. Beside the blocks in memory it needs less than
-    /// 4 MiB, whatever the size of the disk.
+    /// *Guarantees*: nothing is deleted, and nothing is written but notes of damaged blocks, which the next backup that has them stores anew.
+    /// Dropping the future ends the reads. Beside the blocks in memory it needs less than 4 MiB, and 32 bytes for each damaged block,
+    /// whatever the size of the disk.
     ///
     /// *Errors*: those of the store, after which nothing is known of the backup; [`Error::NoRepository`] if the repository went away
-    /// meanwhile, as a folder does that is unmounted.
+    /// meanwhile, as a folder does that is unmounted; [`Error::Replaced`] if another one is in its place.
     pub async fn verify(
         &self,
         disk: &DiskId,
@@ -59,26 +59,28 @@ impl Repository {
         options: VerifyOptions<'_>,
         progress: impl Fn(Progress) + Send + Sync,
     ) -> Result<Verification> {
-        let result = self.read_back(disk, backup, options, progress).await?;
+        let (result, damaged) = self.read_back(disk, backup, options, progress).await?;
         if result.damaged > 0 {
-            self.inner.require_repository().await?;
+            self.inner.require_same().await?;
+            self.inner.note_damaged(disk, damaged).await;
         }
         Ok(result)
     }
 
+    /// Returns the result, and the blocks and indexes that are there and damaged.
     async fn read_back(
         &self,
         disk: &DiskId,
         backup: &BackupId,
         options: VerifyOptions<'_>,
         progress: impl Fn(Progress) + Send + Sync,
-    ) -> Result<Verification> {
-        let mut result = Verification::default();
+    ) -> Result<(Verification, BTreeSet<BlockId>)> {
+        let (mut result, mut damaged) = (Verification::default(), BTreeSet::new());
         let manifest = match self.complete(disk, backup).await {
             Ok(manifest) => manifest,
             Err(error) => {
                 result.note(&manifest_name(disk, backup), None, error)?;
-                return Ok(result);
+                return Ok((result, damaged));
             }
         };
         let base = self.inner.base(disk, backup, options.base).await?;
@@ -89,6 +91,7 @@ impl Repository {
                 Ok(ids) => ids,
                 Err(error) => {
                     let index = manifest.indexes.get(part.index).copied().flatten();
+                    damaged.extend(index.filter(|_| is_damage(&error)));
                     let name = block_name(disk, index.unwrap_or(BlockId::ZERO));
                     result.note(&name, Some(part.offset), error)?;
                     continue;
@@ -106,7 +109,10 @@ impl Repository {
                         result.blocks += 1;
                         result.read_bytes += block.length as u64;
                     }
-                    Err(error) => result.note(&block_name(disk, block.id), Some(block.offset), error)?,
+                    Err(error) => {
+                        damaged.extend(is_damage(&error).then_some(block.id));
+                        result.note(&block_name(disk, block.id), Some(block.offset), error)?;
+                    }
                 }
                 if is_fetched {
                     pace.keep(block.length as u64).await;
@@ -115,7 +121,7 @@ impl Repository {
             }
             progress(Progress { done: part.offset + part.length, total: manifest.size });
         }
-        Ok(result)
+        Ok((result, damaged))
     }
 }
 
@@ -139,14 +145,6 @@ impl Verification {
 }
 
 impl Inner {
-    /// Tells a store in which objects are missing from one that is not there: an empty mount point has no object either.
-    async fn require_repository(&self) -> Result<()> {
-        match self.objects.get(repository_file::NAME, repository_file::MAX_LENGTH).await? {
-            Some(_) => Ok(()),
-            None => Err(Error::NoRepository { place: self.objects.place("") }),
-        }
-    }
-
     /// Returns the manifest of the base. One that is damaged or missing leaves nothing out.
     async fn base(
         &self,
@@ -176,6 +174,11 @@ impl Inner {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Whether an object is there and is not as it was written. One that is missing is not listed, and backups do not rely on it.
+fn is_damage(error: &Error) -> bool {
+    matches!(error, Error::Damaged { .. })
 }
 
 /// Keeps reads within a rate. Time that a slow store takes is not caught up on.

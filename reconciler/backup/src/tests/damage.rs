@@ -162,6 +162,107 @@ async fn a_backup_stores_what_is_missing_of_its_parent() {
     }
 }
 
+fn notes(memory: &Memory) -> Vec<String> {
+    memory.names().into_iter().filter(|name| name.contains("/damaged/")).collect()
+}
+
+#[tokio::test]
+async fn a_block_that_a_verification_found_damaged_is_stored_anew_by_the_next_backup() {
+    let (memory, repository, _, new) = repository().await;
+    let is_block = |name: &String| name.starts_with("disks/a/blocks");
+    let mut repaired = 0;
+    for name in memory.names().into_iter().filter(is_block) {
+        let whole = get(&memory, &name);
+        let mut damaged = whole.clone();
+        damaged[40] ^= 1;
+        set(&memory, &name, Some(damaged));
+        if read_back(&repository, "two", None).await.expect("it ends").damaged == 0 {
+            set(&memory, &name, Some(whole));
+            continue;
+        }
+        assert_eq!(notes(&memory).len(), 1, "{name}");
+        // Nothing has changed since the last backup, of which this one has all blocks.
+        back_up(&repository, "three", Some("two"), &mut new.since(&new)).await.expect("made");
+        assert_eq!(notes(&memory), [""; 0], "{name}");
+        for backup in ["two", "three"] {
+            verify(&repository, backup).await.expect("it is whole again");
+        }
+        repository.delete(&disk_id("a"), &backup_id("three")).await.expect("deleted");
+        repaired += 1;
+    }
+    assert_eq!(repaired, 3, "two blocks and an index");
+}
+
+#[tokio::test]
+async fn damage_that_a_restore_or_another_read_finds_is_noted_too() {
+    for (damages_index, is_restore) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (memory, repository, old, _) = repository().await;
+        let index = repository.first_index(&disk_id("a"), &backup_id("one")).await.expect("it is stored");
+        let is_damaged = |name: &String| {
+            name.starts_with("disks/a/blocks") && (damages_index || !name.ends_with(index.as_str()))
+        };
+        let mut reader = repository.open_backup(&disk_id("a"), &backup_id("one")).await.expect("opened");
+        for name in memory.names().into_iter().filter(is_damaged) {
+            set(&memory, &name, Some(vec![1; 50]));
+        }
+        let error = match is_restore {
+            true => restore(&repository, "one", old.size).await.err(),
+            false => reader.read_at(0, &mut [0; 10]).await.err(),
+        };
+        assert!(matches!(error, Some(Error::Damaged { .. })), "{error:?}");
+        assert_eq!(notes(&memory).len(), 1);
+        assert_eq!(notes(&memory)[0].ends_with(index.as_str()), damages_index);
+    }
+}
+
+#[tokio::test]
+async fn the_note_of_a_damaged_block_goes_with_the_last_backup_that_has_it() {
+    let (memory, repository, ..) = repository().await;
+    let index = repository.first_index(&disk_id("a"), &backup_id("one")).await.expect("it is stored");
+    let name = memory.names().into_iter().find(|name| name.ends_with(&index)).expect("it is there");
+    set(&memory, &name, Some(vec![1; 50]));
+    read_back(&repository, "one", None).await.expect("it ends");
+    repository
+        .delete(&disk_id("a"), &backup_id("two"))
+        .await
+        .expect_err("the blocks of the other are unknown");
+    assert_eq!(notes(&memory), [format!("disks/a/damaged/{index}")]);
+    repository.delete(&disk_id("a"), &backup_id("one")).await.expect("deleted");
+    assert!(memory.names().iter().all(|name| !name.starts_with("disks/a/")));
+}
+
+#[tokio::test]
+async fn a_backup_whose_manifest_is_damaged_is_made_again() {
+    let (memory, repository, _, new) = repository().await;
+    set(&memory, "disks/a/backups/two", Some(vec![1; 50]));
+    back_up(&repository, "two", Some("one"), &mut new.source()).await.expect("made");
+    assert_eq!(restore(&repository, "two", new.size).await.expect("restored"), new);
+}
+
+#[tokio::test]
+async fn damage_that_cannot_be_noted_is_reported() {
+    let (memory, repository, ..) = repository().await;
+    for name in memory.names().into_iter().filter(|name| name.starts_with("disks/a/blocks")) {
+        set(&memory, &name, Some(vec![1; 50]));
+    }
+    // The manifest, the index and repository.json are read.
+    let read_only = repository.in_store(Arc::new(memory.with(Some(memory::Fault::Before(3)))));
+    let found = read_back(&read_only, "one", None).await.expect("it ends");
+    assert_eq!((found.damaged, notes(&memory).len()), (1, 0));
+}
+
+#[tokio::test]
+async fn a_backup_does_not_rely_on_a_block_of_an_impossible_length() {
+    for length in [10, 5 << 20] {
+        let (memory, repository, _, new) = repository().await;
+        for name in memory.names().into_iter().filter(|name| name.starts_with("disks/a/blocks")) {
+            set(&memory, &name, Some(vec![1; length]));
+        }
+        back_up(&repository, "three", Some("two"), &mut new.since(&new)).await.expect("made");
+        assert_eq!(restore(&repository, "three", new.size).await.expect("restored"), new, "{length}");
+    }
+}
+
 #[tokio::test]
 async fn a_verification_names_the_damaged_blocks_and_goes_on() {
     let (old, new) = (TestDisk::new(3 * MIB4, &[1, 2, 3]), TestDisk::new(20 * MIB4, &[1; 20]));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -22,6 +23,15 @@ pub(super) enum Fault {
 /// The name and the data of an object.
 type Object = (String, Vec<u8>);
 
+pub(super) type All = BTreeMap<String, Vec<u8>>;
+
+/// A change by another program, before each of these calls.
+#[derive(Clone)]
+struct Meanwhile {
+    calls: Range<usize>,
+    change: Arc<dyn Fn(&mut All) + Send + Sync>,
+}
+
 /// The calls count across clones; a clone is another process.
 #[derive(Clone, Default)]
 pub(super) struct Memory {
@@ -31,6 +41,7 @@ pub(super) struct Memory {
     unread: Option<String>,
     /// An object that is written once more after its deletion.
     late: Arc<Mutex<Option<Object>>>,
+    meanwhile: Option<Meanwhile>,
     pub(super) calls: Arc<AtomicUsize>,
     pub(super) puts: Arc<Mutex<Vec<String>>>,
     in_flight: Arc<AtomicUsize>,
@@ -60,6 +71,15 @@ impl Memory {
         Self { late: Arc::new(Mutex::new(Some((name.to_owned(), body)))), ..self.with(None) }
     }
 
+    /// The same objects, which another program changes before each of these calls.
+    pub(super) fn meanwhile(
+        &self,
+        calls: Range<usize>,
+        change: impl Fn(&mut All) + Send + Sync + 'static,
+    ) -> Self {
+        Self { meanwhile: Some(Meanwhile { calls, change: Arc::new(change) }), ..self.with(None) }
+    }
+
     /// A copy of the objects.
     pub(super) fn copy(&self) -> Self {
         Self { objects: Arc::new(Mutex::new(self.objects.lock().unwrap().clone())), ..Self::default() }
@@ -78,6 +98,10 @@ impl Memory {
         let now = self.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
         self.most_in_flight.fetch_max(now, Ordering::SeqCst);
         tokio::task::yield_now().await;
+        if let Some(meanwhile) = self.meanwhile.as_ref().filter(|meanwhile| meanwhile.calls.contains(&number))
+        {
+            (meanwhile.change)(&mut self.objects.lock().unwrap());
+        }
         let failed = || Error::NoAnswer {
             action: "reach",
             place: name.to_owned(),

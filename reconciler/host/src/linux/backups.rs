@@ -69,8 +69,14 @@ impl LinuxSystem {
         new: &NewBackup,
         progress: Progress<'_>,
     ) -> Result<BackupFacts> {
-        if let Some(facts) = stored.facts().await? {
-            return Ok(facts);
+        match stored.facts().await {
+            Ok(Some(facts)) => return Ok(facts),
+            Ok(None) => {}
+            // A damaged one is made anew.
+            Err(error @ SystemError::BackupLost { .. }) => {
+                tracing::warn!(error = %error.chain(), "a backup that is there is damaged: it is made again");
+            }
+            Err(error) => return Err(error),
         }
         let OpenSnapshot { taken, mut disk, parent } = match self.rbd.get(&new.pool) {
             Some(rbd) => open_in_ceph(rbd, self.volumes.keys(), stored, new).await?,

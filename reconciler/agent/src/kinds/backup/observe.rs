@@ -30,8 +30,21 @@ pub(super) fn observe(ctx: &Context, backup: &Backup) -> Observed {
         let made = backup.metadata.deletion_timestamp.is_some().then(|| made_by(&tables, backup)).flatten();
         (tables.backup_repositories.get(&repository).is_some(), wanted_by(&tables, backup), made)
     };
-    let pull = wanted.as_ref().and_then(|wanted| ctx.pulls.state(wanted, &key));
+    let pull = wanted
+        .as_ref()
+        .and_then(|wanted| ctx.pulls.state(wanted, &key).filter(|pull| !is_in_another(wanted, pull)));
     let unfinished = made.filter(|made| ctx.pulls.state(made, &key).is_some());
     let server = ctx.config.console.as_ref().map(|own| own.published());
     Observed { has_repository, wanted, pull, unfinished, server }
+}
+
+/// Whether a backup is in another repository than the one that was recorded while it was made, such as in a folder that its host does not
+/// share with the others. It is made again, which is refused with the cause as long as that repository is there.
+pub(super) fn is_in_another(wanted: &Wanted, pull: &Pull) -> bool {
+    match (wanted, pull) {
+        (Wanted::Backup(repository, ..) | Wanted::Existing(repository, _), Pull::Stored(facts)) => {
+            repository.id.0.as_ref().is_some_and(|id| *id != facts.repository)
+        }
+        _ => false,
+    }
 }

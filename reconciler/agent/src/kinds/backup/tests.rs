@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 
-use super::observe::Observed;
+use super::observe::{Observed, is_in_another};
 use super::plan::plan;
 use super::status::status;
 use super::*;
@@ -159,6 +159,28 @@ fn a_backup_is_made_once_and_its_progress_is_reported() {
 }
 
 #[test]
+fn a_first_backup_in_another_repository_than_the_recorded_one_is_not_complete() {
+    let new = bound("a", json!({}));
+    let known = index(std::slice::from_ref(&new));
+    let is_another = || {
+        let wanted = wanted_by(&known.read(), &new).expect("work");
+        is_in_another(&wanted, &Pull::Stored(facts()))
+    };
+    assert!(!is_another(), "none is recorded");
+    for (id, expected) in [("r-1", false), ("r-2", true)] {
+        let repository = json!({
+            "metadata": {"name": "r", "namespace": "ns", "resourceVersion": id},
+            "spec": {"folder": "nas", "passwordSecretName": "password"},
+            "status": {"repositoryID": id},
+        });
+        known.apply::<BackupRepository>(Event::Apply(
+            serde_json::from_value(repository).expect("a repository"),
+        ));
+        assert_eq!(is_another(), expected, "{id}");
+    }
+}
+
+#[test]
 fn an_existing_backup_is_looked_for_and_one_without_its_repository_waits() {
     let existing = backup(
         "e",
@@ -211,10 +233,16 @@ fn data_that_another_backup_stands_for_stays() {
     for others in [&both_go[..], &[gone.clone(), other]] {
         assert!(matches!(wanted(others), Some(Wanted::Deletion(..))), "{others:?}");
     }
-    let downloads = Wanted::Deletion(
-        repository_of(&index(&[]).read(), &gone).expect("it is there"),
-        id_of(&gone).expect("set"),
-    );
-    let making = made_by(&index(&[]).read(), &gone).expect("work");
-    assert_ne!(making.slot_group(), downloads.slot_group(), "backups hold up nothing else");
+}
+
+#[test]
+fn backups_and_their_deletions_hold_up_nothing_else() {
+    let own = bound("a", json!({}));
+    let (repository, id) =
+        (repository_of(&index(&[]).read(), &own).expect("it is there"), id_of(&own).expect("set"));
+    let making = made_by(&index(&[]).read(), &own).expect("work").slot_group();
+    // It waits for a backup of the same disk, which may take days.
+    let deletion = Wanted::Deletion(repository.clone(), id.clone()).slot_group();
+    let others = Wanted::Existing(repository, id).slot_group();
+    assert!(making != deletion && making != others && deletion != others);
 }

@@ -101,7 +101,7 @@ async fn a_full_disk_leaves_the_former_file_and_nothing_else() {
     for name in ["disks/a/backups/b", "disks/a/backups/c"] {
         let error = write(&root, &folder.path(name), Existing::Replace, |file| {
             file.write_all(b"ne")?;
-            Err(io::Error::from_raw_os_error(nix::libc::ENOSPC))
+            Err(io::Error::from_raw_os_error(libc::ENOSPC))
         });
         let error = error.expect_err("the disk is full");
         assert!(error.is_transient() && error.to_string().contains("cannot write"), "{error}");
@@ -119,8 +119,66 @@ async fn what_an_interrupted_write_left_is_no_object_and_is_removed() {
     fs::write(&partial, "1").expect("written");
     fs::write(folder.path(".repository.json.0.partial"), "1").expect("written");
     assert_eq!(names(&folder, "disks").await, [("a/blocks/00/x".to_owned(), 1)]);
+    let copied = folder.path("disks/a/blocks/00/z.4f2a.partial");
+    fs::write(&copied, "1").expect("another program copies an object");
     folder.remove_partial("disks/a").await.expect("removed");
-    assert!(!partial.exists() && folder.path("disks/a/blocks/00/x").exists());
+    assert!(!partial.exists() && folder.path("disks/a/blocks/00/x").exists() && copied.exists());
+}
+
+#[tokio::test]
+async fn a_file_that_another_site_takes_for_a_leftover_is_written_again() {
+    let (_temporary, folder) = folder().await;
+    let (root, path) = (folder.path(""), folder.path("disks/a/blocks/00/x"));
+    let mut attempts = 0;
+    let written = replace(&root, &path, |file| {
+        attempts += 1;
+        if attempts < 3 {
+            fs::remove_dir_all(root.join("disks/a"))?;
+        }
+        file.write_all(b"1")
+    });
+    written.expect("written");
+    assert_eq!((attempts, fs::read(&path).expect("read")), (3, b"1".to_vec()));
+    let gone = replace(&root, &path, |_| fs::remove_dir_all(root.join("disks/a")));
+    assert!(gone.is_err_and(|error| error.is_transient()));
+}
+
+/// Makes a file one that its medium does not give: address 0 of this process cannot be read, with the same error.
+fn make_unreadable(path: &Path) {
+    let _ = fs::remove_file(path);
+    std::os::unix::fs::symlink("/proc/self/mem", path).expect("made");
+}
+
+#[tokio::test]
+async fn a_file_that_its_medium_does_not_give_is_damaged_and_can_be_replaced() {
+    let (_temporary, folder) = folder().await;
+    folder.put("disks/a/blocks/00/x", body("1")).await.expect("written");
+    make_unreadable(&folder.path("disks/a/blocks/00/x"));
+    let error = folder.get("disks/a/blocks/00/x", 9).await.expect_err("it cannot be read");
+    assert!(matches!(&error, Error::Damaged { detail, .. } if detail.contains("cannot be read")), "{error}");
+    folder.put("disks/a/blocks/00/x", body("1")).await.expect("replaced");
+    assert_eq!(folder.get("disks/a/blocks/00/x", 9).await.expect("read"), Some(b"1".to_vec()));
+}
+
+#[tokio::test]
+async fn a_pipe_in_the_place_of_a_file_holds_up_nothing() {
+    let (_temporary, folder) = folder().await;
+    folder.put("disks/a/blocks/00/x", body("1")).await.expect("written");
+    let pipe = folder.path("disks/a/blocks/00/y");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("made");
+    assert_eq!(folder.get("disks/a/blocks/00/y", 9).await.expect("read"), Some(Vec::new()));
+    assert_eq!(names(&folder, "disks/a").await, [("blocks/00/x".to_owned(), 1)]);
+}
+
+#[tokio::test]
+async fn a_medium_that_gives_nothing_is_no_damage() {
+    let (_temporary, folder) = folder().await;
+    folder.put("disks/a/blocks/00/x", body("1")).await.expect("written");
+    for name in [repository_file::NAME, "disks/a/blocks/00/x"] {
+        make_unreadable(&folder.path(name));
+        let error = folder.get(name, 9).await.expect_err("it cannot be read");
+        assert!(matches!(error, Error::Folder { .. }) && error.is_transient(), "{name}: {error}");
+    }
 }
 
 #[tokio::test]

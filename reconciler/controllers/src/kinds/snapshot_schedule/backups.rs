@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// The time by which a clock may be behind the last snapshot or backup without a report: it was set back a little.
-pub(super) const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_hours(1);
+const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_hours(1);
 /// The time in which a problem of a backup may pass by itself: a schedule with one that lasts longer is not ready.
 const TRYING_TIME: SignedDuration = SignedDuration::from_mins(15);
 /// The time in which a backup is usually complete, the first one of a large disk included.
@@ -117,9 +117,14 @@ fn complete<'a>(
 }
 
 /// Returns a decision that neither makes nor deletes a backup.
-pub(super) fn as_they_are(schedule: &SnapshotSchedule, observed: &ObservedBackups) -> Decision {
+pub(super) fn as_they_are(
+    schedule: &SnapshotSchedule,
+    observed: &ObservedBackups,
+    now: Timestamp,
+) -> Decision {
     let recorded: Option<Timestamp> =
         schedule.status.as_ref().and_then(|status| status.last_backup_time.as_ref()?.parse().ok());
+    let recorded = recorded.filter(|at| !is_ahead(*at, now));
     let taken_at = |own: &OwnBackup| -> Option<Timestamp> {
         own.backup.status.as_ref()?.taken_at.as_ref()?.parse().ok()
     };
@@ -130,8 +135,18 @@ pub(super) fn as_they_are(schedule: &SnapshotSchedule, observed: &ObservedBackup
     }
 }
 
-pub(super) fn plan(schedule: &SnapshotSchedule, observed: &ObservedBackups, zone: &TimeZone) -> Decision {
-    let mut decision = as_they_are(schedule, observed);
+/// Whether a recorded time is that of a clock that was wrong: it would hide for long that nothing is made.
+pub(super) fn is_ahead(at: Timestamp, now: Timestamp) -> bool {
+    at.duration_since(now) > CLOCK_TOLERANCE
+}
+
+pub(super) fn plan(
+    schedule: &SnapshotSchedule,
+    observed: &ObservedBackups,
+    zone: &TimeZone,
+    now: Timestamp,
+) -> Decision {
+    let mut decision = as_they_are(schedule, observed, now);
     let Some(declared) = &schedule.spec.backup else { return decision };
     if observed.has_repository {
         let new = observed.due.iter().filter(|due| is_to_be_made(declared, observed, due));
@@ -263,7 +278,7 @@ fn late_from(own: &OwnBackup, made: Timestamp) -> Timestamp {
 fn of_the_future(observed: &ObservedBackups, now: Timestamp) -> Option<Readiness> {
     let last = |due: &DueBackup| {
         let (moment, own) = observed.own.get(due.disk.as_str())?.last_key_value()?;
-        (moment.duration_since(now) > CLOCK_TOLERANCE).then(|| (*moment, own.backup.name_any()))
+        is_ahead(*moment, now).then(|| (*moment, own.backup.name_any()))
     };
     let (moment, name) = observed.due.iter().filter_map(last).max()?;
     let text =

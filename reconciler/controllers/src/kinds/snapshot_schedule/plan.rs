@@ -16,7 +16,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use kube::ResourceExt;
 
 use super::{
-    backups::{self, CLOCK_TOLERANCE, NeededSnapshots},
+    backups::{self, NeededSnapshots},
     observe::Observed,
     snapshots::{Progress, Scheduled, Selected, Snapshot, is_stalled, waits_for_quota},
 };
@@ -61,11 +61,13 @@ pub(super) fn plan(schedule: &SnapshotSchedule, observed: &Observed, now: Timest
         delete_of_disks: Vec::new(),
         last: recorded(&status.last_schedule_time),
         next: None,
-        last_successful: recorded(&status.last_successful_time).max(of_vms_taken.chain(of_disks_taken).max()),
+        last_successful: recorded(&status.last_successful_time)
+            .filter(|at| !backups::is_ahead(*at, now))
+            .max(of_vms_taken.chain(of_disks_taken).max()),
         vms: of_vms.existing(),
         disks: of_disks.existing(),
         snapshots: of_vms.taken().count() + of_disks.taken().count(),
-        backups: backups::as_they_are(schedule, &observed.backups),
+        backups: backups::as_they_are(schedule, &observed.backups, now),
         readiness: Readiness::Ready(Reason::Available, String::new()),
     };
     let (cron, zone) = match schedule.spec.parsed() {
@@ -110,7 +112,7 @@ pub(super) fn plan(schedule: &SnapshotSchedule, observed: &Observed, now: Timest
     decision.delete_of_disks =
         surplus(schedule, of_disks, &zone, &needed, |disk| due.filter(|_| deferred(disk)));
     decision.snapshots -= taken_of(&decision.delete) + taken_of(&decision.delete_of_disks);
-    decision.backups = backups::plan(schedule, &observed.backups, &zone);
+    decision.backups = backups::plan(schedule, &observed.backups, &zone, now);
     decision.readiness = readiness(schedule, observed, newest, now);
     if let Some(of_backups) = backups::readiness(schedule, &observed.backups, now)
         && rank(&of_backups) > rank(&decision.readiness)
@@ -289,7 +291,7 @@ fn readiness(
     newest: Option<Timestamp>,
     now: Timestamp,
 ) -> Readiness {
-    if let Some(newest) = newest.filter(|newest| newest.duration_since(now) > CLOCK_TOLERANCE) {
+    if let Some(newest) = newest.filter(|newest| backups::is_ahead(*newest, now)) {
         let snapshot = named_of(observed, newest);
         let text = format!("{snapshot} is of {newest}, and it is {now}: none is taken before then");
         return Readiness::Stalled(Reason::ClockBehind, text);

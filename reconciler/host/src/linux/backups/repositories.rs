@@ -24,16 +24,16 @@ impl LinuxSystem {
         let opened = Repository::open(&location, &access.password, makes && is_new).await;
         let repository = match opened {
             Err(Error::NoRepository { .. }) if is_new && !makes => return Ok(None),
+            // The password of the former one is not that of another one.
+            Err(Error::Password { id, place }) => {
+                let replaced = replaced(access, &id.to_string());
+                return Err(replaced.unwrap_or_else(|| failed(access, Error::Password { id, place })));
+            }
             opened => opened.map_err(|error| failed(access, error))?,
         };
-        let found = repository.id().to_string();
-        match &access.id {
-            Some(id) if *id != found => Err(SystemError::Repository {
-                repository: access.shown.clone(),
-                problem: RepositoryProblem::Replaced,
-                detail: format!("the repository there is {found}, and it was {id} when it was first opened"),
-            }),
-            _ => Ok(Some(repository)),
+        match replaced(access, &repository.id().to_string()) {
+            Some(replaced) => Err(replaced),
+            None => Ok(Some(repository)),
         }
     }
 
@@ -79,6 +79,19 @@ impl LinuxSystem {
     }
 }
 
+/// The error if a repository with this identity is not the one that was opened before.
+fn replaced(access: &RepositoryAccess, found: &str) -> Option<SystemError> {
+    let id = access.id.as_ref().filter(|id| *id != found)?;
+    Some(SystemError::Repository {
+        repository: access.shown.clone(),
+        problem: RepositoryProblem::Replaced,
+        detail: format!(
+            "the repository there is {found}, and it was {id} when it was first opened: restore that one, have all hosts use the \
+             same folder, or declare another BackupRepository for this one. Nothing is written to it"
+        ),
+    })
+}
+
 /// Explains an error of a repository by what a person can do about it.
 pub(super) fn failed(access: &RepositoryAccess, error: Error) -> SystemError {
     let repository = || access.shown.clone();
@@ -87,6 +100,12 @@ pub(super) fn failed(access: &RepositoryAccess, error: Error) -> SystemError {
         |problem| SystemError::Repository { repository: repository(), problem, detail: detail.clone() };
     match error {
         Error::Password { .. } | Error::NoPassword => problem(RepositoryProblem::WrongPassword),
+        Error::Replaced { .. } => problem(RepositoryProblem::Replaced),
+        Error::NoRepository { .. } if access.id.is_some() => SystemError::Repository {
+            repository: repository(),
+            problem: RepositoryProblem::NoRepository,
+            detail: format!("{detail}. To begin anew in an empty place, create the BackupRepository again"),
+        },
         Error::NoRepository { .. }
         | Error::NotEmpty { .. }
         | Error::Version { .. }
@@ -102,7 +121,7 @@ pub(super) fn failed(access: &RepositoryAccess, error: Error) -> SystemError {
             let backup = format!("{disk}/{backup}");
             SystemError::BackupLost { backup, repository: repository(), detail }
         }
-        Error::Damaged { place, .. } | Error::MissingBlock { place } => {
+        Error::Damaged { place, .. } | Error::MissingBlock { place } | Error::BlocksDeleted { place } => {
             SystemError::BackupLost { backup: place, repository: repository(), detail }
         }
         // The error of the disk, as its own functions explain it.
@@ -127,4 +146,42 @@ fn of_folder(
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => RepositoryProblem::Denied,
         _ => RepositoryProblem::Unreachable,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access(id: Option<&str>) -> RepositoryAccess {
+        let place = RepositoryPlace::Folder {
+            name: "nas".to_owned(),
+            namespace: "ns".to_owned(),
+            repository: "r".to_owned(),
+        };
+        RepositoryAccess {
+            shown: "BackupRepository r".to_owned(),
+            place,
+            password: "p".into(),
+            s3: None,
+            id: id.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn a_repository_that_is_gone_or_another_one_is_explained() {
+        let gone = || Error::NoRepository { place: "/nas/ns/r".to_owned() };
+        let text = |id: Option<&str>| failed(&access(id), gone()).to_string();
+        assert!(text(Some("r-1")).contains("create the BackupRepository again"), "{}", text(Some("r-1")));
+        assert!(!text(None).contains("again"), "there was none before");
+        assert!(replaced(&access(Some("r-1")), "r-1").is_none() && replaced(&access(None), "r-2").is_none());
+        let other = replaced(&access(Some("r-1")), "r-2").map(|error| error.to_string()).unwrap_or_default();
+        assert!(other.contains("r-2, and it was r-1"), "{other}");
+    }
+
+    #[test]
+    fn blocks_that_others_delete_are_a_loss_with_its_cause() {
+        let error = failed(&access(None), Error::BlocksDeleted { place: "/nas/x".to_owned() });
+        let SystemError::BackupLost { detail, .. } = error else { panic!("{error:?}") };
+        assert!(detail.contains("another site deletes backups of this disk"), "{detail}");
+    }
 }

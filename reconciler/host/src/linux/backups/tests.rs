@@ -232,6 +232,8 @@ async fn a_repository_that_cannot_be_opened_says_why() {
     assert!(host.system.backup(&known, &id("s-1")).await.is_ok());
     let other = RepositoryAccess { id: Some("other".into()), ..access("canary") };
     assert_eq!(problem(&other).await, RepositoryProblem::Replaced);
+    let of_another = RepositoryAccess { id: Some("other".into()), ..access("canary-2") };
+    assert_eq!(problem(&of_another).await, RepositoryProblem::Replaced, "its password is another one too");
     // As an empty mount point.
     std::fs::remove_dir_all(host.folder.path().join("nas/ns")).expect("removed");
     assert_eq!(problem(&known).await, RepositoryProblem::NoRepository);

@@ -12,7 +12,8 @@ use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
 const LONGEST_NAME: usize = 200;
 
-/// The place of a copy until it is complete: `.NAME.berth-PID`. It does not exist, or making it fails.
+/// The place of a copy until it is complete: `.NAME.berth-NUMBER`. The number is random: a process of another host that shares the folder, or
+/// one that was killed, may have had the same process id.
 pub(in crate::commands) struct Part(PathBuf);
 
 impl Part {
@@ -23,7 +24,7 @@ impl Part {
         if name.len() <= LONGEST_NAME {
             part.push(name);
         }
-        part.push(format!(".berth-{}", std::process::id()));
+        part.push(format!(".berth-{:016x}", rand::random::<u64>()));
         Ok(Self(target.with_file_name(part)))
     }
 
@@ -44,7 +45,7 @@ impl Part {
                 target.display()
             ),
             // Some file systems, such as NFS, cannot.
-            Err(Errno::EINVAL | Errno::ENOSYS) => {
+            Err(Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP) => {
                 if fs::symlink_metadata(target).is_ok() {
                     bail!(
                         "{} was created by another program during the copy: repeat it, or replace the file with --force",
@@ -56,6 +57,14 @@ impl Part {
             Err(error) => Err(io::Error::from(error)).with_context(naming),
         }
     }
+}
+
+#[test]
+fn what_a_killed_copy_left_is_in_the_way_of_no_other() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let target = folder.path().join("motd");
+    let parts = [Part::beside(&target).expect("a name"), Part::beside(&target).expect("a name")];
+    assert_ne!(parts[0].path(), parts[1].path());
 }
 
 #[test]

@@ -238,6 +238,47 @@ fn a_backup_that_was_killed_leaves_no_file_with_a_backups_name() {
 }
 
 #[test]
+fn backups_of_a_clock_that_was_wrong_hold_up_no_other_and_push_none_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |text: &str| text.parse::<jiff::Timestamp>().unwrap();
+    let every = std::time::Duration::from_secs(6 * 3600);
+    let add = |names: &[&str]| {
+        for name in names {
+            File::create(folder.path().join(format!("berth-{name}.db"))).unwrap();
+        }
+    };
+    add(&["20360101T000000Z-r8", "20360101T060000Z-r9"]);
+    assert!(until_due(folder.path(), every, at("2026-01-01T00:00:00Z")).is_zero(), "a clock was ahead");
+    add(&["20260101T000000Z-r10", "20260101T060000Z-r11", "20260101T120000Z-r12"]);
+    let surplus = |now: &str| -> Vec<String> {
+        let found = surplus_in(folder.path(), 2, at(now)).unwrap();
+        found.iter().map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect()
+    };
+    assert_eq!(surplus("2026-01-01T12:00:00Z"), ["berth-20260101T000000Z-r10.db"]);
+    let now = at("2026-01-01T13:00:00Z");
+    assert_eq!(until_due(folder.path(), every, now), std::time::Duration::from_secs(5 * 3600));
+    // It went back a little, and then to the time before it was set.
+    assert_eq!(until_due(folder.path(), every, at("2026-01-01T11:59:59Z")), every);
+    assert!(until_due(folder.path(), every, at("1970-01-01T00:00:00Z")).is_zero());
+    add(&["19700101T000000Z-r13", "19700101T060000Z-r14", "19700101T120000Z-r15"]);
+    assert_eq!(surplus("1970-01-01T12:00:00Z"), ["berth-19700101T000000Z-r13.db"]);
+}
+
+#[test]
+fn a_partial_file_of_the_future_was_left_by_a_process_that_ended() {
+    let place = tempfile::tempdir().unwrap();
+    let (state, backups) = (place.path().join("state"), place.path().join("backups"));
+    std::fs::create_dir(&backups).unwrap();
+    let store = on_disk(&state, WriterMode::Inline).unwrap();
+    store_text(&store, "/configmaps", "m", "x", Expect::Absent);
+    let left = backups.join(".berth.db.4711.partial");
+    let ahead = std::time::SystemTime::now() + std::time::Duration::from_secs(7200);
+    File::create(&left).unwrap().set_modified(ahead).unwrap();
+    backup(&state, &backups, false).unwrap();
+    assert!(!left.exists());
+}
+
+#[test]
 fn a_backup_removes_no_files_of_others() {
     let place = tempfile::tempdir().unwrap();
     let (state, backups) = (place.path().join("state"), place.path().join("backups"));

@@ -448,6 +448,17 @@ fn backups_of_the_future_are_reported_until_they_are_deleted_or_lose_their_label
 }
 
 #[test]
+fn the_time_of_a_wrong_clock_does_not_stay_in_the_status() {
+    let mut site = site(with_backups());
+    let ahead = Some("2036-01-01T00:00:00Z".to_owned());
+    let status = site.schedule.status.as_mut().expect("reported");
+    (status.last_backup_time, status.last_successful_time) = (ahead.clone(), ahead);
+    site.reconcile("2026-01-01T00:40:00Z");
+    let status = site.schedule.status.clone().expect("reported");
+    assert_eq!((status.last_backup_time, status.last_successful_time), (None, None));
+}
+
+#[test]
 fn backups_that_lost_their_status_and_their_snapshot_are_never_deleted() {
     let mut site = site(with_backups());
     for hour in 1..4 {
