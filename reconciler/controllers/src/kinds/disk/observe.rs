@@ -324,6 +324,12 @@ fn refusal(key: &Key, namespace: &str, is_shared: bool, is_encrypted: bool) -> O
     not_shared.or_else(|| is_encrypted.then_some((Reason::NotSupported, text)))
 }
 
+/// Returns why no disk is ever copied from this one, if none is.
+fn without_copies(disk: &Disk) -> Option<(Reason, String)> {
+    let why = disk.without_snapshots()?;
+    Some((Reason::NotSupported, format!("Disk {} {why}: no copy is made of it", disk.name_any())))
+}
+
 /// Returns what a disk is copied from.
 fn source(cache: &Cache, disk: &Disk, namespace: &str) -> Option<Source> {
     let declared = disk.spec.source.as_ref()?;
@@ -355,6 +361,7 @@ fn source(cache: &Cache, disk: &Disk, namespace: &str) -> Option<Source> {
         true => None,
         false => refusal(&key, namespace, is_shared, is_encrypted),
     };
+    let refusal = refusal.or_else(|| without_copies(cache.tables.disks.get(&key)?));
     // Nothing else is decided from an object that is not shared: it would show that there is one.
     let place = match &refusal {
         Some((_, text)) => Err(text.clone()),
@@ -530,6 +537,22 @@ mod tests {
         assert_eq!(encrypted, Some(Reason::NotSupported));
         let own = disk("golden", "copy", &json!({"source": {"disk": "root"}}), &Value::Null);
         assert_eq!(source_of(&cache, &own).refusal, None, "of the same namespace");
+    }
+
+    #[tokio::test]
+    async fn a_copy_of_a_disk_that_has_no_snapshots_is_refused_before_it_is_bound() {
+        let mut cache = Cache::new(Duration::from_secs(40));
+        let status = json!({"binding": {"host": "h1", "epoch": 1}, "size": "1Gi"});
+        cache.put(disk("ns", "nvme", &json!({"source": {"device": "nvme"}}), &status), Instant::now());
+        let shared = json!({"size": "1Gi", "access": "ReadWriteMany"});
+        cache.put(disk("ns", "shared", &shared, &Value::Null), Instant::now());
+        for (name, why) in [("nvme", "block device"), ("shared", "ReadWriteMany")] {
+            let copy = disk("ns", "copy", &json!({"source": {"disk": name}}), &Value::Null);
+            let Some((Reason::NotSupported, text)) = source_of(&cache, &copy).refusal else {
+                panic!("{name} is refused")
+            };
+            assert!(text.contains(why) && text.contains("no copy is made of it"), "{text}");
+        }
     }
 
     fn source_of(cache: &Cache, disk: &Disk) -> Source {
