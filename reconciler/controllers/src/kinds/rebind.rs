@@ -372,7 +372,7 @@ pub(super) fn copies_none(cache: &Cache, disks: &[Arc<Disk>], host: &str) -> Opt
 /// Returns the facts about other objects by which a disk can leave its host, which reports the same in its status.
 fn leave_facts(cache: &Cache, disk: &Disk) -> LeaveFacts {
     let namespace = disk.namespace().unwrap_or_default();
-    let name = disk.spec.image.as_ref();
+    let name = disk.image_below(is_in_ceph(cache, disk));
     let image = name.and_then(|name| cache.tables.images.lookup(&namespace, name.as_str()));
     LeaveFacts {
         is_in_shared_pool: is_shared(cache, disk),
@@ -382,10 +382,10 @@ fn leave_facts(cache: &Cache, disk: &Disk) -> LeaveFacts {
     }
 }
 
-/// Whether the content that a disk is based on may be another one than its image has now. Pools in Ceph have it themselves.
+/// Whether the content that a disk is based on may be another one than its image has now.
 fn has_image_for_token(cache: &Cache, disk: &Disk) -> bool {
     let namespace = disk.namespace().unwrap_or_default();
-    let name = disk.spec.image.as_ref().filter(|_| !is_in_ceph(cache, disk));
+    let name = disk.image_below(is_in_ceph(cache, disk));
     let image = name.and_then(|name| cache.tables.images.lookup(&namespace, name.as_str()));
     image.is_some_and(|image| {
         let made_for = image.status.as_ref().and_then(|status| status.token.as_ref());

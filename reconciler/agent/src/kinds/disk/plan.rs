@@ -429,13 +429,7 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
 
 /// Returns the plan for a disk whose file is still in the folder of its former host: nothing else is ever made for it.
 fn take(disk: &Disk, volume: &str, from: String, observed: &Observed) -> Plan<Step> {
-    let size = match wanted_size(disk) {
-        Ok(size) => size,
-        Err(plan) => return plan,
-    };
-    // Its file has its size, also if content that was made anew since is larger.
-    let size = size.filter(|_| disk.spec.image.is_none());
-    let base = match base_of_moved(disk, size, observed) {
+    let base = match base_of_moved(disk, observed) {
         Ok(base) => base,
         Err(plan) => return plan,
     };
@@ -449,7 +443,7 @@ fn take(disk: &Disk, volume: &str, from: String, observed: &Observed) -> Plan<St
 
 /// Returns the plan for a disk whose data is on its former host, which has the pool for itself: nothing else is ever made for it.
 fn copy(disk: &Disk, from: &str, fetch: &DiskCopy, observed: &Observed) -> Plan<Step> {
-    let base = match base_of_moved(disk, Some(u64::MAX), observed) {
+    let base = match base_of_moved(disk, observed) {
         Ok(base) => base,
         Err(plan) => return plan,
     };
@@ -487,9 +481,13 @@ fn user_waits(disk: &Disk) -> Plan<Step> {
     Plan::without_steps(Readiness::bound_to(host))
 }
 
-/// Returns the image below a file that comes from another host: a full clone has none.
-fn base_of_moved(disk: &Disk, size: Option<u64>, observed: &Observed) -> Result<Option<String>, Plan<Step>> {
-    if disk.is_full_clone() { Ok(None) } else { base(disk, size, observed.image.as_ref()) }
+/// Returns the image below a file that comes from another host, if there is one. The file has its size, also if content of the image that was
+/// made anew since is larger.
+fn base_of_moved(disk: &Disk, observed: &Observed) -> Result<Option<String>, Plan<Step>> {
+    match disk.image_below(observed.is_in_ceph) {
+        Some(_) => base(disk, Some(u64::MAX), observed.image.as_ref()),
+        None => Ok(None),
+    }
 }
 
 /// Returns the base image of the new file's overlay, or the plan to wait until it is known.

@@ -71,6 +71,9 @@ fn only_plain_disks_in_shared_pools_go_to_another_host() {
         "it was left there"
     );
     assert_eq!(why(&plain(), json!({"pool": "ceph"}), json!({"pool": "ceph"})), "", "an image in Ceph");
+    for source in [json!({"backup": "b"}), json!({"file": "/srv/a.qcow2"})] {
+        assert_eq!(why(&plain(), json!({"source": source}), json!({})), "", "its file is based on nothing");
+    }
     let refused = [
         (json!({"pool": "fast"}), json!({"pool": "fast"}), "no pool of type Shared or RBD"),
         (json!({"pool": "fast"}), json!({}), "another pool"),
@@ -81,7 +84,7 @@ fn only_plain_disks_in_shared_pools_go_to_another_host() {
         (json!({}), json!({"binding": null}), "another host"),
         (json!({}), json!({"size": null}), "no file yet"),
         (json!({}), json!({"continuesSnapshots": true}), "had snapshots"),
-        (json!({"source": {"disk": "other"}}), json!({}), "made from a source"),
+        (json!({"source": {"disk": "other"}}), json!({}), "copy of a Disk"),
         (json!({"restore": {"snapshot": "s"}}), json!({}), "restored"),
         (json!({}), json!({"usedBy": [{"use": "Fixed", "vm": "db", "vmUid": "db"}]}), "another VM"),
     ];
@@ -111,6 +114,8 @@ fn a_disk_reports_before_the_loss_of_its_host_as_is_decided_after_it() {
         (json!({}), json!({"size": null})),
         (json!({}), json!({"continuesSnapshots": true})),
         (json!({"source": {"disk": "other"}}), json!({})),
+        (json!({"source": {"backup": "b"}}), json!({})),
+        (json!({"source": {"file": "/srv/a.qcow2"}}), json!({})),
         (json!({"restore": {"snapshot": "s"}}), json!({})),
         (json!({"encryption": {"keyClass": "k"}}), json!({})),
         (json!({"pool": "ceph", "encryption": {"keyClass": "k"}}), json!({"pool": "ceph"})),
