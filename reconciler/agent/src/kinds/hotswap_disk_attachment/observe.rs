@@ -36,8 +36,7 @@ pub(crate) struct Observed {
     /// Mount points of the disk in the guest; only queried when the attachment is being deleted. None: no guest agent
     /// answers.
     pub(crate) mounts: Option<Vec<String>>,
-    /// Whether the machine, which does not have the disk, counts as if it had: since it was to be plugged in. Only observed when the attachment
-    /// is being deleted.
+    /// Whether the machine, which does not have the disk, counts as if it had: since it was to be plugged in.
     pub(crate) is_reserved: bool,
 }
 
@@ -92,10 +91,7 @@ pub(super) async fn observe(ctx: &Context, attachment: &HotswapDiskAttachment) -
     {
         observed.mounts = machine.mounts(&plugged.serial, plugged.target).await;
     }
-    if attachment.metadata.deletion_timestamp.is_some()
-        && observed.machine.is_some()
-        && observed.plugged().is_none()
-    {
+    if observed.machine.is_some() && observed.plugged().is_none() {
         let volume = observed.disk.as_deref().and_then(volume_of);
         let holders = volume.map(|volume| ctx.machines.holders(volume)).unwrap_or_default();
         observed.is_reserved = holders.iter().any(|holder| holder.is_certain && holder.instance == instance);
