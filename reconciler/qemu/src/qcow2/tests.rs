@@ -151,7 +151,7 @@ fn a_volume_whose_qemu_was_killed_goes_to_another_host_and_one_that_is_corrupt_d
     let path = directory.path().join("disk");
     create(&path, 64 * MIB).expect("created");
     let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).expect("opened");
-    let flagged = |bits: u8| std::os::unix::fs::FileExt::write_all_at(&file, &[bits], 79).expect("written");
+    let flagged = |bits: u8| file.write_all_at(&[bits], 79).expect("written");
     flagged(1);
     assert_eq!(inspect_volume(&mut &file, None).expect("its counts are made anew"), 64 * MIB);
     assert!(matches!(inspect(&mut &file, Format::Qcow2), Err(InspectError::Unclean)), "of an image");
