@@ -393,12 +393,16 @@ fn has_image_for_token(cache: &Cache, disk: &Disk) -> bool {
     })
 }
 
-/// Whether a Disk, also of a namespace that this one is shared with, is to be a copy of it. One that gets no access holds up nothing.
+/// Whether a Disk, also of a namespace that this one is shared with, is to be a copy of it. One that gets no access holds up nothing, and so does
+/// one that waits for something else before it has a host: it is made wherever the disk is by then.
 fn is_to_be_copied(cache: &Cache, disk: &Disk) -> bool {
     let (name, namespace) = (disk.name_any(), disk.namespace().unwrap_or_default());
     cache.tables.disks.all().any(|other| {
-        let is_made = other.status.as_ref().is_some_and(|status| status.size.is_some());
+        let status = other.status.as_ref();
+        let is_made = status.is_some_and(|status| status.size.is_some());
+        let waits = status.is_some_and(|status| status.binding.is_none() && !status.conditions.is_empty());
         !is_made
+            && !waits
             && other.is_copy_of_disk(&namespace, &name)
             && other.metadata.deletion_timestamp.is_none()
             && disk.is_shared_with(&other.namespace().unwrap_or_default())

@@ -308,6 +308,22 @@ async fn a_disk_that_is_to_be_copied_stays_on_its_host_until_the_copy_is_made() 
 }
 
 #[tokio::test]
+async fn a_copy_that_can_never_be_made_does_not_keep_a_disk_on_its_host() {
+    let why = |binding: Value| {
+        let mut cache = cache(false, disk_with(json!({"sharedWith": ["other"]}), json!({})));
+        let stalled = json!({"type": "Stalled", "status": "True", "reason": "DiskSmallerThanImage", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let source = json!({"size": "1Mi", "source": {"disk": "root", "diskNamespace": "ns"}});
+        let status = json!({"binding": binding, "conditions": [stalled]});
+        cache.put(object::<Disk>("Disk", "copy", Some("other"), source, status), tokio::time::Instant::now());
+        disks(&cache, &vm_with(json!({})), "h1").err().unwrap_or_default()
+    };
+    assert_eq!(why(json!(null)), "");
+    let bound = json!({"host": "h1", "epoch": 1});
+    assert_eq!(why(bound), "Disk root is the source of a Disk that is not made yet", "it may be made there");
+}
+
+#[tokio::test]
 async fn a_disk_stays_for_copies_and_images_in_namespaces_that_it_is_shared_with() {
     let now = tokio::time::Instant::now();
     let why = |shared: Value, namespace: &str, source: Value| {
