@@ -1,6 +1,6 @@
 //! The Disk or the DiskSnapshot that an Image is made from.
 
-use berth_api::{Image, ResourceName};
+use berth_api::{Disk, Image, ResourceName};
 use kube::ResourceExt;
 
 use crate::{
@@ -41,15 +41,33 @@ pub(super) fn observe(cache: &Cache, image: &Image) -> Option<Origin> {
         let found = cache.tables.disk_snapshots.get(&key);
         let is_shared = namespace == own || found.is_some_and(|snapshot| snapshot.is_shared_with(&own));
         let (place, not_shared) = (of_snapshot(cache, &key), refused(&key, is_shared));
-        return Some(Origin { key, place, not_shared, refusal: None });
+        let status = found.and_then(|snapshot| snapshot.status.as_ref());
+        let is_encrypted = status.is_some_and(|status| status.encryption.is_some());
+        let refusal = is_encrypted.then(|| encrypted(&key));
+        return Some(Origin { key, place, not_shared, refusal });
     }
     let key = Key::namespaced(ObjectKind::Disk, namespace, source.disk.as_ref()?.as_str());
     let found = cache.tables.disks.get(&key);
     let is_shared = namespace == own || found.is_some_and(|disk| disk.is_shared_with(&own));
     let (place, not_shared) = (of_disk(cache, &key, image), refused(&key, is_shared));
-    let refusal = found.and_then(|disk| disk.without_snapshots());
-    let refusal = refusal.map(|why| format!("Disk {} {why}: no image is made of it", key.name));
+    let refusal = found.and_then(|disk| match disk.without_snapshots() {
+        Some(why) => Some(format!("Disk {} {why}: no image is made of it", key.name)),
+        None => is_encrypted(disk).then(|| encrypted(&key)),
+    });
     Some(Origin { key, place, not_shared, refusal })
+}
+
+fn is_encrypted(disk: &Disk) -> bool {
+    disk.spec.encryption.is_some() || disk.status.as_ref().is_some_and(|status| status.encryption.is_some())
+}
+
+/// The refusal of encrypted data, for people. Bound to the host of the data, the image would keep the disk and its VM there.
+fn encrypted(key: &Key) -> String {
+    format!(
+        "{} {} is encrypted, and images are not: make a backup of it, or a disk with it as its source",
+        key.kind.as_str(),
+        key.name
+    )
 }
 
 fn of_snapshot(cache: &Cache, key: &Key) -> Result<Place, String> {
@@ -95,7 +113,7 @@ fn of_disk(cache: &Cache, key: &Key, image: &Image) -> Result<Place, String> {
 mod tests {
     use std::time::Duration;
 
-    use berth_api::{Disk, Reason};
+    use berth_api::Reason;
     use serde_json::{Value, json};
     use tokio::time::Instant;
 
@@ -104,7 +122,7 @@ mod tests {
     use crate::plan::{Dependency, Outcome};
 
     #[tokio::test]
-    async fn an_image_of_a_disk_that_has_no_snapshots_is_refused_and_does_not_wait() {
+    async fn an_image_of_a_disk_that_has_no_snapshots_or_is_encrypted_is_refused_and_does_not_wait() {
         let image: Image = serde_json::from_value(json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "Image", "metadata": {"name": "a", "namespace": "ns", "uid": "u"},
             "spec": {"source": {"disk": "data"}},
@@ -124,6 +142,7 @@ mod tests {
         for (spec, why) in [
             (json!({"source": {"device": "nvme"}}), "block device"),
             (json!({"size": "1Gi", "access": "ReadWriteMany"}), "ReadWriteMany"),
+            (json!({"size": "1Gi", "encryption": {"keyClass": "k"}}), "encrypted"),
         ] {
             let refused = planned(spec);
             let Decision::Refuse(Reason::NotSupported, text) = &refused.decision else {
