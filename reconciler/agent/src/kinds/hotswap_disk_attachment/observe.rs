@@ -69,7 +69,8 @@ pub(super) async fn observe(ctx: &Context, attachment: &HotswapDiskAttachment) -
         (observed.volume, observed.away) = (seen.facts.filter(|_| has_data), seen.away);
         if let Some(volume) = &observed.volume {
             observed.restores_first = restores::observe(ctx, &disk, volume).await?.is_due();
-            observed.moves_first = moves::observe(ctx, &disk, volume).await?.is_due();
+            let vm_uid = observed.vm.as_ref().and_then(|vm| vm.uid());
+            observed.moves_first = moves::comes_first(ctx, &disk, volume, vm_uid.as_deref()).await?;
         }
     }
     let instance = observed.vm.as_deref().and_then(instance_of).map(str::to_owned);
