@@ -225,23 +225,24 @@ pub(super) fn without_mark(cache: &Cache, disk: &Disk) -> Option<DiskStatus> {
     Some(DiskStatus { former_host: None, ..disk.status.clone().unwrap_or_default() })
 }
 
-/// Returns the host that deletes the file of a disk which no host has, or which the next one has not copied: the one that has its data, unless
-/// that is gone for good.
+/// Returns the host that deletes the file of a disk which no host has, or which the next one has not copied or taken: the one that has its
+/// data, unless that is gone for good.
 pub(super) fn deletes_left(cache: &Cache, disk: &Disk) -> Option<String> {
     let status = disk.status.as_ref()?;
     let host = data_host(disk).filter(|_| disk.metadata.deletion_timestamp.is_some())?;
     let is_free = match host_of(disk) {
         None => true,
-        // It was to be copied there.
-        Some(of) => of != host && !is_shared(cache, disk) && status.used_by.is_empty(),
+        // It was to be copied or taken there.
+        Some(of) => of != host && status.used_by.is_empty(),
     };
     (is_free && lives(cache, host)).then(|| host.clone())
 }
 
-/// Returns the status of a deleted disk whose data was lost with its former host before the next one had copied it: that one waits for nothing.
+/// Returns the status of a deleted disk whose former host is gone for good before the next one had copied or taken it: that one waits for
+/// nothing.
 pub(super) fn without_lost_data(cache: &Cache, disk: &Disk) -> Option<DiskStatus> {
     let former = data_host(disk).filter(|_| disk.metadata.deletion_timestamp.is_some())?;
-    let was_coming = host_of(disk).is_some_and(|of| of != former) && !is_shared(cache, disk);
+    let was_coming = host_of(disk).is_some_and(|of| of != former);
     (was_coming && !lives(cache, former))
         .then(|| DiskStatus { former_host: None, ..disk.status.clone().unwrap_or_default() })
 }
@@ -393,7 +394,7 @@ fn has_image_for_token(cache: &Cache, disk: &Disk) -> bool {
     })
 }
 
-/// Whether a Disk, also of a namespace that this one is shared with, is to be a copy of it. One that gets no access holds up nothing, and so does
+/// Whether a Disk, also of a namespace that this one is shared with, is to be a copy of it. One that gets no access holds up nothing, nor does
 /// one that waits for something else before it has a host: it is made wherever the disk is by then.
 fn is_to_be_copied(cache: &Cache, disk: &Disk) -> bool {
     let (name, namespace) = (disk.name_any(), disk.namespace().unwrap_or_default());

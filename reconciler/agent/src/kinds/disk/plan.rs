@@ -138,7 +138,7 @@ fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         let readiness = Readiness::Reconciling(Reason::Deleting, "its move is being ended".to_owned());
         return Plan::steps(vec![Step::CancelMove(volume.to_owned())], readiness);
     }
-    if observed.fetch.as_ref().is_some_and(|fetch| !fetch.has_arrived) {
+    if observed.volume.is_none() && is_elsewhere(disk) {
         return deleted_elsewhere(disk);
     }
     let mut steps = Vec::new();
@@ -159,8 +159,16 @@ fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     Plan::steps(steps, Readiness::Reconciling(Reason::Deleting, "being deleted".into()))
 }
 
-/// Returns the plan for a deleted disk whose data was not copied here: the controllers bind it to the host that has it, and that one decides
-/// what becomes of its file.
+/// Whether another host has the data of a disk, in its folder of a shared pool or in a pool of its own.
+fn is_elsewhere(disk: &Disk) -> bool {
+    let status = disk.status.as_ref();
+    let here = status.and_then(|status| status.binding.as_ref()).map(|binding| &binding.host);
+    let former = status.and_then(|status| status.former_host.as_ref());
+    former.is_some_and(|former| Some(former) != here)
+}
+
+/// Returns the plan for a deleted disk whose data was not copied or taken here: the controllers bind it to the host that has it, and that
+/// one decides what becomes of its file.
 fn deleted_elsewhere(disk: &Disk) -> Plan<Step> {
     let from = disk.status.as_ref().and_then(|status| status.former_host.as_deref()).unwrap_or_default();
     let text = format!("deleted: host {from} has its data still, and removes it");

@@ -189,19 +189,22 @@ fn the_mark_of_a_disk_names_the_host_with_its_data_at_each_step_of_a_move() {
 }
 
 #[test]
-fn a_deleted_disk_that_was_to_be_copied_is_deleted_where_its_data_is() {
-    let mut disk = disk_with(json!({"pool": "fast"}), json!({"pool": "fast", "formerHost": "h2"}));
-    disk.metadata.deletion_timestamp =
-        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
-    let host = |disk: &Disk| deletes_left(&cache(false, disk.clone()), disk);
-    assert_eq!(host(&disk), None, "a VM has it");
-    disk.status.as_mut().expect("a status").used_by.clear();
-    assert_eq!(host(&disk).as_deref(), Some("h2"));
-    assert_eq!(without_lost_data(&cache(false, disk.clone()), &disk), None, "it has a host that deletes it");
-    disk.status.as_mut().expect("a status").former_host = Some("h9".to_owned());
-    assert_eq!(host(&disk), None);
-    let lost = without_lost_data(&cache(false, disk.clone()), &disk).expect("nothing is waited for");
-    assert_eq!(lost.former_host, None);
+fn a_deleted_disk_that_was_to_be_copied_or_taken_is_deleted_where_its_data_is() {
+    for pool in ["fast", "site"] {
+        let mut disk = disk_with(json!({"pool": pool}), json!({"pool": pool, "formerHost": "h2"}));
+        disk.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+        let host = |disk: &Disk| deletes_left(&cache(false, disk.clone()), disk);
+        assert_eq!(host(&disk), None, "a VM has it");
+        disk.status.as_mut().expect("a status").used_by.clear();
+        assert_eq!(host(&disk).as_deref(), Some("h2"), "{pool}");
+        let lost = |disk: &Disk| without_lost_data(&cache(false, disk.clone()), disk);
+        assert_eq!(lost(&disk), None, "it has a host that deletes it");
+        disk.status.as_mut().expect("a status").former_host = Some("h9".to_owned());
+        assert_eq!(host(&disk), None);
+        let lost = lost(&disk).expect("nothing is waited for");
+        assert_eq!(lost.former_host, None);
+    }
 }
 
 #[test]

@@ -29,6 +29,8 @@ fn a_disk_of_a_lost_host_is_taken_from_its_folder_with_its_image_there_and_never
     assert_eq!(plan(&of_image, &cached(GIB)).steps, [take(Some("ab"))]);
     let anew = plan(&of_image, &cached(2 * GIB));
     assert_eq!(anew.steps, [take(Some("ab"))], "its file is not made of content that is larger by now");
+    let gone = plan(&deleted(blank.clone()), &Observed::default());
+    assert!(gone.steps.is_empty(), "its file is in the folder of h0, which removes it: {gone:?}");
     let report = |seen: &Observed| {
         let readiness = plan(&blank, seen).readiness;
         status(&blank, seen, &readiness, Timestamp::UNIX_EPOCH).former_host
