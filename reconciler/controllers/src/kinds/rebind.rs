@@ -266,7 +266,7 @@ fn is_shared(cache: &Cache, disk: &Disk) -> bool {
     pool.is_some_and(|pool| pool.spec.pool_type.is_shared())
 }
 
-fn is_in_ceph(cache: &Cache, disk: &Disk) -> bool {
+pub(super) fn is_in_ceph(cache: &Cache, disk: &Disk) -> bool {
     let pool = cache.tables.storage_pools.cluster(disk.pool().as_str());
     pool.is_some_and(|pool| pool.spec.pool_type == StoragePoolType::Rbd)
 }

@@ -15,7 +15,10 @@ use crate::{
         storage::device_of,
     },
     key::{Key, ObjectKind},
-    kinds::quota::{self, Excess},
+    kinds::{
+        quota::{self, Excess},
+        rebind,
+    },
     placement_hold::{PlacementHold, placement_hold, untrusted},
     scheduler::{self, has_labels},
 };
@@ -39,6 +42,8 @@ pub(super) struct Observed {
     pub(super) others_may_judge: bool,
     /// It was bound for a VM that is not bound there (any more), before its file was created or taken there.
     pub(super) abandoned: bool,
+    /// Its VM has left the host with its file, which is based on no image: it is made of nothing any more.
+    pub(super) is_whole: bool,
     /// A host already has its file, under this volume identity: its status was lost.
     pub(super) claim: Option<(String, String)>,
     /// A host reports that it has its file, and the report does not count without a recovery.
@@ -137,7 +142,13 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
         false => pool != berth_api::DEFAULT_NAME && cache.tables.storage_pools.cluster(pool).is_none(),
     };
     let abandoned = is_abandoned(cache, disk, &namespace);
-    let source = source(cache, disk, &namespace).or_else(|| local_image(cache, image.as_deref()?));
+    // One whose VM moves keeps what it had.
+    let has_file = disk.status.as_ref().is_some_and(|status| status.former_host.is_some());
+    let is_whole = has_file && disk.image_below(rebind::is_in_ceph(cache, disk)).is_none();
+    let source = match is_whole {
+        true => None,
+        false => source(cache, disk, &namespace).or_else(|| local_image(cache, image.as_deref()?)),
+    };
     let created = disk.creation_timestamp().map(|made| made.0);
     let unknown = source.as_ref().and_then(|_| placement_hold(cache, created));
     let fresh_volume_id = String::new();
@@ -146,8 +157,6 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     let misplaced = misplaced(cache, disk, made_at.cloned()).or_else(|| without_device(cache, disk));
     let made_at = made_at.or(restore.as_ref().map(|restore| &restore.host)).cloned();
     let not_encrypting = not_encrypting(cache, disk, made_at);
-    // One whose VM moves keeps what it had.
-    let has_file = disk.status.as_ref().is_some_and(|status| status.former_host.is_some());
     let over_quota = if is_bound || has_file { None } else { quota::excess(cache, &Key::of(disk)) };
     let chosen_pool = chosen_pool(cache, disk, source.as_ref());
     let foreign_original = image.as_ref().and_then(|image| cache.foreign_original(image));
@@ -163,6 +172,7 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
         claim,
         unconfirmed,
         abandoned,
+        is_whole,
         not_encrypting,
         misplaced,
         source,
