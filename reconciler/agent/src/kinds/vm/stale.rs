@@ -25,8 +25,8 @@ pub(super) async fn remove(ctx: &Context, vm: &VM, volumes: &BTreeSet<String>) -
         if left_on(&disk, ctx.host()).is_none() {
             continue;
         }
-        // Its pool is that of the host which has the data, and may have changed there.
-        let here = ctx.system.pool_of_volume(id).await?;
+        // Its pool is that of the host which has the data, and may have changed there. Another pool that is away holds up no VM.
+        let here = ctx.system.pool_of_volume(id).await.ok().flatten();
         let pool = here.as_deref().unwrap_or(disk.pool().as_str());
         let is_stale = is_local_pool(&ctx.index.read(), pool);
         if is_stale {

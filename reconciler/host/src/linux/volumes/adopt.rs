@@ -96,7 +96,7 @@ impl LinuxVolumes {
             return Err(SystemError::SmallerThanImage { size, image: found.size });
         }
         let length = found.lock.file().metadata().map_err(failed("read", path))?.len();
-        let size = new.size.unwrap_or_default().max(found.size);
+        let size = new.size.unwrap_or_default().clamp(found.size, qcow2::MAX_VIRTUAL_SIZE);
         if length > most_adopted(size) {
             // No other host would copy it, after its VM has left this one.
             let file = path.display();
