@@ -234,7 +234,8 @@ async fn disks(ctx: &Context, coming: &Coming<'_>) -> Result<Vec<NewTake>, Strin
 
 /// Returns the digest of the image below a disk, once it is here.
 async fn base(ctx: &Context, vm: &ObjectName, disk: &Disk) -> Result<Option<String>, String> {
-    let Some(image) = &disk.spec.image else { return Ok(None) };
+    // Its pool is not in Ceph.
+    let Some(image) = disk.image_below(false) else { return Ok(None) };
     let key = Key::new::<VM>(vm.clone());
     let until = Instant::now() + IMAGES;
     loop {

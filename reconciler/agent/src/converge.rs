@@ -48,12 +48,21 @@ pub(crate) enum Requeue {
     After(Duration),
     /// The reconcile failed: requeue with the object's back-off.
     BackOff,
+    /// The same, with a back-off of at most this time.
+    BackOffAtMost(Duration),
 }
 
 impl Requeue {
+    /// Returns when to requeue a key whose reconcile has failed with this error.
+    pub(crate) fn after_failure(error: &Error) -> Self {
+        error.longest_back_off().map_or(Self::BackOff, Self::BackOffAtMost)
+    }
+
     /// Returns the earlier of the two; a failure takes precedence over both.
     pub(crate) fn sooner(self, other: Self) -> Self {
         match (self, other) {
+            (Self::BackOffAtMost(a), Self::BackOffAtMost(b)) => Self::BackOffAtMost(a.min(b)),
+            (Self::BackOffAtMost(most), _) | (_, Self::BackOffAtMost(most)) => Self::BackOffAtMost(most),
             (Self::BackOff, _) | (_, Self::BackOff) => Self::BackOff,
             (Self::After(a), Self::After(b)) => Self::After(a.min(b)),
             (Self::After(after), Self::OnChange) | (Self::OnChange, Self::After(after)) => Self::After(after),
@@ -227,7 +236,7 @@ async fn report<K: Reconciler>(
                 Retry::Backoff if error.is_no_space() || error.is_unannounced() => {
                     Requeue::After(RETRY_SPACE_EVERY)
                 }
-                Retry::Backoff => Requeue::BackOff,
+                Retry::Backoff => Requeue::after_failure(&error),
                 Retry::WaitForChange => Requeue::OnChange,
             };
             (error.readiness(), again)

@@ -50,6 +50,9 @@ pub enum AgentError {
 /// Interval of retries after a failure for lack of space, of a file of the host, or of an address.
 pub(crate) const RETRY_SPACE_EVERY: Duration = Duration::from_secs(10);
 
+/// The longest back-off while another program, another host or other work has a file: the end of that causes no event.
+const LONGEST_BUSY: Duration = Duration::from_secs(30);
+
 /// Delay before an object is reconciled again after a passing error.
 const SOON: Duration = Duration::from_millis(200);
 /// Interval at which it is seen whether the memory of another guest is saved.
@@ -228,6 +231,16 @@ impl Error {
             Self::MemoryNotSaved { .. } => Retry::WaitForChange,
             _ => Retry::Backoff,
         }
+    }
+
+    /// Returns the longest back-off after it, if that is shorter than that of others: nothing announces that the obstacle is gone.
+    pub(crate) fn longest_back_off(&self) -> Option<Duration> {
+        let is_busy = matches!(
+            self,
+            Self::System(SystemError::VolumeBusy { .. })
+                | Self::Machine(MachineError::System(SystemError::VolumeBusy { .. }))
+        );
+        (is_busy || self.is_unannounced() || self.is_transient()).then_some(LONGEST_BUSY)
     }
 
     /// Whether the error concerns only the moment and not the object: it is retried soon and not shown in the status.
@@ -447,6 +460,18 @@ mod tests {
         assert_eq!((again.is_transient(), again.wait()), (true, left));
         let busy = Error::from(MachineError::SaveInProgress);
         assert_eq!((busy.is_transient(), busy.wait()), (true, RETRY_SAVE_EVERY));
+    }
+
+    #[test]
+    fn a_file_that_other_work_has_is_looked_at_again_soon_after_that_has_ended() {
+        let busy =
+            SystemError::VolumeBusy { id: "v-1".to_owned(), detail: "a QEMU of another host has it open" };
+        assert_eq!(Error::from(busy).longest_back_off(), Some(LONGEST_BUSY));
+        let away = SystemError::PoolAway { pool: "fast".to_owned(), detail: "not mounted".to_owned() };
+        assert_eq!(Error::from(away).longest_back_off(), Some(LONGEST_BUSY));
+        assert_eq!(Error::Conflict.longest_back_off(), Some(LONGEST_BUSY));
+        let broken = SystemError::Program { program: "nft", detail: "it ended".to_owned() };
+        assert_eq!(Error::from(broken).longest_back_off(), None);
     }
 
     #[test]

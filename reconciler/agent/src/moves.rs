@@ -83,8 +83,8 @@ pub(crate) async fn observe(ctx: &Context, disk: &Disk, volume: &VolumeFacts) ->
     })
 }
 
-/// Whether a VM waits for the move before it opens the disk. It does not wait while another machine has the disk open, or may have: a
-/// further reader of a disk would not start until the others end.
+/// Whether a VM, or its attachment, waits for the move before it opens the disk. It does not wait while another machine has the disk open,
+/// or may have: a further reader of a disk would not start until the others end.
 pub(crate) async fn comes_first(
     ctx: &Context,
     disk: &Disk,

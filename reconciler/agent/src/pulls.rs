@@ -37,6 +37,8 @@ const FIRST_WAIT: Duration = Duration::from_secs(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// How long the copy of a file that is in use, or not there, waits.
 const RETRY_FILE_EVERY: Duration = Duration::from_secs(10);
+/// How long a copy of a volume waits for the host that has it, or work on a volume for other work on it.
+const RETRY_VOLUME_EVERY: Duration = Duration::from_secs(30);
 /// The longest time until a Secret that is missing is read again.
 const RETRY_SECRET_EVERY: Duration = Duration::from_secs(30);
 /// Minimum interval between two progress reports.
@@ -408,7 +410,7 @@ impl Shared {
         let copied = self.system.fetch_volume(new, Arc::new(self.copies.volume(&at)), &progress).await;
         copied.map(|_| None).map_err(|error| {
             tracing::info!(?wanted, error = %error.chain(), "a copy of a volume failed");
-            Failure::Download(error, true)
+            Failure::Volume(error)
         })
     }
 
@@ -511,17 +513,22 @@ enum Failure {
     Secret(Readiness),
     /// With the error, whether it may pass although the source is unchanged: it has credentials.
     Download(SystemError, bool),
+    /// The volume is not copied here from another host, where it is.
+    Volume(SystemError),
 }
 
 /// Returns the state after so many attempts, of which `retries` are repetitions at most, if they are limited.
 fn failed(failure: Failure, failures: u32, retries: Option<u32>) -> State {
     let wait = |longest| FIRST_WAIT.saturating_mul(1 << (failures - 1).min(10)).min(longest);
+    let is_of_volume =
+        matches!(failure, Failure::Volume(_) | Failure::Download(SystemError::VolumeBusy { .. }, _));
     let (error, may_pass) = match failure {
         // No watch announces that a Secret is there, or another one.
         Failure::Secret(readiness) => {
             return State::Failed { readiness, again: Some(Instant::now() + wait(RETRY_SECRET_EVERY)) };
         }
         Failure::Download(error, may_pass) => (error, may_pass),
+        Failure::Volume(error) => (error, true),
     };
     let error = &error;
     if reason_of(error) == Reason::Retrying && retries.is_some_and(|retries| failures > retries) {
@@ -537,6 +544,8 @@ fn failed(failure: Failure, failures: u32, retries: Option<u32>) -> State {
         Reason::NoSpace => RETRY_SPACE_EVERY,
         // Another program has it open until then.
         Reason::WaitingForFile => RETRY_FILE_EVERY,
+        // A VM waits for it, and nothing announces that the other host, or the other work, is ready.
+        _ if is_of_volume => RETRY_VOLUME_EVERY,
         _ => LONGEST_WAIT,
     };
     // Other credentials may be accepted.

@@ -259,7 +259,7 @@ async fn one(ctx: Arc<Context>, key: Key) {
         } else {
             tracing::warn!(error = %error.chain(), "reconcile failed, trying again later");
         }
-        if error.is_no_space() { Requeue::After(RETRY_SPACE_EVERY) } else { Requeue::BackOff }
+        if error.is_no_space() { Requeue::After(RETRY_SPACE_EVERY) } else { Requeue::after_failure(&error) }
     });
     match again {
         Requeue::OnChange => ctx.queue.succeeded(&key),
@@ -268,5 +268,6 @@ async fn one(ctx: Arc<Context>, key: Key) {
             ctx.queue.add_after(key, delay);
         }
         Requeue::BackOff => drop(ctx.queue.failed(&key, LONGEST_BACK_OFF)),
+        Requeue::BackOffAtMost(longest) => drop(ctx.queue.failed(&key, longest)),
     }
 }

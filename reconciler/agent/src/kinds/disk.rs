@@ -53,7 +53,7 @@ use observe::Observed;
 
 pub(crate) use backup::wanted;
 pub(crate) use encryption::is_unencrypted;
-pub(crate) use fetch::{copied_percent, is_in_local_pool, wanted_copies};
+pub(crate) use fetch::{copied_percent, is_in_local_pool, is_local_pool, wanted_copies};
 pub(crate) use fill::wanted_fills;
 
 /// A step of a disk's plan.

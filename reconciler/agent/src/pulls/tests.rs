@@ -74,6 +74,20 @@ fn a_copy_with_other_bytes_is_not_repeated_and_one_that_breaks_off_is() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_another_host_or_other_work_has_is_waited_for_half_a_minute_at_most() {
+    let url = || "volume v-1 from host h1".to_owned();
+    let again = |failure| match failed(failure, 100, None) {
+        State::Failed { again: Some(again), .. } => again.saturating_duration_since(Instant::now()),
+        state => panic!("{state:?}"),
+    };
+    let away = || SystemError::Download { url: url(), detail: "h1 does not answer".to_owned() };
+    let busy = SystemError::VolumeBusy { id: "v-1".to_owned(), detail: "a snapshot of it is being taken" };
+    assert_eq!(again(Failure::Volume(away())), RETRY_VOLUME_EVERY);
+    assert_eq!(again(Failure::Download(busy, true)), RETRY_VOLUME_EVERY);
+    assert_eq!(again(Failure::Download(away(), true)), LONGEST_WAIT, "of an image");
+}
+
 #[test]
 fn a_host_that_names_a_false_size_holds_up_no_image_that_its_source_has() {
     let url = || "the image from host h1".to_owned();

@@ -1,6 +1,6 @@
 //! Whether a Disk can leave its host, as far as the Disk itself decides it.
 
-use crate::{Disk, RESTORE_ANNOTATION};
+use crate::{Disk, RESTORE_ANNOTATION, ResourceName};
 
 /// Facts about other objects by which a disk can, or cannot, leave its host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -9,13 +9,19 @@ pub struct LeaveFacts {
     pub is_in_shared_pool: bool,
     /// Whether its pool is of type RBD.
     pub is_in_ceph: bool,
-    /// Whether its Image is on one host, and other hosts cannot copy it from there.
+    /// Whether the Image below its file is on one host, and other hosts cannot copy it from there.
     pub has_image_of_one_host: bool,
     /// Whether there are DiskSnapshots of it.
     pub has_snapshots: bool,
 }
 
 impl Disk {
+    /// Returns the image whose file is below that of the disk on its host, and has to be on the next one too. None: there is none. A full clone
+    /// and a disk that is made from a source depend on no image, and a pool in Ceph has the content of the image itself.
+    pub fn image_below(&self, is_in_ceph: bool) -> Option<&ResourceName> {
+        self.spec.image.as_ref().filter(|_| !self.is_full_clone() && !is_in_ceph)
+    }
+
     /// Returns why the disk goes to no other host, if it does not, as the predicate of a sentence about it. It has to be in a pool that
     /// hosts share too, or to be copied from a host that lives.
     pub fn stays(&self, facts: &LeaveFacts) -> Option<&'static str> {
@@ -32,7 +38,7 @@ impl Disk {
             ),
             (self.is_for_many(), "is one for several VMs (ReadOnlyMany or ReadWriteMany)"),
             (self.block_device().is_some(), "is a block device of its host"),
-            (self.spec.source.is_some(), "is made from a source"),
+            (self.is_copy(), "is a copy of a Disk or a DiskSnapshot"),
             (facts.has_image_of_one_host, "is made from an image that other hosts cannot copy"),
             (is_brought_back, "was brought back after it was deleted"),
             (self.spec.restore.is_some() || is_restored, "was restored from a snapshot"),
@@ -43,6 +49,11 @@ impl Disk {
             ),
         ];
         refusals.into_iter().find_map(|(refuses, why)| refuses.then_some(why))
+    }
+
+    /// Whether its file may be based on a snapshot, which stays on its host. A backup and a file of the host are below no file.
+    fn is_copy(&self) -> bool {
+        self.spec.source.as_ref().is_some_and(|source| source.disk.is_some() || source.snapshot.is_some())
     }
 
     /// Returns why the disk is lost together with its host, if it is.
@@ -59,6 +70,19 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn only_a_linked_clone_outside_of_ceph_has_its_image_below_it() {
+        let below = |spec: Value, is_in_ceph| {
+            let disk: Disk =
+                serde_json::from_value(json!({"metadata": {"name": "d"}, "spec": spec})).expect("a Disk");
+            disk.image_below(is_in_ceph).map(ToString::to_string)
+        };
+        assert_eq!(below(json!({"image": "debian"}), false).as_deref(), Some("debian"));
+        assert_eq!(below(json!({"image": "debian"}), true), None, "the pool has its content");
+        assert_eq!(below(json!({"image": "debian", "cloneMode": "Full"}), false), None);
+        assert_eq!(below(json!({"source": {"backup": "b"}}), false), None);
+    }
 
     #[test]
     fn a_plain_disk_in_a_pool_of_several_hosts_outlives_its_host() {
@@ -83,10 +107,16 @@ mod tests {
         assert_eq!(why(json!({"spec.encryption": {"keyClass": "k"}}), in_ceph), "", "its image has its key");
         let of_one = LeaveFacts { has_image_of_one_host: true, ..shared };
         assert!(why(json!({"spec.image": "made"}), of_one).contains("image"));
+        for source in
+            [json!({"backup": "b"}), json!({"file": "/srv/a"}), json!({"file": "/srv/a", "format": "Raw"})]
+        {
+            assert_eq!(why(json!({"spec.source": source}), shared), "", "its file is based on nothing");
+        }
         for (changes, text) in [
             (json!({"spec.encryption": {"keyClass": "k"}}), "encrypted"),
             (json!({"spec.access": "ReadOnlyMany"}), "several VMs"),
-            (json!({"spec.source": {"backup": "b"}}), "source"),
+            (json!({"spec.source": {"disk": "other"}}), "copy of a Disk"),
+            (json!({"spec.source": {"snapshot": "s", "snapshotNamespace": "other"}}), "copy of a Disk"),
             (json!({"spec.source": {"device": "nvme"}}), "block device"),
             (json!({"spec.pool": "other"}), "another pool"),
             (json!({"status.size": null}), "no file yet"),

@@ -121,7 +121,8 @@ impl Cache {
 
     /// Returns the folder for backups that the host of an unbound Disk must offer.
     pub(crate) fn backup_folder_of(&self, disk: &Disk) -> Option<String> {
-        let name = disk.spec.source.as_ref()?.backup.as_ref()?;
+        let is_made = disk.status.as_ref().is_some_and(|status| status.size.is_some());
+        let name = disk.spec.source.as_ref().filter(|_| !is_made)?.backup.as_ref()?;
         let namespace = disk.namespace()?;
         let backup = self.tables.backups.named(&namespace, name.as_str())?;
         let repository =

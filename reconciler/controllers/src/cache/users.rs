@@ -319,9 +319,11 @@ impl Cache {
         self.meta_of_used(key).is_some_and(|meta| meta.deletion_timestamp.is_some())
     }
 
-    /// Returns the first of these objects that is being deleted: nothing that names it is bound.
+    /// Returns the first of these objects that is being deleted: nothing that names it is bound. A host does not count: what has left it, or
+    /// is leaving it, goes to another one, and the host goes once the last has.
     pub(crate) fn first_deleted(&self, named: impl IntoIterator<Item = Key>) -> Option<Key> {
-        named.into_iter().map(|key| self.resolve(&key)).find(|key| self.is_deleted(key))
+        let named = named.into_iter().filter(|key| key.kind != ObjectKind::Host);
+        named.map(|key| self.resolve(&key)).find(|key| self.is_deleted(key))
     }
 
     fn meta_of_used(&self, key: &Key) -> Option<&ObjectMeta> {
@@ -342,20 +344,17 @@ impl Cache {
         self.tables.of(key.kind).meta(key).filter(|_| is_used)
     }
 
-    /// Whether a user is bound: a VM, Disk, snapshot or attachment to its host, a PublicIP to its address. A Backup also is while it has
+    /// Whether a user is bound: a VM, Disk, snapshot or attachment to its host, a PublicIP to its address. A VM or a Disk that has left its
+    /// host also is while that has its data: without what it uses, it would not get to the next one. A Backup also is while it has
     /// data in its repository. A Network is to the pool of its prefix. A VMGroup holds the one that it is a member of.
     pub(crate) fn is_bound(&self, user: &Key) -> bool {
         match user.kind {
-            ObjectKind::VM => self
-                .tables
-                .vms
-                .get(user)
-                .is_some_and(|o| o.status.as_ref().is_some_and(|s| s.binding.is_some())),
-            ObjectKind::Disk => self
-                .tables
-                .disks
-                .get(user)
-                .is_some_and(|o| o.status.as_ref().is_some_and(|s| s.binding.is_some())),
+            ObjectKind::VM => self.tables.vms.get(user).is_some_and(|o| {
+                o.status.as_ref().is_some_and(|s| s.binding.is_some() || s.former_host.is_some())
+            }),
+            ObjectKind::Disk => self.tables.disks.get(user).is_some_and(|o| {
+                o.status.as_ref().is_some_and(|s| s.binding.is_some() || s.former_host.is_some())
+            }),
             ObjectKind::DiskSnapshot => self
                 .tables
                 .disk_snapshots
@@ -399,6 +398,47 @@ mod tests {
 
     fn names(listed: &[ObjectUser]) -> Vec<String> {
         listed.iter().map(|u| format!("{}/{}", u.namespace, u.name)).collect()
+    }
+
+    #[test]
+    fn what_leaves_a_host_that_is_being_deleted_is_bound_to_another_one() {
+        let now = tokio::time::Instant::now();
+        let mut cache = Cache::new(std::time::Duration::from_secs(40));
+        let metadata = |name: &str| {
+            let deleted = "2026-01-01T00:00:00Z";
+            serde_json::json!({"name": name, "resourceVersion": "1", "deletionTimestamp": deleted})
+        };
+        let host = serde_json::json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Host", "metadata": metadata("a"), "spec": {}});
+        cache.put(serde_json::from_value::<berth_api::Host>(host).expect("a host"), now);
+        let pool = serde_json::json!({"apiVersion": "berth.dev/v1alpha1", "kind": "StoragePool", "metadata": metadata("fast"), "spec": {}});
+        cache.put(serde_json::from_value::<berth_api::StoragePool>(pool).expect("a pool"), now);
+        let first = |pool: &str| {
+            let spec = serde_json::json!({"size": "1Gi", "pool": pool});
+            let status = serde_json::json!({"size": "1Gi", "pool": pool, "formerHost": "a"});
+            let left = serde_json::json!({"metadata": {"name": "root", "namespace": "ns"}, "spec": spec, "status": status});
+            cache.first_deleted(of_disk(&serde_json::from_value(left).expect("a disk")))
+        };
+        assert_eq!(first("slow"), None);
+        assert_eq!(first("fast"), Some(Key::cluster(ObjectKind::StoragePool, "fast")));
+    }
+
+    #[test]
+    fn a_disk_between_two_hosts_holds_what_it_uses_with_the_host_that_has_its_data() {
+        let now = tokio::time::Instant::now();
+        let mut cache = Cache::new(std::time::Duration::from_secs(40));
+        let disk = |name: &str, former: Option<&str>| -> Disk {
+            let metadata = serde_json::json!({"name": name, "namespace": "ns", "resourceVersion": "1"});
+            let status = serde_json::json!({"size": "1Gi", "formerHost": former});
+            let spec = serde_json::json!({"size": "1Gi"});
+            serde_json::from_value(serde_json::json!({"metadata": metadata, "spec": spec, "status": status}))
+                .expect("a disk")
+        };
+        for disk in [disk("left", Some("a")), disk("new", None)] {
+            cache.put(disk, now);
+        }
+        let is_bound = |name: &str| cache.is_bound(&Key::namespaced(ObjectKind::Disk, "ns", name));
+        assert!(is_bound("left"), "the host is not forgotten with the only file of the disk");
+        assert!(!is_bound("new"));
     }
 
     #[test]

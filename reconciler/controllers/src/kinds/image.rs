@@ -169,6 +169,11 @@ fn plan_made(image: &Image, origin: &Origin, fenced: Option<&String>) -> Plan<De
         let decision = Decision::Refuse(Reason::SourceNotShared, text.clone());
         return Plan::blocked(decision, vec![Dependency::Object(origin.key.clone())]);
     }
+    if let Some(text) = &origin.refusal {
+        // Another disk of that name may be declared.
+        let decision = Decision::Refuse(Reason::NotSupported, text.clone());
+        return Plan::blocked(decision, vec![Dependency::Object(origin.key.clone())]);
+    }
     match &origin.place {
         Ok(place) => Plan::settled(Decision::BindTo(place.clone())),
         Err(text) => {
@@ -512,7 +517,7 @@ mod tests {
         };
         let key = Key::namespaced(ObjectKind::Disk, "default", "golden");
         let seen = |place: Result<Place, String>| Observed {
-            origin: Some(Origin { key: key.clone(), place, not_shared: None }),
+            origin: Some(Origin { key: key.clone(), place, not_shared: None, refusal: None }),
             ..observed(Some("a"))
         };
         let mut foreign = seen(Err("Disk golden has no file yet".into()));

@@ -225,23 +225,24 @@ pub(super) fn without_mark(cache: &Cache, disk: &Disk) -> Option<DiskStatus> {
     Some(DiskStatus { former_host: None, ..disk.status.clone().unwrap_or_default() })
 }
 
-/// Returns the host that deletes the file of a disk which no host has, or which the next one has not copied: the one that has its data, unless
-/// that is gone for good.
+/// Returns the host that deletes the file of a disk which no host has, or which the next one has not copied or taken: the one that has its
+/// data, unless that is gone for good.
 pub(super) fn deletes_left(cache: &Cache, disk: &Disk) -> Option<String> {
     let status = disk.status.as_ref()?;
     let host = data_host(disk).filter(|_| disk.metadata.deletion_timestamp.is_some())?;
     let is_free = match host_of(disk) {
         None => true,
-        // It was to be copied there.
-        Some(of) => of != host && !is_shared(cache, disk) && status.used_by.is_empty(),
+        // It was to be copied or taken there.
+        Some(of) => of != host && status.used_by.is_empty(),
     };
     (is_free && lives(cache, host)).then(|| host.clone())
 }
 
-/// Returns the status of a deleted disk whose data was lost with its former host before the next one had copied it: that one waits for nothing.
+/// Returns the status of a deleted disk whose former host is gone for good before the next one had copied or taken it: that one waits for
+/// nothing.
 pub(super) fn without_lost_data(cache: &Cache, disk: &Disk) -> Option<DiskStatus> {
     let former = data_host(disk).filter(|_| disk.metadata.deletion_timestamp.is_some())?;
-    let was_coming = host_of(disk).is_some_and(|of| of != former) && !is_shared(cache, disk);
+    let was_coming = host_of(disk).is_some_and(|of| of != former);
     (was_coming && !lives(cache, former))
         .then(|| DiskStatus { former_host: None, ..disk.status.clone().unwrap_or_default() })
 }
@@ -265,7 +266,7 @@ fn is_shared(cache: &Cache, disk: &Disk) -> bool {
     pool.is_some_and(|pool| pool.spec.pool_type.is_shared())
 }
 
-fn is_in_ceph(cache: &Cache, disk: &Disk) -> bool {
+pub(super) fn is_in_ceph(cache: &Cache, disk: &Disk) -> bool {
     let pool = cache.tables.storage_pools.cluster(disk.pool().as_str());
     pool.is_some_and(|pool| pool.spec.pool_type == StoragePoolType::Rbd)
 }
@@ -372,7 +373,7 @@ pub(super) fn copies_none(cache: &Cache, disks: &[Arc<Disk>], host: &str) -> Opt
 /// Returns the facts about other objects by which a disk can leave its host, which reports the same in its status.
 fn leave_facts(cache: &Cache, disk: &Disk) -> LeaveFacts {
     let namespace = disk.namespace().unwrap_or_default();
-    let name = disk.spec.image.as_ref();
+    let name = disk.image_below(is_in_ceph(cache, disk));
     let image = name.and_then(|name| cache.tables.images.lookup(&namespace, name.as_str()));
     LeaveFacts {
         is_in_shared_pool: is_shared(cache, disk),
@@ -382,10 +383,10 @@ fn leave_facts(cache: &Cache, disk: &Disk) -> LeaveFacts {
     }
 }
 
-/// Whether the content that a disk is based on may be another one than its image has now. Pools in Ceph have it themselves.
+/// Whether the content that a disk is based on may be another one than its image has now.
 fn has_image_for_token(cache: &Cache, disk: &Disk) -> bool {
     let namespace = disk.namespace().unwrap_or_default();
-    let name = disk.spec.image.as_ref().filter(|_| !is_in_ceph(cache, disk));
+    let name = disk.image_below(is_in_ceph(cache, disk));
     let image = name.and_then(|name| cache.tables.images.lookup(&namespace, name.as_str()));
     image.is_some_and(|image| {
         let made_for = image.status.as_ref().and_then(|status| status.token.as_ref());
@@ -393,12 +394,16 @@ fn has_image_for_token(cache: &Cache, disk: &Disk) -> bool {
     })
 }
 
-/// Whether a Disk, also of a namespace that this one is shared with, is to be a copy of it. One that gets no access holds up nothing.
+/// Whether a Disk, also of a namespace that this one is shared with, is to be a copy of it. One that gets no access holds up nothing, nor does
+/// one that waits for something else before it has a host: it is made wherever the disk is by then.
 fn is_to_be_copied(cache: &Cache, disk: &Disk) -> bool {
     let (name, namespace) = (disk.name_any(), disk.namespace().unwrap_or_default());
     cache.tables.disks.all().any(|other| {
-        let is_made = other.status.as_ref().is_some_and(|status| status.size.is_some());
+        let status = other.status.as_ref();
+        let is_made = status.is_some_and(|status| status.size.is_some());
+        let waits = status.is_some_and(|status| status.binding.is_none() && !status.conditions.is_empty());
         !is_made
+            && !waits
             && other.is_copy_of_disk(&namespace, &name)
             && other.metadata.deletion_timestamp.is_none()
             && disk.is_shared_with(&other.namespace().unwrap_or_default())

@@ -91,7 +91,7 @@ fn inspect_qcow2<R: Read + Seek>(reader: &mut R, file_size: u64) -> Result<u64, 
     if let Some(name) = header.backing {
         return Err(InspectError::BackingFile { name });
     }
-    check(reader, &header, file_size)
+    check(reader, &header, file_size, incompatible::DIRTY | incompatible::CORRUPT)
 }
 
 /// Inspects a qcow2 file that another host has sent as the one of a volume: it refers to this file below it, or to none, by this very name.
@@ -108,18 +108,24 @@ pub fn inspect_volume<R: Read + Seek>(reader: &mut R, backing: Option<&str>) -> 
     if header.snapshots > 0 {
         return Err(InspectError::Malformed { detail: "snapshots within the file" });
     }
-    check(reader, &header, file_size)
+    // A file with lazy counts of its references has the bit of one that was not closed when its QEMU was killed: the next QEMU counts anew.
+    check(reader, &header, file_size, incompatible::CORRUPT)
 }
 
-/// Checks everything of a header but the file below.
-fn check<R: Read + Seek>(reader: &mut R, header: &Header, file_size: u64) -> Result<u64, InspectError> {
+/// Checks everything of a header but the file below. `unclean`: the bits of a file that is not used as it is.
+fn check<R: Read + Seek>(
+    reader: &mut R,
+    header: &Header,
+    file_size: u64,
+    unclean: u64,
+) -> Result<u64, InspectError> {
     if header.external_data {
         return Err(InspectError::ExternalData);
     }
     if header.encrypted {
         return Err(InspectError::Encrypted);
     }
-    if header.incompatible & (incompatible::DIRTY | incompatible::CORRUPT) != 0 {
+    if header.incompatible & unclean != 0 {
         return Err(InspectError::Unclean);
     }
     let unknown = header.incompatible & !incompatible::KNOWN;

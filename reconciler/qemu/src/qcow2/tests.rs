@@ -146,6 +146,20 @@ fn the_file_of_a_volume_from_another_host_names_one_file_below_it_or_none() {
 }
 
 #[test]
+fn a_volume_whose_qemu_was_killed_goes_to_another_host_and_one_that_is_corrupt_does_not() {
+    let directory = directory();
+    let path = directory.path().join("disk");
+    create(&path, 64 * MIB).expect("created");
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).expect("opened");
+    let flagged = |bits: u8| file.write_all_at(&[bits], 79).expect("written");
+    flagged(1);
+    assert_eq!(inspect_volume(&mut &file, None).expect("its counts are made anew"), 64 * MIB);
+    assert!(matches!(inspect(&mut &file, Format::Qcow2), Err(InspectError::Unclean)), "of an image");
+    flagged(2);
+    assert!(matches!(inspect_volume(&mut &file, None), Err(InspectError::Unclean)));
+}
+
+#[test]
 fn an_overlay_shows_its_bases_data() {
     let directory = directory();
     let (base, top, out) =

@@ -30,7 +30,12 @@ pub(crate) struct DiskCopy {
 
 /// Whether the pool of a disk is one that each host has for itself.
 pub(crate) fn is_in_local_pool(tables: &Tables, disk: &Disk) -> bool {
-    let pool = tables.pools.get(&ObjectName::new("", disk.pool().as_str()));
+    is_local_pool(tables, disk.pool().as_str())
+}
+
+/// Whether a pool is one that each host has for itself.
+pub(crate) fn is_local_pool(tables: &Tables, pool: &str) -> bool {
+    let pool = tables.pools.get(&ObjectName::new("", pool));
     pool.is_none_or(|pool| !pool.spec.pool_type.is_shared())
 }
 

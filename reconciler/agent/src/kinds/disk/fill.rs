@@ -48,9 +48,11 @@ fn declared_work(disk: &Disk, is_in_ceph: bool) -> Option<Wanted> {
     Some(work(disk, new, fill?))
 }
 
-/// Whether the pool of a disk that is not made yet is in Ceph.
+/// Whether the pool of a disk that is not made yet is in Ceph, or that of a disk whose file another host has left.
 pub(super) fn is_in_ceph(tables: &Tables, disk: &Disk) -> bool {
-    let pool = tables.pools.get(&ObjectName::new("", disk.target_pool().as_str()));
+    let is_left = disk.status.as_ref().is_some_and(|status| status.former_host.is_some());
+    let pool = if is_left { disk.pool() } else { disk.target_pool() };
+    let pool = tables.pools.get(&ObjectName::new("", pool.as_str()));
     pool.is_some_and(|pool| pool.spec.pool_type == StoragePoolType::Rbd)
 }
 

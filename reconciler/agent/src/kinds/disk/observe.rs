@@ -195,10 +195,11 @@ fn default_pool(tables: &Tables, disk: &Disk, volume: Option<&VolumeFacts>) -> O
 fn leave_facts(tables: &Tables, disk: &Disk, pool: &str) -> Option<LeaveFacts> {
     let pool = tables.pools.get(&ObjectName::new("", pool))?;
     let namespace = disk.namespace().unwrap_or_default();
-    let image = disk.spec.image.as_ref().and_then(|name| tables.images.find(&namespace, name.as_str()));
+    let is_in_ceph = pool.spec.pool_type == StoragePoolType::Rbd;
+    let image = disk.image_below(is_in_ceph).and_then(|name| tables.images.find(&namespace, name.as_str()));
     Some(LeaveFacts {
         is_in_shared_pool: pool.spec.pool_type.is_shared(),
-        is_in_ceph: pool.spec.pool_type == StoragePoolType::Rbd,
+        is_in_ceph,
         has_image_of_one_host: image.is_some_and(|image| image.is_of_one_host()),
         has_snapshots: tables.disk_snapshots.all().any(|(_, snapshot)| snapshot.is_of(disk)),
     })
@@ -227,9 +228,10 @@ async fn opened(ctx: &Context, volume: &str) -> Vec<OpenVolume> {
 
 async fn image(ctx: &Context, disk: &Disk) -> Result<Option<LocalImage>, Error> {
     let Some(name) = &disk.spec.image else { return Ok(None) };
-    // Its file on another host does not depend on the image.
     let is_elsewhere = disk.status.as_ref().is_some_and(|status| status.former_host.is_some());
-    if disk.is_full_clone() && is_elsewhere {
+    let is_in_ceph = fill::is_in_ceph(&ctx.index.read(), disk);
+    // Its file on another host does not depend on the image.
+    if is_elsewhere && disk.image_below(is_in_ceph).is_none() {
         return Ok(None);
     }
     let namespace = disk.namespace().unwrap_or_default();

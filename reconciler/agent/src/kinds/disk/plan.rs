@@ -138,7 +138,7 @@ fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         let readiness = Readiness::Reconciling(Reason::Deleting, "its move is being ended".to_owned());
         return Plan::steps(vec![Step::CancelMove(volume.to_owned())], readiness);
     }
-    if observed.fetch.as_ref().is_some_and(|fetch| !fetch.has_arrived) {
+    if observed.volume.is_none() && is_elsewhere(disk) {
         return deleted_elsewhere(disk);
     }
     let mut steps = Vec::new();
@@ -159,8 +159,16 @@ fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     Plan::steps(steps, Readiness::Reconciling(Reason::Deleting, "being deleted".into()))
 }
 
-/// Returns the plan for a deleted disk whose data was not copied here: the controllers bind it to the host that has it, and that one decides
-/// what becomes of its file.
+/// Whether another host has the data of a disk, in its folder of a shared pool or in a pool of its own.
+fn is_elsewhere(disk: &Disk) -> bool {
+    let status = disk.status.as_ref();
+    let here = status.and_then(|status| status.binding.as_ref()).map(|binding| &binding.host);
+    let former = status.and_then(|status| status.former_host.as_ref());
+    former.is_some_and(|former| Some(former) != here)
+}
+
+/// Returns the plan for a deleted disk whose data was not copied or taken here: the controllers bind it to the host that has it, and that
+/// one decides what becomes of its file.
 fn deleted_elsewhere(disk: &Disk) -> Plan<Step> {
     let from = disk.status.as_ref().and_then(|status| status.former_host.as_deref()).unwrap_or_default();
     let text = format!("deleted: host {from} has its data still, and removes it");
@@ -429,13 +437,7 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
 
 /// Returns the plan for a disk whose file is still in the folder of its former host: nothing else is ever made for it.
 fn take(disk: &Disk, volume: &str, from: String, observed: &Observed) -> Plan<Step> {
-    let size = match wanted_size(disk) {
-        Ok(size) => size,
-        Err(plan) => return plan,
-    };
-    // Its file has its size, also if content that was made anew since is larger.
-    let size = size.filter(|_| disk.spec.image.is_none());
-    let base = match base_of_moved(disk, size, observed) {
+    let base = match base_of_moved(disk, observed) {
         Ok(base) => base,
         Err(plan) => return plan,
     };
@@ -449,7 +451,7 @@ fn take(disk: &Disk, volume: &str, from: String, observed: &Observed) -> Plan<St
 
 /// Returns the plan for a disk whose data is on its former host, which has the pool for itself: nothing else is ever made for it.
 fn copy(disk: &Disk, from: &str, fetch: &DiskCopy, observed: &Observed) -> Plan<Step> {
-    let base = match base_of_moved(disk, Some(u64::MAX), observed) {
+    let base = match base_of_moved(disk, observed) {
         Ok(base) => base,
         Err(plan) => return plan,
     };
@@ -487,9 +489,13 @@ fn user_waits(disk: &Disk) -> Plan<Step> {
     Plan::without_steps(Readiness::bound_to(host))
 }
 
-/// Returns the image below a file that comes from another host: a full clone has none.
-fn base_of_moved(disk: &Disk, size: Option<u64>, observed: &Observed) -> Result<Option<String>, Plan<Step>> {
-    if disk.is_full_clone() { Ok(None) } else { base(disk, size, observed.image.as_ref()) }
+/// Returns the image below a file that comes from another host, if there is one. The file has its size, also if content of the image that was
+/// made anew since is larger.
+fn base_of_moved(disk: &Disk, observed: &Observed) -> Result<Option<String>, Plan<Step>> {
+    match disk.image_below(observed.is_in_ceph) {
+        Some(_) => base(disk, Some(u64::MAX), observed.image.as_ref()),
+        None => Ok(None),
+    }
 }
 
 /// Returns the base image of the new file's overlay, or the plan to wait until it is known.

@@ -54,13 +54,16 @@ pub(super) fn unused(tables: &Tables, images: &[ImageFacts], bases: &BTreeSet<St
     images.iter().filter(is_unused).map(|facts| (facts.digest.clone(), facts.bytes)).collect()
 }
 
-/// Returns the digests of images that cannot be downloaded again, that are not verified yet, that a disk is to be made from, or that a
-/// drive of a VM has.
+/// Returns the digests of images that cannot be downloaded again, that are not verified yet, that a disk is to be made from or comes here
+/// with, or that a drive of a VM has.
 fn used(tables: &Tables) -> BTreeSet<String> {
     let is_kept = |image: &Image| {
         image.is_local() || image.status.as_ref().is_none_or(|status| status.virtual_size.is_none())
     };
-    let lacks_file = |disk: &Disk| disk.status.as_ref().is_none_or(|status| status.size.is_none());
+    // The file of a disk whose data another host has comes here yet.
+    let lacks_file = |disk: &Disk| {
+        disk.status.as_ref().is_none_or(|status| status.size.is_none() || status.former_host.is_some())
+    };
     let kept = tables.images.all().map(|(_, image)| image.clone()).filter(|image| is_kept(image));
     let of_disks =
         tables.disks.all().filter(|(_, disk)| lacks_file(disk)).filter_map(|(name, disk)| {
@@ -184,7 +187,7 @@ mod tests {
     #[test]
     fn only_an_image_that_can_be_downloaded_again_and_that_nothing_uses_may_go() {
         let index = Index::default();
-        for name in ["free", "below", "for-a-disk", "in-a-drive", "of-a-file"] {
+        for name in ["free", "below", "for-a-disk", "comes-here", "in-a-drive", "of-a-file"] {
             index.apply::<Image>(Event::Apply(of_url(name)));
         }
         index.apply::<Image>(Event::Apply(image("of-a-disk", &json!({"disk": "root"}))));
@@ -193,9 +196,13 @@ mod tests {
         index.apply::<Image>(Event::Apply(unverified));
         index.apply::<Disk>(Event::Apply(disk("new", "for-a-disk", None)));
         index.apply::<Disk>(Event::Apply(disk("old", "of-a-file", Some("1Gi"))));
+        let mut left = disk("left", "comes-here", Some("1Gi"));
+        left.status.get_or_insert_default().former_host = Some("h0".to_owned());
+        index.apply::<Disk>(Event::Apply(left));
         index.apply::<berth_api::VM>(Event::Apply(vm("in-a-drive", false)));
-        let names = ["free", "below", "for-a-disk", "in-a-drive", "of-a-file", "of-a-disk", "unverified"];
-        let mut images: Vec<ImageFacts> = names.iter().map(|name| facts(name, Format::Qcow2)).collect();
+        let kept = ["below", "for-a-disk", "comes-here", "in-a-drive", "of-a-disk", "unverified"];
+        let names = ["free"].into_iter().chain(kept).chain(["of-a-file"]);
+        let mut images: Vec<ImageFacts> = names.map(|name| facts(name, Format::Qcow2)).collect();
         images.push(ImageFacts { made_for: ["u".to_owned()].into(), ..facts("made", Format::Qcow2) });
         images.push(facts("a-medium", Format::Iso));
         let bases: BTreeSet<String> = ["below".to_owned()].into();

@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::index::volume_of;
 use crate::journal::{Journal, Released};
-use crate::kinds::disk::is_in_local_pool;
+use crate::kinds::disk::is_local_pool;
 use crate::typed_api::TypedApi;
 
 /// Instances and files that are no orphans, although nothing that is bound here owns them.
@@ -140,13 +140,20 @@ async fn of_disks(
         let Some(disk) = disk else { continue };
         let Some(id) = volume_of(&disk).filter(|id| released.volumes.contains(*id)) else { continue };
         has_data |= is_left_here(&disk, ctx.host());
-        if has_gone(&disk, ctx.host()) && is_in_local_pool(&ctx.index.read(), &disk) {
-            let (pool, id) = (disk.pool().to_string(), id.to_owned());
+        let pool = pool_here(&disk, id, volumes);
+        if has_gone(&disk, ctx.host()) && is_local_pool(&ctx.index.read(), pool) {
+            let (pool, id) = (pool.to_owned(), id.to_owned());
             let seen = seen.get(id.as_str()).cloned();
             copied.push(CopiedVolume { pool, id, uid: disk.metadata.uid.clone(), seen });
         }
     }
     Ok((copied, has_data))
+}
+
+/// Returns the pool of the file of a disk on this host. The disk may be in another one by now, on the host that has copied it.
+fn pool_here<'a>(disk: &'a Disk, id: &str, volumes: &'a [VolumeFacts]) -> &'a str {
+    let here = volumes.iter().find(|volume| volume.id == id);
+    here.map_or_else(|| disk.pool().as_str(), |volume| volume.pool.as_str())
 }
 
 /// Whether this host has the data of a disk that goes to another one.
@@ -166,6 +173,8 @@ fn has_gone(disk: &Disk, host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use berth_host::VolumeOwner;
+    use berth_qemu::machine::{Cache, Format};
     use serde_json::{Value, json};
 
     use super::*;
@@ -228,6 +237,41 @@ mod tests {
         ] {
             assert_eq!(gone(status), expected, "{why}");
         }
+    }
+
+    #[test]
+    fn the_former_file_of_a_disk_is_removed_from_its_pool_here_wherever_the_disk_is_by_now() {
+        let disk: Disk = serde_json::from_value(json!({
+            "metadata": {"name": "root"}, "spec": {"size": "1Gi", "pool": "site"}, "status": {"pool": "site"},
+        }))
+        .expect("a Disk");
+        let owner = VolumeOwner {
+            namespace: "ns".to_owned(),
+            name: "root".to_owned(),
+            uid: None,
+            image: None,
+            source: None,
+        };
+        let here = VolumeFacts {
+            problem: None,
+            encryption: None,
+            retained: false,
+            pending_snapshot: None,
+            restores: Vec::new(),
+            restoring: false,
+            reserved: None,
+            pool: "fast".to_owned(),
+            id: "v-1".to_owned(),
+            size: 1 << 30,
+            base: None,
+            owner,
+            path: "/v-1.qcow2".into(),
+            format: Format::Qcow2,
+            cache: Cache::default(),
+            backing: None,
+        };
+        assert_eq!(pool_here(&disk, "v-1", std::slice::from_ref(&here)), "fast");
+        assert_eq!(pool_here(&disk, "v-2", &[here]), "site");
     }
 
     #[test]

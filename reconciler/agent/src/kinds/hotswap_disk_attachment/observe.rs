@@ -36,8 +36,7 @@ pub(crate) struct Observed {
     /// Mount points of the disk in the guest; only queried when the attachment is being deleted. None: no guest agent
     /// answers.
     pub(crate) mounts: Option<Vec<String>>,
-    /// Whether the machine, which does not have the disk, counts as if it had: since it was to be plugged in. Only observed when the attachment
-    /// is being deleted.
+    /// Whether the machine, which does not have the disk, counts as if it had: since it was to be plugged in.
     pub(crate) is_reserved: bool,
 }
 
@@ -70,7 +69,8 @@ pub(super) async fn observe(ctx: &Context, attachment: &HotswapDiskAttachment) -
         (observed.volume, observed.away) = (seen.facts.filter(|_| has_data), seen.away);
         if let Some(volume) = &observed.volume {
             observed.restores_first = restores::observe(ctx, &disk, volume).await?.is_due();
-            observed.moves_first = moves::observe(ctx, &disk, volume).await?.is_due();
+            let vm_uid = observed.vm.as_ref().and_then(|vm| vm.uid());
+            observed.moves_first = moves::comes_first(ctx, &disk, volume, vm_uid.as_deref()).await?;
         }
     }
     let instance = observed.vm.as_deref().and_then(instance_of).map(str::to_owned);
@@ -92,10 +92,7 @@ pub(super) async fn observe(ctx: &Context, attachment: &HotswapDiskAttachment) -
     {
         observed.mounts = machine.mounts(&plugged.serial, plugged.target).await;
     }
-    if attachment.metadata.deletion_timestamp.is_some()
-        && observed.machine.is_some()
-        && observed.plugged().is_none()
-    {
+    if observed.machine.is_some() && observed.plugged().is_none() {
         let volume = observed.disk.as_deref().and_then(volume_of);
         let holders = volume.map(|volume| ctx.machines.holders(volume)).unwrap_or_default();
         observed.is_reserved = holders.iter().any(|holder| holder.is_certain && holder.instance == instance);

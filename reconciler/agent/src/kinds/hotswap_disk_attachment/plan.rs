@@ -15,6 +15,8 @@ use crate::plugging::disk_spec;
 /// Interval of retries while the guest does not release the disk.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
+const LEFT: &str = "what an attempt to plug it in has left in the machine is being removed";
+
 pub(super) fn plan(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Step> {
     if attachment.metadata.deletion_timestamp.is_some() {
         return detach(attachment, observed);
@@ -67,6 +69,15 @@ fn attach(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Step>
     };
     if has_ended(&machine.run_state) {
         return waits(Reason::WaitingForVM, format!("VM {vm_name} does not run"));
+    }
+    let is_declared = vm.spec.disks.iter().any(|declared| declared.name == *disk_name);
+    if (observed.restores_first || observed.moves_first) && observed.is_reserved && !is_declared {
+        // The disk would be neither restored nor moved for as long as the machine runs.
+        return remove_left(
+            instance,
+            volume.id.clone(),
+            Readiness::Reconciling(Reason::Attaching, LEFT.to_owned()),
+        );
     }
     if observed.restores_first {
         let text = format!("Disk {disk_name} is being restored from a DiskSnapshot");
@@ -124,9 +135,7 @@ fn detach(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Step>
         && !is_to_be_suspended
         && let (Some(volume), Some(instance)) = (observed.disk.as_deref().and_then(volume_of), instance)
     {
-        let unplug = Step::Unplug { instance: instance.to_owned(), volume: volume.to_owned() };
-        let text = "what an attempt to plug it in has left in the machine is being removed";
-        return Plan::steps(vec![unplug], detaching(text)).requeue_after(ASK_AGAIN);
+        return remove_left(instance, volume.to_owned(), detaching(LEFT));
     }
     if still_user {
         let is_suspended = observed.vm.as_ref().and_then(|vm| vm.status.as_ref()).and_then(|s| s.state);
@@ -139,6 +148,12 @@ fn detach(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Step>
         return Plan::without_steps(detaching(text)).requeue_after(ASK_AGAIN);
     }
     Plan::steps(vec![Step::Release], detaching("released"))
+}
+
+/// Returns the plan to end the reservation of a disk that could not be plugged in.
+fn remove_left(instance: &str, volume: String, readiness: Readiness) -> Plan<Step> {
+    let unplug = Step::Unplug { instance: instance.to_owned(), volume };
+    Plan::steps(vec![unplug], readiness).requeue_after(ASK_AGAIN)
 }
 
 /// Whether the guest of a VM that is to be suspended runs on: this disk may be the cause.

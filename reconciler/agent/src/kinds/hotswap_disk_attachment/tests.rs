@@ -245,6 +245,18 @@ fn what_an_attempt_to_plug_it_in_has_left_is_removed_unless_the_vm_declares_the_
 }
 
 #[test]
+fn a_disk_that_could_not_be_plugged_in_is_let_go_before_it_is_moved_or_restored() {
+    let left = || Observed { is_reserved: true, ..seen(ours(), Some(machine(RunState::Running, false))) };
+    let unplug = [Step::Unplug { instance: "i-1".into(), volume: "v-1".into() }];
+    let live = attachment(false, false);
+    assert_eq!(plan(&live, &Observed { moves_first: true, ..left() }).steps, unplug);
+    assert_eq!(plan(&live, &Observed { restores_first: true, ..left() }).steps, unplug);
+    assert!(matches!(plan(&live, &left()).steps[..], [Step::Plug { .. }]), "it is tried again");
+    let let_go = Observed { moves_first: true, is_reserved: false, ..left() };
+    assert_eq!(stands(&plan(&live, &let_go)), (0, false, Reason::WaitingForDisk));
+}
+
+#[test]
 fn the_device_is_what_the_guest_says_if_it_does() {
     let mut observed = seen(ours(), Some(machine(RunState::Running, true)));
     let devices = [("v1".to_owned(), "/dev/sdb".to_owned())].into();

@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use crate::context::Context;
 use crate::error::Error;
 use crate::hardware::bus_of;
-use crate::index::{Tables, left_on, volume_of};
+use crate::index::{Tables, instance_of, left_on, volume_of};
 use crate::key::{Key, ObjectName};
 use crate::kinds::disk::{copied_percent, is_in_local_pool, is_unencrypted};
 use crate::kinds::image::local;
@@ -44,6 +44,8 @@ pub(crate) struct DeclaredDisk {
     pub(crate) restores_first: bool,
     /// Whether it is to be moved to another pool before a machine opens it.
     pub(crate) moves_first: bool,
+    /// Whether its machine, which does not have the disk, counts as if it had: since it was to be plugged in.
+    pub(crate) is_reserved: bool,
     /// The work on it that its VM waits for, if that is an operation.
     pub(crate) work: Option<DiskWork>,
     /// Whether it has ceilings of its operations and bandwidth.
@@ -146,6 +148,10 @@ pub(super) async fn declared_disks(
             grows_first,
             restores_first,
             moves_first,
+            is_reserved: volume
+                .as_ref()
+                .zip(instance_of(vm))
+                .is_some_and(|(volume, instance)| ctx.machines.is_left_reserved(instance, &volume.id)),
             work,
             has_limits: disk.as_ref().is_some_and(|disk| is_limited(&ctx.index.read(), disk)),
             volume,

@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::index::{left_on, volume_of};
 use crate::journal::epoch_of;
-use crate::kinds::disk::is_in_local_pool;
+use crate::kinds::disk::is_local_pool;
 use crate::typed_api::TypedApi;
 
 /// Removes those of the volumes that the VM gave up here before, whose data another host has now. The Disks are read from the control plane:
@@ -22,9 +22,15 @@ pub(super) async fn remove(ctx: &Context, vm: &VM, volumes: &BTreeSet<String>) -
         let disk = disks.get_opt(named.name.as_str()).await;
         let Some(disk) = disk.map_err(Error::api("read a disk of a VM that is back"))? else { continue };
         let Some(id) = volume_of(&disk).filter(|id| volumes.contains(*id)) else { continue };
-        let is_stale = left_on(&disk, ctx.host()).is_some() && is_in_local_pool(&ctx.index.read(), &disk);
+        if left_on(&disk, ctx.host()).is_none() {
+            continue;
+        }
+        // Its pool is that of the host which has the data, and may have changed there. Another pool that is away holds up no VM.
+        let here = ctx.system.pool_of_volume(id).await.ok().flatten();
+        let pool = here.as_deref().unwrap_or(disk.pool().as_str());
+        let is_stale = is_local_pool(&ctx.index.read(), pool);
         if is_stale {
-            let (pool, uid) = (disk.pool().as_str(), disk.uid());
+            let uid = disk.uid();
             let seen = ctx.system.arrival(pool, id).await?;
             if seen.as_ref().is_none_or(|seen| !seen.is_since(&kept)) {
                 ctx.system.remove_left_volume(pool, id, uid.as_deref(), seen.as_ref()).await?;

@@ -15,7 +15,10 @@ use crate::{
         storage::device_of,
     },
     key::{Key, ObjectKind},
-    kinds::quota::{self, Excess},
+    kinds::{
+        quota::{self, Excess},
+        rebind,
+    },
     placement_hold::{PlacementHold, placement_hold, untrusted},
     scheduler::{self, has_labels},
 };
@@ -39,6 +42,8 @@ pub(super) struct Observed {
     pub(super) others_may_judge: bool,
     /// It was bound for a VM that is not bound there (any more), before its file was created or taken there.
     pub(super) abandoned: bool,
+    /// Its VM has left the host with its file, which is based on no image: it is made of nothing any more.
+    pub(super) is_whole: bool,
     /// A host already has its file, under this volume identity: its status was lost.
     pub(super) claim: Option<(String, String)>,
     /// A host reports that it has its file, and the report does not count without a recovery.
@@ -137,7 +142,13 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
         false => pool != berth_api::DEFAULT_NAME && cache.tables.storage_pools.cluster(pool).is_none(),
     };
     let abandoned = is_abandoned(cache, disk, &namespace);
-    let source = source(cache, disk, &namespace).or_else(|| local_image(cache, image.as_deref()?));
+    // One whose VM moves keeps what it had.
+    let has_file = disk.status.as_ref().is_some_and(|status| status.former_host.is_some());
+    let is_whole = has_file && disk.image_below(rebind::is_in_ceph(cache, disk)).is_none();
+    let source = match is_whole {
+        true => None,
+        false => source(cache, disk, &namespace).or_else(|| local_image(cache, image.as_deref()?)),
+    };
     let created = disk.creation_timestamp().map(|made| made.0);
     let unknown = source.as_ref().and_then(|_| placement_hold(cache, created));
     let fresh_volume_id = String::new();
@@ -146,8 +157,6 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     let misplaced = misplaced(cache, disk, made_at.cloned()).or_else(|| without_device(cache, disk));
     let made_at = made_at.or(restore.as_ref().map(|restore| &restore.host)).cloned();
     let not_encrypting = not_encrypting(cache, disk, made_at);
-    // One whose VM moves keeps what it had.
-    let has_file = disk.status.as_ref().is_some_and(|status| status.former_host.is_some());
     let over_quota = if is_bound || has_file { None } else { quota::excess(cache, &Key::of(disk)) };
     let chosen_pool = chosen_pool(cache, disk, source.as_ref());
     let foreign_original = image.as_ref().and_then(|image| cache.foreign_original(image));
@@ -163,6 +172,7 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
         claim,
         unconfirmed,
         abandoned,
+        is_whole,
         not_encrypting,
         misplaced,
         source,
@@ -324,6 +334,12 @@ fn refusal(key: &Key, namespace: &str, is_shared: bool, is_encrypted: bool) -> O
     not_shared.or_else(|| is_encrypted.then_some((Reason::NotSupported, text)))
 }
 
+/// Returns why no disk is ever copied from this one, if none is.
+fn without_copies(disk: &Disk) -> Option<(Reason, String)> {
+    let why = disk.without_snapshots()?;
+    Some((Reason::NotSupported, format!("Disk {} {why}: no copy is made of it", disk.name_any())))
+}
+
 /// Returns what a disk is copied from.
 fn source(cache: &Cache, disk: &Disk, namespace: &str) -> Option<Source> {
     let declared = disk.spec.source.as_ref()?;
@@ -355,6 +371,7 @@ fn source(cache: &Cache, disk: &Disk, namespace: &str) -> Option<Source> {
         true => None,
         false => refusal(&key, namespace, is_shared, is_encrypted),
     };
+    let refusal = refusal.or_else(|| without_copies(cache.tables.disks.get(&key)?));
     // Nothing else is decided from an object that is not shared: it would show that there is one.
     let place = match &refusal {
         Some((_, text)) => Err(text.clone()),
@@ -530,6 +547,22 @@ mod tests {
         assert_eq!(encrypted, Some(Reason::NotSupported));
         let own = disk("golden", "copy", &json!({"source": {"disk": "root"}}), &Value::Null);
         assert_eq!(source_of(&cache, &own).refusal, None, "of the same namespace");
+    }
+
+    #[tokio::test]
+    async fn a_copy_of_a_disk_that_has_no_snapshots_is_refused_before_it_is_bound() {
+        let mut cache = Cache::new(Duration::from_secs(40));
+        let status = json!({"binding": {"host": "h1", "epoch": 1}, "size": "1Gi"});
+        cache.put(disk("ns", "nvme", &json!({"source": {"device": "nvme"}}), &status), Instant::now());
+        let shared = json!({"size": "1Gi", "access": "ReadWriteMany"});
+        cache.put(disk("ns", "shared", &shared, &Value::Null), Instant::now());
+        for (name, why) in [("nvme", "block device"), ("shared", "ReadWriteMany")] {
+            let copy = disk("ns", "copy", &json!({"source": {"disk": name}}), &Value::Null);
+            let Some((Reason::NotSupported, text)) = source_of(&cache, &copy).refusal else {
+                panic!("{name} is refused")
+            };
+            assert!(text.contains(why) && text.contains("no copy is made of it"), "{text}");
+        }
     }
 
     fn source_of(cache: &Cache, disk: &Disk) -> Source {

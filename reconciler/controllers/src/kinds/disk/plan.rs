@@ -84,6 +84,10 @@ fn plan_new(disk: &Disk, observed: &Observed) -> Plan<Option<Readiness>> {
         let dependencies = source.chain([Dependency::Hosts]).collect();
         return Plan::blocked(Some(Readiness::Stalled(Reason::NoSuchHost, text.clone())), dependencies);
     }
+    if observed.is_whole {
+        let text = "its next VM decides the host".to_owned();
+        return Plan::settled(Some(Readiness::Ready(Reason::WaitingForFirstUse, text)));
+    }
     let foreign = observed.foreign_original.as_ref();
     if let Some(refused) = foreign.and_then(|original| not_shared(disk, original)) {
         return refused;
@@ -277,7 +281,9 @@ pub(super) fn plan_unbound(
     }
     let bytes = |text: &str| berth_api::Quantity(text.to_owned()).bytes().ok();
     let image_size = status.and_then(|status| status.virtual_size.as_deref()).and_then(bytes);
-    let disk_size = disk.spec.size.as_ref().and_then(|size| size.bytes().ok());
+    // A file that is there already has its size, also if content of the image that was made anew since is larger.
+    let is_made = disk.status.as_ref().is_some_and(|status| status.former_host.is_some());
+    let disk_size = disk.spec.size.as_ref().filter(|_| !is_made).and_then(|size| size.bytes().ok());
     if let (Some(image_size), Some(disk_size)) = (image_size, disk_size)
         && disk_size < image_size
     {

@@ -47,6 +47,7 @@ fn a_disk_bound_for_a_vm_that_never_came_goes_back_and_waits_for_its_first_use()
         claim: None,
         unconfirmed: None,
         abandoned,
+        is_whole: false,
         not_encrypting: None,
         misplaced: None,
     };
@@ -131,6 +132,7 @@ fn a_disk_of_a_pool_that_does_not_exist_waits_for_it_and_keeps_its_vm_waiting() 
         restore: None,
         claim: None,
         abandoned: false,
+        is_whole: false,
         not_encrypting: None,
         misplaced: None,
     };
@@ -254,6 +256,7 @@ fn a_disk_of_a_backup_waits_for_it_and_is_placed_with_its_first_vm() {
             restore: None,
             claim: None,
             abandoned: false,
+            is_whole: false,
             not_encrypting: None,
             misplaced: None,
         };
@@ -265,6 +268,33 @@ fn a_disk_of_a_backup_waits_for_it_and_is_placed_with_its_first_vm() {
     assert_eq!(planned(Err("Backup b is not complete yet".into())), Some(Reason::WaitingForBackup));
     assert_eq!(planned(Ok(Some(1 << 30))), Some(Reason::WaitingForFirstUse));
     assert_eq!(planned(Ok(Some(3 << 30))), Some(Reason::DiskSmallerThanImage));
+}
+
+#[tokio::test]
+async fn a_disk_whose_vm_moves_needs_only_the_image_that_its_file_is_based_on() {
+    let now = tokio::time::Instant::now();
+    let mut cache = Cache::new(std::time::Duration::from_secs(40));
+    let grown: Image = serde_json::from_value(json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "Image", "metadata": {"name": "grown", "namespace": "ns"},
+        "spec": {"source": {"url": "https://images.test/a", "sha256": "0".repeat(64)}},
+        "status": {"binding": {"host": "h1", "epoch": 1}, "virtualSize": "2Gi"},
+    }))
+    .expect("an image");
+    cache.put(grown, now);
+    let obstacle_of = |spec: serde_json::Value| {
+        let status = json!({"size": "1Gi", "volumeID": "v-1", "formerHost": "h1"});
+        let left: Disk = serde_json::from_value(
+            json!({"metadata": {"name": "root", "namespace": "ns"}, "spec": spec, "status": status}),
+        )
+        .expect("a disk");
+        obstacle(&left, &observe(&cache, &left)).map(|obstacle| obstacle.text)
+    };
+    assert_eq!(obstacle_of(json!({"source": {"backup": "gone"}})), None, "its data was written");
+    assert_eq!(obstacle_of(json!({"source": {"file": "/srv/a.qcow2"}})), None);
+    assert_eq!(obstacle_of(json!({"image": "gone", "cloneMode": "Full"})), None);
+    let linked = obstacle_of(json!({"image": "gone"}));
+    assert!(linked.is_some_and(|text| text.contains("Image gone does not exist")));
+    assert_eq!(obstacle_of(json!({"image": "grown", "size": "1Gi"})), None, "its file has its size");
 }
 
 #[test]
@@ -286,6 +316,7 @@ fn a_copy_is_bound_to_the_host_of_its_source_or_says_what_it_waits_for() {
         claim: None,
         unconfirmed: None,
         abandoned: false,
+        is_whole: false,
         not_encrypting: None,
         misplaced: None,
         backup: None,
@@ -428,6 +459,7 @@ fn a_disk_beyond_a_quota_waits_for_it_once_nothing_else_is_in_its_way() {
         claim: None,
         unconfirmed: None,
         abandoned: false,
+        is_whole: false,
         not_encrypting: None,
         misplaced: None,
         backup: None,

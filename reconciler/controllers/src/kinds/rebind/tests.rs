@@ -71,6 +71,9 @@ fn only_plain_disks_in_shared_pools_go_to_another_host() {
         "it was left there"
     );
     assert_eq!(why(&plain(), json!({"pool": "ceph"}), json!({"pool": "ceph"})), "", "an image in Ceph");
+    for source in [json!({"backup": "b"}), json!({"file": "/srv/a.qcow2"})] {
+        assert_eq!(why(&plain(), json!({"source": source}), json!({})), "", "its file is based on nothing");
+    }
     let refused = [
         (json!({"pool": "fast"}), json!({"pool": "fast"}), "no pool of type Shared or RBD"),
         (json!({"pool": "fast"}), json!({}), "another pool"),
@@ -81,7 +84,7 @@ fn only_plain_disks_in_shared_pools_go_to_another_host() {
         (json!({}), json!({"binding": null}), "another host"),
         (json!({}), json!({"size": null}), "no file yet"),
         (json!({}), json!({"continuesSnapshots": true}), "had snapshots"),
-        (json!({"source": {"disk": "other"}}), json!({}), "made from a source"),
+        (json!({"source": {"disk": "other"}}), json!({}), "copy of a Disk"),
         (json!({"restore": {"snapshot": "s"}}), json!({}), "restored"),
         (json!({}), json!({"usedBy": [{"use": "Fixed", "vm": "db", "vmUid": "db"}]}), "another VM"),
     ];
@@ -111,6 +114,8 @@ fn a_disk_reports_before_the_loss_of_its_host_as_is_decided_after_it() {
         (json!({}), json!({"size": null})),
         (json!({}), json!({"continuesSnapshots": true})),
         (json!({"source": {"disk": "other"}}), json!({})),
+        (json!({"source": {"backup": "b"}}), json!({})),
+        (json!({"source": {"file": "/srv/a.qcow2"}}), json!({})),
         (json!({"restore": {"snapshot": "s"}}), json!({})),
         (json!({"encryption": {"keyClass": "k"}}), json!({})),
         (json!({"pool": "ceph", "encryption": {"keyClass": "k"}}), json!({"pool": "ceph"})),
@@ -184,19 +189,22 @@ fn the_mark_of_a_disk_names_the_host_with_its_data_at_each_step_of_a_move() {
 }
 
 #[test]
-fn a_deleted_disk_that_was_to_be_copied_is_deleted_where_its_data_is() {
-    let mut disk = disk_with(json!({"pool": "fast"}), json!({"pool": "fast", "formerHost": "h2"}));
-    disk.metadata.deletion_timestamp =
-        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
-    let host = |disk: &Disk| deletes_left(&cache(false, disk.clone()), disk);
-    assert_eq!(host(&disk), None, "a VM has it");
-    disk.status.as_mut().expect("a status").used_by.clear();
-    assert_eq!(host(&disk).as_deref(), Some("h2"));
-    assert_eq!(without_lost_data(&cache(false, disk.clone()), &disk), None, "it has a host that deletes it");
-    disk.status.as_mut().expect("a status").former_host = Some("h9".to_owned());
-    assert_eq!(host(&disk), None);
-    let lost = without_lost_data(&cache(false, disk.clone()), &disk).expect("nothing is waited for");
-    assert_eq!(lost.former_host, None);
+fn a_deleted_disk_that_was_to_be_copied_or_taken_is_deleted_where_its_data_is() {
+    for pool in ["fast", "site"] {
+        let mut disk = disk_with(json!({"pool": pool}), json!({"pool": pool, "formerHost": "h2"}));
+        disk.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+        let host = |disk: &Disk| deletes_left(&cache(false, disk.clone()), disk);
+        assert_eq!(host(&disk), None, "a VM has it");
+        disk.status.as_mut().expect("a status").used_by.clear();
+        assert_eq!(host(&disk).as_deref(), Some("h2"), "{pool}");
+        let lost = |disk: &Disk| without_lost_data(&cache(false, disk.clone()), disk);
+        assert_eq!(lost(&disk), None, "it has a host that deletes it");
+        disk.status.as_mut().expect("a status").former_host = Some("h9".to_owned());
+        assert_eq!(host(&disk), None);
+        let lost = lost(&disk).expect("nothing is waited for");
+        assert_eq!(lost.former_host, None);
+    }
 }
 
 #[test]
@@ -300,6 +308,22 @@ async fn a_disk_that_is_to_be_copied_stays_on_its_host_until_the_copy_is_made() 
     assert_eq!(why(false, json!(null)), "Disk root is the source of a Disk that is not made yet");
     assert_eq!(why(false, json!("1Gi")), "");
     assert_eq!(why(true, json!(null)), "", "no copy is made on a lost host");
+}
+
+#[tokio::test]
+async fn a_copy_that_can_never_be_made_does_not_keep_a_disk_on_its_host() {
+    let why = |binding: Value| {
+        let mut cache = cache(false, disk_with(json!({"sharedWith": ["other"]}), json!({})));
+        let stalled = json!({"type": "Stalled", "status": "True", "reason": "DiskSmallerThanImage", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let source = json!({"size": "1Mi", "source": {"disk": "root", "diskNamespace": "ns"}});
+        let status = json!({"binding": binding, "conditions": [stalled]});
+        cache.put(object::<Disk>("Disk", "copy", Some("other"), source, status), tokio::time::Instant::now());
+        disks(&cache, &vm_with(json!({})), "h1").err().unwrap_or_default()
+    };
+    assert_eq!(why(json!(null)), "");
+    let bound = json!({"host": "h1", "epoch": 1});
+    assert_eq!(why(bound), "Disk root is the source of a Disk that is not made yet", "it may be made there");
 }
 
 #[tokio::test]

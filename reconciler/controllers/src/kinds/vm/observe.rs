@@ -169,7 +169,9 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         disks.iter().filter_map(|disk| disk.object.as_deref()).filter(|disk| bound(disk).is_none());
     let backup_folders = new_disks.clone().filter_map(|disk| cache.backup_folder_of(disk)).collect();
     let image_hosts = new_disks.clone().filter_map(|disk| disk::image_host(cache, disk)).collect();
-    let of_disks = new_disks.flat_map(users::of_disk);
+    // One that has left another host keeps what it uses, also while that is to be deleted.
+    let is_new = |disk: &&Disk| disk.status.as_ref().is_none_or(|status| status.former_host.is_none());
+    let of_disks = new_disks.filter(is_new).flat_map(users::of_disk);
     let unmade = disks.iter().filter(|disk| disk.claimed.is_none());
     let unmade = unmade.filter_map(|disk| disk.object.as_deref()).filter(|disk| bound(disk).is_none());
     let unmade: Vec<&Disk> = unmade.collect();

@@ -26,6 +26,7 @@ use nix::unistd::linkat;
 use super::super::files::{self, failed};
 use super::super::qemu_img::{DiskNode, block_node};
 use super::note::Note;
+use super::space::most_adopted;
 use super::{LinuxVolumes, Place, Result, exists};
 use crate::{NewVolume, SystemError, VolumeFacts};
 
@@ -93,6 +94,17 @@ impl LinuxVolumes {
         let found = self.adoptable(path, Format::Qcow2)?;
         if let Some(size) = new.size.filter(|size| *size < found.size) {
             return Err(SystemError::SmallerThanImage { size, image: found.size });
+        }
+        let length = found.lock.file().metadata().map_err(failed("read", path))?.len();
+        let size = new.size.unwrap_or_default().clamp(found.size, qcow2::MAX_VIRTUAL_SIZE);
+        if length > most_adopted(size) {
+            // No other host would copy it, after its VM has left this one.
+            let file = path.display();
+            let why = format!(
+                "it has {length} bytes, more than three times its disk of {size} bytes: qemu-img convert -O qcow2 {file} {file}.qcow2 makes a file \
+                 without what nothing refers to, while no program has it open"
+            );
+            return Err(SystemError::FileRefused { path: path.to_owned(), why });
         }
         files::ensure_folder(&self.layout.volumes(&new.pool))?;
         Note::new(new, None).write(&place.note)?;

@@ -137,6 +137,17 @@ fn a_volume_is_copied_with_its_holes_and_then_removed_where_it_was() {
 }
 
 #[test]
+fn a_file_with_much_that_nothing_refers_to_is_copied_too() {
+    let (a, b) = (Host::new(), Host::new());
+    a.make(7);
+    // As one that was taken over after a snapshot within it had been deleted.
+    let file = OpenOptions::new().write(true).open(a.file()).expect("opened");
+    file.set_len(250 * MIB).expect("longer");
+    assert_eq!(copied(&a, &b, 2).size, 64 * MIB);
+    assert_eq!(fs::metadata(b.file()).expect("copied").len(), 250 * MIB);
+}
+
+#[test]
 fn before_the_copy_is_whole_nothing_has_arrived_and_nothing_is_lost_wherever_an_agent_stops() {
     let (a, b) = (Host::new(), Host::new());
     a.make(7);

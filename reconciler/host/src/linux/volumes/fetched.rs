@@ -22,14 +22,12 @@ use super::super::files::{self, failed};
 use super::left::check_closed;
 use super::moves::FETCHED;
 use super::note::{Base, Note};
-use super::space::with_tables;
+use super::space::most_copied;
 use super::{LinuxVolumes, Place, Result, exists, file_name};
 use crate::{Arrival, COPY_BLOCK, CopiedFile, CopiedPart, ImageFacts, NewFetch, SystemError, VolumeFacts};
 
 /// The bytes of which none are written if all are zero.
 const CHUNK: usize = 64 << 10;
-/// Bytes that a file may have beside its data and its tables.
-const MARGIN: u64 = 64 << 20;
 
 /// A copy that is begun. Dropping it removes what is not whole.
 #[derive(Debug)]
@@ -163,9 +161,12 @@ impl Fetch {
         if about.base != self.new.base {
             return Err(self.refused("it is based on another image than that of its Disk"));
         }
-        let most = with_tables(self.new.size).saturating_mul(2).saturating_add(MARGIN);
-        if about.length == 0 || about.length > most {
-            return Err(self.refused(&format!("its file has {} bytes", about.length)));
+        let (length, most) = (about.length, most_copied(self.new.size));
+        if length == 0 || length > most {
+            let size = self.new.size;
+            let why =
+                format!("its file has {length} bytes, and that of a disk of {size} bytes has 1 to {most}");
+            return Err(self.refused(&why));
         }
         let is_same = self.about.as_ref().is_none_or(|before| {
             (before.length, &before.tag, &before.base) == (about.length, &about.tag, &about.base)

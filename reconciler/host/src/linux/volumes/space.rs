@@ -19,6 +19,8 @@ use crate::SystemError;
 
 /// Room for the header, the tables' first clusters and QEMU's allocation ahead of writes.
 const MARGIN: u64 = 4 << 20;
+/// Bytes that the file of a small disk may have beside its data and its tables.
+const SLACK: u64 = 64 << 20;
 
 impl LinuxVolumes {
     pub(in super::super) fn reserve(&self, pool: &str, id: &str, size: u64) -> Result<()> {
@@ -92,4 +94,15 @@ pub(super) fn reserve_file(path: &Path, size: u64) -> Result<()> {
 /// The bytes of a file with this many bytes of data: an entry of 8 bytes and a count of 2 bytes for each 64 KiB.
 pub(super) fn with_tables(size: u64) -> u64 {
     size + size / 8192 + size / 32768 + MARGIN
+}
+
+/// The greatest length of a file that is taken over for a disk of this size. Besides its data it may have as much again, twice, that nothing
+/// refers to: a qcow2 file does not get shorter when a snapshot within it is deleted.
+pub(super) fn most_adopted(size: u64) -> u64 {
+    with_tables(size).saturating_mul(3).saturating_add(SLACK)
+}
+
+/// The greatest length of a file that is copied from another host: one that was taken over, and to which the whole disk was written since.
+pub(super) fn most_copied(size: u64) -> u64 {
+    with_tables(size).saturating_mul(4).saturating_add(SLACK)
 }

@@ -29,6 +29,8 @@ fn a_disk_of_a_lost_host_is_taken_from_its_folder_with_its_image_there_and_never
     assert_eq!(plan(&of_image, &cached(GIB)).steps, [take(Some("ab"))]);
     let anew = plan(&of_image, &cached(2 * GIB));
     assert_eq!(anew.steps, [take(Some("ab"))], "its file is not made of content that is larger by now");
+    let gone = plan(&deleted(blank.clone()), &Observed::default());
+    assert!(gone.steps.is_empty(), "its file is in the folder of h0, which removes it: {gone:?}");
     let report = |seen: &Observed| {
         let readiness = plan(&blank, seen).readiness;
         status(&blank, seen, &readiness, Timestamp::UNIX_EPOCH).former_host
@@ -365,12 +367,26 @@ fn the_data_of_a_raw_file_is_copied_and_a_qcow2_file_becomes_the_disk() {
 }
 
 #[test]
-fn a_full_clone_goes_to_another_host_without_its_image() {
-    let left = disk(
+fn a_disk_whose_file_is_based_on_nothing_goes_to_another_host_as_it_is() {
+    let based_on = |spec: Value, seen: &Observed| {
+        let left = disk(spec, json!({"size": "1Gi", "pool": "site", "formerHost": "h0"}));
+        let taken = plan(&left, seen);
+        let [Step::Take(new)] = &taken.steps[..] else { panic!("{taken:?}") };
+        let copied = plan(&left, &Observed { fetch: Some(fetch(None)), ..seen.clone() });
+        let [Step::Fetch(Wanted::Fetch(_, Details(copy)))] = &copied.steps[..] else { panic!("{copied:?}") };
+        assert_eq!(new.base, copy.base);
+        new.base.clone()
+    };
+    for spec in [
         json!({"size": "1Gi", "pool": "site", "image": "debian", "cloneMode": "Full"}),
-        json!({"size": "1Gi", "pool": "site", "formerHost": "h0"}),
-    );
-    let taken = plan(&left, &Observed::default());
-    let [Step::Take(new)] = &taken.steps[..] else { panic!("{taken:?}") };
-    assert_eq!(new.base, None);
+        // Their size is that of their data.
+        json!({"pool": "site", "source": {"backup": "b"}}),
+        json!({"pool": "site", "source": {"file": "/srv/a.qcow2"}}),
+    ] {
+        assert_eq!(based_on(spec.clone(), &Observed::default()), None, "{spec}");
+    }
+    let linked = || json!({"pool": "site", "image": "debian"});
+    assert_eq!(based_on(linked(), &cached(GIB)).as_deref(), Some("ab"));
+    let in_ceph = Observed { is_in_ceph: true, ..Observed::default() };
+    assert_eq!(based_on(linked(), &in_ceph), None, "it waits for no file of the image on its next host");
 }

@@ -161,6 +161,10 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
                 let spec = DiskSpec { read_only: disk.read_only, ..spec };
                 steps.push(Step::Plug { disk: Box::new(spec) });
             }
+            // It would not move for as long as the machine runs.
+            (Some(volume), User::ThisVm) if disk.is_reserved => {
+                steps.push(Step::Unplug { volume: volume.id.clone() });
+            }
             (_, User::Other(other)) => {
                 let text = format!("Disk {} is used by VM {other}", disk.name);
                 waiting.get_or_insert(Readiness::Stalled(Reason::DiskInUse, text));

@@ -120,6 +120,7 @@ fn disk(name: &str, boot: bool) -> DeclaredDisk {
         grows_first: false,
         restores_first: false,
         moves_first: false,
+        is_reserved: false,
         work: None,
         has_limits: false,
     }

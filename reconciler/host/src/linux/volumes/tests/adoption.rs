@@ -60,6 +60,22 @@ fn it_is_as_large_as_declared_and_never_smaller_than_it_was() {
 }
 
 #[test]
+fn a_file_that_no_other_host_would_copy_is_refused() {
+    let (f, given) = fixture();
+    let file = given.join("web.qcow2");
+    qcow2::create(&file, 4 * MIB).expect("a file");
+    let length = |bytes: u64| {
+        fs::OpenOptions::new().write(true).open(&file).and_then(|file| file.set_len(bytes)).expect("as long");
+    };
+    length(100 * MIB);
+    let refused = refusal(&f, &from(&file));
+    assert!(refused.starts_with("FileRefused") && refused.contains("qemu-img convert"), "{refused}");
+    assert!(file.exists());
+    length(80 * MIB);
+    assert_eq!(f.volumes.create(&from(&file), None).expect("taken over").size, 4 * MIB);
+}
+
+#[test]
 fn a_crash_at_any_moment_leaves_the_file_or_the_volume() {
     let (f, given) = fixture();
     let file = given.join("web.qcow2");

@@ -198,6 +198,10 @@ fn a_disk_added_to_the_list_is_plugged_in_and_one_taken_off_it_is_pulled() {
     observed.disks.last_mut().expect("a disk").moves_first = true;
     let moving = plan(&vm(json!({})), &observed);
     assert_eq!(stands(&moving), (false, Reason::WaitingForDisk), "its file is locked meanwhile");
+    observed.disks.last_mut().expect("a disk").is_reserved = true;
+    let left = plan(&vm(json!({})), &observed);
+    assert_eq!(left.steps, [Step::Unplug { volume: "v-more".to_owned() }], "the move waits for the machine");
+    observed.disks.last_mut().expect("a disk").is_reserved = false;
     observed.disks.last_mut().expect("a disk").moves_first = false;
     let noting = plan(&vm(json!({})), &observed);
     let [Step::WriteJournal(journal)] = &noting.steps[..] else { panic!("{noting:?}") };
