@@ -7,6 +7,7 @@
 //!
 //! Knows instances and volumes by their identity on disk; of VMs and Disks only the keys to enqueue.
 
+mod disks;
 mod driver;
 mod error;
 mod exchange;
@@ -67,6 +68,8 @@ pub(crate) struct MachineState {
     pub(crate) qemu_version: String,
     /// Without the bootstrap volume.
     pub(crate) disks: Vec<ObservedDisk>,
+    /// The volumes whose files QEMU has open without a disk: a plug or an unplug was interrupted.
+    pub(crate) left_open: BTreeSet<String>,
     pub(crate) cdroms: Vec<ObservedCdrom>,
     pub(crate) nics: Vec<ObservedNic>,
     /// The ports for network cards, taken or free.
@@ -385,6 +388,8 @@ impl Machines {
             expects_stop: false,
             has_started: false,
             is_sending: false,
+            // An earlier agent may have ended within a request.
+            may_have_left: true,
         };
         let guest_task = GuestTask {
             system: self.system.clone(),

@@ -1,5 +1,7 @@
 //! The volumes that machines have open, or are about to open.
 
+use std::collections::BTreeSet;
+
 use berth_qemu::machine::DiskSpec;
 
 use super::{Entry, Holder, Machine, MachineError, Machines, Still};
@@ -22,6 +24,11 @@ impl Machines {
             is_certain: entry.has(volume).is_some(),
         };
         holding.map(holder).collect()
+    }
+
+    /// Returns the volumes that are reserved for this instance.
+    pub(crate) fn reserved(&self, instance: &str) -> BTreeSet<String> {
+        self.state().entries.get(instance).map(|entry| entry.reserved.clone()).unwrap_or_default()
     }
 
     /// Whether any machine has this volume open, or may have.

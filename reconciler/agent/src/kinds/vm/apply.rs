@@ -21,7 +21,7 @@ use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
 use crate::kinds::network;
 use crate::machine::{Machine, MachineError};
-use crate::plugging::{has_limited_disk, limit, unplug};
+use crate::plugging::{close_left, has_limited_disk, limit, unplug};
 use crate::pulls::Wanted;
 
 /// How long a QEMU that was asked to quit may take before it is killed.
@@ -154,6 +154,10 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
         }
         Step::Unplug { volume } => {
             unplug(ctx, instance, volume).await?;
+            wake_disks(ctx, vm);
+        }
+        Step::CloseLeft { volume } => {
+            close_left(ctx, instance, volume).await?;
             wake_disks(ctx, vm);
         }
         Step::PlugNic(nic) => machine()?.plug_nic((**nic).clone()).await?,
