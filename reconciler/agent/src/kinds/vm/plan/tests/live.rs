@@ -126,6 +126,9 @@ fn nothing_but_the_task_decides_about_a_guest_that_is_being_sent() {
         assert_eq!(names(&plan(&moving_vm(declared), &sending)), ["CancelDeparture"]);
     }
     assert_eq!(names(&plan(&deleted(moving_vm(json!({}))), &sending)), ["CancelDeparture"]);
+    let mut without = sending.clone();
+    without.disks.truncate(1);
+    assert_eq!(names(&plan(&moving_vm(json!({})), &without)), ["CancelDeparture"], "a disk is taken off");
     let mut ending = sending.clone();
     ending.departure.is_cancelled = true;
     assert_eq!(names(&plan(&moving_vm(json!({"power": "Stopped"})), &ending)), [""; 0], "asked once");
