@@ -44,6 +44,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::key::Key;
+use crate::named_locks::NamedLocks;
 pub(crate) use driver::ANSWER_WAIT;
 use driver::{Command, Driver};
 pub(crate) use error::MachineError;
@@ -227,8 +228,8 @@ pub(crate) struct Machines {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
     tasks: Mutex<JoinSet<()>>,
-    /// Held while a machine opens a disk that it only reads.
-    opening: tokio::sync::Mutex<()>,
+    /// That of a volume is held while a machine opens it, if several machines may have it.
+    opening: NamedLocks,
 }
 
 #[derive(Debug, Default)]
@@ -261,7 +262,7 @@ impl Machines {
         queue: Arc<Queue<Key>>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let (state, tasks, opening) = (Mutex::default(), Mutex::default(), tokio::sync::Mutex::default());
+        let (state, tasks, opening) = (Mutex::default(), Mutex::default(), NamedLocks::default());
         Self { system, queue, clock, state, tasks, opening }
     }
 
