@@ -24,6 +24,7 @@ mod mixed;
 mod paused;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use berth_api::{Disk, DiskSnapshot};
 use berth_host::{NewSnapshot, SystemError, Taken, VolumeFacts};
@@ -44,6 +45,8 @@ pub(crate) use paused::resume_paused;
 
 /// How often a guest that was frozen is asked to go on.
 const THAW_ATTEMPTS: usize = 3;
+/// How long guests may take to thaw their file systems at the end of the agent.
+const THAW_LIMIT: Duration = Duration::from_secs(5);
 
 /// Takes snapshots of these volumes at one moment, or finishes those that were begun.
 ///
@@ -256,12 +259,14 @@ impl Writer {
             return Ok(false);
         }
         let freezes = self.state.run_state == RunState::Running;
-        let _freezing = freezes.then(|| self.machine.freezing());
+        let freezing = freezes.then(|| self.machine.freezing());
         let frozen = freezes && freeze(&self.machine).await;
         let switched = self.machine.snapshot_disks(overlays, images).await;
         // Also after a failure to freeze, and after a crash in between: whether the guest is frozen is not known then.
-        if freezes {
-            thaw(&self.machine, frozen).await;
+        if let Some(freezing) = freezing
+            && thaw(&self.machine, frozen).await
+        {
+            freezing.thawed();
         }
         Ok(switched? && frozen)
     }
@@ -288,19 +293,31 @@ async fn freeze(machine: &Machine) -> bool {
     }
 }
 
-/// Thaws the guest's file systems, whether or not it is known that they are frozen. If they stay so, the guest task goes on with it.
-async fn thaw(machine: &Machine, frozen: bool) {
+/// Thaws the guest's file systems, whether or not it is known that they are frozen. If they stay so, the guest task goes on with it. Returns
+/// whether they are thawed.
+async fn thaw(machine: &Machine, frozen: bool) -> bool {
     for _ in 0..THAW_ATTEMPTS {
         match machine.exchange(|agent| Box::pin(agent.thaw())).await {
-            Ok(()) | Err(GuestError::Gone) => return,
+            Ok(()) | Err(GuestError::Gone) => return true,
             // There was none before either.
-            Err(GuestError::NoAgent) if !frozen => return,
+            Err(GuestError::NoAgent) if !frozen => return true,
             Err(error) => tracing::warn!(%error, "the guest's agent does not thaw its file systems"),
         }
     }
     // Without that it is not known, and seen when the agent answers again.
     if frozen {
         machine.thaw_failed().await;
+    }
+    false
+}
+
+/// Thaws the file systems of guests that were frozen for a snapshot when this agent ended: without an agent nothing else does.
+pub(crate) async fn thaw_left(ctx: &Context) {
+    let machines = ctx.machines.all().into_iter().filter(Machine::may_be_frozen);
+    let thaws = machines.map(|machine| async move { thaw(&machine, true).await });
+    let all = futures::future::join_all(thaws);
+    if tokio::time::timeout(THAW_LIMIT, all).await.is_err() {
+        tracing::warn!("the file systems of a guest may stay frozen until the agent runs again");
     }
 }
 

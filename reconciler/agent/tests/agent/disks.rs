@@ -167,14 +167,19 @@ async fn running_with_snapshot() -> Fixture {
 
 /// Takes a snapshot of the boot disk of the VM.
 pub(crate) async fn take_snapshot(fixture: &Fixture) {
+    begin_snapshot(fixture).await;
+    fixture
+        .until::<DiskSnapshot>("before", |s| s.status.as_ref().is_some_and(|s| s.taken_at.is_some()))
+        .await;
+}
+
+/// Has a snapshot of the boot disk of the VM taken, and does not wait for it.
+pub(crate) async fn begin_snapshot(fixture: &Fixture) {
     let mut status = bound();
     for (field, value) in [("snapshotID", "s-1"), ("volumeID", ROOT), ("pool", "default")] {
         status[field] = value.into();
     }
     fixture.make::<DiskSnapshot>("before", json!({"disk": "root"}), Some(status)).await;
-    fixture
-        .until::<DiskSnapshot>("before", |s| s.status.as_ref().is_some_and(|s| s.taken_at.is_some()))
-        .await;
 }
 
 #[tokio::test(start_paused = true)]
