@@ -208,6 +208,7 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
         Step::RemoveInstance => {
             ctx.system.remove_instance(instance).await?;
             ctx.machines.forget(instance);
+            ctx.departures.forget(instance);
             wake_disks(ctx, vm);
         }
         Step::Release => {
