@@ -37,7 +37,7 @@ use crate::error::Error;
 use crate::index::{Tables, volume_of};
 use crate::journal::Journal;
 use crate::key::Key;
-use crate::machine::{GuestError, Machine, MachineState};
+use crate::machine::{GuestError, Holder, Machine, MachineState};
 use crate::plugging::disk_spec;
 
 pub(crate) use memory::take_with_memory;
@@ -207,7 +207,9 @@ async fn writer(ctx: &Context, all: &[NewSnapshot]) -> Result<Option<Writer>, Er
     let busy = |volume: &str, detail| SystemError::VolumeBusy { id: volume.to_owned(), detail };
     let mut found: Option<Writer> = None;
     for volume in all.iter().map(|new| &new.volume) {
-        let holders = ctx.machines.holders(volume);
+        let namespace = namespace_of(&ctx.index.read(), volume);
+        let mut holders = ctx.machines.holders(volume);
+        holders.retain(|holder| may_have(holder, namespace.as_deref()));
         if holders.is_empty() {
             continue;
         }
@@ -243,6 +245,20 @@ async fn writer(ctx: &Context, all: &[NewSnapshot]) -> Result<Option<Writer>, Er
         }
     }
     Ok(found)
+}
+
+/// Returns the namespace of the Disk with this volume. None: it is not known here.
+fn namespace_of(tables: &Tables, volume: &str) -> Option<String> {
+    let mut disks = tables.disks.all();
+    let found = disks.find(|(_, disk)| volume_of(disk) == Some(volume));
+    found.map(|(name, _)| name.namespace.clone())
+}
+
+/// Whether a machine has a volume of this namespace open, or may have. A machine has volumes of its own namespace only, so one that does not
+/// answer holds up no other tenant.
+fn may_have(holder: &Holder, namespace: Option<&str>) -> bool {
+    let other = holder.key.as_ref().map(|vm| vm.name.namespace.as_str());
+    holder.is_certain || namespace.is_none() || other.is_none() || other == namespace
 }
 
 fn is_only_read(state: &MachineState, volume: &str) -> bool {
@@ -323,18 +339,39 @@ pub(crate) async fn thaw_left(ctx: &Context) {
 
 #[cfg(test)]
 mod tests {
-    use berth_api::{Backup, Image};
+    use berth_api::{Backup, Image, VM};
     use kube::runtime::watcher::Event;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::index::Index;
+    use crate::key::ObjectName;
 
     fn object(name: &str, spec: &Value, status: &Value) -> Value {
         json!({
             "metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"},
             "spec": spec, "status": status,
         })
+    }
+
+    #[test]
+    fn a_machine_that_does_not_answer_holds_up_the_snapshots_of_its_own_namespace_only() {
+        let holder = |namespace: Option<&str>, is_certain: bool| Holder {
+            instance: "i-1".to_owned(),
+            vm_uid: None,
+            key: namespace.map(|namespace| Key::new::<VM>(ObjectName::new(namespace, "web"))),
+            is_certain,
+        };
+        assert!(!may_have(&holder(Some("other"), false), Some("ns")));
+        assert!(may_have(&holder(Some("other"), true), Some("ns")), "it was seen");
+        assert!(may_have(&holder(Some("ns"), false), Some("ns")));
+        assert!(may_have(&holder(None, false), Some("ns")), "it may be of any VM");
+        assert!(may_have(&holder(Some("other"), false), None), "it may be a disk of any VM");
+        let index = Index::default();
+        let disk = object("data", &json!({"size": "1Gi"}), &json!({"volumeID": "v-1"}));
+        index.apply::<Disk>(Event::Apply(serde_json::from_value(disk).expect("a disk")));
+        assert_eq!(namespace_of(&index.read(), "v-1").as_deref(), Some("ns"));
+        assert_eq!(namespace_of(&index.read(), "v-2"), None);
     }
 
     #[test]
