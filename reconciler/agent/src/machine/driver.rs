@@ -280,6 +280,8 @@ impl Driver {
             }
             Command::AssumeLinksUp(reply) => {
                 self.link_at_start = Some(true);
+                // Its process was started just now.
+                self.may_have_left = false;
                 let _ = reply.send(Ok(()));
             }
             Command::Resize { id, bytes, reply } => {
