@@ -126,7 +126,11 @@ async fn work(ctx: &Arc<Context>) {
     // The control plane may be away for long, and these guests were running.
     Box::pin(let_guests_go_on(ctx)).await;
     Box::pin(kinds::vm::abandon_left(ctx)).await;
-    Box::pin(arrivals::settle_left(ctx)).await;
+    let left = Box::pin(arrivals::settle_left(ctx)).await;
+    let mut late = JoinSet::new();
+    if !left.is_empty() {
+        late.spawn(arrivals::settle_late(ctx.clone(), left));
+    }
     Box::pin(kinds::vm::restart_until_answered(ctx)).await;
     ctx.lease.acquired().await;
     while let Err(error) = host::inventory(ctx).await {
