@@ -34,8 +34,6 @@ use crate::typed_api::TypedApi;
 
 /// The interval at which changes are copied.
 const EVERY: Duration = Duration::from_secs(120);
-/// How long a copy may take: one in a pool that does not answer holds up no other.
-const AT_MOST: Duration = Duration::from_secs(60);
 /// How long a stop waits for its copy, which the next round makes otherwise.
 const AFTER_STOP: Duration = Duration::from_secs(10);
 
@@ -52,19 +50,9 @@ pub(crate) async fn run(ctx: &Context) {
             vms.map(|(_, vm)| vm.as_ref().clone()).collect()
         };
         for vm in due {
-            let name = vm.name_any();
-            match timeout(AT_MOST, Box::pin(copy(ctx, &vm, false))).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::warn!(
-                        vm = name,
-                        error = error.chain(),
-                        "the firmware state of a VM is not copied"
-                    );
-                }
-                Err(_) => {
-                    tracing::warn!(vm = name, "the pool for the firmware state of a VM does not answer")
-                }
+            if let Err(error) = Box::pin(copy(ctx, &vm, false)).await {
+                let name = vm.name_any();
+                tracing::warn!(vm = name, error = error.chain(), "the firmware state of a VM is not copied");
             }
         }
     }
