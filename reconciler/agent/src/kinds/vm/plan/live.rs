@@ -142,6 +142,9 @@ pub(in crate::kinds::vm) fn refusal(vm: &VM, observed: &Observed) -> Option<Stri
     if !machine.mirrors.is_empty() {
         return Some("a disk of it is being moved to another pool".to_owned());
     }
+    if let Some(disk) = surplus(machine, observed).first() {
+        return Some(format!("its guest has the disk {} still, which was taken off it", disk.serial));
+    }
     as_it_is(&observed.journal, machine, &volumes(observed)).err()
 }
 

@@ -82,6 +82,11 @@ fn a_guest_is_sent_once_that_is_recorded_and_only_while_nothing_else_is_declared
         assert_eq!(live::begin(&moving_vm(declared.clone()), &recorded()), None, "{declared}");
     }
     assert_eq!(live::begin(&vm(json!({})), &recorded()), None, "it is not to move");
+    let mut without = recorded();
+    without.disks.truncate(1);
+    assert_eq!(live::begin(&moving_vm(json!({})), &without), None, "a disk is to be taken out first");
+    let why = live::refusal(&moving_vm(json!({})), &without).expect("it says so");
+    assert!(why.contains("serial-v-data"), "{why}");
     let failed = FailedDeparture {
         why: "no room".into(),
         left: Duration::from_secs(9),
