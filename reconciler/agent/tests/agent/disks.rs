@@ -515,6 +515,26 @@ async fn a_guest_that_keeps_a_disk_is_asked_until_it_lets_go_and_the_disk_can_co
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_attached_disk_that_the_guest_releases_while_no_agent_runs_is_closed_before_it_is_free() {
+    let fixture = running().await;
+    fixture.make_attachment().await;
+    attached(&fixture).await;
+    fixture.system.hypervisor().set_behaviour(INSTANCE, |b| b.keeps.push(DATA.into()));
+    fixture.delete::<HotswapDiskAttachment>("data").await;
+    fixture.until::<HotswapDiskAttachment>("data", |a| attachment_reason(a) == "Detaching").await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    fixture.crash_agent().await;
+    fixture.system.hypervisor().guest_releases(INSTANCE, DATA);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    fixture.start_agent();
+    let is_free = |disk: &Disk| disk.status.as_ref().is_some_and(|status| status.used_by.is_empty());
+    fixture.until::<Disk>("data", is_free).await;
+    let view = fixture.system.hypervisor().view(INSTANCE).expect("it runs");
+    assert!(!view.nodes.contains(&DATA.to_owned()), "{:?}", view.nodes);
+    fixture.until_gone::<HotswapDiskAttachment>("data").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_second_disk_does_not_disturb_the_first_and_a_restart_brings_both_back() {
     let fixture = running().await;
     let more = "v-00000000000000e1";
