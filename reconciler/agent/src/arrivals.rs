@@ -9,6 +9,7 @@
 //!
 //! In Receiving the guest never runs here, so that its removal is proof enough for the other host to let it go on there.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -19,7 +20,7 @@ use berth_host::{BootstrapFile, InstanceFacts, NewTake, VolumeFacts};
 use berth_qemu::machine::{DiskSpec, MachineSpec, Tap};
 use berth_qemu::power::RunState;
 use kube::ResourceExt;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::admission::{Admission, Offer};
 use crate::context::Context;
@@ -42,6 +43,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How often a guest is started, if QEMU refuses it.
 const STARTS: u32 = 10;
 const START_AGAIN: Duration = Duration::from_millis(500);
+/// How long an attempt to settle what an earlier agent has left may take, and the pause before the next one, which doubles up to the longest.
+const SETTLE_LIMIT: Duration = Duration::from_secs(10);
+const SETTLE_AGAIN: Duration = Duration::from_secs(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// The end of an attempt to start a guest that has come.
 #[derive(Debug)]
@@ -448,23 +453,51 @@ async fn resume(ctx: &Context, instance: &str, journal: &Journal) -> Result<(), 
     Ok(())
 }
 
-/// Settles what an earlier agent has left: guests that were to be started are, and others are removed. Needs no control plane.
-pub(crate) async fn settle_left(ctx: &Context) {
+/// Settles what an earlier agent has left: guests that were to be started are, and others are removed. Needs no control plane. Returns the
+/// instances that are not settled, for [`settle_late`].
+pub(crate) async fn settle_left(ctx: &Context) -> Vec<String> {
     let instances = match ctx.system.instances().await {
         Ok(instances) => instances,
         Err(error) => {
-            return tracing::warn!(%error, "it is not known whether guests were coming to this host");
+            tracing::warn!(%error, "it is not known whether guests were coming to this host");
+            return Vec::new();
         }
     };
+    let mut left = Vec::new();
     for InstanceFacts { instance, journal, .. } in instances {
         let Some(Ok(journal)) = journal.map(Journal::parse) else { continue };
-        if journal.arrival.is_none() {
-            continue;
-        }
-        if let Err(why) = Box::pin(settle_instance(ctx, &instance)).await {
-            tracing::warn!(instance, why, "a guest that was coming to this host is not settled");
+        if journal.arrival.is_some() && !try_to_settle(ctx, &instance).await {
+            left.push(instance);
         }
     }
+    left
+}
+
+/// Goes on with the instances that were not settled at the start of the agent: a pool may have been away, or may not answer.
+pub(crate) async fn settle_late(ctx: Arc<Context>, mut left: Vec<String>) {
+    let mut pause = SETTLE_AGAIN;
+    while !left.is_empty() {
+        sleep(pause).await;
+        pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
+        let mut again = Vec::new();
+        for instance in left {
+            if !try_to_settle(&ctx, &instance).await {
+                again.push(instance);
+            }
+        }
+        left = again;
+    }
+}
+
+/// Tries to settle an instance, and returns whether it is.
+async fn try_to_settle(ctx: &Context, instance: &str) -> bool {
+    let why = match timeout(SETTLE_LIMIT, Box::pin(settle_instance(ctx, instance))).await {
+        Ok(Ok(())) => return true,
+        Ok(Err(why)) => why,
+        Err(_) => format!("it took longer than {} seconds", SETTLE_LIMIT.as_secs()),
+    };
+    tracing::warn!(instance, why, "a guest that was coming to this host is not settled yet");
+    false
 }
 
 async fn settle_instance(ctx: &Context, instance: &str) -> Result<(), String> {

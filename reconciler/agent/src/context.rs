@@ -33,10 +33,11 @@ use crate::index::Index;
 use crate::key::{Key, ObjectName};
 use crate::lease::HostLease;
 use crate::lease_watcher::LeaseWatcher;
-use crate::live_moves::{ArrivalLocks, Departures};
+use crate::live_moves::Departures;
 use crate::machine::Machines;
 use crate::merges::Merges;
 use crate::mirror_attempts::Mirrors;
+use crate::named_locks::NamedLocks;
 use crate::networking::Networks;
 use crate::overhead::Overhead;
 use crate::probes::Probes;
@@ -71,7 +72,8 @@ pub(crate) struct Context {
     pub(crate) copies: Copies,
     pub(crate) copied_firmware: CopiedFirmware,
     pub(crate) departures: Departures,
-    pub(crate) arrival_locks: ArrivalLocks,
+    /// One session at a time for each instance that comes: a question about it is answered after the session before has ended.
+    pub(crate) arrival_locks: NamedLocks,
     pub(crate) networks: Networks,
     pub(crate) lease_watcher: LeaseWatcher,
     pub(crate) probes: Probes,
@@ -138,7 +140,7 @@ impl Context {
             departures: Departures::new(system.clone(), copies.clone(), queue.clone()),
             copies: copies.clone(),
             copied_firmware: CopiedFirmware::default(),
-            arrival_locks: ArrivalLocks::default(),
+            arrival_locks: NamedLocks::default(),
             pulls: Pulls::new(system.clone(), queue.clone(), secrets, copies),
             merges: Merges::new(system.clone(), queue.clone()),
             mirrors: Mirrors::default(),

@@ -99,7 +99,7 @@ pub(crate) async fn copy(ctx: &Context, vm: &VM, is_final: bool) -> Result<(), E
         (pool_of(&tables, vm), boot_volume_in_ceph(&tables, vm))
     };
     let (Some(pool), Some(instance)) = (pool, instance_of(vm)) else { return Ok(()) };
-    let mut known = ctx.copied_firmware.0.lock().await;
+    let _alone = ctx.copied_firmware.writing.lock(instance).await;
     let journal = ctx.system.read_journal(instance).await?.map(Journal::parse).transpose()?;
     if !journal.is_some_and(|journal| has_state(vm, &journal)) {
         return Ok(());
@@ -107,8 +107,8 @@ pub(crate) async fn copy(ctx: &Context, vm: &VM, is_final: bool) -> Result<(), E
     let archive = ctx.system.firmware_state(instance).await?;
     let copy = FirmwareCopy { uid: vm.uid().unwrap_or_default(), epoch: epoch_of(vm), is_final, archive };
     let new = Copied { digest: digest(&pool, &copy), is_final };
-    let last = known.get(instance);
-    if copy.archive.is_empty() || last.is_some_and(|last| is_written(last, &new)) {
+    let last = ctx.copied_firmware.last(instance);
+    if copy.archive.is_empty() || last.as_ref().is_some_and(|last| is_written(last, &new)) {
         return Ok(());
     }
     pools::declare(ctx);
@@ -120,14 +120,14 @@ pub(crate) async fn copy(ctx: &Context, vm: &VM, is_final: bool) -> Result<(), E
     }
     let serves = ctx.config.console.as_ref().is_some_and(|own| own.is_for_hosts);
     match ctx.system.write_firmware_copy(&pool, instance, &copy).await {
-        Err(away @ SystemError::PoolAway { .. }) if is_final && may_be_missing(serves, last) => {
+        Err(away @ SystemError::PoolAway { .. }) if is_final && may_be_missing(serves, last.as_ref()) => {
             let error = away.chain();
             tracing::warn!(instance, error, "the VM is given up without a copy of its firmware state");
             return Ok(());
         }
         written => written?,
     }
-    known.insert(instance.to_owned(), new);
+    ctx.copied_firmware.record(instance, new);
     Ok(())
 }
 
@@ -135,12 +135,12 @@ pub(crate) async fn copy(ctx: &Context, vm: &VM, is_final: bool) -> Result<(), E
 pub(crate) async fn keep(ctx: &Context, vm: &VM, instance: &str, archive: Vec<u8>) -> Result<(), Error> {
     let pool = pool_of(&ctx.index.read(), vm);
     let Some(pool) = pool.filter(|_| !archive.is_empty()) else { return Ok(()) };
-    let mut known = ctx.copied_firmware.0.lock().await;
+    let _alone = ctx.copied_firmware.writing.lock(instance).await;
     pools::declare(ctx);
     let (uid, epoch) = (vm.uid().unwrap_or_default(), epoch_of(vm));
     let copy = FirmwareCopy { uid, epoch, is_final: false, archive };
     ctx.system.write_firmware_copy(&pool, instance, &copy).await?;
-    known.insert(instance.to_owned(), Copied { digest: digest(&pool, &copy), is_final: false });
+    ctx.copied_firmware.record(instance, Copied { digest: digest(&pool, &copy), is_final: false });
     Ok(())
 }
 
@@ -197,7 +197,7 @@ pub(crate) async fn remove(ctx: &Context, vm: &VM) -> Result<(), Error> {
         None => read_boot_pool(ctx, vm).await?,
         known => known,
     };
-    let mut known = ctx.copied_firmware.0.lock().await;
+    let _alone = ctx.copied_firmware.writing.lock(instance).await;
     pools::declare(ctx);
     for pool in shared {
         match ctx.system.remove_firmware_copy(&pool, instance).await {
@@ -205,7 +205,7 @@ pub(crate) async fn remove(ctx: &Context, vm: &VM) -> Result<(), Error> {
             removed => removed?,
         }
     }
-    known.remove(instance);
+    ctx.copied_firmware.forget(instance);
     Ok(())
 }
 
@@ -230,7 +230,7 @@ pub(crate) async fn remove_lost(ctx: &Context, instance: &str, journal: &Journal
     if vm.is_some() {
         return Ok(());
     }
-    let mut known = ctx.copied_firmware.0.lock().await;
+    let _alone = ctx.copied_firmware.writing.lock(instance).await;
     pools::declare(ctx);
     for pool in shared {
         let removed = match ctx.system.firmware_copy(&pool, instance, &journal.uid).await {
@@ -243,7 +243,7 @@ pub(crate) async fn remove_lost(ctx: &Context, instance: &str, journal: &Journal
             tracing::warn!(instance, pool, error, "a copy of firmware state without a VM may be left");
         }
     }
-    known.remove(instance);
+    ctx.copied_firmware.forget(instance);
     Ok(())
 }
 

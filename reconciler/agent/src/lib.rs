@@ -76,6 +76,7 @@ mod merges;
 mod mirror_attempts;
 mod mirrors;
 mod moves;
+mod named_locks;
 mod networking;
 mod offline_restart;
 mod overhead;

@@ -7,10 +7,8 @@
 //!
 //! The records that keep a guest from running twice are in the journals, see [`crate::journal`].
 
-mod arrival_locks;
 mod departures;
 mod wire;
 
-pub(crate) use arrival_locks::ArrivalLocks;
 pub(crate) use departures::{DepartureState, Departures, FailedDeparture, NewDeparture, go_on};
 pub(crate) use wire::{Line, read_line, write_line};

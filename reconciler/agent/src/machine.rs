@@ -7,6 +7,7 @@
 //!
 //! Knows instances and volumes by their identity on disk; of VMs and Disks only the keys to enqueue.
 
+mod disks;
 mod driver;
 mod error;
 mod exchange;
@@ -43,6 +44,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::key::Key;
+use crate::named_locks::NamedLocks;
 pub(crate) use driver::ANSWER_WAIT;
 use driver::{Command, Driver};
 pub(crate) use error::MachineError;
@@ -67,6 +69,8 @@ pub(crate) struct MachineState {
     pub(crate) qemu_version: String,
     /// Without the bootstrap volume.
     pub(crate) disks: Vec<ObservedDisk>,
+    /// The volumes whose files QEMU has open without a disk: a plug or an unplug was interrupted.
+    pub(crate) left_open: BTreeSet<String>,
     pub(crate) cdroms: Vec<ObservedCdrom>,
     pub(crate) nics: Vec<ObservedNic>,
     /// The ports for network cards, taken or free.
@@ -224,8 +228,8 @@ pub(crate) struct Machines {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
     tasks: Mutex<JoinSet<()>>,
-    /// Held while a machine opens a disk that it only reads.
-    opening: tokio::sync::Mutex<()>,
+    /// That of a volume is held while a machine opens it, if several machines may have it.
+    opening: NamedLocks,
 }
 
 #[derive(Debug, Default)]
@@ -258,7 +262,7 @@ impl Machines {
         queue: Arc<Queue<Key>>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let (state, tasks, opening) = (Mutex::default(), Mutex::default(), tokio::sync::Mutex::default());
+        let (state, tasks, opening) = (Mutex::default(), Mutex::default(), NamedLocks::default());
         Self { system, queue, clock, state, tasks, opening }
     }
 
@@ -385,6 +389,8 @@ impl Machines {
             expects_stop: false,
             has_started: false,
             is_sending: false,
+            // An earlier agent may have ended within a request.
+            may_have_left: true,
         };
         let guest_task = GuestTask {
             system: self.system.clone(),

@@ -1,6 +1,7 @@
 //! The mirrors of disks that this agent has begun, and the pauses after those that failed. Knows nothing of Disks and machines.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// The mirrors that this agent has begun, and those that failed.
 #[derive(Debug, Default)]
 pub(crate) struct Mirrors {
-    /// Held while one begins, so that no more do than may.
-    pub(crate) beginning: tokio::sync::Mutex<()>,
+    /// The number of those that begin at this moment.
+    beginning: AtomicUsize,
     begun: Mutex<BTreeMap<String, Attempts>>,
 }
 
@@ -23,7 +24,24 @@ struct Attempts {
     failed: Option<(String, Instant)>,
 }
 
+/// A mirror that begins counts until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Beginning<'a>(&'a Mirrors);
+
+impl Drop for Beginning<'_> {
+    fn drop(&mut self) {
+        self.0.beginning.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl Mirrors {
+    /// Counts a mirror that begins, so that no more do than may: none waits for another, whose pool may not answer. Returns how many others
+    /// begin at this moment.
+    pub(crate) fn beginning(&self) -> (Beginning<'_>, usize) {
+        let others = self.beginning.fetch_add(1, Ordering::SeqCst);
+        (Beginning(self), others)
+    }
+
     fn begun(&self) -> MutexGuard<'_, BTreeMap<String, Attempts>> {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -61,6 +79,17 @@ impl Mirrors {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mirrors_that_begin_at_one_moment_count_each_other() {
+        let mirrors = Mirrors::default();
+        let (first, others) = mirrors.beginning();
+        assert_eq!(others, 0);
+        let (_second, others) = mirrors.beginning();
+        assert_eq!(others, 1);
+        drop(first);
+        assert_eq!(mirrors.beginning().1, 1, "one has ended");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn each_failure_of_a_mirror_doubles_the_pause_before_the_next_attempt() {

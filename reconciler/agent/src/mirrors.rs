@@ -117,9 +117,9 @@ fn obstacle(volume: &VolumeFacts, open: &[OpenVolume]) -> Option<&'static str> {
 
 /// Begins to copy a disk to another pool, by the machine that has it open. A failure is recorded, and shown by the next observation.
 pub(crate) async fn begin(ctx: &Context, new: &NewMove) -> Result<(), Error> {
-    let _one = ctx.mirrors.beginning.lock().await;
+    let (_begins, others) = ctx.mirrors.beginning();
     let _still = ctx.machines.hold_still(vec![new.id.clone()])?;
-    if ctx.machines.mirrors() >= MOST {
+    if ctx.machines.mirrors() + others >= MOST {
         return Err(SystemError::VolumeBusy { id: new.id.clone(), detail: BUSY }.into());
     }
     ctx.mirrors.begin(&new.id);

@@ -126,6 +126,17 @@ pub(crate) async fn unplug(ctx: &Context, instance: &str, volume: &str) -> Resul
     Ok(ctx.system.revoke_disk(instance, volume).await?)
 }
 
+/// Has the QEMU of a machine close a volume that it has no disk of, and releases the volume. Does nothing if it has a disk of it by now.
+///
+/// *Errors:* as [`unplug`].
+pub(crate) async fn close_left(ctx: &Context, instance: &str, volume: &str) -> Result<(), Error> {
+    let machine = ctx.machines.get(instance).ok_or(MachineError::Gone)?;
+    match machine.state().await?.disks.iter().any(|disk| disk.id == volume) {
+        true => Ok(()),
+        false => unplug(ctx, instance, volume).await,
+    }
+}
+
 /// Returns the disk's device in the guest: as its agent reports it, else the path udev derives from the serial number.
 pub(crate) fn device(disk: &ObservedDisk, guest: &GuestFacts) -> String {
     match guest.devices.get(&disk.serial) {

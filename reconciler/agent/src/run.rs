@@ -37,7 +37,7 @@ use berth_host::System;
 const RETRY_INVENTORY: Duration = Duration::from_secs(2);
 
 /// Runs the agent of one host until `stop` is cancelled or the future is dropped; both leave the VMs running. Only the first lets a guest
-/// go on that is paused for a snapshot.
+/// go on that is frozen or paused for a snapshot.
 ///
 /// *Expected flow:* waits until it holds the Lease of its host, takes inventory of the host, waits until all watches
 /// are synced, then reconciles every object and keeps it reconciled. It waits while the control plane is unreachable, and meanwhile only
@@ -115,8 +115,9 @@ async fn watch_all(ctx: &Arc<Context>) {
     std::future::pending::<()>().await;
 }
 
-/// Lets the guests go on that were paused for snapshots, or for the switch of a disk to another pool.
+/// Lets the guests go on that were frozen or paused for snapshots, or paused for the switch of a disk to another pool.
 async fn let_guests_go_on(ctx: &Context) {
+    snapshots::thaw_left(ctx).await;
     snapshots::resume_paused(ctx).await;
     mirrors::finish_interrupted(ctx).await;
 }
@@ -125,7 +126,11 @@ async fn work(ctx: &Arc<Context>) {
     // The control plane may be away for long, and these guests were running.
     Box::pin(let_guests_go_on(ctx)).await;
     Box::pin(kinds::vm::abandon_left(ctx)).await;
-    Box::pin(arrivals::settle_left(ctx)).await;
+    let left = Box::pin(arrivals::settle_left(ctx)).await;
+    let mut late = JoinSet::new();
+    if !left.is_empty() {
+        late.spawn(arrivals::settle_late(ctx.clone(), left));
+    }
     Box::pin(kinds::vm::restart_until_answered(ctx)).await;
     ctx.lease.acquired().await;
     while let Err(error) = host::inventory(ctx).await {

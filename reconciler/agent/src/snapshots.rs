@@ -24,6 +24,7 @@ mod mixed;
 mod paused;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use berth_api::{Disk, DiskSnapshot};
 use berth_host::{NewSnapshot, SystemError, Taken, VolumeFacts};
@@ -36,7 +37,7 @@ use crate::error::Error;
 use crate::index::{Tables, volume_of};
 use crate::journal::Journal;
 use crate::key::Key;
-use crate::machine::{GuestError, Machine, MachineState};
+use crate::machine::{GuestError, Holder, Machine, MachineState};
 use crate::plugging::disk_spec;
 
 pub(crate) use memory::take_with_memory;
@@ -44,6 +45,8 @@ pub(crate) use paused::resume_paused;
 
 /// How often a guest that was frozen is asked to go on.
 const THAW_ATTEMPTS: usize = 3;
+/// How long guests may take to thaw their file systems at the end of the agent.
+const THAW_LIMIT: Duration = Duration::from_secs(5);
 
 /// Takes snapshots of these volumes at one moment, or finishes those that were begun.
 ///
@@ -204,7 +207,9 @@ async fn writer(ctx: &Context, all: &[NewSnapshot]) -> Result<Option<Writer>, Er
     let busy = |volume: &str, detail| SystemError::VolumeBusy { id: volume.to_owned(), detail };
     let mut found: Option<Writer> = None;
     for volume in all.iter().map(|new| &new.volume) {
-        let holders = ctx.machines.holders(volume);
+        let namespace = namespace_of(&ctx.index.read(), volume);
+        let mut holders = ctx.machines.holders(volume);
+        holders.retain(|holder| may_have(holder, namespace.as_deref()));
         if holders.is_empty() {
             continue;
         }
@@ -242,6 +247,20 @@ async fn writer(ctx: &Context, all: &[NewSnapshot]) -> Result<Option<Writer>, Er
     Ok(found)
 }
 
+/// Returns the namespace of the Disk with this volume. None: it is not known here.
+fn namespace_of(tables: &Tables, volume: &str) -> Option<String> {
+    let mut disks = tables.disks.all();
+    let found = disks.find(|(_, disk)| volume_of(disk) == Some(volume));
+    found.map(|(name, _)| name.namespace.clone())
+}
+
+/// Whether a machine has a volume of this namespace open, or may have. A machine has volumes of its own namespace only, so one that does not
+/// answer holds up no other tenant.
+fn may_have(holder: &Holder, namespace: Option<&str>) -> bool {
+    let other = holder.key.as_ref().map(|vm| vm.name.namespace.as_str());
+    holder.is_certain || namespace.is_none() || other.is_none() || other == namespace
+}
+
 fn is_only_read(state: &MachineState, volume: &str) -> bool {
     state.disks.iter().any(|disk| disk.id == volume && disk.read_only)
 }
@@ -256,12 +275,14 @@ impl Writer {
             return Ok(false);
         }
         let freezes = self.state.run_state == RunState::Running;
-        let _freezing = freezes.then(|| self.machine.freezing());
+        let freezing = freezes.then(|| self.machine.freezing());
         let frozen = freezes && freeze(&self.machine).await;
         let switched = self.machine.snapshot_disks(overlays, images).await;
         // Also after a failure to freeze, and after a crash in between: whether the guest is frozen is not known then.
-        if freezes {
-            thaw(&self.machine, frozen).await;
+        if let Some(freezing) = freezing
+            && thaw(&self.machine, frozen).await
+        {
+            freezing.thawed();
         }
         Ok(switched? && frozen)
     }
@@ -288,13 +309,14 @@ async fn freeze(machine: &Machine) -> bool {
     }
 }
 
-/// Thaws the guest's file systems, whether or not it is known that they are frozen. If they stay so, the guest task goes on with it.
-async fn thaw(machine: &Machine, frozen: bool) {
+/// Thaws the guest's file systems, whether or not it is known that they are frozen. If they stay so, the guest task goes on with it. Returns
+/// whether they are thawed.
+async fn thaw(machine: &Machine, frozen: bool) -> bool {
     for _ in 0..THAW_ATTEMPTS {
         match machine.exchange(|agent| Box::pin(agent.thaw())).await {
-            Ok(()) | Err(GuestError::Gone) => return,
+            Ok(()) | Err(GuestError::Gone) => return true,
             // There was none before either.
-            Err(GuestError::NoAgent) if !frozen => return,
+            Err(GuestError::NoAgent) if !frozen => return true,
             Err(error) => tracing::warn!(%error, "the guest's agent does not thaw its file systems"),
         }
     }
@@ -302,22 +324,54 @@ async fn thaw(machine: &Machine, frozen: bool) {
     if frozen {
         machine.thaw_failed().await;
     }
+    false
+}
+
+/// Thaws the file systems of guests that were frozen for a snapshot when this agent ended: without an agent nothing else does.
+pub(crate) async fn thaw_left(ctx: &Context) {
+    let machines = ctx.machines.all().into_iter().filter(Machine::may_be_frozen);
+    let thaws = machines.map(|machine| async move { thaw(&machine, true).await });
+    let all = futures::future::join_all(thaws);
+    if tokio::time::timeout(THAW_LIMIT, all).await.is_err() {
+        tracing::warn!("the file systems of a guest may stay frozen until the agent runs again");
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use berth_api::{Backup, Image};
+    use berth_api::{Backup, Image, VM};
     use kube::runtime::watcher::Event;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::index::Index;
+    use crate::key::ObjectName;
 
     fn object(name: &str, spec: &Value, status: &Value) -> Value {
         json!({
             "metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"},
             "spec": spec, "status": status,
         })
+    }
+
+    #[test]
+    fn a_machine_that_does_not_answer_holds_up_the_snapshots_of_its_own_namespace_only() {
+        let holder = |namespace: Option<&str>, is_certain: bool| Holder {
+            instance: "i-1".to_owned(),
+            vm_uid: None,
+            key: namespace.map(|namespace| Key::new::<VM>(ObjectName::new(namespace, "web"))),
+            is_certain,
+        };
+        assert!(!may_have(&holder(Some("other"), false), Some("ns")));
+        assert!(may_have(&holder(Some("other"), true), Some("ns")), "it was seen");
+        assert!(may_have(&holder(Some("ns"), false), Some("ns")));
+        assert!(may_have(&holder(None, false), Some("ns")), "it may be of any VM");
+        assert!(may_have(&holder(Some("other"), false), None), "it may be a disk of any VM");
+        let index = Index::default();
+        let disk = object("data", &json!({"size": "1Gi"}), &json!({"volumeID": "v-1"}));
+        index.apply::<Disk>(Event::Apply(serde_json::from_value(disk).expect("a disk")));
+        assert_eq!(namespace_of(&index.read(), "v-1").as_deref(), Some("ns"));
+        assert_eq!(namespace_of(&index.read(), "v-2"), None);
     }
 
     #[test]

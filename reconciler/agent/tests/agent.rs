@@ -1,5 +1,7 @@
 //! Whole agents on a fake host, against the embedded control plane, in one runtime with paused time.
 
+#[path = "agent/arrivals.rs"]
+mod arrivals;
 #[path = "agent/balloons.rs"]
 mod balloons;
 #[path = "agent/behind.rs"]

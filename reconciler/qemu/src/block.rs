@@ -16,6 +16,7 @@
 
 mod chain;
 mod key;
+mod left;
 mod limits;
 mod mirror;
 mod names;
@@ -35,6 +36,7 @@ use crate::qmp::{Qmp, QmpError};
 pub use chain::shorten_chain;
 use chain::{is_open, remove_nodes};
 pub use key::add_key;
+pub use left::{close_unused, left_open};
 pub use limits::IoLimits;
 pub use mirror::{Mirror, begin_mirror, cancel_mirror, end_mirror, mirrors, switch_mirror};
 use names::place_in_chain;

@@ -4,7 +4,7 @@
 //! is not read. A viewer that is slower than the guest loses output.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use berth_api::console::FIRST_SERIAL_PORT;
 use berth_host::System;
@@ -14,6 +14,7 @@ use tokio::sync::{broadcast, mpsc};
 use tokio::task::AbortHandle;
 
 use super::refusal::ConsoleRefusal;
+use crate::named_locks::NamedLocks;
 
 /// The bytes of earlier output that a new viewer receives.
 const SCROLL_BACK: usize = 64 << 10;
@@ -33,7 +34,9 @@ const VIEWERS: usize = 16;
 pub(super) struct SerialLines {
     system: Arc<dyn System>,
     /// By instance and port.
-    lines: tokio::sync::Mutex<HashMap<(String, u8), Weak<SerialLine>>>,
+    lines: Mutex<HashMap<(String, u8), Weak<SerialLine>>>,
+    /// That of a machine is held while one of its lines is connected.
+    connecting: NamedLocks,
 }
 
 /// A connected line.
@@ -71,7 +74,14 @@ impl Drop for SerialLine {
 
 impl SerialLines {
     pub(super) fn new(system: Arc<dyn System>) -> Self {
-        Self { system, lines: tokio::sync::Mutex::default() }
+        Self { system, lines: Mutex::default(), connecting: NamedLocks::default() }
+    }
+
+    /// Returns the lines that are connected.
+    fn lines(&self) -> MutexGuard<'_, HashMap<(String, u8), Weak<SerialLine>>> {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.retain(|_, line| line.strong_count() > 0);
+        lines
     }
 
     /// Returns the log of a serial port of an instance.
@@ -82,15 +92,15 @@ impl SerialLines {
     /// Adds a viewer to the line of a serial port of a running instance.
     pub(super) async fn view(&self, instance: &str, port: u8) -> Result<Viewer, ConsoleRefusal> {
         let key = (instance.to_owned(), port);
-        let mut lines = self.lines.lock().await;
-        lines.retain(|_, line| line.strong_count() > 0);
-        if let Some(line) = lines.get(&key).and_then(Weak::upgrade)
+        let _alone = self.connecting.lock(instance).await;
+        let connected = self.lines().get(&key).and_then(Weak::upgrade);
+        if let Some(line) = connected
             && let Some(viewer) = viewer(&line)?
         {
             return Ok(viewer);
         }
         let line = self.connect(instance, port).await?;
-        lines.insert(key, Arc::downgrade(&line));
+        self.lines().insert(key, Arc::downgrade(&line));
         viewer(&line)?.ok_or(ConsoleRefusal::NotRunning)
     }
 

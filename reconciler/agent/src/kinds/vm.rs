@@ -167,6 +167,10 @@ pub(crate) enum Step {
     Unplug {
         volume: String,
     },
+    /// Has QEMU close a volume that the machine has no disk of: a plug or an unplug has left it.
+    CloseLeft {
+        volume: String,
+    },
     /// Plugs in a network card whose tap exists.
     PlugNic(Box<NicSpec>),
     /// Unplugs the card of the interface with this name.
@@ -343,13 +347,14 @@ impl Reconciler for VmReconciler {
 /// Returns the disks QEMU has that neither the VM nor an attachment names. The boot disk, and disks on another bus than
 /// virtio-scsi, stay until the machine is off.
 fn surplus<'a>(machine: &'a MachineState, observed: &Observed) -> Vec<&'a ObservedDisk> {
+    let is_wanted = |id: &str| is_declared(id, observed) || observed.attachments.contains_key(id);
+    machine.disks.iter().filter(|disk| disk.bus == Bus::VirtioScsi && !is_wanted(&disk.id)).collect()
+}
+
+/// Whether a volume is the boot disk of the machine, or one of those that the VM declares.
+fn is_declared(volume: &str, observed: &Observed) -> bool {
     let boot = observed.journal.run.as_ref().map(|run| run.boot_volume.as_str());
-    let wanted = |id: &str| {
-        Some(id) == boot
-            || observed.disks.iter().any(|d| d.volume_id.as_deref() == Some(id))
-            || observed.attachments.contains_key(id)
-    };
-    machine.disks.iter().filter(|disk| disk.bus == Bus::VirtioScsi && !wanted(&disk.id)).collect()
+    Some(volume) == boot || observed.disks.iter().any(|disk| disk.volume_id.as_deref() == Some(volume))
 }
 
 /// Reconciles the VM of this name, and those of the same name that were deleted without their finalizer.

@@ -20,7 +20,7 @@ use std::time::Duration;
 use berth_api::live_move::MovedMachine;
 use berth_engine::Queue;
 use berth_host::System;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -106,6 +106,15 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Waits until a guest can be sent. None: the task is cancelled, and ends at once.
+async fn slot(slots: Arc<Semaphore>, task: &Task) -> Option<OwnedSemaphorePermit> {
+    tokio::select! {
+        // It is never closed.
+        slot = slots.acquire_owned() => slot.ok(),
+        () = task.until_cancelled() => None,
+    }
+}
+
 impl Departures {
     pub(crate) fn new(system: Arc<dyn System>, copies: Copies, queue: Arc<Queue<Key>>) -> Self {
         let (entries, tasks) = (Arc::default(), Mutex::default());
@@ -159,8 +168,8 @@ impl Departures {
         let mut tasks = locked(&self.tasks);
         while tasks.try_join_next().is_some() {}
         tasks.spawn(async move {
-            // The semaphore is never closed. A question waits for no other guest.
-            let _slot = if sends { slots.acquire_owned().await.ok() } else { None };
+            // A question waits for no other guest.
+            let _slot = if sends { slot(slots, &task).await } else { None };
             let ended = Box::pin(task.run()).await;
             if let Some(entry) = locked(&entries).get_mut(&instance) {
                 entry.is_active = false;
@@ -189,5 +198,71 @@ impl Departures {
     /// Forgets an instance whose guest does not move.
     pub(crate) fn forget(&self, instance: &str) {
         locked(&self.entries).retain(|other, entry| other != instance || entry.is_active);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::VM;
+    use berth_engine::RuntimeClock;
+    use berth_host::Machines as _;
+    use berth_host::fake::FakeSystem;
+    use jiff::Timestamp;
+    use kube::Client;
+    use rand::{SeedableRng, rngs::StdRng};
+    use serde_json::{Value, json};
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+    use crate::journal::{DeparturePhase, Journal};
+    use crate::key::ObjectName;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_that_waits_for_others_to_be_sent_goes_on_at_once_when_its_move_is_cancelled() {
+        let clock = Arc::new(RuntimeClock::starting_at(Timestamp::UNIX_EPOCH));
+        let system = Arc::new(FakeSystem::new(clock));
+        let departure = Departure {
+            id: "m1-7".to_owned(),
+            migration: "m1".to_owned(),
+            to: "h2".to_owned(),
+            epoch: 1,
+            phase: DeparturePhase::Sending,
+            since: Timestamp::UNIX_EPOCH,
+        };
+        let vm: VM = serde_json::from_value(json!({
+            "metadata": {"name": "web", "namespace": "ns", "uid": "u1"}, "spec": {"class": "s", "disks": []},
+        }))
+        .expect("a VM");
+        let journal = Journal::new(&vm).with_departure(Some(departure.clone()));
+        system.write_journal("i-1", &journal.to_value()).await.expect("written");
+        // No control plane answers.
+        let silent = tower::service_fn(|_: http::Request<kube::client::Body>| {
+            std::future::pending::<Result<http::Response<kube::client::Body>, std::convert::Infallible>>()
+        });
+        let copies = Copies::new(Client::new(silent, "default"), "h1");
+        let queue = Arc::new(Queue::new(Duration::from_millis(250), StdRng::seed_from_u64(1)));
+        let departures = Departures::new(system.clone(), copies, queue);
+        let _others = departures.slots.clone().try_acquire_many_owned(2).expect("two guests are sent");
+        let moved =
+            MovedMachine { journal: Value::Null, machine: Value::Null, cpus: 1, bootstrap: Vec::new() };
+        let new = NewDeparture {
+            departure,
+            key: Key::new::<VM>(ObjectName::new("ns", "web")),
+            instance: "i-1".to_owned(),
+            machine: Some(Box::new(moved)),
+            at_most: 1,
+        };
+        departures.start(new, Some(Machine::unconnected()));
+        sleep(Duration::from_secs(60)).await;
+        assert!(departures.state("i-1").is_active, "it waits");
+        departures.cancel("i-1");
+        let ended = async {
+            while departures.state("i-1").is_active {
+                sleep(Duration::from_millis(100)).await;
+            }
+        };
+        timeout(Duration::from_secs(10), ended).await.expect("it does not wait for the others");
+        let journal = system.read_journal("i-1").await.expect("read").map(Journal::parse);
+        assert!(journal.is_some_and(|journal| journal.is_ok_and(|journal| journal.departure.is_none())));
     }
 }

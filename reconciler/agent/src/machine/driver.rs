@@ -22,7 +22,7 @@ use super::{DriverState, Ending, MachineError, MachineState, Notifier};
 use berth_host::{ProcessFacts, StateAccess};
 
 /// How long one request waits for the guest to release a device; the caller retries.
-const RELEASE_WAIT: Duration = Duration::from_secs(2);
+pub(super) const RELEASE_WAIT: Duration = Duration::from_secs(2);
 /// The time for QEMU to answer before it counts as silent: of a hundred that are started at once, the slowest takes more than 7 s.
 pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(20);
 /// The time for QEMU to answer what is asked again regularly. Other requests wait behind it.
@@ -135,6 +135,8 @@ pub(super) struct Driver {
     pub(super) has_started: bool,
     /// Whether the guest is being sent to another host: its devices stay as they are.
     pub(super) is_sending: bool,
+    /// Whether QEMU may have files open that no disk uses.
+    pub(super) may_have_left: bool,
 }
 
 /// Waits [`BRIEF_WAIT`] for an exchange with QEMU; its command may still take effect after that.
@@ -171,6 +173,7 @@ impl Driver {
         let Notice::Event(event) = notice else {
             // Events were lost: the next observation shows their effects.
             self.published.send_modify(|state| state.agent_starts += 1);
+            self.may_have_left = true;
             self.notifier.wake();
             return;
         };
@@ -190,10 +193,9 @@ impl Driver {
             EventKind::Resume if std::mem::take(&mut self.expects_resume) => return,
             EventKind::Stop if std::mem::take(&mut self.expects_stop) => return,
             EventKind::Suspend | EventKind::Wakeup => self.note_sleep(&kind),
-            EventKind::GuestPanicked
-            | EventKind::Watchdog
-            | EventKind::BlockIoError { .. }
-            | EventKind::DeviceDeleted { .. } => {}
+            EventKind::GuestPanicked | EventKind::Watchdog | EventKind::BlockIoError { .. } => {}
+            // The guest may have released a disk after the request to unplug it had ended.
+            EventKind::DeviceDeleted { .. } => self.may_have_left = true,
             EventKind::Stop | EventKind::Resume | EventKind::UnplugRefused { .. } => {}
             EventKind::MemoryChanged | EventKind::TrayMoved | EventKind::StateTransfer => {}
             EventKind::Reset { .. } => {
@@ -278,6 +280,8 @@ impl Driver {
             }
             Command::AssumeLinksUp(reply) => {
                 self.link_at_start = Some(true);
+                // Its process was started just now.
+                self.may_have_left = false;
                 let _ = reply.send(Ok(()));
             }
             Command::Resize { id, bytes, reply } => {
@@ -356,8 +360,12 @@ impl Driver {
         }
         let Observation { mut disks, cdroms, nics, nic_ports } = self.devices.look(&self.qmp).await?;
         disks.retain(|d| ![SEED_ID, SCRATCH_ID].contains(&d.id.as_str()));
-        let held: BTreeSet<String> = disks.iter().map(|d| d.id.clone()).collect();
         let mirrors = block::mirrors(&self.qmp).await?;
+        let left_open = match self.may_have_left {
+            true => Box::pin(self.left_open(&state, &disks, &mirrors)).await?,
+            false => BTreeSet::new(),
+        };
+        let held: BTreeSet<String> = disks.iter().map(|d| &d.id).chain(&left_open).cloned().collect();
         self.published.send_modify(|state| (state.volumes, state.mirrors) = (Some(held), mirrors.len()));
         // Sent together: on a host where many machines start, each answer waits for a turn.
         let (cpus, growth, has_tpm, lost_shares, progress) = tokio::join!(
@@ -397,6 +405,7 @@ impl Driver {
             run_state: state,
             qemu_version,
             disks,
+            left_open,
             cdroms,
             nics,
             nic_ports,
@@ -478,15 +487,6 @@ impl Driver {
         }
     }
 
-    async fn plug(&mut self, disk: &DiskSpec) -> Result<(), MachineError> {
-        self.allowed(Action::ChangeDevices).await?;
-        self.devices = Devices::default();
-        if disk.format.is_encrypted() {
-            self.system.lend_key(&self.qmp, disk).await?;
-        }
-        Ok(block::plug(&self.qmp, disk).await?)
-    }
-
     /// Plugs in a network card, once its tap exists.
     async fn plug_nic(&mut self, nic: &NicSpec) -> Result<(), MachineError> {
         self.allowed(Action::ChangeDevices).await?;
@@ -565,35 +565,5 @@ impl Driver {
             return Ok(None);
         }
         shares::lost(&self.qmp).await
-    }
-
-    async fn unplug(&self, id: &str) -> Result<Unplugged, MachineError> {
-        self.allowed(Action::ChangeDevices).await?;
-        self.cancel_mirror(id).await?;
-        Ok(block::unplug(&self.qmp, id, RELEASE_WAIT).await?)
-    }
-
-    async fn snapshot_disks(
-        &self,
-        overlays: &[DiskSpec],
-        images: &[ImageSnapshot],
-    ) -> Result<bool, MachineError> {
-        self.allowed(Action::ContinueInOverlays).await?;
-        Ok(block::snapshot_disks(&self.qmp, overlays, images).await?)
-    }
-
-    async fn shorten_chain(&self, disk: &DiskSpec) -> Result<(), MachineError> {
-        self.allowed(Action::ChangeDevices).await?;
-        Ok(block::shorten_chain(&self.qmp, disk).await?)
-    }
-
-    async fn set_limits(&self, id: &str, limits: &IoLimits) -> Result<(), MachineError> {
-        self.allowed(Action::ChangeDevices).await?;
-        Ok(block::set_limits(&self.qmp, id, limits).await?)
-    }
-
-    async fn resize(&self, id: &str, bytes: u64) -> Result<(), MachineError> {
-        self.allowed(Action::ChangeDevices).await?;
-        Ok(block::resize(&self.qmp, id, bytes).await?)
     }
 }

@@ -2,7 +2,7 @@
 //! for their writes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::Machine;
 
@@ -11,15 +11,28 @@ use super::Machine;
 pub(super) struct Freezes {
     begun: AtomicU64,
     ended: AtomicU64,
+    /// The last one has ended, and it is not known that the file systems are thawed.
+    is_left: AtomicBool,
 }
 
 /// The file systems of a guest may be frozen while this exists.
 #[derive(Debug)]
-pub(crate) struct Freezing(Arc<Freezes>);
+pub(crate) struct Freezing {
+    freezes: Arc<Freezes>,
+    is_thawed: bool,
+}
+
+impl Freezing {
+    /// Ends the time of a freeze after which the file systems are thawed.
+    pub(crate) fn thawed(mut self) {
+        self.is_thawed = true;
+    }
+}
 
 impl Drop for Freezing {
     fn drop(&mut self) {
-        self.0.ended.fetch_add(1, Ordering::SeqCst);
+        self.freezes.is_left.store(!self.is_thawed, Ordering::SeqCst);
+        self.freezes.ended.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -27,7 +40,13 @@ impl Machine {
     /// Records that the file systems of the guest are about to be frozen for a snapshot, until the result is dropped.
     pub(crate) fn freezing(&self) -> Freezing {
         self.freezes.begun.fetch_add(1, Ordering::SeqCst);
-        Freezing(self.freezes.clone())
+        Freezing { freezes: self.freezes.clone(), is_thawed: false }
+    }
+
+    /// Whether the file systems may be frozen for a snapshot that is being taken, or was interrupted.
+    pub(crate) fn may_be_frozen(&self) -> bool {
+        let begun = self.freezes.begun.load(Ordering::SeqCst);
+        begun > self.ended_freezes() || self.freezes.is_left.load(Ordering::SeqCst)
     }
 
     /// Returns how often the time of a freeze has ended, for [`Machine::was_frozen_since`].
@@ -78,5 +97,17 @@ mod tests {
         drop(freezing);
         assert!(machine.was_frozen_since(before) && machine.was_frozen_since(meanwhile));
         assert!(!machine.was_frozen_since(machine.ended_freezes()));
+    }
+
+    #[test]
+    fn a_freeze_that_was_interrupted_may_have_left_the_file_systems_frozen() {
+        let machine = Machine::unconnected();
+        assert!(!machine.may_be_frozen());
+        let freezing = machine.freezing();
+        assert!(machine.may_be_frozen());
+        drop(freezing);
+        assert!(machine.may_be_frozen(), "nothing has thawed them");
+        machine.freezing().thawed();
+        assert!(!machine.may_be_frozen());
     }
 }

@@ -11,6 +11,7 @@ use super::{Machine, MachineError, Machines};
 impl Driver {
     /// Returns false if a mirror was to be cancelled that is switched.
     pub(super) async fn mirror(&mut self, request: &MirrorRequest) -> Result<bool, MachineError> {
+        self.may_have_left = true;
         match request {
             MirrorRequest::Begin(target) => {
                 self.allowed(Action::ChangeDevices).await?;

@@ -5,10 +5,13 @@
 //!                                                                                └── its clock, a key ──▲
 //! ```
 
+use std::time::Duration;
+
 use berth_qemu::power;
 use berth_qemu::qmp::EventKind;
 use jiff::Timestamp;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use super::driver::{Command, Driver};
 use super::guest::GuestRequest;
@@ -17,6 +20,9 @@ use super::sleep_command::SleepCommand;
 use super::{Machine, MachineError};
 
 const NO_AGENT: &str = "no guest agent listens in the guest: run qemu-guest-agent there";
+const BUSY: &str = "its agent is busy with other requests";
+/// The time for the guest's agent to take the request, with those of others before it, and for the guest to suspend itself.
+const ASK_WAIT: Duration = Duration::from_secs(30);
 
 /// The suspensions of a guest to its memory, as far as the driver was connected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,21 +102,42 @@ impl Machine {
         let before = self.driver.borrow().sleep.count;
         let mut driver = self.driver.clone();
         let (reply, answer) = oneshot::channel();
-        // A guest task that has ended belongs to a machine that has ended.
-        self.requests.send(GuestRequest::Suspend(reply)).await.ok()?;
-        // Its agent does not answer then.
-        let suspended = async {
-            // An error is the end of the driver.
-            let _ = driver.wait_for(|state| state.sleep.count != before).await;
+        let asked = async {
+            // A guest task that has ended belongs to a machine that has ended.
+            self.requests.send(GuestRequest::Suspend(reply)).await.ok()?;
+            // Its agent does not answer then.
+            let suspended = async {
+                // An error is the end of the driver.
+                let _ = driver.wait_for(|state| state.sleep.count != before).await;
+            };
+            tokio::select! {
+                () = suspended => None,
+                answer = answer => answer.ok().flatten(),
+            }
         };
-        tokio::select! {
-            () = suspended => None,
-            answer = answer => answer.ok().flatten(),
-        }
+        timeout(ASK_WAIT, asked).await.unwrap_or_else(|_| Some(BUSY.to_owned()))
     }
 
     /// Wakes up a guest that has suspended itself to its memory.
     pub(crate) async fn wake_up(&self) -> Result<(), MachineError> {
         self.ask(|reply| Command::Sleep(SleepCommand::WakeUp(reply))).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::{mpsc, watch};
+
+    use super::super::{DriverState, QUEUE_LENGTH};
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_that_keeps_its_agent_busy_does_not_hold_up_its_vm() {
+        // The guest task is busy: it takes no request.
+        let (requests, _of_guest) = mpsc::channel(QUEUE_LENGTH);
+        let (_state, driver) = watch::channel(DriverState::default());
+        let machine = Machine { requests, driver, ..Machine::unconnected() };
+        let refusal = timeout(ASK_WAIT * 2, machine.refusal()).await.expect("it does not wait for the guest");
+        assert_eq!(refusal.as_deref(), Some(BUSY));
     }
 }

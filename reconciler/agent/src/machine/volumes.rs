@@ -1,6 +1,9 @@
 //! The volumes that machines have open, or are about to open.
 
+use std::collections::BTreeSet;
+
 use berth_qemu::machine::DiskSpec;
+use tokio::sync::OwnedMutexGuard;
 
 use super::{Entry, Holder, Machine, MachineError, Machines, Still};
 
@@ -24,6 +27,11 @@ impl Machines {
         holding.map(holder).collect()
     }
 
+    /// Returns the volumes that are reserved for this instance.
+    pub(crate) fn reserved(&self, instance: &str) -> BTreeSet<String> {
+        self.state().entries.get(instance).map(|entry| entry.reserved.clone()).unwrap_or_default()
+    }
+
     /// Whether any machine has this volume open, or may have.
     pub(crate) fn is_open(&self, volume: &str) -> bool {
         self.state().entries.values().any(|entry| entry.holds(volume))
@@ -41,13 +49,11 @@ impl Machines {
         self.openers(volume).into_iter().next()
     }
 
-    /// Waits until no other machine opens a disk that it has in common with others, if one of these is read only or shared. The file of such
-    /// a disk is accessible to the user of one QEMU at a time: that of another one has to have it open before.
-    pub(crate) async fn open_alone(&self, disks: &[DiskSpec]) -> Option<tokio::sync::MutexGuard<'_, ()>> {
-        match disks.iter().any(|disk| disk.read_only || disk.shared) {
-            true => Some(self.opening.lock().await),
-            false => None,
-        }
+    /// Waits until no other machine opens one of those of these disks that are read only or shared. The file of such a disk is accessible to
+    /// the user of one QEMU at a time: that of another one has to have it open before.
+    pub(crate) async fn open_alone(&self, disks: &[DiskSpec]) -> Vec<OwnedMutexGuard<()>> {
+        let common = disks.iter().filter(|disk| disk.read_only || disk.shared);
+        self.opening.lock_all(common.map(|disk| disk.id.as_str()).collect()).await
     }
 
     /// Reserves a volume for a machine that is about to open it.

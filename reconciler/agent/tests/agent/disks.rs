@@ -71,6 +71,50 @@ async fn an_attachment_of_a_disk_that_could_not_be_plugged_in_goes_while_its_vm_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_disk_that_the_guest_releases_late_is_closed_before_it_is_free() {
+    for crashes in [false, true] {
+        let fixture = running().await;
+        let view = || fixture.system.hypervisor().view(INSTANCE).expect("it runs");
+        let disks = json!([{"name": "root", "boot": true}, {"name": "data"}]);
+        fixture.change::<VM>("web", json!({"disks": disks})).await;
+        fixture.until::<Disk>("data", |_| view().disks.contains_key(DATA)).await;
+        fixture
+            .system
+            .hypervisor()
+            .set_behaviour(INSTANCE, |behaviour| behaviour.keeps.push(DATA.to_owned()));
+        fixture.change::<VM>("web", json!({"disks": [{"name": "root", "boot": true}]})).await;
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        if crashes {
+            fixture.crash_agent().await;
+        }
+        fixture.system.hypervisor().guest_releases(INSTANCE, DATA);
+        if crashes {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert!(view().nodes.contains(&DATA.to_owned()), "QEMU has its file open still");
+            fixture.start_agent();
+        }
+        let is_free = |disk: &Disk| disk.status.as_ref().is_some_and(|status| status.used_by.is_empty());
+        fixture.until::<Disk>("data", is_free).await;
+        assert!(!view().nodes.contains(&DATA.to_owned()), "{:?}", view().nodes);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_could_not_be_plugged_in_and_is_not_declared_any_more_is_free() {
+    let fixture = running().await;
+    fixture.system.hypervisor().set_behaviour(INSTANCE, |behaviour| {
+        behaviour.refuses.insert("device_add".into(), "no".into());
+    });
+    let disks = json!([{"name": "root", "boot": true}, {"name": "data"}]);
+    fixture.change::<VM>("web", json!({"disks": disks})).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    fixture.change::<VM>("web", json!({"disks": [{"name": "root", "boot": true}]})).await;
+    let is_free = |disk: &Disk| disk.status.as_ref().is_some_and(|status| status.used_by.is_empty());
+    fixture.until::<Disk>("data", is_free).await;
+    fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_disk_that_does_not_fit_its_template_is_not_plugged_in_and_the_vm_says_why() {
     let fixture = running().await;
     let says = |text: &'static str| {
@@ -123,14 +167,19 @@ async fn running_with_snapshot() -> Fixture {
 
 /// Takes a snapshot of the boot disk of the VM.
 pub(crate) async fn take_snapshot(fixture: &Fixture) {
+    begin_snapshot(fixture).await;
+    fixture
+        .until::<DiskSnapshot>("before", |s| s.status.as_ref().is_some_and(|s| s.taken_at.is_some()))
+        .await;
+}
+
+/// Has a snapshot of the boot disk of the VM taken, and does not wait for it.
+pub(crate) async fn begin_snapshot(fixture: &Fixture) {
     let mut status = bound();
     for (field, value) in [("snapshotID", "s-1"), ("volumeID", ROOT), ("pool", "default")] {
         status[field] = value.into();
     }
     fixture.make::<DiskSnapshot>("before", json!({"disk": "root"}), Some(status)).await;
-    fixture
-        .until::<DiskSnapshot>("before", |s| s.status.as_ref().is_some_and(|s| s.taken_at.is_some()))
-        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -463,6 +512,26 @@ async fn a_guest_that_keeps_a_disk_is_asked_until_it_lets_go_and_the_disk_can_co
     fixture.make_attachment().await;
     attached(&fixture).await;
     fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attached_disk_that_the_guest_releases_while_no_agent_runs_is_closed_before_it_is_free() {
+    let fixture = running().await;
+    fixture.make_attachment().await;
+    attached(&fixture).await;
+    fixture.system.hypervisor().set_behaviour(INSTANCE, |b| b.keeps.push(DATA.into()));
+    fixture.delete::<HotswapDiskAttachment>("data").await;
+    fixture.until::<HotswapDiskAttachment>("data", |a| attachment_reason(a) == "Detaching").await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    fixture.crash_agent().await;
+    fixture.system.hypervisor().guest_releases(INSTANCE, DATA);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    fixture.start_agent();
+    let is_free = |disk: &Disk| disk.status.as_ref().is_some_and(|status| status.used_by.is_empty());
+    fixture.until::<Disk>("data", is_free).await;
+    let view = fixture.system.hypervisor().view(INSTANCE).expect("it runs");
+    assert!(!view.nodes.contains(&DATA.to_owned()), "{:?}", view.nodes);
+    fixture.until_gone::<HotswapDiskAttachment>("data").await;
 }
 
 #[tokio::test(start_paused = true)]

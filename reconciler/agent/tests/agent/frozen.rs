@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use berth_api::{VM, condition};
+use berth_api::{DiskSnapshot, VM, condition};
 use k8s_openapi::api::events::v1::Event;
 use serde_json::json;
 
-use crate::disks::{running, take_snapshot};
+use crate::disks::{begin_snapshot, running, take_snapshot};
 use crate::fixture::{INSTANCE, is_ready};
 
 #[tokio::test(start_paused = true)]
@@ -60,4 +60,25 @@ async fn a_hook_of_a_guest_whose_file_systems_are_frozen_waits_until_they_are_th
     hypervisor.set_behaviour(INSTANCE, |behaviour| behaviour.never_thaws = false);
     // With the policy Fail it is not stopped before its hook has succeeded.
     fixture.until::<VM>("web", |vm| is_ready(vm, "Stopped")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_that_is_frozen_when_the_agent_is_stopped_is_thawed_before_that_ends() {
+    let fixture = running().await;
+    let hypervisor = fixture.system.hypervisor();
+    hypervisor.set_behaviour(INSTANCE, |behaviour| behaviour.latency = Duration::from_millis(200));
+    let is_frozen = || hypervisor.view(INSTANCE).expect("it runs").is_frozen;
+    begin_snapshot(&fixture).await;
+    let begun = tokio::time::timeout(Duration::from_secs(300), async {
+        while !is_frozen() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    begun.await.expect("the snapshot is being taken");
+    fixture.stop_agent().await;
+    assert!(!is_frozen(), "without an agent nothing would thaw it");
+    hypervisor.set_behaviour(INSTANCE, |behaviour| behaviour.latency = Duration::ZERO);
+    fixture.start_agent();
+    let is_taken = |snapshot: &DiskSnapshot| snapshot.status.as_ref().is_some_and(|s| s.taken_at.is_some());
+    fixture.until::<DiskSnapshot>("before", is_taken).await;
 }

@@ -157,10 +157,12 @@ pub async fn switch_mirror(qmp: &Qmp, id: &str) -> Result<(), BlockError> {
             Some(Mirror::Copying { .. }) => return Err(failed(id, "it is not ready")),
             None => return Err(failed(id, "it has been ended")),
             Some(Mirror::Ready) if !was_asked => {
-                if power::run_state(qmp).await? != RunState::Running {
-                    return Err(failed(id, "its guest does not run"));
+                match power::run_state(qmp).await? {
+                    RunState::Running => power::stop(qmp).await?,
+                    // For the switch of another disk.
+                    RunState::Paused if is_switching(qmp).await? => {}
+                    _ => return Err(failed(id, "its guest does not run")),
                 }
-                power::stop(qmp).await?;
                 (was_asked, is_paused) = (true, true);
                 match qmp.execute("job-complete", json!({"id": job_id(id)})).await {
                     Ok(_) => continue,
@@ -191,10 +193,23 @@ pub async fn switch_mirror(qmp: &Qmp, id: &str) -> Result<(), BlockError> {
             return Ok(());
         }
         if is_paused {
-            power::start(qmp).await?;
+            go_on(qmp).await?;
         }
         return Err(failed(id, &detail));
     }
+}
+
+/// Whether the guest must not go on before it is recorded which file of a disk counts.
+async fn is_switching(qmp: &Qmp) -> Result<bool, BlockError> {
+    Ok(mirrors(qmp).await?.values().any(Mirror::is_switching))
+}
+
+/// Lets a guest go on that was paused for a switch, unless it waits for that of another disk: the last one of them lets it go on.
+async fn go_on(qmp: &Qmp) -> Result<(), BlockError> {
+    if power::run_state(qmp).await? == RunState::Paused && !is_switching(qmp).await? {
+        power::start(qmp).await?;
+    }
+    Ok(())
 }
 
 /// Lets the guest go on that was paused for a switch, which is recorded now, and closes the former files. Does nothing if the disk has no
@@ -224,8 +239,8 @@ pub async fn cancel_mirror(qmp: &Qmp, id: &str) -> Result<bool, BlockError> {
         return Ok(false);
     }
     // Only a switch, which did not take place, has a job wait for it.
-    if was_pending && power::run_state(qmp).await? == RunState::Paused {
-        power::start(qmp).await?;
+    if was_pending {
+        go_on(qmp).await?;
     }
     if let Some(top) = disks(qmp).await?.into_iter().find(|disk| disk.id == id).and_then(|disk| disk.node) {
         remove_unused(qmp, id, &top).await?;

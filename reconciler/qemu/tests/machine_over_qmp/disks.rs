@@ -1,5 +1,6 @@
 //! Disks: plugged, grown, limited and unplugged, and errors that say why not.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -66,6 +67,36 @@ async fn what_a_crash_left_half_done_is_finished() {
         qmp.execute("blockdev-add", node).await.expect("added");
         bench.plug(&qmp, &data).await.expect("plugged");
         assert_eq!(block::disks(&qmp).await.expect("disks").len(), 2);
+        bench.end().await;
+    }
+}
+
+#[tokio::test]
+async fn files_that_no_disk_uses_are_found_and_closed() {
+    for bench in Bench::all() {
+        let (qmp, _events) = bench.launch().await;
+        let none = BTreeSet::<String>::new;
+        assert_eq!(block::left_open(&qmp).await.expect("asked"), none(), "the boot disk has its device");
+        let (data, next) = (bench.new_disk("data"), bench.new_disk("data.1"));
+        for file in [&data.file, &next.file] {
+            bench.host.grant(file, true).await.expect("granted");
+        }
+        let node = |name: &str, file: &Path| json!({"driver": "qcow2", "node-name": name, "file": {"driver": "file", "filename": file}});
+        // A crash between blockdev-add and device_add.
+        qmp.execute("blockdev-add", node("data", &data.file)).await.expect("added");
+        assert_eq!(block::left_open(&qmp).await.expect("asked"), BTreeSet::from(["data".to_owned()]));
+        let closed = block::unplug(&qmp, "data", Duration::from_secs(10)).await.expect("closed");
+        assert_eq!((closed, block::left_open(&qmp).await.expect("asked")), (Unplugged::Released, none()));
+        // A crash between blockdev-add and blockdev-mirror.
+        bench.plug(&qmp, &data).await.expect("plugged");
+        qmp.execute("blockdev-add", node("data.1", &next.file)).await.expect("added");
+        let disks = block::disks(&qmp).await.expect("disks");
+        let mirrors = block::mirrors(&qmp).await.expect("none");
+        block::close_unused(&qmp, &disks, &mirrors).await.expect("closed");
+        let nodes = qmp.execute("query-named-block-nodes", json!({"flat": true})).await.expect("nodes");
+        let names: Vec<_> =
+            nodes.as_array().expect("a list").iter().map(|n| n["node-name"].as_str()).collect();
+        assert!(names.contains(&Some("data")) && !names.contains(&Some("data.1")), "{names:?}");
         bench.end().await;
     }
 }

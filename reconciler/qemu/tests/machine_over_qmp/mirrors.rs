@@ -31,12 +31,73 @@ async fn state(qmp: &Qmp) -> Option<Mirror> {
 }
 
 async fn until_ready(qmp: &Qmp) {
+    until(qmp, "data", Mirror::Ready).await;
+}
+
+async fn until(qmp: &Qmp, disk: &str, wanted: Mirror) {
     let search = async {
-        while state(qmp).await != Some(Mirror::Ready) {
+        while block::mirrors(qmp).await.expect("asked").get(disk) != Some(&wanted) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), search).await.expect("all is copied");
+    tokio::time::timeout(Duration::from_secs(20), search).await.expect("it gets there");
+}
+
+/// Plugs in two disks and mirrors both, until both can be switched. Returns the other files.
+async fn two_mirrors(bench: &Bench, qmp: &Qmp) -> [DiskSpec; 2] {
+    power::start(qmp).await.expect("started");
+    let mut others = Vec::new();
+    for id in ["data", "more"] {
+        let disk = bench.new_disk(id);
+        bench.plug(qmp, &disk).await.expect("plugged in");
+        let other = target(bench, &disk).await;
+        block::begin_mirror(qmp, &other).await.expect("begun");
+        until(qmp, id, Mirror::Ready).await;
+        others.push(other);
+    }
+    others.try_into().expect("two")
+}
+
+#[tokio::test]
+async fn two_disks_are_switched_in_one_pause_and_the_guest_goes_on_when_both_are_recorded() {
+    for bench in Bench::all() {
+        let (qmp, _events) = bench.launch().await;
+        let others = two_mirrors(&bench, &qmp).await;
+        for other in &others {
+            block::switch_mirror(&qmp, &other.id).await.expect("switched");
+        }
+        block::end_mirror(&qmp, "data").await.expect("ended");
+        assert_eq!(
+            power::run_state(&qmp).await.expect("asked"),
+            RunState::Paused,
+            "the other is not recorded"
+        );
+        block::end_mirror(&qmp, "more").await.expect("ended");
+        assert_eq!(power::run_state(&qmp).await.expect("asked"), RunState::Running);
+        let disks = block::disks(&qmp).await.expect("disks");
+        for other in &others {
+            let seen = disks.iter().find(|disk| disk.id == other.id).expect("it has it");
+            assert_eq!(seen.file.as_ref(), Some(&other.file));
+        }
+        bench.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_switch_that_is_cancelled_lets_no_guest_go_on_that_waits_for_the_record_of_another() {
+    for bench in Bench::all() {
+        let (qmp, _events) = bench.launch().await;
+        two_mirrors(&bench, &qmp).await;
+        block::switch_mirror(&qmp, "more").await.expect("switched");
+        // A crash between job-complete and job-finalize.
+        qmp.execute("job-complete", json!({"id": "mirror-data"})).await.expect("asked");
+        until(&qmp, "data", Mirror::Pending).await;
+        assert!(block::cancel_mirror(&qmp, "data").await.expect("cancelled"));
+        assert_eq!(power::run_state(&qmp).await.expect("asked"), RunState::Paused);
+        block::end_mirror(&qmp, "more").await.expect("ended");
+        assert_eq!(power::run_state(&qmp).await.expect("asked"), RunState::Running);
+        bench.end().await;
+    }
 }
 
 async fn file(qmp: &Qmp) -> Option<PathBuf> {

@@ -47,6 +47,7 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
             }
             ctx.system.remove_instance(instance).await?;
             ctx.machines.forget(instance);
+            ctx.departures.forget(instance);
             wake_disks(ctx);
         }
         Step::ForgetRestart(instance) => forget_restart(ctx, instance).await?,

@@ -76,6 +76,7 @@ fn machine(state: RunState, plugged: bool) -> MachineState {
         transfer: berth_qemu::saved_state::Transfer::Idle,
         saved_percent: None,
         save_failure: None,
+        left_open: Default::default(),
         save_began: None,
         sleep: Default::default(),
         mirrors: Default::default(),

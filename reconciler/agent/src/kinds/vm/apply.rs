@@ -21,7 +21,7 @@ use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
 use crate::kinds::network;
 use crate::machine::{Machine, MachineError};
-use crate::plugging::{has_limited_disk, limit, unplug};
+use crate::plugging::{close_left, has_limited_disk, limit, unplug};
 use crate::pulls::Wanted;
 
 /// How long a QEMU that was asked to quit may take before it is killed.
@@ -156,6 +156,10 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             unplug(ctx, instance, volume).await?;
             wake_disks(ctx, vm);
         }
+        Step::CloseLeft { volume } => {
+            close_left(ctx, instance, volume).await?;
+            wake_disks(ctx, vm);
+        }
         Step::PlugNic(nic) => machine()?.plug_nic((**nic).clone()).await?,
         Step::UnplugNic { name, id } => {
             if machine()?.unplug_nic(id).await? == Unplugged::Waiting {
@@ -204,6 +208,7 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
         Step::RemoveInstance => {
             ctx.system.remove_instance(instance).await?;
             ctx.machines.forget(instance);
+            ctx.departures.forget(instance);
             wake_disks(ctx, vm);
         }
         Step::Release => {

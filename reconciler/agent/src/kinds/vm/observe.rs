@@ -102,6 +102,8 @@ pub(crate) struct Observed {
     pub(crate) reported_disks: BTreeMap<String, ReportedDisk>,
     /// The space that it takes beside its disks. None: it has not been measured.
     pub(crate) bytes: Option<VmBytes>,
+    /// The volumes that its machine has open, or counts as having open, without a disk, and that neither it nor an attachment names.
+    pub(crate) left_volumes: BTreeSet<String>,
     /// Mount points in the guest of volumes that are to be unplugged; without volumes that no guest agent reports on.
     pub(crate) mounts: BTreeMap<String, Vec<String>>,
     /// Its interfaces with a card in the running machine and without a tap on the host.

@@ -102,7 +102,7 @@ impl Task {
         }
     }
 
-    async fn until_cancelled(&self) {
+    pub(super) async fn until_cancelled(&self) {
         while !self.cancelled.load(Ordering::Relaxed) {
             sleep(LOOK_FOR_CANCEL).await;
         }

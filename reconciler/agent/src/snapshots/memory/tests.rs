@@ -41,6 +41,7 @@ fn machine() -> MachineState {
         transfer: Transfer::Idle,
         saved_percent: None,
         save_failure: None,
+        left_open: Default::default(),
         save_began: None,
         sleep: Default::default(),
         mirrors: Default::default(),

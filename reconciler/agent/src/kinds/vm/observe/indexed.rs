@@ -113,6 +113,7 @@ pub(super) fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed 
         attachments: attachments(&tables, name),
         reported_disks: reported_disks(&tables, vm, name),
         bytes: ctx.disk_use.of_vm(&tables, name, vm),
+        left_volumes: BTreeSet::new(),
         mounts: BTreeMap::new(),
         lost_taps: BTreeSet::new(),
         loose_taps: BTreeSet::new(),
@@ -182,7 +183,8 @@ fn misrouted(tables: &Tables, vm: &VM) -> Option<String> {
     })
 }
 
-fn attachments(tables: &Tables, name: &ObjectName) -> BTreeMap<String, (String, String)> {
+/// Returns the volumes of the disks that attachments plug into the VM, with the names of the disk and the attachment.
+pub(super) fn attachments(tables: &Tables, name: &ObjectName) -> BTreeMap<String, (String, String)> {
     let volume = |disk: &str| {
         let disk = tables.disks.get(&name.beside(disk))?;
         volume_of(&disk).map(str::to_owned)

@@ -6,7 +6,8 @@ use berth_api::{Power, VM};
 use berth_host::{ProcessFacts, System, VolumeFacts};
 use berth_qemu::hypervisor::ProcessState;
 
-use super::super::{cpu_time, pending_leases, process_facts, surplus};
+use super::super::{cpu_time, is_declared, pending_leases, process_facts, surplus};
+use super::indexed::attachments;
 use super::{Observed, offered, taken_memory};
 use crate::context::Context;
 use crate::error::Error;
@@ -44,6 +45,7 @@ pub(super) async fn observe_running(
             Ok(state) => {
                 observed.guest = machine.guest();
                 observed.mounts = mounts(&machine, &state, observed).await;
+                observed.left_volumes = left_volumes(ctx, name, &state, observed);
                 observed.machine = Some(state);
                 observe_taps(ctx, observed).await?;
                 if !process_facts::are_reported(vm, process) {
@@ -169,6 +171,28 @@ async fn mounts(
         }
     }
     mounts
+}
+
+/// Returns the volumes that QEMU has open without a disk, or that are reserved for a disk that was not plugged in, and that are not to be
+/// plugged in any more.
+fn left_volumes(
+    ctx: &Context,
+    name: &ObjectName,
+    state: &MachineState,
+    observed: &Observed,
+) -> BTreeSet<String> {
+    let mut left = ctx.machines.reserved(&observed.instance);
+    left.extend(state.left_open.iter().cloned());
+    if left.is_empty() {
+        return left;
+    }
+    // After the reservations: an attachment that has made one is among these.
+    let attached = attachments(&ctx.index.read(), name);
+    let is_there = |volume: &str| state.disks.iter().any(|disk| disk.id == volume);
+    left.retain(|volume| {
+        !is_there(volume) && !is_declared(volume, observed) && !attached.contains_key(volume)
+    });
+    left
 }
 
 async fn lease_taken(system: &dyn System, interfaces: &[PendingLease]) -> Result<bool, Error> {

@@ -12,6 +12,7 @@ use berth_host::VolumeFacts;
 use berth_qemu::power::RunState;
 
 use super::super::leaving::Leaving;
+use super::super::surplus;
 use super::interfaces::are_recorded;
 use super::{Observed, Step, asks_for_restart, deleting, running, vanished, write_journal};
 use crate::converge::Plan;
@@ -58,7 +59,8 @@ pub(super) fn moving(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
         DeparturePhase::HandedOver => handed_over(vm, observed, departure),
         _ if observed.departure.is_active => {
             let is_over = observed.departure.is_cancelled || departure.phase != DeparturePhase::Sending;
-            let cancel = (!is_over && !is_to_move_on(vm, observed)).then_some(Step::CancelDeparture);
+            let ends = !is_to_move_on(vm, observed) || has_surplus_disk(observed);
+            let cancel = (!is_over && ends).then_some(Step::CancelDeparture);
             let plan = Plan::steps(cancel.into_iter().collect(), while_sending(vm, observed, departure));
             Some(plan.requeue_after(LOOK_AGAIN))
         }
@@ -113,6 +115,12 @@ fn is_to_move_on(vm: &VM, observed: &Observed) -> bool {
         && !observed.draining
 }
 
+/// Whether the machine has a disk that was taken off its VM. The other host would open it, although the Disk stays with this one, where another
+/// VM may get it.
+fn has_surplus_disk(observed: &Observed) -> bool {
+    observed.machine.as_ref().is_some_and(|machine| !surplus(machine, observed).is_empty())
+}
+
 /// Returns why the guest of a VM that is to move cannot be sent, as far as its host sees that. None also if it can.
 pub(in crate::kinds::vm) fn refusal(vm: &VM, observed: &Observed) -> Option<String> {
     if !is_to_move_on(vm, observed) || observed.journal.released.is_some() {
@@ -133,6 +141,9 @@ pub(in crate::kinds::vm) fn refusal(vm: &VM, observed: &Observed) -> Option<Stri
     }
     if !machine.mirrors.is_empty() {
         return Some("a disk of it is being moved to another pool".to_owned());
+    }
+    if let Some(disk) = surplus(machine, observed).first() {
+        return Some(format!("its guest has the disk {} still, which was taken off it", disk.serial));
     }
     as_it_is(&observed.journal, machine, &volumes(observed)).err()
 }

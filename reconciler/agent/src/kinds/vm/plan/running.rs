@@ -184,6 +184,7 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
         let readiness = Readiness::Reconciling(Reason::Attaching, "disks are being plugged in".to_owned());
         return Plan::steps(vec![write_journal(updated)], readiness);
     }
+    steps.extend(observed.left_volumes.iter().map(|volume| Step::CloseLeft { volume: volume.clone() }));
     let mut busy = false;
     for disk in surplus(machine, observed) {
         let why = match observed.mounts.get(&disk.id).map(Vec::as_slice) {

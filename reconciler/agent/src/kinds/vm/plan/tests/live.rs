@@ -82,6 +82,11 @@ fn a_guest_is_sent_once_that_is_recorded_and_only_while_nothing_else_is_declared
         assert_eq!(live::begin(&moving_vm(declared.clone()), &recorded()), None, "{declared}");
     }
     assert_eq!(live::begin(&vm(json!({})), &recorded()), None, "it is not to move");
+    let mut without = recorded();
+    without.disks.truncate(1);
+    assert_eq!(live::begin(&moving_vm(json!({})), &without), None, "a disk is to be taken out first");
+    let why = live::refusal(&moving_vm(json!({})), &without).expect("it says so");
+    assert!(why.contains("serial-v-data"), "{why}");
     let failed = FailedDeparture {
         why: "no room".into(),
         left: Duration::from_secs(9),
@@ -126,6 +131,9 @@ fn nothing_but_the_task_decides_about_a_guest_that_is_being_sent() {
         assert_eq!(names(&plan(&moving_vm(declared), &sending)), ["CancelDeparture"]);
     }
     assert_eq!(names(&plan(&deleted(moving_vm(json!({}))), &sending)), ["CancelDeparture"]);
+    let mut without = sending.clone();
+    without.disks.truncate(1);
+    assert_eq!(names(&plan(&moving_vm(json!({})), &without)), ["CancelDeparture"], "a disk is taken off");
     let mut ending = sending.clone();
     ending.departure.is_cancelled = true;
     assert_eq!(names(&plan(&moving_vm(json!({"power": "Stopped"})), &ending)), [""; 0], "asked once");

@@ -225,6 +225,15 @@ fn a_disk_added_to_the_list_is_plugged_in_and_one_taken_off_it_is_pulled() {
 }
 
 #[test]
+fn a_volume_that_a_plug_or_an_unplug_has_left_open_is_closed() {
+    let mut observed = present(RunState::Running);
+    observed.left_volumes.insert("v-gone".into());
+    let plan = plan(&vm(json!({})), &observed);
+    assert_eq!(plan.steps, [Step::CloseLeft { volume: "v-gone".into() }]);
+    assert!(plan.requeue_after.is_some(), "QEMU may use it for a moment still");
+}
+
+#[test]
 fn a_disk_that_was_plugged_in_keeps_its_target_when_another_is_taken_off() {
     let place = |number| DiskPlace { bus: Bus::VirtioScsi, number };
     let mut observed = ready_to_start();
