@@ -6,9 +6,9 @@
 //! Before the marker exists, the old database is unchanged; after that a server refuses to start until the
 //! restore is run again, which completes it.
 //!
-//! Clients may have seen revisions that are newer than the backup. The restored server continues from a much
-//! higher revision ([`MARGIN`]) and answers 410 to every watch from a lower one: clients list again, and no
-//! client receives old events as new.
+//! Clients may have seen revisions that are newer than the backup, also those of an earlier restore of the same
+//! backup. The restored server continues from a revision that none of them has seen ([`beyond`]) and answers 410
+//! to every watch from a lower one: clients list again, and no client receives old events as new.
 
 use std::fs::{self, File};
 use std::io;
@@ -24,8 +24,13 @@ use crate::private_file::write_private;
 use crate::tables::{self, Identity};
 use crate::{log, seal};
 
-/// The increase of the revision: fewer writes than this are made between a backup and its restore.
+/// The increase of the revision if the clock is of no use: fewer writes than this are made between a backup and its
+/// restore.
 const MARGIN: i64 = 1_000_000_000;
+/// The beginning of 2026 in microseconds since 1970: a clock before it is wrong.
+const EARLIEST: i64 = 1_767_225_600_000_000;
+/// A backup with a higher revision was not made by a server, and leaves none to continue from.
+const HIGHEST: i64 = i64::MAX / 2;
 /// The marker of a restore in progress; contains the suffix of the names under which the old files are kept.
 pub(crate) const UNFINISHED: &str = "restore.unfinished";
 const STAGED: &str = "berth.db.restoring";
@@ -150,7 +155,7 @@ pub(crate) fn restore_reaching(
     let key = key_for(file, directory, options, &checked)?;
     reached("checked");
     let last = if exists { last_of(&database) } else { 0 };
-    let floor = checked.seen.revision.max(last).saturating_add(MARGIN);
+    let floor = beyond(checked.seen.revision.max(last), jiff::Timestamp::now());
     let staged = directory.join(STAGED);
     stage(file, &staged, floor)?;
     reached("staged");
@@ -187,6 +192,20 @@ pub(crate) fn restore_reaching(
     })
 }
 
+/// Returns a revision above all that were given out, of which `last` is the highest known one.
+///
+/// It is the time in microseconds: a server makes fewer writes than that, so that its revisions stay behind the
+/// clock, and each later restore continues above those of the earlier ones, whichever backup it is of and whatever
+/// became of the database. If the clock is behind the revisions it was set back; the time is then added to them, so
+/// that two restores of one backup still differ.
+fn beyond(last: i64, now: jiff::Timestamp) -> i64 {
+    let clock = now.as_microsecond();
+    if clock >= EARLIEST && clock > last {
+        return clock;
+    }
+    last.saturating_add(MARGIN).saturating_add(clock.max(0))
+}
+
 /// Reads the whole backup before anything is changed.
 fn check(file: &Path) -> Result<Checked, RestoreError> {
     let failed = |source| RestoreError::File(OpenError::from_sqlite(file, source));
@@ -206,6 +225,10 @@ fn check(file: &Path) -> Result<Checked, RestoreError> {
             .map_err(failed)
     };
     let seen = Seen { revision: fact("revision")?, rows: fact("rows")? };
+    if !(0..=HIGHEST).contains(&seen.revision) {
+        let detail = format!("no server has the revision {}", seen.revision);
+        return Err(RestoreError::File(OpenError::Damaged { path: file.into(), detail }));
+    }
     verify(&db, &seen)
         .map_err(|detail| RestoreError::File(OpenError::Damaged { path: file.into(), detail }))?;
     let mut kept = db.prepare("SELECT name, content FROM credentials").map_err(failed)?;
@@ -350,5 +373,30 @@ fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_restore_of_one_backup_goes_on_beyond_the_revisions_of_the_first() {
+        const WRITES: i64 = 100_000;
+        let at = |text: &str| text.parse::<jiff::Timestamp>().unwrap();
+        let (first, second) = (at("2026-12-01T10:00:00Z"), at("2026-12-01T10:01:00Z"));
+        let went_on = beyond(42, first);
+        assert!(went_on > 42 + MARGIN);
+        // The database of the first was lost.
+        assert!(beyond(42, second) > went_on + WRITES);
+        // A backup that the first made, and an older one after it.
+        let third = at("2026-12-01T10:02:00Z");
+        assert!(beyond(went_on + WRITES, second) > went_on + WRITES);
+        assert!(beyond(42, third) > beyond(went_on + WRITES, second) + WRITES);
+        // The clock was ahead at the first restore, or is at its beginning now.
+        let ahead = beyond(42, at("2036-01-01T00:00:00Z"));
+        assert!(beyond(ahead, first) > ahead + MARGIN);
+        assert!(beyond(ahead, second) > beyond(ahead, first) + WRITES);
+        assert!(beyond(42, jiff::Timestamp::UNIX_EPOCH) > 42 + WRITES);
     }
 }

@@ -103,6 +103,15 @@ fn a_backup_holds_no_secret_and_no_key_unless_that_is_wished() {
     assert_eq!(files_with(into.path(), &key), ["secrets.key"], "the key does not stay in the database");
 }
 
+/// Returns a backup after these statements.
+fn changed(backup: &[u8], sql: &str) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("changed.db");
+    std::fs::write(&path, backup).unwrap();
+    rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+    std::fs::read(path).unwrap()
+}
+
 #[test]
 fn a_restore_refuses_what_it_cannot_trust_and_changes_nothing() {
     let (directory, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -140,6 +149,18 @@ fn a_restore_refuses_what_it_cannot_trust_and_changes_nothing() {
     assert!(matches!(refused(&newer), RestoreError::File(OpenError::Format { found: 99, .. })));
     let missing = restore(&target.path().join("none.db"), directory.path(), &options(true));
     assert!(matches!(missing, Err(RestoreError::File(_))), "{missing:?}");
+    let highest = i64::MAX;
+    let last = refused(&changed(
+        &bytes,
+        &format!(
+            "INSERT OR REPLACE INTO state VALUES ('floor', {highest}); \
+             UPDATE backup SET value = {highest} WHERE name = 'revision'"
+        ),
+    ));
+    assert!(
+        matches!(last, RestoreError::File(OpenError::Damaged { .. })),
+        "no revision would be left: {last}"
+    );
     let other = target.path().join("other.db");
     rusqlite::Connection::open(&other).unwrap().execute_batch("CREATE TABLE other (x)").unwrap();
     let other = restore(&other, directory.path(), &options(true));
