@@ -26,7 +26,7 @@ const BUSY: Duration = Duration::from_secs(10);
 /// A partial file that has not been written to for this long was left by a process that ended.
 const ABANDONED: Duration = Duration::from_secs(3600);
 /// The maximum size of a credential file in bytes.
-const MAX_CREDENTIAL: u64 = 4 << 20;
+pub(crate) const MAX_CREDENTIAL: u64 = 4 << 20;
 
 /// The files beside the database that identify a restored server to its hosts and users, besides the key file
 /// of the store itself.

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
-use crate::backup::{CredentialFiles, Seen, verify};
+use crate::backup::{CredentialFiles, MAX_CREDENTIAL, Seen, verify};
 use crate::directory::{DATABASE, lock_directory};
 use crate::error::OpenError;
 use crate::keyring::{KEY_FILE, Keyring, retired};
@@ -31,6 +31,8 @@ const MARGIN: i64 = 1_000_000_000;
 const EARLIEST: i64 = 1_767_225_600_000_000;
 /// A backup with a higher revision was not made by a server, and leaves none to continue from.
 const HIGHEST: i64 = i64::MAX / 2;
+/// The maximum number of credential files in a backup.
+const MAX_CREDENTIALS: u64 = 64;
 /// The marker of a restore in progress; contains the suffix of the names under which the old files are kept.
 pub(crate) const UNFINISHED: &str = "restore.unfinished";
 const STAGED: &str = "berth.db.restoring";
@@ -157,11 +159,13 @@ pub(crate) fn restore_reaching(
     let last = if exists { last_of(&database) } else { 0 };
     let floor = beyond(checked.seen.revision.max(last), jiff::Timestamp::now());
     let staged = directory.join(STAGED);
-    stage(file, &staged, floor)?;
+    if let Err(error) = stage(file, &staged, &checked.seen, floor) {
+        // It may have filled the disk. The next restore removes it at the latest.
+        let _ = remove(&staged);
+        return Err(error);
+    }
     reached("staged");
-    let suffix = began
-        .filter(|name| !name.is_empty())
-        .unwrap_or_else(|| format!("before-restore-{}", jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ")));
+    let suffix = began.filter(|name| !name.is_empty()).unwrap_or_else(|| unused_suffix(directory));
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| RestoreError::Write { path, source }
@@ -217,7 +221,15 @@ fn check(file: &Path) -> Result<Checked, RestoreError> {
             row.get(0)
         })
         .map_err(failed)?;
-    if tables != 2 {
+    // Triggers and views of a file that is not ours would act in the restored database.
+    let others: i64 = db
+        .query_row(
+            "SELECT count(*) FROM sqlite_schema WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'",
+            [],
+            |row| row.get(0),
+        )
+        .map_err(failed)?;
+    if tables != 2 || others != 0 {
         return Err(RestoreError::NotABackup(file.into()));
     }
     let fact = |name: &str| {
@@ -231,13 +243,23 @@ fn check(file: &Path) -> Result<Checked, RestoreError> {
     }
     verify(&db, &seen)
         .map_err(|detail| RestoreError::File(OpenError::Damaged { path: file.into(), detail }))?;
-    let mut kept = db.prepare("SELECT name, content FROM credentials").map_err(failed)?;
-    let credentials: Credentials = kept
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
-        .and_then(Iterator::collect)
-        .map_err(failed)?;
+    let credentials = credentials_in(&db, file)?;
     let needed = seal::keys_in_use(&db).map_err(failed)?;
     Ok(Checked { made_ms: fact("made_ms")?, seen, needed, credentials })
+}
+
+fn credentials_in(db: &Connection, file: &Path) -> Result<Credentials, RestoreError> {
+    let failed = |source| RestoreError::File(OpenError::from_sqlite(file, source));
+    let sizes = "SELECT count(*), coalesce(max(length(content)), 0) FROM credentials";
+    let (count, longest): (i64, i64) =
+        db.query_row(sizes, [], |row| Ok((row.get(0)?, row.get(1)?))).map_err(failed)?;
+    if count.unsigned_abs() > MAX_CREDENTIALS || longest.unsigned_abs() > MAX_CREDENTIAL {
+        let detail = format!("its {count} credentials have up to {longest} bytes");
+        return Err(RestoreError::File(OpenError::Damaged { path: file.into(), detail }));
+    }
+    let mut kept = db.prepare("SELECT name, content FROM credentials").map_err(failed)?;
+    let rows = kept.query_map([], |row| Ok((row.get(0)?, row.get(1)?)));
+    rows.and_then(Iterator::collect).map_err(failed)
 }
 
 /// Returns the keyring that decrypts the backup's Secrets, if it is not the directory's own: the one in the
@@ -281,18 +303,18 @@ fn last_of(database: &Path) -> i64 {
 }
 
 /// Prepares the restored database beside the existing one.
-fn stage(file: &Path, staged: &Path, floor: i64) -> Result<(), RestoreError> {
+fn stage(file: &Path, staged: &Path, seen: &Seen, floor: i64) -> Result<(), RestoreError> {
     let written = |source| RestoreError::Write { path: staged.into(), source };
     let prepared = |source| RestoreError::Prepare { path: staged.into(), source };
     for leftover in [staged.to_owned(), beside(staged, "-journal"), beside(staged, "-wal")] {
         remove(&leftover).map_err(written)?;
     }
     write_private(staged, b"").map_err(written)?;
-    fs::copy(file, staged).map_err(written)?;
-    // A copy takes the permissions of its source.
-    let closed = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o600);
-    fs::set_permissions(staged, closed).map_err(written)?;
+    copy_into(file, staged).map_err(written)?;
     let db = Connection::open(staged).map_err(prepared)?;
+    // The file may have changed since it was checked.
+    verify(&db, seen)
+        .map_err(|detail| RestoreError::File(OpenError::Damaged { path: file.into(), detail }))?;
     let prepare = || -> rusqlite::Result<()> {
         db.execute_batch("PRAGMA secure_delete = ON; DROP TABLE credentials; DROP TABLE backup;")?;
         tables::set_number(&db, tables::FLOOR, floor)?;
@@ -301,6 +323,24 @@ fn stage(file: &Path, staged: &Path, floor: i64) -> Result<(), RestoreError> {
     prepare().map_err(prepared)?;
     db.close().map_err(|(_, source)| prepared(source))?;
     File::open(staged).and_then(|open| open.sync_all()).map_err(written)
+}
+
+/// Copies into an existing file, whose permissions stay: `fs::copy` would give it those of the backup, which has keys.
+pub(crate) fn copy_into(file: &Path, existing: &Path) -> io::Result<()> {
+    let mut to = File::options().write(true).open(existing)?;
+    io::copy(&mut File::open(file)?, &mut to).map(drop)
+}
+
+/// Returns a suffix that no replaced database has: clocks are set back, and a second has room for two restores.
+fn unused_suffix(directory: &Path) -> String {
+    let time = format!("before-restore-{}", jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ"));
+    let mut suffix = time.clone();
+    let mut number = 1_u32;
+    while directory.join(format!("{DATABASE}.{suffix}")).exists() {
+        number += 1;
+        suffix = format!("{time}-{number}");
+    }
+    suffix
 }
 
 /// Gives the old files a second name; the first name then passes to the new ones atomically.

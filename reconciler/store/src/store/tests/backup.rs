@@ -1,6 +1,7 @@
 //! Backup and restore: during writes, and aborted at every step.
 
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -161,10 +162,61 @@ fn a_restore_refuses_what_it_cannot_trust_and_changes_nothing() {
         matches!(last, RestoreError::File(OpenError::Damaged { .. })),
         "no revision would be left: {last}"
     );
+    for sql in [
+        "CREATE TRIGGER forget AFTER INSERT ON log BEGIN DELETE FROM log; END",
+        "CREATE VIEW everything AS SELECT * FROM log",
+    ] {
+        assert!(matches!(refused(&changed(&bytes, sql)), RestoreError::NotABackup(_)), "{sql}");
+    }
+    let huge = changed(&bytes, "INSERT INTO credentials VALUES ('ca.key', zeroblob(5000000))");
+    assert!(matches!(refused(&huge), RestoreError::File(OpenError::Damaged { .. })));
     let other = target.path().join("other.db");
     rusqlite::Connection::open(&other).unwrap().execute_batch("CREATE TABLE other (x)").unwrap();
     let other = restore(&other, directory.path(), &options(true));
     assert!(matches!(other, Err(RestoreError::File(OpenError::Foreign { .. }))), "{other:?}");
+}
+
+#[test]
+fn a_backup_that_changes_while_it_is_restored_replaces_nothing() {
+    let (directory, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+    for at in 0..100 {
+        store_text(&store, "/configmaps", &format!("m{at}"), &"x".repeat(500), Expect::Absent);
+    }
+    drop(store);
+    let file = backup(directory.path(), &target.path().join("sound.db"), false).unwrap().file;
+    let length = std::fs::metadata(&file).unwrap().len();
+    let mut truncate = |at: &str| {
+        if at == "checked" {
+            File::options().write(true).open(&file).unwrap().set_len(length / 2).unwrap();
+        }
+    };
+    let refused = restore_reaching(&file, directory.path(), &options(true), &FILES, &mut truncate);
+    assert!(matches!(refused, Err(RestoreError::File(OpenError::Damaged { .. }))), "{refused:?}");
+    assert!(!directory.path().join("berth.db.restoring").exists(), "it takes no room");
+    assert_eq!(on_disk(directory.path(), WriterMode::Inline).unwrap().state().count("/configmaps"), 100);
+}
+
+#[test]
+fn a_restore_copies_keys_into_a_file_that_others_cannot_read_and_keeps_each_database() {
+    let (directory, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+    store_text(&store, "/configmaps", "m", "x", Expect::Absent);
+    drop(store);
+    let file = backup(directory.path(), &target.path().join("with.db"), true).unwrap().file;
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let aside: std::collections::BTreeSet<PathBuf> = (0..3)
+        .map(|_| restore(&file, directory.path(), &options(true)).unwrap().aside.unwrap())
+        .filter(|aside| aside.exists())
+        .collect();
+    assert_eq!(aside.len(), 3, "{aside:?}");
+    let database = directory.path().join(DATABASE);
+    assert_eq!(std::fs::metadata(database).unwrap().permissions().mode() & 0o777, 0o600);
+    let existing = directory.path().join("existing");
+    crate::write_private(&existing, b"").unwrap();
+    crate::restore::copy_into(&file, &existing).unwrap();
+    assert_eq!(std::fs::metadata(&existing).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(std::fs::read(&existing).unwrap(), std::fs::read(&file).unwrap());
 }
 
 #[test]
