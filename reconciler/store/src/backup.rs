@@ -15,10 +15,11 @@ use std::time::{Duration, SystemTime};
 use rusqlite::types::ToSqlOutput;
 use rusqlite::{Connection, OpenFlags, params_from_iter};
 
-use crate::directory::DATABASE;
+use crate::directory::{DATABASE, refuse_unfinished};
 use crate::error::OpenError;
-use crate::keyring::KEY_FILE;
+use crate::keyring::{KEY_FILE, Keyring};
 use crate::row::checksum;
+use crate::seal;
 use crate::tables::{self, Identity};
 
 /// The busy timeout: a writer locks the database for no longer than a commit takes.
@@ -118,6 +119,7 @@ pub(crate) fn backup_reaching(
     if fs::metadata(&database).map_or(0, |found| found.len()) == 0 {
         return Err(BackupError::NoDatabase(directory.into()));
     }
+    refuse_unfinished(directory)?;
     let source = open_source(&database)?;
     let seen = Seen::of(&source).map_err(|e| OpenError::from_sqlite(&database, e))?;
     let now = jiff::Timestamp::now();
@@ -221,7 +223,15 @@ impl Copying<'_> {
             to.execute("INSERT INTO backup VALUES (?1, ?2)", (name, value)).map_err(copy)?;
         }
         if let Some(files) = credentials {
-            for (name, content) in credentials_of(directory, files)? {
+            let found = credentials_of(directory, files)?;
+            let needed = seal::keys_in_use(&to).map_err(copy)?;
+            // The key may be rotated meanwhile.
+            if let Some(id) = missing_key(&found, &needed) {
+                let detail =
+                    format!("Secrets in it are encrypted with key {id:016x}, which {KEY_FILE} lacks");
+                return Err(BackupError::Unsound { path: partial.into(), detail });
+            }
+            for (name, content) in found {
                 to.execute("INSERT INTO credentials VALUES (?1, ?2)", (name, content)).map_err(copy)?;
             }
         }
@@ -288,6 +298,13 @@ pub(crate) fn verify(db: &Connection, seen: &Seen) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Returns the id of a key that is needed and not among the credentials.
+fn missing_key(credentials: &[(&str, Vec<u8>)], needed: &[i64]) -> Option<i64> {
+    let file = credentials.iter().find(|(name, _)| *name == KEY_FILE);
+    let keys = file.and_then(|(_, content)| Keyring::parse(std::str::from_utf8(content).ok()?).ok());
+    needed.iter().copied().find(|id| !keys.as_ref().is_some_and(|keys| keys.has(*id)))
 }
 
 fn credentials_of(

@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, OpenFlags};
 
 use crate::backup::{CredentialFiles, MAX_CREDENTIAL, Seen, verify};
-use crate::directory::{DATABASE, lock_directory};
+use crate::directory::{DATABASE, UNFINISHED, lock_directory};
 use crate::error::OpenError;
-use crate::keyring::{KEY_FILE, Keyring, retired};
+use crate::keyring::{KEY_FILE, Keyring, kept_keys, retire};
 use crate::private_file::write_private;
 use crate::tables::{self, Identity};
 use crate::{log, seal};
@@ -33,8 +33,6 @@ const EARLIEST: i64 = 1_767_225_600_000_000;
 const HIGHEST: i64 = i64::MAX / 2;
 /// The maximum number of credential files in a backup.
 const MAX_CREDENTIALS: u64 = 64;
-/// The marker of a restore in progress; contains the suffix of the names under which the old files are kept.
-pub(crate) const UNFINISHED: &str = "restore.unfinished";
 const STAGED: &str = "berth.db.restoring";
 
 /// The options of a restore.
@@ -263,7 +261,7 @@ fn credentials_in(db: &Connection, file: &Path) -> Result<Credentials, RestoreEr
 }
 
 /// Returns the keyring that decrypts the backup's Secrets, if it is not the directory's own: the one in the
-/// options, or the backup's.
+/// options, the backup's, or one that was replaced since.
 fn key_for(
     file: &Path,
     directory: &Path,
@@ -281,7 +279,7 @@ fn key_for(
     }
     let carried = checked.credentials.iter().find(|(name, _)| name == KEY_FILE);
     let carried = carried.and_then(|(_, text)| Keyring::parse(std::str::from_utf8(text).ok()?).ok());
-    if let Some(ring) = carried.filter(fits) {
+    if let Some(ring) = carried.into_iter().chain(kept_keys(directory)).find(fits) {
         return Ok(Some(ring));
     }
     match checked.needed.first() {
@@ -370,37 +368,49 @@ fn place_credentials(
         let path = path.to_owned();
         move |source| RestoreError::Write { path, source }
     };
-    let key_path = directory.join(KEY_FILE);
     if let Some(ring) = key {
-        if let Ok(old) = Keyring::read(&key_path).as_ref()
-            && old.id() != ring.id()
-        {
-            let kept = retired(directory, old.id());
-            old.write(&kept).map_err(failed(&kept))?;
-        }
-        ring.write(&key_path).map_err(failed(&key_path))?;
+        let path = directory.join(KEY_FILE);
+        keep_key(directory, suffix, ring).and_then(|()| ring.write(&path)).map_err(failed(&path))?;
     }
-    let mut changed = false;
+    let mut changed = Vec::new();
     for name in files.kept {
         let Some((_, content)) = carried.iter().find(|(carried, _)| carried == name) else { continue };
         let path = directory.join(name);
         match fs::read(&path) {
-            Ok(there) if there == *content => continue,
-            Ok(there) => {
-                let kept = directory.join(format!("{name}.{suffix}"));
-                write_private(&kept, &there).map_err(failed(&kept))?;
+            Ok(there) if there == *content => {}
+            Ok(there) => changed.push((name, path, content, Some(there))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                changed.push((name, path, content, None));
             }
-            Err(_) => {}
+            Err(source) => return Err(RestoreError::Write { path, source }),
         }
-        write_private(&path, content).map_err(failed(&path))?;
-        changed = true;
     }
-    if changed {
+    // First: if this is interrupted, the next attempt may find all others as they should be.
+    if !changed.is_empty() {
         for name in files.derived {
             remove(&directory.join(name)).map_err(failed(directory))?;
         }
     }
+    for (name, path, content, there) in changed {
+        if let Some(there) = there {
+            let kept = directory.join(format!("{name}.{suffix}"));
+            write_private(&kept, &there).map_err(failed(&kept))?;
+        }
+        write_private(&path, content).map_err(failed(&path))?;
+    }
     Ok(())
+}
+
+/// Keeps the key file that is about to be replaced, unless all its keys are in the new one.
+fn keep_key(directory: &Path, suffix: &str, new: &Keyring) -> io::Result<()> {
+    let path = directory.join(KEY_FILE);
+    match Keyring::read(&path) {
+        Ok(old) if new.has_all(&old) => Ok(()),
+        Ok(old) => retire(directory, &old).map(drop),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        // Nothing can be done with it as it is, and it may be the only copy.
+        Err(_) => write_private(&directory.join(format!("{KEY_FILE}.{suffix}")), &fs::read(&path)?),
+    }
 }
 
 fn beside(path: &Path, suffix: &str) -> PathBuf {

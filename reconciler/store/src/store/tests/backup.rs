@@ -114,6 +114,70 @@ fn changed(backup: &[u8], sql: &str) -> Vec<u8> {
 }
 
 #[test]
+fn a_backup_from_before_a_rotation_is_restored_with_the_key_that_was_kept() {
+    let (directory, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+    store_text(&store, "/secrets", "s", "canary", Expect::Absent);
+    let made = backup(directory.path(), target.path(), false).unwrap();
+    drop(store);
+    let key = directory.path().join("secrets.key");
+    let first = std::fs::read_to_string(&key).unwrap();
+    rotate_key(directory.path()).unwrap();
+    let second = std::fs::read_to_string(&key).unwrap();
+    restore(&made.file, directory.path(), &options(true)).unwrap();
+    assert_eq!(on_disk(directory.path(), WriterMode::Inline).unwrap().state().count("/secrets"), 1);
+    assert_eq!(std::fs::read_to_string(&key).unwrap(), first);
+    let kept = files_with(directory.path(), second.trim());
+    assert_eq!(kept.len(), 1, "the replaced database needs it: {kept:?}");
+    // One that cannot be used as it is may be the only copy.
+    std::fs::write(&key, &second).unwrap();
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o640)).unwrap();
+    for file in kept {
+        std::fs::remove_file(directory.path().join(file)).unwrap();
+    }
+    restore(&made.file, directory.path(), &options(true)).unwrap();
+    assert_eq!(files_with(directory.path(), second.trim()).len(), 1);
+}
+
+#[test]
+fn a_backup_with_keys_has_those_that_it_needs() {
+    let (directory, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+    store_text(&store, "/secrets", "s", "canary", Expect::Absent);
+    drop(store);
+    // As while the key is rotated.
+    std::fs::write(directory.path().join("secrets.key"), format!("{}\n", "5a".repeat(32))).unwrap();
+    let refused = backup(directory.path(), target.path(), true);
+    assert!(matches!(refused, Err(BackupError::Unsound { .. })), "{refused:?}");
+    assert_eq!(backups_in(target.path()).unwrap().len(), 0);
+    backup(directory.path(), target.path(), false).unwrap();
+    std::fs::write(directory.path().join("restore.unfinished"), "").unwrap();
+    let refused = backup(directory.path(), target.path(), false);
+    let half = matches!(refused, Err(BackupError::Database(OpenError::HalfRestored { .. })));
+    assert!(half, "its keys may be of another database: {refused:?}");
+    assert!(matches!(rotate_key(directory.path()), Err(OpenError::HalfRestored { .. })));
+}
+
+#[test]
+fn a_restore_that_is_repeated_leaves_no_certificate_of_another_authority() {
+    let (directory, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    drop(on_disk(directory.path(), WriterMode::Inline).unwrap());
+    let [key, certificate] = ["ca.key", "server.crt"].map(|name| directory.path().join(name));
+    std::fs::write(&key, "restored").unwrap();
+    let file = backup(directory.path(), &target.path().join("with.db"), true).unwrap().file;
+    std::fs::write(&key, "other").unwrap();
+    // It cannot be removed yet.
+    std::fs::create_dir(&certificate).unwrap();
+    assert!(restore(&file, directory.path(), &options(true)).is_err());
+    std::fs::remove_dir(&certificate).unwrap();
+    std::fs::write(&certificate, "of the other").unwrap();
+    restore(&file, directory.path(), &options(true)).unwrap();
+    assert_eq!(std::fs::read_to_string(&key).unwrap(), "restored");
+    assert!(!certificate.exists());
+    assert_eq!(files_with(directory.path(), "other").len(), 1, "what was replaced is kept");
+}
+
+#[test]
 fn a_restore_refuses_what_it_cannot_trust_and_changes_nothing() {
     let (directory, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
