@@ -140,9 +140,63 @@ fn once(directory: &Path, schedule: &BackupSchedule) -> Outcome {
     }
     let made = backup(directory, &schedule.folder, schedule.with_keys)?;
     let all = backups_in(&schedule.folder).map_err(target)?;
-    let beyond = all.len().saturating_sub(schedule.keep.max(1));
-    for (old, _) in all.iter().take(beyond) {
-        std::fs::remove_file(old).map_err(|source| BackupError::Target { path: old.clone(), source })?;
+    for old in surplus(&all, schedule.keep, jiff::Timestamp::now()) {
+        std::fs::remove_file(old).map_err(|source| BackupError::Target { path: old.into(), source })?;
     }
     Ok(Some(made))
+}
+
+/// Returns the oldest of these backups, which are in order of age, beyond the number that is kept.
+///
+/// Those that are dated in the future were made while the clock was ahead. They are counted for themselves: as the
+/// newest ones they would have each new backup removed.
+fn surplus<'a>(all: &'a [(PathBuf, jiff::Timestamp)], keep: usize, now: jiff::Timestamp) -> Vec<&'a Path> {
+    let (past, future): (Vec<_>, Vec<_>) = all.iter().partition(|(_, at)| *at <= now);
+    let oldest = |group: Vec<&'a (PathBuf, jiff::Timestamp)>| {
+        let beyond = group.len().saturating_sub(keep.max(1));
+        group.into_iter().take(beyond).map(|(path, _)| path.as_path())
+    };
+    [past, future].into_iter().flat_map(oldest).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn at(text: &str) -> jiff::Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn name(time: &str) -> String {
+        format!("berth-{time}-r42.db")
+    }
+
+    #[test]
+    fn backups_of_the_future_neither_delay_a_backup_nor_have_one_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |time: &str| std::fs::write(folder.path().join(name(time)), "").unwrap();
+        let due = |now: &str| until_due(folder.path(), HOUR, at(now));
+        for time in ["20360101T000000Z", "20360102T000000Z", "20360103T000000Z"] {
+            put(time);
+        }
+        assert_eq!(due("2026-12-01T10:00:00Z"), Duration::ZERO);
+        for time in ["20261201T080000Z", "20261201T090000Z", "20261201T100000Z"] {
+            put(time);
+        }
+        assert_eq!(due("2026-12-01T10:15:00Z"), 3 * HOUR / 4);
+        let all = backups_in(folder.path()).unwrap();
+        let removed = |keep, now| -> Vec<String> {
+            let old = surplus(&all, keep, at(now)).into_iter();
+            old.map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect()
+        };
+        assert_eq!(removed(3, "2026-12-01T10:00:00Z"), Vec::<String>::new());
+        let oldest = [name("20261201T080000Z"), name("20360101T000000Z")];
+        assert_eq!(removed(2, "2026-12-01T10:00:00Z"), oldest);
+        // A clock at its beginning, or one that was never wrong.
+        assert_eq!(due("1970-01-01T00:00:10Z"), Duration::ZERO);
+        assert_eq!(removed(6, "1970-01-01T00:00:10Z"), Vec::<String>::new());
+        assert_eq!(removed(5, "2036-02-01T00:00:00Z"), [name("20261201T080000Z")]);
+    }
 }

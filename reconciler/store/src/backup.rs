@@ -358,8 +358,12 @@ pub fn backups_in(folder: &Path) -> io::Result<Vec<(PathBuf, jiff::Timestamp)>> 
 
 /// Returns the time until the next backup into a folder is due. If the folder cannot be read, a backup is due
 /// now and reports the error.
+///
+/// Backups that are dated in the future were made while the clock was ahead, and do not count: until then no other
+/// one would be made.
 pub fn until_due(folder: &Path, every: Duration, now: jiff::Timestamp) -> Duration {
-    let last = backups_in(folder).ok().and_then(|found| found.last().map(|last| last.1));
+    let found = backups_in(folder).unwrap_or_default();
+    let last = found.into_iter().map(|(_, at)| at).filter(|at| *at <= now).max();
     let Some(last) = last else { return Duration::ZERO };
     let age = Duration::try_from(now.duration_since(last)).unwrap_or_default();
     every.saturating_sub(age)
