@@ -31,6 +31,14 @@ const RENEW_BEFORE_DAYS: i64 = 30;
 /// How often a server that runs checks its certificate. The clock may be corrected at any time.
 const CHECK_EVERY: Duration = Duration::from_secs(600);
 
+/// The year in which the first CAs were made: a clock before it is wrong.
+const FIRST_YEAR: i32 = 2026;
+/// Its beginning, in seconds since 1970.
+const FIRST_SECOND: i64 = 1_767_225_600;
+/// How long before its end the CA is reported: all clients have to get another one.
+const REPORT_CA_BEFORE: jiff::SignedDuration = jiff::SignedDuration::from_hours(24 * 180);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
 /// The credentials of one state directory.
 pub(crate) struct Credentials {
     directory: PathBuf,
@@ -70,7 +78,8 @@ impl Credentials {
         })?;
         let ca_key = KeyPair::from_pem(&key_pem).map_err(|e| failed("reading ca.key", e))?;
         let ca_pem = read_or_make(&directory.join("ca.crt"), || {
-            let certificate = ca_params().self_signed(&ca_key).map_err(|e| failed("making the CA", e))?;
+            let made = ca_params(jiff::Timestamp::now()).self_signed(&ca_key);
+            let certificate = made.map_err(|e| failed("making the CA", e))?;
             Ok(certificate.pem())
         })?;
         let admin_token = Token::new(read_or_make(&directory.join("admin.token"), new_token)?.trim());
@@ -79,6 +88,22 @@ impl Credentials {
 
     pub(crate) fn ca_pem(&self) -> &str {
         &self.ca_pem
+    }
+
+    /// Returns when the CA expires, if that can be read.
+    pub(crate) fn ca_expires(&self) -> Option<jiff::Timestamp> {
+        validity_of(&self.ca_pem).map(|(_, end)| end)
+    }
+
+    /// Reports once a day, from now on, a CA that is about to expire or is not valid; runs forever.
+    pub(crate) async fn watch_ca(&self) {
+        let mut days = interval_at(Instant::now(), DAY);
+        loop {
+            days.tick().await;
+            if let Some(problem) = ca_problem(&self.ca_pem, jiff::Timestamp::now()) {
+                tracing::warn!(folder = %self.directory.display(), problem, "the CA of this server has to be replaced");
+            }
+        }
     }
 
     pub(crate) fn admin_token(&self) -> &str {
@@ -181,10 +206,10 @@ pub(crate) fn certified_name(host: &str) -> Option<&str> {
     (!host.is_empty() && host.bytes().all(fine)).then_some(host)
 }
 
-fn validity(params: &mut CertificateParams, days: i64) {
+fn validity(params: &mut CertificateParams, now: jiff::Timestamp, days: i64) {
     // Clients' clocks may be behind ours.
     let year = |days: i64| {
-        let at = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(24 * days);
+        let at = now + jiff::SignedDuration::from_hours(24 * days);
         let date = at.to_zoned(jiff::tz::TimeZone::UTC).date();
         let (month, day) = (date.month().unsigned_abs(), date.day().unsigned_abs());
         rcgen::date_time_ymd(i32::from(date.year()), month, day)
@@ -193,13 +218,17 @@ fn validity(params: &mut CertificateParams, days: i64) {
     params.not_after = year(days);
 }
 
-fn ca_params() -> CertificateParams {
+/// Returns the parameters of a CA. It is made once, maybe before the clock is set: from a clock that is behind it would have
+/// ended, and from one that is ahead it would not have begun. Clients refuse both.
+fn ca_params(now: jiff::Timestamp) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, "berth-ca");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages =
         vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-    validity(&mut params, 3650);
+    let first = jiff::Timestamp::from_second(FIRST_SECOND).unwrap_or(now);
+    validity(&mut params, first.max(now), 3650);
+    params.not_before = rcgen::date_time_ymd(FIRST_YEAR, 1, 1);
     params
 }
 
@@ -210,13 +239,36 @@ fn server_params(names: &[String]) -> io::Result<CertificateParams> {
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     params.use_authority_key_identifier_extension = true;
-    validity(&mut params, 365);
+    validity(&mut params, jiff::Timestamp::now(), 365);
     Ok(params)
 }
 
 fn pem_to_der(pem: &str) -> io::Result<CertificateDer<'static>> {
     use rustls::pki_types::pem::PemObject as _;
     CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|e| failed("certificate", e))
+}
+
+/// Returns when a certificate begins and ends.
+fn validity_of(pem: &str) -> Option<(jiff::Timestamp, jiff::Timestamp)> {
+    let der = pem_to_der(pem).ok()?;
+    let (_, certificate) = X509Certificate::from_der(&der).ok()?;
+    let validity = certificate.validity();
+    let time = |second| jiff::Timestamp::from_second(second).ok();
+    Some((time(validity.not_before.timestamp())?, time(validity.not_after.timestamp())?))
+}
+
+/// Returns what is wrong with the validity of a CA, or will be soon, and its remedy.
+fn ca_problem(pem: &str, now: jiff::Timestamp) -> Option<String> {
+    let (begin, end) = validity_of(pem)?;
+    if now < begin {
+        return Some(format!("it begins on {begin}, and clients refuse it until then: check the clock"));
+    }
+    let remedy = "stop berth, move ca.crt away and start it again, which makes another one of the same key; then replace \
+                  the kubeconfigs of users";
+    if now >= end {
+        return Some(format!("it ended on {end}, and clients refuse it: {remedy}"));
+    }
+    (end.duration_since(now) < REPORT_CA_BEFORE).then(|| format!("it ends on {end}: {remedy}"))
 }
 
 fn lasts(pem: &str) -> bool {
@@ -256,7 +308,8 @@ mod tests {
         tokio::pin!(renewing);
         assert!(timeout(2 * CHECK_EVERY, &mut renewing).await.is_err());
         assert!(!seen.has_changed().unwrap(), "it lasts");
-        let soon = |params: &mut CertificateParams| validity(params, RENEW_BEFORE_DAYS - 1);
+        let soon =
+            |params: &mut CertificateParams| validity(params, jiff::Timestamp::now(), RENEW_BEFORE_DAYS - 1);
         let later = |params: &mut CertificateParams| {
             params.not_before = rcgen::date_time_ymd(2200, 1, 1);
             params.not_after = rcgen::date_time_ymd(2300, 1, 1);
@@ -275,6 +328,33 @@ mod tests {
             seen.mark_unchanged();
             assert_ne!(fs::read_to_string(&stored).unwrap(), old);
         }
+    }
+
+    #[test]
+    fn a_ca_is_valid_whatever_the_clock_was_when_it_was_made() {
+        let at = |text: &str| text.parse::<jiff::Timestamp>().unwrap();
+        let key = KeyPair::generate().unwrap();
+        for made in ["1970-01-01T00:00:00Z", "2026-12-01T00:00:00Z", "2040-01-01T00:00:00Z"] {
+            let pem = ca_params(at(made)).self_signed(&key).unwrap().pem();
+            for now in ["2026-12-01T00:00:00Z", "2035-01-01T00:00:00Z"] {
+                assert_eq!(ca_problem(&pem, at(now)), None, "made {made}, now {now}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_ca_is_reported_half_a_year_before_it_ends() {
+        let at = |text: &str| text.parse::<jiff::Timestamp>().unwrap();
+        let key = KeyPair::generate().unwrap();
+        let pem = ca_params(at("2026-12-01T00:00:00Z")).self_signed(&key).unwrap().pem();
+        let problem = |now| ca_problem(&pem, at(now)).unwrap_or_default();
+        assert_eq!(problem("2036-05-01T00:00:00Z"), "");
+        assert!(problem("2036-07-01T00:00:00Z").starts_with("it ends on 2036-11-28"));
+        assert!(problem("2036-12-01T00:00:00Z").starts_with("it ended on 2036-11-28"));
+        assert!(problem("2025-12-01T00:00:00Z").contains("check the clock"));
+        let folder = tempfile::tempdir().unwrap();
+        let ends = Credentials::open(folder.path()).unwrap().ca_expires().unwrap();
+        assert!(ends.duration_since(jiff::Timestamp::now()) > REPORT_CA_BEFORE);
     }
 
     #[test]

@@ -183,7 +183,15 @@ impl Server {
         let current = tls.as_ref().map(|(tls, _)| tls.subscribe());
         let renewing = async {
             match &tls {
-                Some((tls, names)) => keep_current(tls, || self.credentials()?.renewed(names)).await,
+                Some((tls, names)) => {
+                    let renewal = keep_current(tls, || self.credentials()?.renewed(names));
+                    let authority = async {
+                        if let Ok(credentials) = self.credentials() {
+                            credentials.watch_ca().await;
+                        }
+                    };
+                    tokio::join!(renewal, authority);
+                }
                 None => std::future::pending().await,
             }
         };
