@@ -82,6 +82,7 @@ impl Credentials {
             let certificate = made.map_err(|e| failed("making the CA", e))?;
             Ok(certificate.pem())
         })?;
+        check_ca(&ca_pem, &ca_key)?;
         let admin_token = Token::new(read_or_make(&directory.join("admin.token"), new_token)?.trim());
         Ok(Self { directory: directory.to_owned(), ca_pem, ca_key, admin_token })
     }
@@ -248,6 +249,17 @@ fn pem_to_der(pem: &str) -> io::Result<CertificateDer<'static>> {
     CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|e| failed("certificate", e))
 }
 
+/// Refuses a certificate of another key: no client would accept a server certificate that the key signs.
+fn check_ca(pem: &str, key: &KeyPair) -> io::Result<()> {
+    let unreadable = |error: String| failed("reading ca.crt", error);
+    let der = pem_to_der(pem).map_err(|error| unreadable(error.to_string()))?;
+    let (_, certificate) = X509Certificate::from_der(&der).map_err(|error| unreadable(error.to_string()))?;
+    if *certificate.public_key().subject_public_key.data == *key.public_key_raw() {
+        return Ok(());
+    }
+    Err(io::Error::other("ca.crt is not the certificate of ca.key: put the one back that was replaced"))
+}
+
 /// Returns when a certificate begins and ends.
 fn validity_of(pem: &str) -> Option<(jiff::Timestamp, jiff::Timestamp)> {
     let der = pem_to_der(pem).ok()?;
@@ -355,6 +367,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let ends = Credentials::open(folder.path()).unwrap().ca_expires().unwrap();
         assert!(ends.duration_since(jiff::Timestamp::now()) > REPORT_CA_BEFORE);
+    }
+
+    #[test]
+    fn a_ca_that_lost_its_key_is_refused_and_one_that_is_made_again_has_the_same_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = ["localhost".to_owned()];
+        Credentials::open(folder.path()).unwrap().tls(&names).unwrap();
+        let [key, certificate] = ["ca.key", "ca.crt"].map(|name| folder.path().join(name));
+        fs::remove_file(&certificate).unwrap();
+        Credentials::open(folder.path()).unwrap().tls(&names).unwrap();
+        fs::remove_file(&key).unwrap();
+        let refused = Credentials::open(folder.path()).unwrap_err().to_string();
+        assert!(refused.contains("ca.crt is not the certificate of ca.key"), "{refused}");
     }
 
     #[test]
