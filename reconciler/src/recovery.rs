@@ -3,6 +3,7 @@
 //! `berth restore` leaves a mark beside the database before it changes the database; `berth up` opens a recovery
 //! for every host in the restored data before it serves requests, and then removes the mark.
 
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -33,7 +34,8 @@ fn mark_in(control_plane: &Path) -> PathBuf {
 pub fn mark(control_plane: &Path) -> anyhow::Result<()> {
     let path = mark_in(control_plane);
     let write = || -> std::io::Result<()> {
-        std::fs::create_dir_all(control_plane)?;
+        // It may be the first file in the folder, which has the keys.
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(control_plane)?;
         std::fs::File::create(&path)?.sync_all()?;
         std::fs::File::open(control_plane)?.sync_all()
     };
@@ -73,4 +75,23 @@ pub async fn open_if_restored(client: &Client, control_plane: &Path) -> anyhow::
         tracing::info!(host = name, "restored: it is asked what it has before anything is placed");
     }
     std::fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_that_is_made_for_the_mark_is_private() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let control_plane = folder.path().join("control-plane");
+        mark(&control_plane).expect("marked");
+        assert!(is_marked(&control_plane));
+        let mode = std::fs::metadata(&control_plane).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        unmark(&control_plane).expect("unmarked");
+        assert!(!is_marked(&control_plane));
+    }
 }
