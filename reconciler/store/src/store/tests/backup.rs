@@ -301,6 +301,10 @@ fn after_a_restore_revisions_go_on_beyond_all_that_were_given_out() {
         let watched = block_on(store.subscribe(&maps, Interest::Resource, Some(seen), |_| ()));
         assert!(matches!(watched, Err(ReadError::Compacted { .. })), "a watch from {seen} lists again");
     }
+    assert!(
+        store.state().changed(&maps) > later,
+        "a list at a lost revision is not one of the present objects"
+    );
     let now = store.state().revision;
     let fresh = block_on(store.subscribe(&maps, Interest::Resource, Some(now), |_| ()));
     assert_eq!(fresh.unwrap().1.backlog.len(), 0);
