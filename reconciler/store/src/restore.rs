@@ -31,6 +31,8 @@ const MARGIN: i64 = 1_000_000_000;
 const EARLIEST: i64 = 1_767_225_600_000_000;
 /// A backup with a higher revision was not made by a server, and leaves none to continue from.
 const HIGHEST: i64 = i64::MAX / 2;
+/// An empty file that a restore leaves beside the database before it replaces that, for the user of the directory, which removes it.
+pub const RESTORED: &str = "restored";
 /// The maximum number of credential files in a backup.
 const MAX_CREDENTIALS: u64 = 64;
 const STAGED: &str = "berth.db.restoring";
@@ -170,6 +172,8 @@ pub(crate) fn restore_reaching(
     };
     let sync = || File::open(directory).and_then(|open| open.sync_all()).map_err(failed(directory));
     write_private(&marker, suffix.as_bytes()).map_err(failed(&marker))?;
+    let note = directory.join(RESTORED);
+    write_private(&note, b"").map_err(failed(&note))?;
     sync()?;
     reached("marked");
     let aside = if exists { Some(keep_aside(directory, &suffix)?) } else { None };

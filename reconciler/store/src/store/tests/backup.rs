@@ -411,6 +411,7 @@ fn a_restore_that_was_killed_is_either_nothing_or_completed_by_running_it_again(
         match on_disk(&state, WriterMode::Inline) {
             Ok(store) => {
                 assert!(matches!(step, "checked" | "staged"), "{step}");
+                assert!(!state.join(RESTORED).exists(), "{step}: no host is asked what it has");
                 assert_eq!(names(&store, "/configmaps"), ["new", "old"], "{step}: nothing has happened");
             }
             Err(error) => assert!(matches!(error, OpenError::HalfRestored { .. }), "{step}: {error}"),
@@ -418,6 +419,7 @@ fn a_restore_that_was_killed_is_either_nothing_or_completed_by_running_it_again(
         let again = restore(&file, &state, &options(true)).unwrap();
         let store = on_disk(&state, WriterMode::Inline).unwrap();
         assert_eq!(names(&store, "/configmaps"), ["old"], "{step}");
+        assert!(state.join(RESTORED).exists(), "{step}");
         drop(store);
         // The replaced database is kept, complete and once.
         let aside = tempfile::tempdir().unwrap();
