@@ -215,6 +215,10 @@ fn beyond(last: i64, now: jiff::Timestamp) -> i64 {
 /// Reads the whole backup before anything is changed.
 fn check(file: &Path) -> Result<Checked, RestoreError> {
     let failed = |source| RestoreError::File(OpenError::from_sqlite(file, source));
+    // Opening a pipe would wait, and a device may have no end. The error of a missing file is SQLite's.
+    if fs::metadata(file).is_ok_and(|facts| !facts.is_file()) {
+        return Err(RestoreError::NotABackup(file.into()));
+    }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags_and_vfs(file, flags, "unix-none").map_err(failed)?;
     log::check_identity(file, Identity::of(&db).map_err(failed)?).map_err(RestoreError::File)?;

@@ -212,6 +212,10 @@ fn a_restore_refuses_what_it_cannot_trust_and_changes_nothing() {
     let mut newer = bytes.clone();
     newer[60..64].copy_from_slice(&99_u32.to_be_bytes());
     assert!(matches!(refused(&newer), RestoreError::File(OpenError::Format { found: 99, .. })));
+    for device in [Path::new("/dev/zero"), target.path()] {
+        let refused = restore(device, directory.path(), &options(true));
+        assert!(matches!(refused, Err(RestoreError::NotABackup(_))), "{refused:?}");
+    }
     let missing = restore(&target.path().join("none.db"), directory.path(), &options(true));
     assert!(matches!(missing, Err(RestoreError::File(_))), "{missing:?}");
     let highest = i64::MAX;
