@@ -261,12 +261,17 @@ impl Server {
         serde_saphyr::to_string(&config).map_err(io::Error::other)
     }
 
-    /// Writes [`Self::kubeconfig`] to a file that only its owner can read, replacing it atomically.
+    /// Writes [`Self::kubeconfig`] to a file that only its owner can read, replacing it atomically. A file with this
+    /// content stays: a server starts on a full disk, too.
     ///
     /// # Errors
     /// See [`Self::kubeconfig`]; or the file cannot be written.
     pub fn write_kubeconfig(&self, path: &Path, url: &str) -> io::Result<()> {
-        write_private(path, self.kubeconfig(url)?.as_bytes())
+        let wanted = self.kubeconfig(url)?;
+        if std::fs::read_to_string(path).is_ok_and(|there| there == wanted) {
+            return Ok(());
+        }
+        write_private(path, wanted.as_bytes())
     }
 
     /// Ends watches, sockets and background work, and returns once every accepted write is durable.
@@ -309,5 +314,30 @@ where
         let identity = credential.identity(&front.core.tokens);
         request.extensions_mut().insert(credential);
         Box::pin(async move { Ok(front.answer(request, identity).await) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_kubeconfig_is_written_when_it_has_changed_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Server::open(ServerConfig::in_directory(folder.path().join("state"))).await.unwrap();
+        let path = folder.path().join("kubeconfig");
+        let write = |url: &str| {
+            server.write_kubeconfig(&path, url).unwrap();
+            std::fs::metadata(&path).unwrap()
+        };
+        let first = write("https://127.0.0.1:1");
+        // Each file that is written is a new one.
+        let kept = std::fs::File::open(&path).unwrap();
+        assert_eq!(write("https://127.0.0.1:1").ino(), first.ino());
+        assert_ne!(write("https://127.0.0.1:2").ino(), first.ino());
+        drop(kept);
+        server.shutdown().await;
     }
 }
