@@ -31,6 +31,8 @@ const RENEW_BEFORE_DAYS: i64 = 30;
 /// How often a server that runs checks its certificate. The clock may be corrected at any time.
 const CHECK_EVERY: Duration = Duration::from_secs(600);
 
+/// The minimum length of the administrator's token in bytes; half of one that is made here.
+const SHORTEST_TOKEN: usize = 32;
 /// The year in which the first CAs were made: a clock before it is wrong.
 const FIRST_YEAR: i32 = 2026;
 /// Its beginning, in seconds since 1970.
@@ -83,7 +85,14 @@ impl Credentials {
             Ok(certificate.pem())
         })?;
         check_ca(&ca_pem, &ca_key)?;
-        let admin_token = Token::new(read_or_make(&directory.join("admin.token"), new_token)?.trim());
+        let admin_token = read_or_make(&directory.join("admin.token"), new_token)?;
+        let admin_token = admin_token.trim();
+        // Of a file that was emptied, every client would have it.
+        if admin_token.len() < SHORTEST_TOKEN {
+            let why = "admin.token is too short: put it back, or remove it, and another one is made at the next start";
+            return Err(io::Error::other(why));
+        }
+        let admin_token = Token::new(admin_token);
         Ok(Self { directory: directory.to_owned(), ca_pem, ca_key, admin_token })
     }
 
@@ -380,6 +389,19 @@ mod tests {
         fs::remove_file(&key).unwrap();
         let refused = Credentials::open(folder.path()).unwrap_err().to_string();
         assert!(refused.contains("ca.crt is not the certificate of ca.key"), "{refused}");
+    }
+
+    #[test]
+    fn an_empty_token_is_not_that_of_the_administrator() {
+        let folder = tempfile::tempdir().unwrap();
+        drop(Credentials::open(folder.path()).unwrap());
+        for short in ["", "\n", "secret"] {
+            fs::write(folder.path().join("admin.token"), short).unwrap();
+            let refused = Credentials::open(folder.path()).unwrap_err().to_string();
+            assert!(refused.starts_with("admin.token is too short"), "{refused}");
+        }
+        fs::remove_file(folder.path().join("admin.token")).unwrap();
+        assert_eq!(Credentials::open(folder.path()).unwrap().admin_token().len(), 64);
     }
 
     #[test]
