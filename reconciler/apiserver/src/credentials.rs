@@ -170,22 +170,28 @@ impl Credentials {
         if let Some(stored) = self.stored_certificate(names) {
             return Ok(stored);
         }
-        let (certificate, key) = (self.directory.join("server.crt"), self.directory.join("server.key"));
-        let (wanted, listed) = (self.directory.join("server.names"), names.join("\n"));
         let pair = KeyPair::generate().map_err(|e| failed("making the server key", e))?;
         let issuer =
             Issuer::from_ca_cert_pem(&self.ca_pem, &self.ca_key).map_err(|e| failed("reading ca.crt", e))?;
         let made =
             server_params(names)?.signed_by(&pair, &issuer).map_err(|e| failed("server certificate", e))?;
+        if let Err(error) = self.keep_certificate(names, &made.pem(), &pair) {
+            // A server starts on a full disk, too.
+            tracing::warn!(%error, "the server certificate cannot be stored: the next start makes another one");
+        }
+        Ok((made.pem(), pair))
+    }
+
+    fn keep_certificate(&self, names: &[String], certificate: &str, key: &KeyPair) -> io::Result<()> {
+        let path = |name: &str| self.directory.join(name);
         // Without the names, the other two are not used: a crash leaves no key with the certificate of the one before.
-        match fs::remove_file(&wanted) {
+        match fs::remove_file(path("server.names")) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        write_private(&key, pair.serialize_pem().as_bytes())?;
-        write_private(&certificate, made.pem().as_bytes())?;
-        write_private(&wanted, listed.as_bytes())?;
-        Ok((made.pem(), pair))
+        write_private(&path("server.key"), key.serialize_pem().as_bytes())?;
+        write_private(&path("server.crt"), certificate.as_bytes())?;
+        write_private(&path("server.names"), names.join("\n").as_bytes())
     }
 }
 
@@ -414,7 +420,8 @@ mod tests {
         let old = fs::read(&stored).unwrap();
         fs::remove_file(&stored).unwrap();
         fs::create_dir(&stored).unwrap();
-        assert!(credentials.tls(&["other".to_owned()]).is_err(), "only the new key is written");
+        assert!(credentials.tls(&["other".to_owned()]).is_ok(), "the server starts");
+        assert!(!folder.path().join("server.names").exists(), "only the new key is written");
         fs::remove_dir(&stored).unwrap();
         fs::write(&stored, old).unwrap();
         assert!(credentials.tls(&names).is_ok());
