@@ -15,6 +15,7 @@ use rcgen::{
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
+use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval_at};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
@@ -160,7 +161,7 @@ impl Credentials {
     fn stored_certificate(&self, names: &[String]) -> Option<(String, KeyPair)> {
         let read = |name: &str| fs::read_to_string(self.directory.join(name)).ok();
         let (certificate, key) = (read("server.crt")?, read("server.key")?);
-        let is_usable = read("server.names")? == names.join("\n") && lasts(&certificate);
+        let is_usable = read("server.names")? == self.certified(names) && lasts(&certificate);
         let key = KeyPair::from_pem(&key).ok()?;
         is_usable.then_some((certificate, key))
     }
@@ -191,7 +192,14 @@ impl Credentials {
         }
         write_private(&path("server.key"), key.serialize_pem().as_bytes())?;
         write_private(&path("server.crt"), certificate.as_bytes())?;
-        write_private(&path("server.names"), names.join("\n").as_bytes())
+        write_private(&path("server.names"), self.certified(names).as_bytes())
+    }
+
+    /// Returns the description of a certificate: its names, and the key of the CA, which may be replaced.
+    fn certified(&self, names: &[String]) -> String {
+        let digest = Sha256::digest(self.ca_key.public_key_raw());
+        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{}\nca {digest}", names.join("\n"))
     }
 }
 
@@ -425,6 +433,20 @@ mod tests {
         fs::remove_dir(&stored).unwrap();
         fs::write(&stored, old).unwrap();
         assert!(credentials.tls(&names).is_ok());
+    }
+
+    #[test]
+    fn a_certificate_of_a_ca_that_was_replaced_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = ["localhost".to_owned()];
+        let certificate = || fs::read(folder.path().join("server.crt")).unwrap();
+        Credentials::open(folder.path()).unwrap().tls(&names).unwrap();
+        let first = certificate();
+        Credentials::open(folder.path()).unwrap().tls(&names).unwrap();
+        assert_eq!(certificate(), first);
+        ["ca.key", "ca.crt"].map(|name| fs::remove_file(folder.path().join(name)).unwrap());
+        Credentials::open(folder.path()).unwrap().tls(&names).unwrap();
+        assert_ne!(certificate(), first);
     }
 
     #[test]
