@@ -444,7 +444,9 @@ mod tests {
         let first = certificate();
         Credentials::open(folder.path()).unwrap().tls(&names).unwrap();
         assert_eq!(certificate(), first);
-        ["ca.key", "ca.crt"].map(|name| fs::remove_file(folder.path().join(name)).unwrap());
+        for name in ["ca.key", "ca.crt"] {
+            fs::remove_file(folder.path().join(name)).unwrap();
+        }
         Credentials::open(folder.path()).unwrap().tls(&names).unwrap();
         assert_ne!(certificate(), first);
     }
