@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -268,7 +269,9 @@ impl Server {
     /// See [`Self::kubeconfig`]; or the file cannot be written.
     pub fn write_kubeconfig(&self, path: &Path, url: &str) -> io::Result<()> {
         let wanted = self.kubeconfig(url)?;
-        if std::fs::read_to_string(path).is_ok_and(|there| there == wanted) {
+        let is_private =
+            || std::fs::metadata(path).is_ok_and(|facts| facts.permissions().mode() & 0o077 == 0);
+        if std::fs::read_to_string(path).is_ok_and(|there| there == wanted) && is_private() {
             return Ok(());
         }
         write_private(path, wanted.as_bytes())
@@ -338,6 +341,8 @@ mod tests {
         assert_eq!(write("https://127.0.0.1:1").ino(), first.ino());
         assert_ne!(write("https://127.0.0.1:2").ino(), first.ino());
         drop(kept);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(write("https://127.0.0.1:2").mode() & 0o777, 0o600, "others could read it");
         server.shutdown().await;
     }
 }
