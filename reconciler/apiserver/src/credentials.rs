@@ -327,6 +327,9 @@ pub(crate) fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Identit
 
 #[cfg(test)]
 mod tests {
+    use rustls::client::WebPkiServerVerifier;
+    use rustls::client::danger::ServerCertVerifier as _;
+    use rustls::pki_types::{ServerName, UnixTime};
     use tokio::time::timeout;
 
     use super::*;
@@ -433,6 +436,24 @@ mod tests {
         fs::remove_dir(&stored).unwrap();
         fs::write(&stored, old).unwrap();
         assert!(credentials.tls(&names).is_ok());
+    }
+
+    #[test]
+    fn a_host_with_the_certificate_of_a_ca_that_has_ended_accepts_that_of_another_one_of_its_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let credentials = Credentials::open(folder.path()).unwrap();
+        let mut ended = ca_params(jiff::Timestamp::now());
+        ended.not_before = rcgen::date_time_ymd(2010, 1, 1);
+        ended.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        let ended = ended.self_signed(&credentials.ca_key).unwrap().pem();
+        let mut roots = RootCertStore::empty();
+        roots.add(pem_to_der(&ended).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let host = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
+        let (certificate, _) = credentials.server_certificate(&["localhost".to_owned()]).unwrap();
+        let chain = [&certificate, &credentials.ca_pem].map(|pem| pem_to_der(pem).unwrap());
+        let name = ServerName::try_from("localhost").unwrap();
+        host.verify_server_cert(&chain[0], &chain[1..], &name, &[], UnixTime::now()).unwrap();
     }
 
     #[test]
