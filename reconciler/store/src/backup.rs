@@ -336,8 +336,19 @@ fn name_of(at: jiff::Timestamp, revision: i64) -> String {
     format!("{PREFIX}{}-r{revision}{SUFFIX}", at.strftime("%Y%m%dT%H%M%SZ"))
 }
 
-/// Returns the backups in a folder, recognized by their generated names, oldest first, each with its time.
-pub fn backups_in(folder: &Path) -> io::Result<Vec<(PathBuf, jiff::Timestamp)>> {
+/// A file with the generated name of a backup.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BackupFile {
+    /// The file.
+    pub path: PathBuf,
+    /// When it was made, by the clock of that time.
+    pub at: jiff::Timestamp,
+    /// The last revision in it.
+    pub revision: u64,
+}
+
+/// Returns the backups in a folder, recognized by their generated names, in the order of their names.
+pub fn backups_in(folder: &Path) -> io::Result<Vec<BackupFile>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -345,11 +356,12 @@ pub fn backups_in(folder: &Path) -> io::Result<Vec<(PathBuf, jiff::Timestamp)>> 
         let middle = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX));
         let parts = middle.and_then(|middle| middle.split_once("-r"));
         let Some((at, revision)) = parts else { continue };
-        let ours = !revision.is_empty() && revision.bytes().all(|byte| byte.is_ascii_digit());
+        let revision = Some(revision).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+        let revision = revision.and_then(|text| text.parse::<u64>().ok());
         let at = jiff::civil::DateTime::strptime("%Y%m%dT%H%M%SZ", at)
             .and_then(|at| at.to_zoned(jiff::tz::TimeZone::UTC));
-        if let (true, Ok(at)) = (ours, at) {
-            found.push((path, at.timestamp()));
+        if let (Some(revision), Ok(at)) = (revision, at) {
+            found.push(BackupFile { path, at: at.timestamp(), revision });
         }
     }
     found.sort();
@@ -363,7 +375,7 @@ pub fn backups_in(folder: &Path) -> io::Result<Vec<(PathBuf, jiff::Timestamp)>> 
 /// one would be made.
 pub fn until_due(folder: &Path, every: Duration, now: jiff::Timestamp) -> Duration {
     let found = backups_in(folder).unwrap_or_default();
-    let last = found.into_iter().map(|(_, at)| at).filter(|at| *at <= now).max();
+    let last = found.into_iter().map(|backup| backup.at).filter(|at| *at <= now).max();
     let Some(last) = last else { return Duration::ZERO };
     let age = Duration::try_from(now.duration_since(last)).unwrap_or_default();
     every.saturating_sub(age)

@@ -45,7 +45,7 @@ mod text;
 mod write;
 mod writer;
 
-pub use backup::{Backup, BackupError, CredentialFiles, backup, backups_in, until_due};
+pub use backup::{Backup, BackupError, BackupFile, CredentialFiles, backup, backups_in, until_due};
 pub use counters::Counters;
 pub use entry::{Encoded, Entry, Facts, FieldPath, with_revision};
 pub use error::{OpenError, ReadError};
