@@ -1,7 +1,7 @@
 //! Backups: one file each, made while the server runs, complete as soon as it has its final name.
 //!
 //! ```text
-//! one read transaction ─▶ copy to .NAME.partial ─▶ metadata, keys on request ─▶ verify ─▶ fsync ─▶ rename ─▶ fsync folder
+//! .NAME.partial ─▶ copy in one read transaction ─▶ metadata, keys on request ─▶ verify ─▶ fsync ─▶ rename ─▶ fsync folder
 //! ```
 //! A backup contains Secrets encrypted. It contains the key and the other credentials only on request: a
 //! backup is usually stored where others can read it.
@@ -121,41 +121,41 @@ pub(crate) fn backup_reaching(
     }
     refuse_unfinished(directory)?;
     let source = open_source(&database)?;
-    let seen = Seen::of(&source).map_err(|e| OpenError::from_sqlite(&database, e))?;
     let now = jiff::Timestamp::now();
-    let (folder, file) = match target.is_dir() {
-        true => (target.to_owned(), target.join(name_of(now, seen.revision))),
-        false => (parent(target), target.to_owned()),
-    };
-    if file.exists() {
-        return Err(BackupError::Exists(file));
+    let is_folder = target.is_dir();
+    if !is_folder && target.exists() {
+        return Err(BackupError::Exists(target.into()));
     }
+    let folder = if is_folder { target.to_owned() } else { parent(target) };
     sweep(&folder);
-    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = match is_folder {
+        true => format!("{PREFIX}{}{SUFFIX}", time_of(now)),
+        false => target.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+    };
     let partial = folder.join(format!(".{name}.{}.partial", std::process::id()));
-    let copy = Copying { directory, source: &source, seen: &seen, partial: &partial, now, credentials };
-    let made = copy.write(reached).and_then(|()| {
+    let copy = Copying { directory, source: &source, partial: &partial, now, credentials };
+    let made = copy.write(reached).and_then(|seen| {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| BackupError::Target { path, source }
         };
+        let file = if is_folder { folder.join(name_of(now, seen.revision)) } else { target.to_owned() };
+        if file.exists() {
+            return Err(BackupError::Exists(file));
+        }
         File::open(&partial).and_then(|written| written.sync_all()).map_err(failed(&partial))?;
         reached("synced");
         fs::rename(&partial, &file).map_err(failed(&file))?;
         File::open(&folder).and_then(|folder| folder.sync_all()).map_err(failed(&folder))?;
-        fs::metadata(&file).map_err(failed(&file))
+        let bytes = fs::metadata(&file).map_err(failed(&file))?.len();
+        let (revision, rows) = (seen.revision.unsigned_abs(), seen.rows.unsigned_abs());
+        Ok(Backup { file, revision, rows, bytes, with_keys: credentials.is_some() })
     });
-    match made {
-        Ok(found) => {
-            let (revision, rows) = (seen.revision.unsigned_abs(), seen.rows.unsigned_abs());
-            Ok(Backup { file, revision, rows, bytes: found.len(), with_keys: credentials.is_some() })
-        }
-        Err(error) => {
-            // A later backup removes what remains of it at the latest.
-            let _ = fs::remove_file(&partial);
-            Err(error)
-        }
+    if made.is_err() {
+        // A later backup removes what remains of it at the latest.
+        let _ = fs::remove_file(&partial);
     }
+    made
 }
 
 fn parent(file: &Path) -> PathBuf {
@@ -170,7 +170,7 @@ fn open_source(database: &Path) -> Result<Connection, BackupError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let source = Connection::open_with_flags(database, flags).map_err(failed)?;
     source.busy_timeout(BUSY).map_err(failed)?;
-    source.execute_batch("PRAGMA query_only = ON; PRAGMA cache_size = -512; BEGIN").map_err(failed)?;
+    source.execute_batch("PRAGMA query_only = ON; PRAGMA cache_size = -512").map_err(failed)?;
     crate::log::check_identity(database, Identity::of(&source).map_err(failed)?)?;
     Ok(source)
 }
@@ -195,7 +195,6 @@ impl Seen {
 struct Copying<'a> {
     directory: &'a Path,
     source: &'a Connection,
-    seen: &'a Seen,
     /// The file before it has its final name.
     partial: &'a Path,
     now: jiff::Timestamp,
@@ -203,15 +202,16 @@ struct Copying<'a> {
 }
 
 impl Copying<'_> {
-    fn write(&self, reached: &mut dyn FnMut(&str)) -> Result<(), BackupError> {
-        let Self { directory, source, seen, partial, now, credentials } = *self;
+    fn write(&self, reached: &mut dyn FnMut(&str)) -> Result<Seen, BackupError> {
+        let Self { directory, partial, now, credentials, .. } = *self;
         let target = |source| BackupError::Target { path: partial.into(), source };
         let copy = |source| BackupError::Copy { path: partial.into(), source };
         // Inaccessible to other users from the first byte on.
         File::options().create_new(true).write(true).mode(0o600).open(partial).map_err(target)?;
         let to = open_private(partial, true).map_err(copy)?;
+        tables::create(&to).map_err(copy)?;
         reached("made");
-        copy_rows(source, &to).map_err(copy)?;
+        let seen = self.copy_one_revision(&to)?;
         reached("copied");
         to.execute_batch(
             "CREATE TABLE backup (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT; \
@@ -238,15 +238,26 @@ impl Copying<'_> {
         to.close().map_err(|(_, source)| copy(source))?;
         reached("described");
         let written = open_private(partial, false).map_err(copy)?;
-        verify(&written, seen).map_err(|detail| BackupError::Unsound { path: partial.into(), detail })?;
+        verify(&written, &seen).map_err(|detail| BackupError::Unsound { path: partial.into(), detail })?;
         reached("verified");
-        Ok(())
+        Ok(seen)
+    }
+
+    /// Copies everything at one revision. The transaction begins after the target was opened and ends before it is
+    /// synced: a target may hang, and the server's write-ahead log grows for as long as the transaction lasts.
+    fn copy_one_revision(&self, to: &Connection) -> Result<Seen, BackupError> {
+        let read = |source| OpenError::from_sqlite(&self.directory.join(DATABASE), source);
+        self.source.execute_batch("BEGIN").map_err(read)?;
+        let seen = Seen::of(self.source).map_err(read)?;
+        copy_rows(self.source, to)
+            .map_err(|source| BackupError::Copy { path: self.partial.into(), source })?;
+        self.source.execute_batch("COMMIT").map_err(read)?;
+        Ok(seen)
     }
 }
 
 /// Copies the rows, not the free pages that the server keeps in reserve (`log/room.rs`).
 fn copy_rows(source: &Connection, to: &Connection) -> rusqlite::Result<()> {
-    tables::create(to)?;
     to.execute_batch("BEGIN; DELETE FROM state;")?;
     for table in ["state", "log"] {
         let mut rows = source.prepare(&format!("SELECT * FROM {table} ORDER BY 1"))?;
@@ -333,7 +344,11 @@ const SUFFIX: &str = ".db";
 
 /// Returns the name of a backup, `berth-20260102T030405Z-r42.db`, which sorts by age.
 fn name_of(at: jiff::Timestamp, revision: i64) -> String {
-    format!("{PREFIX}{}-r{revision}{SUFFIX}", at.strftime("%Y%m%dT%H%M%SZ"))
+    format!("{PREFIX}{}-r{revision}{SUFFIX}", time_of(at))
+}
+
+fn time_of(at: jiff::Timestamp) -> String {
+    at.strftime("%Y%m%dT%H%M%SZ").to_string()
 }
 
 /// A file with the generated name of a backup.

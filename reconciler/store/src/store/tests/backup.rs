@@ -80,6 +80,26 @@ fn a_backup_taken_under_writes_is_one_revision_of_everything() {
 }
 
 #[test]
+fn a_target_that_hangs_holds_no_part_of_the_log() {
+    let (directory, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+    let mut steps = Vec::new();
+    let mut checkpoint = |step: &str| {
+        store_text(&store, "/configmaps", step, "x", Expect::Absent);
+        let db = rusqlite::Connection::open(directory.path().join(DATABASE)).unwrap();
+        db.busy_timeout(std::time::Duration::ZERO).unwrap();
+        let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
+        let is_busy: i64 = db.query_row(sql, [], |row| row.get(0)).unwrap();
+        assert_eq!(is_busy, 0, "{step}");
+        steps.push(step.to_owned());
+    };
+    let made = backup_reaching(directory.path(), target.path(), None, &mut checkpoint).unwrap();
+    assert_eq!(steps, ["made", "copied", "described", "verified", "synced"]);
+    assert_eq!(made.revision, 1, "what was written before it was copied is in it");
+    assert!(made.file.to_string_lossy().ends_with("-r1.db"), "{}", made.file.display());
+}
+
+#[test]
 fn a_backup_holds_no_secret_and_no_key_unless_that_is_wished() {
     let (directory, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
