@@ -128,8 +128,8 @@ fn start(directory: &Path, schedule: &BackupSchedule) -> oneshot::Receiver<Outco
     answered
 }
 
-/// Makes a backup if one is due, and removes the oldest ones beyond the retention count. What cannot be removed is
-/// reported until it is.
+/// Makes a backup if one is due, and removes the oldest ones beyond the retention count. One that cannot be removed is
+/// an error each time.
 fn once(directory: &Path, schedule: &BackupSchedule) -> Outcome {
     match make_if_due(directory, schedule) {
         Ok(made) => (made, remove_surplus(schedule)),
