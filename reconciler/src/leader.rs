@@ -52,7 +52,11 @@ pub async fn run<F, Fut>(
     let leases: TypedApi<Lease> = TypedApi::namespaced(client, SYSTEM_NAMESPACE);
     let mut observed = Observed { version: None, since: Instant::now() };
     while !cancel.is_cancelled() {
-        match take(&leases, identity, clock.as_ref(), &mut observed).await {
+        let taken = tokio::select! {
+            () = cancel.cancelled() => break,
+            taken = take(&leases, identity, clock.as_ref(), &mut observed) => taken,
+        };
+        match taken {
             Ok(true) => {
                 health.reached();
                 info!(identity, "leading");
@@ -71,7 +75,10 @@ pub async fn run<F, Fut>(
             () = tokio::time::sleep(PERIOD) => {}
         }
     }
-    give_up(&leases, identity).await;
+    // A control plane that does not answer delays the end for no longer.
+    if tokio::time::timeout(PERIOD, give_up(&leases, identity)).await.is_err() {
+        warn!("giving the leader lease up takes too long; another takes it when it has run out");
+    }
 }
 
 /// Renews until the lease is lost or could not be renewed in time.
@@ -155,5 +162,34 @@ async fn give_up(leases: &TypedApi<Lease>, identity: &str) {
     spec.holder_identity = None;
     if let Err(error) = leases.replace(NAME, &PostParams::default(), &lease).await {
         warn!(%error, "the leader lease could not be given up; another takes it when it has run out");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use berth_engine::SystemClock;
+    use http::{Request, Response};
+    use kube::client::Body;
+    use tokio::time::timeout;
+    use tower::service_fn;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_control_plane_that_does_not_answer_does_not_delay_the_end() {
+        let silent = service_fn(|_: Request<Body>| async {
+            std::future::pending::<()>().await;
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        });
+        let client = Client::new(silent, "default");
+        let (cancel, health) = (CancellationToken::new(), Health::default());
+        let clock = Arc::new(SystemClock);
+        let running = run(client, "one", clock, cancel.clone(), &health, |_| async {});
+        tokio::pin!(running);
+        assert!(timeout(4 * PERIOD, &mut running).await.is_err(), "it goes on trying");
+        cancel.cancel();
+        timeout(2 * PERIOD, running).await.expect("it ends");
     }
 }

@@ -1,13 +1,14 @@
 //! Opens recoveries after a restore: see `Host.spec.recovery`.
 //!
-//! `berth restore` leaves a mark beside the database before it changes the database; `berth up` opens a recovery
+//! A restore leaves a mark beside the database before it changes the database ([`RESTORED`]); `berth up` opens a recovery
 //! for every host in the restored data before it serves requests, and then removes the mark.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context;
 use berth_agent::TypedApi;
 use berth_api::Host;
+use berth_apiserver::RESTORED;
 use k8s_openapi::jiff::Timestamp;
 use kube::{
     Client, ResourceExt,
@@ -15,49 +16,16 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-/// A file in the control plane's folder.
-const MARK: &str = "restored";
-
 /// Returns the fields of a Host's spec that open a recovery at this time, or close it.
 pub(crate) fn spec(since: Option<Timestamp>) -> Value {
     json!({"recovery": since.map(|since| json!({"since": since.to_string()}))})
-}
-
-fn mark_in(control_plane: &Path) -> PathBuf {
-    control_plane.join(MARK)
-}
-
-/// Makes the next start of the control plane in this folder open recoveries; durable when it returns.
-///
-/// *Errors:* the mark cannot be written.
-pub fn mark(control_plane: &Path) -> anyhow::Result<()> {
-    let path = mark_in(control_plane);
-    let write = || -> std::io::Result<()> {
-        std::fs::create_dir_all(control_plane)?;
-        std::fs::File::create(&path)?.sync_all()?;
-        std::fs::File::open(control_plane)?.sync_all()
-    };
-    write().with_context(|| format!("noting in {} that hosts are to be asked what they have", path.display()))
-}
-
-/// Whether the next start opens recoveries.
-pub fn is_marked(control_plane: &Path) -> bool {
-    mark_in(control_plane).exists()
-}
-
-/// Removes the mark.
-///
-/// *Errors:* it cannot be removed.
-pub fn unmark(control_plane: &Path) -> anyhow::Result<()> {
-    let path = mark_in(control_plane);
-    std::fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))
 }
 
 /// Opens a recovery for every host, if this control plane was restored since it was last started.
 ///
 /// *Errors:* the control plane does not respond; the mark cannot be removed.
 pub async fn open_if_restored(client: &Client, control_plane: &Path) -> anyhow::Result<()> {
-    let path = mark_in(control_plane);
+    let path = control_plane.join(RESTORED);
     if !path.try_exists().with_context(|| format!("looking for {}", path.display()))? {
         return Ok(());
     }

@@ -15,6 +15,7 @@ use rcgen::{
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
+use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval_at};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
@@ -30,6 +31,16 @@ pub(crate) const DERIVED: [&str; 3] = ["server.crt", "server.key", "server.names
 const RENEW_BEFORE_DAYS: i64 = 30;
 /// How often a server that runs checks its certificate. The clock may be corrected at any time.
 const CHECK_EVERY: Duration = Duration::from_secs(600);
+
+/// The minimum length of the administrator's token in bytes; half of one that is made here.
+const SHORTEST_TOKEN: usize = 32;
+/// The year in which the first CAs were made: a clock before it is wrong.
+const FIRST_YEAR: i32 = 2026;
+/// Its beginning, in seconds since 1970.
+const FIRST_SECOND: i64 = 1_767_225_600;
+/// How long before its end the CA is reported: all clients have to get another one.
+const REPORT_CA_BEFORE: jiff::SignedDuration = jiff::SignedDuration::from_hours(24 * 180);
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// The credentials of one state directory.
 pub(crate) struct Credentials {
@@ -70,15 +81,40 @@ impl Credentials {
         })?;
         let ca_key = KeyPair::from_pem(&key_pem).map_err(|e| failed("reading ca.key", e))?;
         let ca_pem = read_or_make(&directory.join("ca.crt"), || {
-            let certificate = ca_params().self_signed(&ca_key).map_err(|e| failed("making the CA", e))?;
+            let made = ca_params(jiff::Timestamp::now()).self_signed(&ca_key);
+            let certificate = made.map_err(|e| failed("making the CA", e))?;
             Ok(certificate.pem())
         })?;
-        let admin_token = Token::new(read_or_make(&directory.join("admin.token"), new_token)?.trim());
+        check_ca(&ca_pem, &ca_key)?;
+        let admin_token = read_or_make(&directory.join("admin.token"), new_token)?;
+        let admin_token = admin_token.trim();
+        // Of a file that was emptied, every client would have it.
+        if admin_token.len() < SHORTEST_TOKEN {
+            let why = "admin.token is too short: put it back, or remove it, and another one is made at the next start";
+            return Err(io::Error::other(why));
+        }
+        let admin_token = Token::new(admin_token);
         Ok(Self { directory: directory.to_owned(), ca_pem, ca_key, admin_token })
     }
 
     pub(crate) fn ca_pem(&self) -> &str {
         &self.ca_pem
+    }
+
+    /// Returns when the CA expires, if that can be read.
+    pub(crate) fn ca_expires(&self) -> Option<jiff::Timestamp> {
+        validity_of(&self.ca_pem).map(|(_, end)| end)
+    }
+
+    /// Reports once a day, from now on, a CA that is about to expire or is not valid; runs forever.
+    pub(crate) async fn watch_ca(&self) {
+        let mut days = interval_at(Instant::now(), DAY);
+        loop {
+            days.tick().await;
+            if let Some(problem) = ca_problem(&self.ca_pem, jiff::Timestamp::now()) {
+                tracing::warn!(folder = %self.directory.display(), problem, "the CA of this server has to be replaced");
+            }
+        }
     }
 
     pub(crate) fn admin_token(&self) -> &str {
@@ -125,7 +161,7 @@ impl Credentials {
     fn stored_certificate(&self, names: &[String]) -> Option<(String, KeyPair)> {
         let read = |name: &str| fs::read_to_string(self.directory.join(name)).ok();
         let (certificate, key) = (read("server.crt")?, read("server.key")?);
-        let is_usable = read("server.names")? == names.join("\n") && lasts(&certificate);
+        let is_usable = read("server.names")? == self.certified(names) && lasts(&certificate);
         let key = KeyPair::from_pem(&key).ok()?;
         is_usable.then_some((certificate, key))
     }
@@ -135,22 +171,35 @@ impl Credentials {
         if let Some(stored) = self.stored_certificate(names) {
             return Ok(stored);
         }
-        let (certificate, key) = (self.directory.join("server.crt"), self.directory.join("server.key"));
-        let (wanted, listed) = (self.directory.join("server.names"), names.join("\n"));
         let pair = KeyPair::generate().map_err(|e| failed("making the server key", e))?;
         let issuer =
             Issuer::from_ca_cert_pem(&self.ca_pem, &self.ca_key).map_err(|e| failed("reading ca.crt", e))?;
         let made =
             server_params(names)?.signed_by(&pair, &issuer).map_err(|e| failed("server certificate", e))?;
+        if let Err(error) = self.keep_certificate(names, &made.pem(), &pair) {
+            // A server starts on a full disk, too.
+            tracing::warn!(%error, "the server certificate cannot be stored: the next start makes another one");
+        }
+        Ok((made.pem(), pair))
+    }
+
+    fn keep_certificate(&self, names: &[String], certificate: &str, key: &KeyPair) -> io::Result<()> {
+        let path = |name: &str| self.directory.join(name);
         // Without the names, the other two are not used: a crash leaves no key with the certificate of the one before.
-        match fs::remove_file(&wanted) {
+        match fs::remove_file(path("server.names")) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        write_private(&key, pair.serialize_pem().as_bytes())?;
-        write_private(&certificate, made.pem().as_bytes())?;
-        write_private(&wanted, listed.as_bytes())?;
-        Ok((made.pem(), pair))
+        write_private(&path("server.key"), key.serialize_pem().as_bytes())?;
+        write_private(&path("server.crt"), certificate.as_bytes())?;
+        write_private(&path("server.names"), self.certified(names).as_bytes())
+    }
+
+    /// Returns the description of a certificate: its names, and the key of the CA, which may be replaced.
+    fn certified(&self, names: &[String]) -> String {
+        let digest = Sha256::digest(self.ca_key.public_key_raw());
+        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{}\nca {digest}", names.join("\n"))
     }
 }
 
@@ -181,10 +230,10 @@ pub(crate) fn certified_name(host: &str) -> Option<&str> {
     (!host.is_empty() && host.bytes().all(fine)).then_some(host)
 }
 
-fn validity(params: &mut CertificateParams, days: i64) {
+fn validity(params: &mut CertificateParams, now: jiff::Timestamp, days: i64) {
     // Clients' clocks may be behind ours.
     let year = |days: i64| {
-        let at = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(24 * days);
+        let at = now + jiff::SignedDuration::from_hours(24 * days);
         let date = at.to_zoned(jiff::tz::TimeZone::UTC).date();
         let (month, day) = (date.month().unsigned_abs(), date.day().unsigned_abs());
         rcgen::date_time_ymd(i32::from(date.year()), month, day)
@@ -193,13 +242,17 @@ fn validity(params: &mut CertificateParams, days: i64) {
     params.not_after = year(days);
 }
 
-fn ca_params() -> CertificateParams {
+/// Returns the parameters of a CA. It is made once, maybe before the clock is set: from a clock that is behind it would have
+/// ended, and from one that is ahead it would not have begun. Clients refuse both.
+fn ca_params(now: jiff::Timestamp) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, "berth-ca");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages =
         vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-    validity(&mut params, 3650);
+    let first = jiff::Timestamp::from_second(FIRST_SECOND).unwrap_or(now);
+    validity(&mut params, first.max(now), 3650);
+    params.not_before = rcgen::date_time_ymd(FIRST_YEAR, 1, 1);
     params
 }
 
@@ -210,13 +263,47 @@ fn server_params(names: &[String]) -> io::Result<CertificateParams> {
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     params.use_authority_key_identifier_extension = true;
-    validity(&mut params, 365);
+    validity(&mut params, jiff::Timestamp::now(), 365);
     Ok(params)
 }
 
 fn pem_to_der(pem: &str) -> io::Result<CertificateDer<'static>> {
     use rustls::pki_types::pem::PemObject as _;
     CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|e| failed("certificate", e))
+}
+
+/// Refuses a certificate of another key: no client would accept a server certificate that the key signs.
+fn check_ca(pem: &str, key: &KeyPair) -> io::Result<()> {
+    let unreadable = |error: String| failed("reading ca.crt", error);
+    let der = pem_to_der(pem).map_err(|error| unreadable(error.to_string()))?;
+    let (_, certificate) = X509Certificate::from_der(&der).map_err(|error| unreadable(error.to_string()))?;
+    if *certificate.public_key().subject_public_key.data == *key.public_key_raw() {
+        return Ok(());
+    }
+    Err(io::Error::other("ca.crt is not the certificate of ca.key: put the one back that was replaced"))
+}
+
+/// Returns when a certificate begins and ends.
+fn validity_of(pem: &str) -> Option<(jiff::Timestamp, jiff::Timestamp)> {
+    let der = pem_to_der(pem).ok()?;
+    let (_, certificate) = X509Certificate::from_der(&der).ok()?;
+    let validity = certificate.validity();
+    let time = |second| jiff::Timestamp::from_second(second).ok();
+    Some((time(validity.not_before.timestamp())?, time(validity.not_after.timestamp())?))
+}
+
+/// Returns what is wrong with the validity of a CA, or will be soon, and its remedy.
+fn ca_problem(pem: &str, now: jiff::Timestamp) -> Option<String> {
+    let (begin, end) = validity_of(pem)?;
+    if now < begin {
+        return Some(format!("it begins on {begin}, and clients refuse it until then: check the clock"));
+    }
+    let remedy = "stop berth, move ca.crt away and start it again, which makes another one of the same key; then replace \
+                  the kubeconfigs of users";
+    if now >= end {
+        return Some(format!("it ended on {end}, and clients refuse it: {remedy}"));
+    }
+    (end.duration_since(now) < REPORT_CA_BEFORE).then(|| format!("it ends on {end}: {remedy}"))
 }
 
 fn lasts(pem: &str) -> bool {
@@ -240,6 +327,9 @@ pub(crate) fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Identit
 
 #[cfg(test)]
 mod tests {
+    use rustls::client::WebPkiServerVerifier;
+    use rustls::client::danger::ServerCertVerifier as _;
+    use rustls::pki_types::{ServerName, UnixTime};
     use tokio::time::timeout;
 
     use super::*;
@@ -256,7 +346,8 @@ mod tests {
         tokio::pin!(renewing);
         assert!(timeout(2 * CHECK_EVERY, &mut renewing).await.is_err());
         assert!(!seen.has_changed().unwrap(), "it lasts");
-        let soon = |params: &mut CertificateParams| validity(params, RENEW_BEFORE_DAYS - 1);
+        let soon =
+            |params: &mut CertificateParams| validity(params, jiff::Timestamp::now(), RENEW_BEFORE_DAYS - 1);
         let later = |params: &mut CertificateParams| {
             params.not_before = rcgen::date_time_ymd(2200, 1, 1);
             params.not_after = rcgen::date_time_ymd(2300, 1, 1);
@@ -278,6 +369,59 @@ mod tests {
     }
 
     #[test]
+    fn a_ca_is_valid_whatever_the_clock_was_when_it_was_made() {
+        let at = |text: &str| text.parse::<jiff::Timestamp>().unwrap();
+        let key = KeyPair::generate().unwrap();
+        for made in ["1970-01-01T00:00:00Z", "2026-12-01T00:00:00Z", "2040-01-01T00:00:00Z"] {
+            let pem = ca_params(at(made)).self_signed(&key).unwrap().pem();
+            for now in ["2026-12-01T00:00:00Z", "2035-01-01T00:00:00Z"] {
+                assert_eq!(ca_problem(&pem, at(now)), None, "made {made}, now {now}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_ca_is_reported_half_a_year_before_it_ends() {
+        let at = |text: &str| text.parse::<jiff::Timestamp>().unwrap();
+        let key = KeyPair::generate().unwrap();
+        let pem = ca_params(at("2026-12-01T00:00:00Z")).self_signed(&key).unwrap().pem();
+        let problem = |now| ca_problem(&pem, at(now)).unwrap_or_default();
+        assert_eq!(problem("2036-05-01T00:00:00Z"), "");
+        assert!(problem("2036-07-01T00:00:00Z").starts_with("it ends on 2036-11-28"));
+        assert!(problem("2036-12-01T00:00:00Z").starts_with("it ended on 2036-11-28"));
+        assert!(problem("2025-12-01T00:00:00Z").contains("check the clock"));
+        let folder = tempfile::tempdir().unwrap();
+        let ends = Credentials::open(folder.path()).unwrap().ca_expires().unwrap();
+        assert!(ends.duration_since(jiff::Timestamp::now()) > REPORT_CA_BEFORE);
+    }
+
+    #[test]
+    fn a_ca_that_lost_its_key_is_refused_and_one_that_is_made_again_has_the_same_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = ["localhost".to_owned()];
+        Credentials::open(folder.path()).unwrap().tls(&names).unwrap();
+        let [key, certificate] = ["ca.key", "ca.crt"].map(|name| folder.path().join(name));
+        fs::remove_file(&certificate).unwrap();
+        Credentials::open(folder.path()).unwrap().tls(&names).unwrap();
+        fs::remove_file(&key).unwrap();
+        let refused = Credentials::open(folder.path()).unwrap_err().to_string();
+        assert!(refused.contains("ca.crt is not the certificate of ca.key"), "{refused}");
+    }
+
+    #[test]
+    fn an_empty_token_is_not_that_of_the_administrator() {
+        let folder = tempfile::tempdir().unwrap();
+        drop(Credentials::open(folder.path()).unwrap());
+        for short in ["", "\n", "secret"] {
+            fs::write(folder.path().join("admin.token"), short).unwrap();
+            let refused = Credentials::open(folder.path()).unwrap_err().to_string();
+            assert!(refused.starts_with("admin.token is too short"), "{refused}");
+        }
+        fs::remove_file(folder.path().join("admin.token")).unwrap();
+        assert_eq!(Credentials::open(folder.path()).unwrap().admin_token().len(), 64);
+    }
+
+    #[test]
     fn a_new_key_is_not_used_with_the_certificate_of_the_one_before() {
         let folder = tempfile::tempdir().unwrap();
         let credentials = Credentials::open(folder.path()).unwrap();
@@ -287,10 +431,45 @@ mod tests {
         let old = fs::read(&stored).unwrap();
         fs::remove_file(&stored).unwrap();
         fs::create_dir(&stored).unwrap();
-        assert!(credentials.tls(&["other".to_owned()]).is_err(), "only the new key is written");
+        assert!(credentials.tls(&["other".to_owned()]).is_ok(), "the server starts");
+        assert!(!folder.path().join("server.names").exists(), "only the new key is written");
         fs::remove_dir(&stored).unwrap();
         fs::write(&stored, old).unwrap();
         assert!(credentials.tls(&names).is_ok());
+    }
+
+    #[test]
+    fn a_host_with_the_certificate_of_a_ca_that_has_ended_accepts_that_of_another_one_of_its_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let credentials = Credentials::open(folder.path()).unwrap();
+        let mut ended = ca_params(jiff::Timestamp::now());
+        ended.not_before = rcgen::date_time_ymd(2010, 1, 1);
+        ended.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        let ended = ended.self_signed(&credentials.ca_key).unwrap().pem();
+        let mut roots = RootCertStore::empty();
+        roots.add(pem_to_der(&ended).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let host = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
+        let (certificate, _) = credentials.server_certificate(&["localhost".to_owned()]).unwrap();
+        let chain = [&certificate, &credentials.ca_pem].map(|pem| pem_to_der(pem).unwrap());
+        let name = ServerName::try_from("localhost").unwrap();
+        host.verify_server_cert(&chain[0], &chain[1..], &name, &[], UnixTime::now()).unwrap();
+    }
+
+    #[test]
+    fn a_certificate_of_a_ca_that_was_replaced_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = ["localhost".to_owned()];
+        let certificate = || fs::read(folder.path().join("server.crt")).unwrap();
+        Credentials::open(folder.path()).unwrap().tls(&names).unwrap();
+        let first = certificate();
+        Credentials::open(folder.path()).unwrap().tls(&names).unwrap();
+        assert_eq!(certificate(), first);
+        for name in ["ca.key", "ca.crt"] {
+            fs::remove_file(folder.path().join(name)).unwrap();
+        }
+        Credentials::open(folder.path()).unwrap().tls(&names).unwrap();
+        assert_ne!(certificate(), first);
     }
 
     #[test]

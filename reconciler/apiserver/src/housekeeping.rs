@@ -61,6 +61,7 @@ pub(crate) async fn run(core: Arc<Core>, history: HistoryWindow) {
     let mut expire = tokio::time::interval(EXPIRE_EVERY);
     let mut compact = tokio::time::interval(history.every);
     let mut compacted_at = 0;
+    let mut compaction_failed = None;
     loop {
         while let Some(task) = tasks.pop_first() {
             if let Err(error) = attend(&core, task.clone()).await {
@@ -75,8 +76,8 @@ pub(crate) async fn run(core: Arc<Core>, history: HistoryWindow) {
                 note(&core, &mut tasks, &event);
             }
         }
-        if core.store.counters.history() > history.keep_bytes {
-            compact_history(&core, history).await;
+        if is_beyond(core.store.counters.history(), history.keep_bytes, compaction_failed) {
+            compaction_failed = (!compact_history(&core, history).await).then(Instant::now);
         }
         tokio::select! {
             biased;
@@ -401,13 +402,22 @@ async fn expire_events(core: &Arc<Core>) {
     }
 }
 
-async fn compact_history(core: &Core, history: HistoryWindow) {
+/// Whether history has more bytes than are kept and is to be compacted now. An attempt that failed, as on a full disk, is not repeated with
+/// every write: each takes longer than the writes that it delays.
+fn is_beyond(bytes: u64, keep_bytes: u64, failed_at: Option<Instant>) -> bool {
+    bytes > keep_bytes && failed_at.is_none_or(|at| at.elapsed() >= RETRY)
+}
+
+/// Applies the history window; returns whether it succeeded.
+async fn compact_history(core: &Core, history: HistoryWindow) -> bool {
     let keep = i64::try_from(history.keep_for.as_millis()).unwrap_or(i64::MAX);
     let written_since_ms = core.now_ms().saturating_sub(keep);
     let (revisions, bytes) = (history.keep_revisions, history.keep_bytes);
-    if let Err(error) = core.store.compact(Keep { written_since_ms, revisions, bytes }).await {
+    let compacted = core.store.compact(Keep { written_since_ms, revisions, bytes }).await;
+    if let Err(error) = &compacted {
         tracing::warn!(error = %error, "compacting history failed");
     }
+    compacted.is_ok()
 }
 
 async fn delete(core: &Arc<Core>, key: &Key, uid: Option<&str>, propagation: Option<Propagation>) -> Step {
@@ -479,6 +489,15 @@ mod tests {
         let accounts = Accounts::new(signing, Arc::clone(&store), Arc::clone(&config.clock));
         let tokens = Tokens { given: None, accounts };
         Arc::new(Core::new(store, config.clock, Ids::new(Some(1)), config.event_ttl, tokens))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_compaction_that_failed_is_not_repeated_with_every_write() {
+        assert!(is_beyond(2, 1, None) && !is_beyond(1, 1, None));
+        let failed = Some(Instant::now());
+        assert!(!is_beyond(2, 1, failed));
+        tokio::time::advance(RETRY).await;
+        assert!(is_beyond(2, 1, failed));
     }
 
     #[tokio::test]

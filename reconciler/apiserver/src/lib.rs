@@ -56,7 +56,8 @@ mod verbs;
 pub use backups::{backup, restore};
 pub use berth_apimachinery::changes::{FieldChange, changes};
 pub use berth_store::{
-    Backup, BackupError, RestoreError, RestoreOptions, Restored, Rotated, Storage, WriterMode, rotate_key,
+    Backup, BackupError, RESTORED, RestoreError, RestoreOptions, Restored, Rotated, Storage, WriterMode,
+    rotate_key,
 };
 pub use config::{BackupSchedule, HistoryWindow, ServerConfig};
 pub use identity::Identity;

@@ -11,6 +11,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
 use crate::core::Core;
+use crate::credentials::Credentials;
 use crate::request::{Sub, Target};
 
 /// The media type of the metrics.
@@ -104,6 +105,8 @@ pub(crate) fn render(core: &Core, requests: &Requests, load: [usize; 3]) -> Stri
     let dropped = core.audit.as_ref().map_or(0, |audit| audit.dropped.load(Ordering::Relaxed));
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let last_backup = AtomicI64::load(&backups.last_success, Ordering::Relaxed).unsigned_abs();
+    let ca_expires = core.tokens.given.as_ref().and_then(Credentials::ca_expires);
+    let ca_expires = ca_expires.map_or(0, |at| at.as_second().unsigned_abs());
     let state = store.state();
     let (events, bytes) = state.longest_queue();
     let [in_flight, waiting, receiving] = load.map(|count| count as u64);
@@ -133,6 +136,7 @@ pub(crate) fn render(core: &Core, requests: &Requests, load: [usize; 3]) -> Stri
             "When this process made its last backup; 0 before",
             last_backup,
         ),
+        ("ca_expires_timestamp_seconds", "When the CA of this server expires; 0 without one", ca_expires),
         ("revision", "The last revision", state.revision),
     ] {
         registry.register(name, help, ConstGauge::new(value));

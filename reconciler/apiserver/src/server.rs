@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -183,7 +184,15 @@ impl Server {
         let current = tls.as_ref().map(|(tls, _)| tls.subscribe());
         let renewing = async {
             match &tls {
-                Some((tls, names)) => keep_current(tls, || self.credentials()?.renewed(names)).await,
+                Some((tls, names)) => {
+                    let renewal = keep_current(tls, || self.credentials()?.renewed(names));
+                    let authority = async {
+                        if let Ok(credentials) = self.credentials() {
+                            credentials.watch_ca().await;
+                        }
+                    };
+                    tokio::join!(renewal, authority);
+                }
                 None => std::future::pending().await,
             }
         };
@@ -253,12 +262,19 @@ impl Server {
         serde_saphyr::to_string(&config).map_err(io::Error::other)
     }
 
-    /// Writes [`Self::kubeconfig`] to a file that only its owner can read, replacing it atomically.
+    /// Writes [`Self::kubeconfig`] to a file that only its owner can read, replacing it atomically. A file with this
+    /// content stays: a server starts on a full disk, too.
     ///
     /// # Errors
     /// See [`Self::kubeconfig`]; or the file cannot be written.
     pub fn write_kubeconfig(&self, path: &Path, url: &str) -> io::Result<()> {
-        write_private(path, self.kubeconfig(url)?.as_bytes())
+        let wanted = self.kubeconfig(url)?;
+        let is_private =
+            || std::fs::metadata(path).is_ok_and(|facts| facts.permissions().mode() & 0o077 == 0);
+        if std::fs::read_to_string(path).is_ok_and(|there| there == wanted) && is_private() {
+            return Ok(());
+        }
+        write_private(path, wanted.as_bytes())
     }
 
     /// Ends watches, sockets and background work, and returns once every accepted write is durable.
@@ -301,5 +317,32 @@ where
         let identity = credential.identity(&front.core.tokens);
         request.extensions_mut().insert(credential);
         Box::pin(async move { Ok(front.answer(request, identity).await) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_kubeconfig_is_written_when_it_has_changed_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Server::open(ServerConfig::in_directory(folder.path().join("state"))).await.unwrap();
+        let path = folder.path().join("kubeconfig");
+        let write = |url: &str| {
+            server.write_kubeconfig(&path, url).unwrap();
+            std::fs::metadata(&path).unwrap()
+        };
+        let first = write("https://127.0.0.1:1");
+        // Each file that is written is a new one.
+        let kept = std::fs::File::open(&path).unwrap();
+        assert_eq!(write("https://127.0.0.1:1").ino(), first.ino());
+        assert_ne!(write("https://127.0.0.1:2").ino(), first.ino());
+        drop(kept);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(write("https://127.0.0.1:2").mode() & 0o777, 0o600, "others could read it");
+        server.shutdown().await;
     }
 }

@@ -40,18 +40,9 @@ pub(super) fn run(options: &BackupOptions) -> anyhow::Result<()> {
 pub(super) fn restore(options: &RestoreOptions) -> anyhow::Result<()> {
     let state_dir = state_dir::prepare(&options.state.state_dir)?;
     let directory = state_dir.join(CONTROL_PLANE);
-    // The mark comes first: whatever interrupts the restore, hosts report their inventories before anything is
-    // placed again.
-    let fresh = !crate::recovery::is_marked(&directory);
-    crate::recovery::mark(&directory)?;
     let how = berth_apiserver::RestoreOptions { replace: options.replace, key: options.key.clone() };
-    let done = berth_apiserver::restore(&options.file, &directory, &how);
-    // A rejected restore changed nothing; an interrupted one must be repeated before a start, and marks again.
-    if done.is_err() && fresh {
-        crate::recovery::unmark(&directory)?;
-    }
-    let done =
-        done.with_context(|| format!("restoring {} to {}", options.file.display(), directory.display()))?;
+    let done = berth_apiserver::restore(&options.file, &directory, &how)
+        .with_context(|| format!("restoring {} to {}", options.file.display(), directory.display()))?;
     notice!("restored revision {}; revisions go on from {}", done.revision, done.goes_on_from);
     if let Some(aside) = done.aside {
         notice!("the database that was there is {}", aside.display());

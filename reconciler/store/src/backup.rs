@@ -1,7 +1,7 @@
 //! Backups: one file each, made while the server runs, complete as soon as it has its final name.
 //!
 //! ```text
-//! one read transaction ─▶ copy to .NAME.partial ─▶ metadata, keys on request ─▶ verify ─▶ fsync ─▶ rename ─▶ fsync folder
+//! .NAME.partial ─▶ copy in one read transaction ─▶ metadata, keys on request ─▶ verify ─▶ fsync ─▶ rename ─▶ fsync folder
 //! ```
 //! A backup contains Secrets encrypted. It contains the key and the other credentials only on request: a
 //! backup is usually stored where others can read it.
@@ -15,10 +15,11 @@ use std::time::{Duration, SystemTime};
 use rusqlite::types::ToSqlOutput;
 use rusqlite::{Connection, OpenFlags, params_from_iter};
 
-use crate::directory::DATABASE;
+use crate::directory::{DATABASE, refuse_unfinished};
 use crate::error::OpenError;
-use crate::keyring::KEY_FILE;
+use crate::keyring::{KEY_FILE, Keyring};
 use crate::row::checksum;
+use crate::seal;
 use crate::tables::{self, Identity};
 
 /// The busy timeout: a writer locks the database for no longer than a commit takes.
@@ -26,7 +27,7 @@ const BUSY: Duration = Duration::from_secs(10);
 /// A partial file that has not been written to for this long was left by a process that ended.
 const ABANDONED: Duration = Duration::from_secs(3600);
 /// The maximum size of a credential file in bytes.
-const MAX_CREDENTIAL: u64 = 4 << 20;
+pub(crate) const MAX_CREDENTIAL: u64 = 4 << 20;
 
 /// The files beside the database that identify a restored server to its hosts and users, besides the key file
 /// of the store itself.
@@ -118,42 +119,43 @@ pub(crate) fn backup_reaching(
     if fs::metadata(&database).map_or(0, |found| found.len()) == 0 {
         return Err(BackupError::NoDatabase(directory.into()));
     }
+    refuse_unfinished(directory)?;
     let source = open_source(&database)?;
-    let seen = Seen::of(&source).map_err(|e| OpenError::from_sqlite(&database, e))?;
     let now = jiff::Timestamp::now();
-    let (folder, file) = match target.is_dir() {
-        true => (target.to_owned(), target.join(name_of(now, seen.revision))),
-        false => (parent(target), target.to_owned()),
-    };
-    if file.exists() {
-        return Err(BackupError::Exists(file));
+    let is_folder = target.is_dir();
+    if !is_folder && target.exists() {
+        return Err(BackupError::Exists(target.into()));
     }
+    let folder = if is_folder { target.to_owned() } else { parent(target) };
     sweep(&folder);
-    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = match is_folder {
+        true => format!("{PREFIX}{}{SUFFIX}", time_of(now)),
+        false => target.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+    };
     let partial = folder.join(format!(".{name}.{}.partial", unique()));
-    let copy = Copying { directory, source: &source, seen: &seen, partial: &partial, now, credentials };
-    let made = copy.write(reached).and_then(|()| {
+    let copy = Copying { directory, source: &source, partial: &partial, now, credentials };
+    let made = copy.write(reached).and_then(|seen| {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| BackupError::Target { path, source }
         };
+        let file = if is_folder { folder.join(name_of(now, seen.revision)) } else { target.to_owned() };
+        if file.exists() {
+            return Err(BackupError::Exists(file));
+        }
         File::open(&partial).and_then(|written| written.sync_all()).map_err(failed(&partial))?;
         reached("synced");
         fs::rename(&partial, &file).map_err(failed(&file))?;
         File::open(&folder).and_then(|folder| folder.sync_all()).map_err(failed(&folder))?;
-        fs::metadata(&file).map_err(failed(&file))
+        let bytes = fs::metadata(&file).map_err(failed(&file))?.len();
+        let (revision, rows) = (seen.revision.unsigned_abs(), seen.rows.unsigned_abs());
+        Ok(Backup { file, revision, rows, bytes, with_keys: credentials.is_some() })
     });
-    match made {
-        Ok(found) => {
-            let (revision, rows) = (seen.revision.unsigned_abs(), seen.rows.unsigned_abs());
-            Ok(Backup { file, revision, rows, bytes: found.len(), with_keys: credentials.is_some() })
-        }
-        Err(error) => {
-            // A later backup removes what remains of it at the latest.
-            let _ = fs::remove_file(&partial);
-            Err(error)
-        }
+    if made.is_err() {
+        // A later backup removes what remains of it at the latest.
+        let _ = fs::remove_file(&partial);
     }
+    made
 }
 
 /// Returns a random number: another host that shares the folder, or a process that was killed, may have the id of this process.
@@ -177,7 +179,7 @@ fn open_source(database: &Path) -> Result<Connection, BackupError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let source = Connection::open_with_flags(database, flags).map_err(failed)?;
     source.busy_timeout(BUSY).map_err(failed)?;
-    source.execute_batch("PRAGMA query_only = ON; PRAGMA cache_size = -512; BEGIN").map_err(failed)?;
+    source.execute_batch("PRAGMA query_only = ON; PRAGMA cache_size = -512").map_err(failed)?;
     crate::log::check_identity(database, Identity::of(&source).map_err(failed)?)?;
     Ok(source)
 }
@@ -202,7 +204,6 @@ impl Seen {
 struct Copying<'a> {
     directory: &'a Path,
     source: &'a Connection,
-    seen: &'a Seen,
     /// The file before it has its final name.
     partial: &'a Path,
     now: jiff::Timestamp,
@@ -210,15 +211,16 @@ struct Copying<'a> {
 }
 
 impl Copying<'_> {
-    fn write(&self, reached: &mut dyn FnMut(&str)) -> Result<(), BackupError> {
-        let Self { directory, source, seen, partial, now, credentials } = *self;
+    fn write(&self, reached: &mut dyn FnMut(&str)) -> Result<Seen, BackupError> {
+        let Self { directory, partial, now, credentials, .. } = *self;
         let target = |source| BackupError::Target { path: partial.into(), source };
         let copy = |source| BackupError::Copy { path: partial.into(), source };
         // Inaccessible to other users from the first byte on.
         File::options().create_new(true).write(true).mode(0o600).open(partial).map_err(target)?;
         let to = open_private(partial, true).map_err(copy)?;
+        tables::create(&to).map_err(copy)?;
         reached("made");
-        copy_rows(source, &to).map_err(copy)?;
+        let seen = self.copy_one_revision(&to)?;
         reached("copied");
         to.execute_batch(
             "CREATE TABLE backup (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT; \
@@ -230,22 +232,41 @@ impl Copying<'_> {
             to.execute("INSERT INTO backup VALUES (?1, ?2)", (name, value)).map_err(copy)?;
         }
         if let Some(files) = credentials {
-            for (name, content) in credentials_of(directory, files)? {
+            let found = credentials_of(directory, files)?;
+            let needed = seal::keys_in_use(&to).map_err(copy)?;
+            // The key may be rotated meanwhile.
+            if let Some(id) = missing_key(&found, &needed) {
+                let detail =
+                    format!("Secrets in it are encrypted with key {id:016x}, which {KEY_FILE} lacks");
+                return Err(BackupError::Unsound { path: partial.into(), detail });
+            }
+            for (name, content) in found {
                 to.execute("INSERT INTO credentials VALUES (?1, ?2)", (name, content)).map_err(copy)?;
             }
         }
         to.close().map_err(|(_, source)| copy(source))?;
         reached("described");
         let written = open_private(partial, false).map_err(copy)?;
-        verify(&written, seen).map_err(|detail| BackupError::Unsound { path: partial.into(), detail })?;
+        verify(&written, &seen).map_err(|detail| BackupError::Unsound { path: partial.into(), detail })?;
         reached("verified");
-        Ok(())
+        Ok(seen)
+    }
+
+    /// Copies everything at one revision. The transaction begins after the target was opened and ends before it is
+    /// synced: a target may hang, and the server's write-ahead log grows for as long as the transaction lasts.
+    fn copy_one_revision(&self, to: &Connection) -> Result<Seen, BackupError> {
+        let read = |source| OpenError::from_sqlite(&self.directory.join(DATABASE), source);
+        self.source.execute_batch("BEGIN").map_err(read)?;
+        let seen = Seen::of(self.source).map_err(read)?;
+        copy_rows(self.source, to)
+            .map_err(|source| BackupError::Copy { path: self.partial.into(), source })?;
+        self.source.execute_batch("COMMIT").map_err(read)?;
+        Ok(seen)
     }
 }
 
 /// Copies the rows, not the free pages that the server keeps in reserve (`log/room.rs`).
 fn copy_rows(source: &Connection, to: &Connection) -> rusqlite::Result<()> {
-    tables::create(to)?;
     to.execute_batch("BEGIN; DELETE FROM state;")?;
     for table in ["state", "log"] {
         let mut rows = source.prepare(&format!("SELECT * FROM {table} ORDER BY 1"))?;
@@ -299,6 +320,13 @@ pub(crate) fn verify(db: &Connection, seen: &Seen) -> Result<(), String> {
     Ok(())
 }
 
+/// Returns the id of a key that is needed and not among the credentials.
+fn missing_key(credentials: &[(&str, Vec<u8>)], needed: &[i64]) -> Option<i64> {
+    let file = credentials.iter().find(|(name, _)| *name == KEY_FILE);
+    let keys = file.and_then(|(_, content)| Keyring::parse(std::str::from_utf8(content).ok()?).ok());
+    needed.iter().copied().find(|id| !keys.as_ref().is_some_and(|keys| keys.has(*id)))
+}
+
 fn credentials_of(
     directory: &Path,
     files: &CredentialFiles,
@@ -325,11 +353,26 @@ const SUFFIX: &str = ".db";
 
 /// Returns the name of a backup, `berth-20260102T030405Z-r42.db`, which sorts by age.
 fn name_of(at: jiff::Timestamp, revision: i64) -> String {
-    format!("{PREFIX}{}-r{revision}{SUFFIX}", at.strftime("%Y%m%dT%H%M%SZ"))
+    format!("{PREFIX}{}-r{revision}{SUFFIX}", time_of(at))
 }
 
-/// Returns the backups in a folder, recognized by their generated names, oldest first, each with its time.
-pub fn backups_in(folder: &Path) -> io::Result<Vec<(PathBuf, jiff::Timestamp)>> {
+fn time_of(at: jiff::Timestamp) -> String {
+    at.strftime("%Y%m%dT%H%M%SZ").to_string()
+}
+
+/// A file with the generated name of a backup.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BackupFile {
+    /// The file.
+    pub path: PathBuf,
+    /// When it was made, by the clock of that time.
+    pub at: jiff::Timestamp,
+    /// The last revision in it.
+    pub revision: u64,
+}
+
+/// Returns the backups in a folder, recognized by their generated names, in the order of their names.
+pub fn backups_in(folder: &Path) -> io::Result<Vec<BackupFile>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -337,35 +380,29 @@ pub fn backups_in(folder: &Path) -> io::Result<Vec<(PathBuf, jiff::Timestamp)>> 
         let middle = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX));
         let parts = middle.and_then(|middle| middle.split_once("-r"));
         let Some((at, revision)) = parts else { continue };
-        let ours = !revision.is_empty() && revision.bytes().all(|byte| byte.is_ascii_digit());
+        let revision = Some(revision).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+        let revision = revision.and_then(|text| text.parse::<u64>().ok());
         let at = jiff::civil::DateTime::strptime("%Y%m%dT%H%M%SZ", at)
             .and_then(|at| at.to_zoned(jiff::tz::TimeZone::UTC));
-        if let (true, Ok(at)) = (ours, at) {
-            found.push((path, at.timestamp()));
+        if let (Some(revision), Ok(at)) = (revision, at) {
+            found.push(BackupFile { path, at: at.timestamp(), revision });
         }
     }
     found.sort();
     Ok(found)
 }
 
-/// Returns the time until the next backup into a folder is due. One that is further in the future than an interval was made by a clock that was
-/// wrong, and holds up no other. If the folder cannot be read, a backup is due now and reports the error.
+/// Returns the time until the next backup into a folder is due. If the folder cannot be read, a backup is due
+/// now and reports the error.
+///
+/// Backups that are dated in the future were made while the clock was ahead, and do not count: until then no other
+/// one would be made.
 pub fn until_due(folder: &Path, every: Duration, now: jiff::Timestamp) -> Duration {
-    let ahead = |at: jiff::Timestamp| Duration::try_from(at.duration_since(now)).unwrap_or_default();
     let found = backups_in(folder).unwrap_or_default();
-    let last = found.iter().rev().map(|(_, at)| *at).find(|at| ahead(*at) <= every);
+    let last = found.into_iter().map(|backup| backup.at).filter(|at| *at <= now).max();
     let Some(last) = last else { return Duration::ZERO };
     let age = Duration::try_from(now.duration_since(last)).unwrap_or_default();
     every.saturating_sub(age)
-}
-
-/// Returns the backups in a folder that are more than so many, oldest first. Those of the future are neither among them nor counted: after a
-/// clock that was ahead, each new one would be the oldest, and by a clock that is behind, the newest ones are of the future.
-pub fn surplus_in(folder: &Path, keep: usize, now: jiff::Timestamp) -> io::Result<Vec<PathBuf>> {
-    let mut found = backups_in(folder)?;
-    found.retain(|(_, at)| *at <= now);
-    found.truncate(found.len().saturating_sub(keep.max(1)));
-    Ok(found.into_iter().map(|(path, _)| path).collect())
 }
 
 /// Whether a file is that of an unfinished backup, `.NAME.db.NUMBER.partial`, or one that SQLite has beside it. A folder may have files of
@@ -374,8 +411,8 @@ fn is_partial(name: &str) -> bool {
     let stem = ["", "-journal", "-wal", "-shm"]
         .iter()
         .find_map(|end| name.strip_prefix('.')?.strip_suffix(*end)?.strip_suffix(".partial"));
-    let Some((backup, number)) = stem.and_then(|stem| stem.rsplit_once('.')) else { return false };
-    backup.ends_with(SUFFIX) && !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
+    let Some((backup, process)) = stem.and_then(|stem| stem.rsplit_once('.')) else { return false };
+    backup.ends_with(SUFFIX) && !process.is_empty() && process.bytes().all(|digit| digit.is_ascii_digit())
 }
 
 /// Removes partial files that earlier backups left behind.

@@ -7,6 +7,8 @@ use crate::error::OpenError;
 
 /// The database file in the state directory.
 pub(crate) const DATABASE: &str = "berth.db";
+/// The marker of a restore in progress; contains the suffix of the names under which the old files are kept.
+pub(crate) const UNFINISHED: &str = "restore.unfinished";
 
 /// The lock of the directory, released when dropped.
 #[derive(Debug)]
@@ -37,5 +39,13 @@ pub(crate) fn lock_directory(directory: &Path) -> Result<DirectoryLock, OpenErro
         Ok(()) => Ok(DirectoryLock(lock)),
         Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path: directory.join(DATABASE) }),
         Err(TryLockError::Error(source)) => Err(failed(source)),
+    }
+}
+
+/// Refuses a directory whose restore was interrupted: its database and its keys may be of different ones.
+pub(crate) fn refuse_unfinished(directory: &Path) -> Result<(), OpenError> {
+    match directory.join(UNFINISHED).exists() {
+        true => Err(OpenError::HalfRestored { path: directory.into() }),
+        false => Ok(()),
     }
 }

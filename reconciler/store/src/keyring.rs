@@ -28,6 +28,9 @@ const MAX_KEYS: usize = 8;
 /// The maximum number of bytes of the file that are read. Some of them may be empty lines.
 const MAX_FILE: u64 = 64 << 10;
 
+/// The maximum number of files with replaced keys that are read.
+const MAX_KEPT: usize = 1000;
+
 struct Sealing {
     id: i64,
     bytes: [u8; LENGTH],
@@ -179,6 +182,11 @@ impl Keyring {
         self.current().id
     }
 
+    /// Whether it has every key of another one.
+    pub(crate) fn has_all(&self, other: &Self) -> bool {
+        other.keys.iter().all(|key| self.has(key.id))
+    }
+
     /// Whether rows encrypted with this key can be decrypted.
     pub(crate) fn has(&self, id: i64) -> bool {
         self.find(id).is_some()
@@ -208,9 +216,22 @@ impl Keyring {
     }
 }
 
-/// Returns the path under which a replaced key is kept, for backups made with it.
-pub(crate) fn retired(directory: &Path, id: i64) -> PathBuf {
-    directory.join(format!("{KEY_FILE}.retired-{id:016x}"))
+/// Keeps keys that are about to be replaced, for backups made with them; returns the file.
+pub(crate) fn retire(directory: &Path, keys: &Keyring) -> io::Result<PathBuf> {
+    let path = directory.join(format!("{KEY_FILE}.retired-{:016x}", keys.id()));
+    // The file of an earlier replacement may have further keys.
+    if !Keyring::read(&path).is_ok_and(|kept| kept.has_all(keys)) {
+        keys.write(&path)?;
+    }
+    Ok(path)
+}
+
+/// Returns the replaced keys that are kept in a directory; files that cannot be read are left out.
+pub(crate) fn kept_keys(directory: &Path) -> Vec<Keyring> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let is_kept = |name: &str| name.strip_prefix(KEY_FILE).is_some_and(|rest| rest.starts_with('.'));
+    let kept = entries.flatten().filter(|entry| is_kept(&entry.file_name().to_string_lossy()));
+    kept.take(MAX_KEPT).filter_map(|entry| Keyring::read(&entry.path()).ok()).collect()
 }
 
 fn unhex(text: &str) -> Option<[u8; LENGTH]> {

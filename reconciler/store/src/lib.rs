@@ -45,7 +45,7 @@ mod text;
 mod write;
 mod writer;
 
-pub use backup::{Backup, BackupError, CredentialFiles, backup, backups_in, surplus_in, until_due};
+pub use backup::{Backup, BackupError, BackupFile, CredentialFiles, backup, backups_in, until_due};
 pub use counters::Counters;
 pub use entry::{Encoded, Entry, Facts, FieldPath, with_revision};
 pub use error::{OpenError, ReadError};
@@ -54,7 +54,7 @@ pub use key::Key;
 pub use look_back::{ListPart, PastObjects, Revision};
 pub use private_file::{read_or_make_bytes, write_private};
 pub use queue::Events;
-pub use restore::{RestoreError, RestoreOptions, Restored, restore};
+pub use restore::{RESTORED, RestoreError, RestoreOptions, Restored, restore};
 pub use rotate::{Rotated, rotate_key};
 pub use state::{Interest, State};
 pub use store::{Storage, Store, Subscription, WriterMode};

@@ -109,6 +109,8 @@ pub struct State {
     pub revision: u64,
     /// Revisions up to this one are no longer available.
     pub compacted: u64,
+    /// The last revision when the database was opened.
+    opened: u64,
     recent: VecDeque<Arc<Event>>,
     recent_bytes: usize,
     /// Every event after this revision is in `recent`.
@@ -127,6 +129,7 @@ impl State {
             tables: HashMap::new(),
             revision,
             compacted,
+            opened: revision,
             recent: VecDeque::new(),
             recent_bytes: 0,
             recent_after: revision,
@@ -200,9 +203,10 @@ impl State {
         namespaces.flatten().map(|object| &object.0)
     }
 
-    /// Returns the revision of the last write to `resource`.
+    /// Returns the revision of the last write to `resource`, or the last one when the database was opened if that is higher: whether
+    /// objects were removed before, by a deletion or a restore, is not to be seen from those that are left.
     pub fn changed(&self, resource: &str) -> u64 {
-        self.tables.get(resource).map_or(0, |table| table.changed)
+        self.tables.get(resource).map_or(0, |table| table.changed).max(self.opened)
     }
 
     pub fn resources(&self) -> Vec<Arc<str>> {

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::counters::Counters;
 use crate::deferred::{self, Deferred};
-use crate::directory::{DATABASE, DirectoryLock, lock_directory};
+use crate::directory::{DATABASE, DirectoryLock, lock_directory, refuse_unfinished};
 use crate::entry::{Entry, FieldPath};
 use crate::error::{OpenError, ReadError};
 use crate::event::Event;
@@ -19,7 +19,6 @@ use crate::key::Key;
 use crate::log::Log;
 use crate::look_back::{ListPart, PastObjects, Revision};
 use crate::queue::{self, Events};
-use crate::restore;
 use crate::state::{Interest, State, read, write};
 use crate::text::SharedTexts;
 use crate::write::{Answer, Keep, Write, WriteError};
@@ -137,9 +136,7 @@ impl Store {
             Storage::Memory => (Log::in_memory()?, None, None),
             Storage::Directory(directory) => {
                 let lock = lock_directory(directory)?;
-                if directory.join(restore::UNFINISHED).exists() {
-                    return Err(OpenError::HalfRestored { path: directory.clone() });
-                }
+                refuse_unfinished(directory)?;
                 (Log::open(directory)?, Some(directory), Some(lock))
             }
         };

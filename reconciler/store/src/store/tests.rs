@@ -257,6 +257,26 @@ fn a_watch_from_far_back_reads_a_part_of_the_past_at_once() {
 }
 
 #[test]
+fn a_deletion_before_a_restart_counts_as_a_change() {
+    let directory = tempfile::tempdir().unwrap();
+    let (boats, gone) = (resource("toys.example/boats"), resource("toys.example/gone"));
+    let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+    block_on(store.submit(put(&Key::new(&boats, "ns", "a"), Expect::Absent, 1))).unwrap();
+    let keys = [Key::new(&boats, "ns", "b"), Key::new(&gone, "ns", "c")];
+    for key in &keys {
+        let there = block_on(store.submit(put(key, Expect::Absent, 1))).unwrap().revision;
+        block_on(store.submit(delete(key, there))).unwrap();
+    }
+    drop(store);
+    let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+    // The present objects of either are not those of the revision before the deletions.
+    assert!(store.state().changed(&boats) >= 3, "{}", store.state().changed(&boats));
+    assert!(store.state().changed(&gone) >= 5, "{}", store.state().changed(&gone));
+    let then = block_on(store.list_at(&boats, 2, ListPart::default(), |_| true)).unwrap();
+    assert_eq!(then.entries.len(), 2);
+}
+
+#[test]
 fn a_page_of_a_past_list_reads_only_its_own_objects() {
     let (store, boats) = (memory(), resource("toys.example/boats"));
     let names: Vec<String> = (0..9).map(|number| format!("b{number}")).collect();

@@ -1,6 +1,7 @@
 //! Backup and restore: during writes, and aborted at every step.
 
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -79,6 +80,26 @@ fn a_backup_taken_under_writes_is_one_revision_of_everything() {
 }
 
 #[test]
+fn a_target_that_hangs_holds_no_part_of_the_log() {
+    let (directory, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+    let mut steps = Vec::new();
+    let mut checkpoint = |step: &str| {
+        store_text(&store, "/configmaps", step, "x", Expect::Absent);
+        let db = rusqlite::Connection::open(directory.path().join(DATABASE)).unwrap();
+        db.busy_timeout(std::time::Duration::ZERO).unwrap();
+        let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
+        let is_busy: i64 = db.query_row(sql, [], |row| row.get(0)).unwrap();
+        assert_eq!(is_busy, 0, "{step}");
+        steps.push(step.to_owned());
+    };
+    let made = backup_reaching(directory.path(), target.path(), None, &mut checkpoint).unwrap();
+    assert_eq!(steps, ["made", "copied", "described", "verified", "synced"]);
+    assert_eq!(made.revision, 1, "what was written before it was copied is in it");
+    assert!(made.file.to_string_lossy().ends_with("-r1.db"), "{}", made.file.display());
+}
+
+#[test]
 fn a_backup_holds_no_secret_and_no_key_unless_that_is_wished() {
     let (directory, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
@@ -101,6 +122,79 @@ fn a_backup_holds_no_secret_and_no_key_unless_that_is_wished() {
     assert!(restore(&with.file, into.path(), &options(false)).unwrap().with_keys);
     assert_eq!(on_disk(into.path(), WriterMode::Inline).unwrap().state().count("/secrets"), 1);
     assert_eq!(files_with(into.path(), &key), ["secrets.key"], "the key does not stay in the database");
+}
+
+/// Returns a backup after these statements.
+fn changed(backup: &[u8], sql: &str) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("changed.db");
+    std::fs::write(&path, backup).unwrap();
+    rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+    std::fs::read(path).unwrap()
+}
+
+#[test]
+fn a_backup_from_before_a_rotation_is_restored_with_the_key_that_was_kept() {
+    let (directory, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+    store_text(&store, "/secrets", "s", "canary", Expect::Absent);
+    let made = backup(directory.path(), target.path(), false).unwrap();
+    drop(store);
+    let key = directory.path().join("secrets.key");
+    let first = std::fs::read_to_string(&key).unwrap();
+    rotate_key(directory.path()).unwrap();
+    let second = std::fs::read_to_string(&key).unwrap();
+    restore(&made.file, directory.path(), &options(true)).unwrap();
+    assert_eq!(on_disk(directory.path(), WriterMode::Inline).unwrap().state().count("/secrets"), 1);
+    assert_eq!(std::fs::read_to_string(&key).unwrap(), first);
+    let kept = files_with(directory.path(), second.trim());
+    assert_eq!(kept.len(), 1, "the replaced database needs it: {kept:?}");
+    // One that cannot be used as it is may be the only copy.
+    std::fs::write(&key, &second).unwrap();
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o640)).unwrap();
+    for file in kept {
+        std::fs::remove_file(directory.path().join(file)).unwrap();
+    }
+    restore(&made.file, directory.path(), &options(true)).unwrap();
+    assert_eq!(files_with(directory.path(), second.trim()).len(), 1);
+}
+
+#[test]
+fn a_backup_with_keys_has_those_that_it_needs() {
+    let (directory, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+    store_text(&store, "/secrets", "s", "canary", Expect::Absent);
+    drop(store);
+    // As while the key is rotated.
+    std::fs::write(directory.path().join("secrets.key"), format!("{}\n", "5a".repeat(32))).unwrap();
+    let refused = backup(directory.path(), target.path(), true);
+    assert!(matches!(refused, Err(BackupError::Unsound { .. })), "{refused:?}");
+    assert_eq!(backups_in(target.path()).unwrap().len(), 0);
+    backup(directory.path(), target.path(), false).unwrap();
+    std::fs::write(directory.path().join("restore.unfinished"), "").unwrap();
+    let refused = backup(directory.path(), target.path(), false);
+    let half = matches!(refused, Err(BackupError::Database(OpenError::HalfRestored { .. })));
+    assert!(half, "its keys may be of another database: {refused:?}");
+    assert!(matches!(rotate_key(directory.path()), Err(OpenError::HalfRestored { .. })));
+}
+
+#[test]
+fn a_restore_that_is_repeated_leaves_no_certificate_of_another_authority() {
+    let (directory, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    drop(on_disk(directory.path(), WriterMode::Inline).unwrap());
+    let [key, certificate] = ["ca.key", "server.crt"].map(|name| directory.path().join(name));
+    std::fs::write(&key, "restored").unwrap();
+    let file = backup(directory.path(), &target.path().join("with.db"), true).unwrap().file;
+    std::fs::write(&key, "other").unwrap();
+    // It cannot be removed yet.
+    std::fs::create_dir(&certificate).unwrap();
+    assert!(restore(&file, directory.path(), &options(true)).is_err());
+    std::fs::remove_dir(&certificate).unwrap();
+    std::fs::write(&certificate, "of the other").unwrap();
+    restore(&file, directory.path(), &options(true)).unwrap();
+    assert_eq!(std::fs::read_to_string(&key).unwrap(), "restored");
+    assert!(!certificate.exists());
+    assert_eq!(files_with(directory.path(), "other").len(), 1, "what was replaced is kept");
 }
 
 #[test]
@@ -138,12 +232,79 @@ fn a_restore_refuses_what_it_cannot_trust_and_changes_nothing() {
     let mut newer = bytes.clone();
     newer[60..64].copy_from_slice(&99_u32.to_be_bytes());
     assert!(matches!(refused(&newer), RestoreError::File(OpenError::Format { found: 99, .. })));
+    for device in [Path::new("/dev/zero"), target.path()] {
+        let refused = restore(device, directory.path(), &options(true));
+        assert!(matches!(refused, Err(RestoreError::NotABackup(_))), "{refused:?}");
+    }
     let missing = restore(&target.path().join("none.db"), directory.path(), &options(true));
     assert!(matches!(missing, Err(RestoreError::File(_))), "{missing:?}");
+    let highest = i64::MAX;
+    let last = refused(&changed(
+        &bytes,
+        &format!(
+            "INSERT OR REPLACE INTO state VALUES ('floor', {highest}); \
+             UPDATE backup SET value = {highest} WHERE name = 'revision'"
+        ),
+    ));
+    assert!(
+        matches!(last, RestoreError::File(OpenError::Damaged { .. })),
+        "no revision would be left: {last}"
+    );
+    for sql in [
+        "CREATE TRIGGER forget AFTER INSERT ON log BEGIN DELETE FROM log; END",
+        "CREATE VIEW everything AS SELECT * FROM log",
+    ] {
+        assert!(matches!(refused(&changed(&bytes, sql)), RestoreError::NotABackup(_)), "{sql}");
+    }
+    let huge = changed(&bytes, "INSERT INTO credentials VALUES ('ca.key', zeroblob(5000000))");
+    assert!(matches!(refused(&huge), RestoreError::File(OpenError::Damaged { .. })));
     let other = target.path().join("other.db");
     rusqlite::Connection::open(&other).unwrap().execute_batch("CREATE TABLE other (x)").unwrap();
     let other = restore(&other, directory.path(), &options(true));
     assert!(matches!(other, Err(RestoreError::File(OpenError::Foreign { .. }))), "{other:?}");
+}
+
+#[test]
+fn a_backup_that_changes_while_it_is_restored_replaces_nothing() {
+    let (directory, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+    for at in 0..100 {
+        store_text(&store, "/configmaps", &format!("m{at}"), &"x".repeat(500), Expect::Absent);
+    }
+    drop(store);
+    let file = backup(directory.path(), &target.path().join("sound.db"), false).unwrap().file;
+    let length = std::fs::metadata(&file).unwrap().len();
+    let mut truncate = |at: &str| {
+        if at == "checked" {
+            File::options().write(true).open(&file).unwrap().set_len(length / 2).unwrap();
+        }
+    };
+    let refused = restore_reaching(&file, directory.path(), &options(true), &FILES, &mut truncate);
+    assert!(matches!(refused, Err(RestoreError::File(OpenError::Damaged { .. }))), "{refused:?}");
+    assert!(!directory.path().join("berth.db.restoring").exists(), "it takes no room");
+    assert_eq!(on_disk(directory.path(), WriterMode::Inline).unwrap().state().count("/configmaps"), 100);
+}
+
+#[test]
+fn a_restore_copies_keys_into_a_file_that_others_cannot_read_and_keeps_each_database() {
+    let (directory, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+    store_text(&store, "/configmaps", "m", "x", Expect::Absent);
+    drop(store);
+    let file = backup(directory.path(), &target.path().join("with.db"), true).unwrap().file;
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let aside: std::collections::BTreeSet<PathBuf> = (0..3)
+        .map(|_| restore(&file, directory.path(), &options(true)).unwrap().aside.unwrap())
+        .filter(|aside| aside.exists())
+        .collect();
+    assert_eq!(aside.len(), 3, "{aside:?}");
+    let database = directory.path().join(DATABASE);
+    assert_eq!(std::fs::metadata(database).unwrap().permissions().mode() & 0o777, 0o600);
+    let existing = directory.path().join("existing");
+    crate::write_private(&existing, b"").unwrap();
+    crate::restore::copy_into(&file, &existing).unwrap();
+    assert_eq!(std::fs::metadata(&existing).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(std::fs::read(&existing).unwrap(), std::fs::read(&file).unwrap());
 }
 
 #[test]
@@ -164,6 +325,10 @@ fn after_a_restore_revisions_go_on_beyond_all_that_were_given_out() {
         let watched = block_on(store.subscribe(&maps, Interest::Resource, Some(seen), |_| ()));
         assert!(matches!(watched, Err(ReadError::Compacted { .. })), "a watch from {seen} lists again");
     }
+    assert!(
+        store.state().changed(&maps) > later,
+        "a list at a lost revision is not one of the present objects"
+    );
     let now = store.state().revision;
     let fresh = block_on(store.subscribe(&maps, Interest::Resource, Some(now), |_| ()));
     assert_eq!(fresh.unwrap().1.backlog.len(), 0);
@@ -238,33 +403,6 @@ fn a_backup_that_was_killed_leaves_no_file_with_a_backups_name() {
 }
 
 #[test]
-fn backups_of_a_clock_that_was_wrong_hold_up_no_other_and_push_none_out() {
-    let folder = tempfile::tempdir().unwrap();
-    let at = |text: &str| text.parse::<jiff::Timestamp>().unwrap();
-    let every = std::time::Duration::from_secs(6 * 3600);
-    let add = |names: &[&str]| {
-        for name in names {
-            File::create(folder.path().join(format!("berth-{name}.db"))).unwrap();
-        }
-    };
-    add(&["20360101T000000Z-r8", "20360101T060000Z-r9"]);
-    assert!(until_due(folder.path(), every, at("2026-01-01T00:00:00Z")).is_zero(), "a clock was ahead");
-    add(&["20260101T000000Z-r10", "20260101T060000Z-r11", "20260101T120000Z-r12"]);
-    let surplus = |now: &str| -> Vec<String> {
-        let found = surplus_in(folder.path(), 2, at(now)).unwrap();
-        found.iter().map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect()
-    };
-    assert_eq!(surplus("2026-01-01T12:00:00Z"), ["berth-20260101T000000Z-r10.db"]);
-    let now = at("2026-01-01T13:00:00Z");
-    assert_eq!(until_due(folder.path(), every, now), std::time::Duration::from_secs(5 * 3600));
-    // It went back a little, and then to the time before it was set.
-    assert_eq!(until_due(folder.path(), every, at("2026-01-01T11:59:59Z")), every);
-    assert!(until_due(folder.path(), every, at("1970-01-01T00:00:00Z")).is_zero());
-    add(&["19700101T000000Z-r13", "19700101T060000Z-r14", "19700101T120000Z-r15"]);
-    assert_eq!(surplus("1970-01-01T12:00:00Z"), ["berth-19700101T000000Z-r13.db"]);
-}
-
-#[test]
 fn a_partial_file_of_the_future_was_left_by_a_process_that_ended() {
     let place = tempfile::tempdir().unwrap();
     let (state, backups) = (place.path().join("state"), place.path().join("backups"));
@@ -311,6 +449,7 @@ fn a_restore_that_was_killed_is_either_nothing_or_completed_by_running_it_again(
         match on_disk(&state, WriterMode::Inline) {
             Ok(store) => {
                 assert!(matches!(step, "checked" | "staged"), "{step}");
+                assert!(!state.join(RESTORED).exists(), "{step}: no host is asked what it has");
                 assert_eq!(names(&store, "/configmaps"), ["new", "old"], "{step}: nothing has happened");
             }
             Err(error) => assert!(matches!(error, OpenError::HalfRestored { .. }), "{step}: {error}"),
@@ -318,6 +457,7 @@ fn a_restore_that_was_killed_is_either_nothing_or_completed_by_running_it_again(
         let again = restore(&file, &state, &options(true)).unwrap();
         let store = on_disk(&state, WriterMode::Inline).unwrap();
         assert_eq!(names(&store, "/configmaps"), ["old"], "{step}");
+        assert!(state.join(RESTORED).exists(), "{step}");
         drop(store);
         // The replaced database is kept, complete and once.
         let aside = tempfile::tempdir().unwrap();

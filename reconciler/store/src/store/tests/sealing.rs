@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use rusqlite::params;
 
 use super::*;
+use crate::rotate::rotate_key_reaching;
 
 const CANARY: &str = "canary-in-a-secret-7f3a";
 const LOUD: &str = "canary-in-a-config-map-91bc";
@@ -169,4 +170,32 @@ fn a_rotated_key_seals_everything_and_the_old_one_opens_nothing() {
     std::fs::write(&key, format!("{new}{}\n", "5a".repeat(32))).unwrap();
     let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
     assert_eq!(value_of(&store, "/secrets", "s"), "later");
+}
+
+#[test]
+fn rotations_that_are_interrupted_lose_no_key_and_do_not_fill_the_file() {
+    for step in ["retired", "added", "sealed"] {
+        let directory = tempfile::tempdir().unwrap();
+        let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+        store_text(&store, "/secrets", "s", CANARY, Expect::Absent);
+        drop(store);
+        let key = directory.path().join("secrets.key");
+        let mut used = std::collections::BTreeSet::new();
+        for _ in 0..10 {
+            let mut end = |at: &str| {
+                if at == step {
+                    std::panic::resume_unwind(Box::new(()));
+                }
+            };
+            let rotate = || rotate_key_reaching(directory.path(), &mut end);
+            assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(rotate)).is_err(), "{step}");
+            let text = std::fs::read_to_string(&key).unwrap();
+            assert!(text.lines().count() <= 2, "{step}");
+            used.extend(text.lines().map(str::to_owned));
+            let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+            assert_eq!(value_of(&store, "/secrets", "s"), CANARY, "{step}");
+        }
+        let lost = |one: &&String| files_with(directory.path(), one).is_empty();
+        assert_eq!(used.iter().find(lost), None, "{step}: earlier backups need it");
+    }
 }
