@@ -7,6 +7,7 @@
 //!
 //! Knows instances and volumes by their identity on disk; of VMs and Disks only the keys to enqueue.
 
+mod command;
 mod driver;
 mod error;
 mod exchange;
@@ -19,8 +20,10 @@ mod live;
 mod live_command;
 mod memory;
 mod mirrors;
+mod pace;
 mod requests;
 mod saves;
+mod silence;
 mod sleep;
 mod sleep_command;
 mod volumes;
@@ -36,28 +39,36 @@ use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::memory::Growth;
 use berth_qemu::nics::ObservedNic;
 use berth_qemu::power::RunState;
+use berth_qemu::qmp::QmpError;
 use berth_qemu::saved_state::Transfer;
 use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::key::Key;
+use command::Command;
 pub(crate) use driver::ANSWER_WAIT;
-use driver::{Command, Driver};
+use driver::Driver;
 pub(crate) use error::MachineError;
 pub(crate) use exchange::GuestError;
 use freezes::Freezes;
 use guest::{GuestRequest, GuestTask};
 pub(crate) use guest_facts::{GuestFacts, with_stored_use};
 pub(crate) use legal::has_ended;
+use pace::Pace;
 use saves::Saves;
 pub(crate) use sleep::Sleep;
 
 /// Length of a machine's request queue; further callers wait for room.
 const QUEUE_LENGTH: usize = 16;
-/// After this time, a connection that failed is opened again.
+/// After this time, a connection that failed is opened again; after a multiple of the time that the attempt took, if that is longer: QEMUs
+/// that do not answer keep the reconciles of other objects from a worker for a part of the time only.
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
+const RECONNECT_PAUSE: u32 = 2;
+/// The events that enqueue a VM at once, and the interval after which a further one does.
+const WAKES_AT_ONCE: u32 = 16;
+const WAKE_EVERY: Duration = Duration::from_millis(500);
 
 /// State of a machine, read back from its QEMU.
 #[derive(Clone, Debug, PartialEq)]
@@ -140,8 +151,12 @@ struct Notifier {
 
 impl Notifier {
     fn wake(&self) {
+        self.wake_after(Duration::ZERO);
+    }
+
+    fn wake_after(&self, delay: Duration) {
         if let Some(key) = &self.key {
-            self.queue.add(key.clone());
+            self.queue.add_after(key.clone(), delay);
         }
     }
 }
@@ -186,6 +201,7 @@ struct Entry {
 struct Failure {
     process: ProcessIdentity,
     at: Instant,
+    pause: Duration,
     text: String,
 }
 
@@ -292,8 +308,7 @@ impl Machines {
         if let Some(machine) = open.filter(|_| has_uid) {
             return Connection::Open(machine.clone());
         }
-        let failed =
-            entry.failure.as_ref().filter(|f| f.process == *process && f.at.elapsed() < RECONNECT_AFTER);
+        let failed = entry.failure.as_ref().filter(|f| f.process == *process && f.at.elapsed() < f.pause);
         failed.map_or(Connection::Due, |failure| Connection::Failed(failure.text.clone()))
     }
 
@@ -328,7 +343,9 @@ impl Machines {
         {
             return Ok(machine);
         }
+        let begun = Instant::now();
         let opened = self.open(instance, key, process).await;
+        let pause = (begun.elapsed() * RECONNECT_PAUSE).max(RECONNECT_AFTER);
         let mut state = self.state();
         let entry = state.entries.entry(instance.to_owned()).or_default();
         match &opened {
@@ -340,7 +357,7 @@ impl Machines {
                 let text = error.chain();
                 tracing::debug!(instance, error = text, "the monitor of a machine does not answer");
                 let process = process.identity.clone();
-                entry.failure = Some(Failure { process, at: Instant::now(), text });
+                entry.failure = Some(Failure { process, at: Instant::now(), pause, text });
             }
         }
         opened
@@ -352,7 +369,8 @@ impl Machines {
         key: Option<Key>,
         process: &ProcessFacts,
     ) -> Result<Machine, MachineError> {
-        let (qmp, events) = self.system.connect(instance).await?;
+        let connected = timeout(ANSWER_WAIT, self.system.connect(instance)).await;
+        let (qmp, events) = connected.map_err(|_| QmpError::NoGreeting { after: ANSWER_WAIT })??;
         let (commands, command_queue) = mpsc::channel(QUEUE_LENGTH);
         let (requests, request_queue) = mpsc::channel(QUEUE_LENGTH);
         let (sender, state) = watch::channel(DriverState::default());
@@ -385,6 +403,7 @@ impl Machines {
             expects_stop: false,
             has_started: false,
             is_sending: false,
+            wakes: Pace::new(WAKE_EVERY, WAKES_AT_ONCE),
         };
         let guest_task = GuestTask {
             system: self.system.clone(),

@@ -9,22 +9,29 @@ use berth_qemu::machine::{DiskSpec, Medium, NicSpec};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use super::driver::{Command, briefly};
+use super::command::Command;
+use super::driver::briefly;
 use super::guest::{Freeze, GuestRequest};
-use super::{GuestFacts, Machine, MachineError, MachineState, QUEUE_LENGTH};
+use super::{GuestFacts, Machine, MachineError, MachineState};
 
 /// The time for the guest's agent to answer a reconcile, with the requests of others before it: a guest that keeps its agent busy does not
 /// hold up its stop.
 const AGENT_WAIT: Duration = Duration::from_secs(10);
 
 impl Machine {
+    /// Has the driver execute a request.
+    ///
+    /// *Errors*: at once while QEMU is silent.
     pub(super) async fn ask<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<Result<T, MachineError>>) -> Command,
     ) -> Result<T, MachineError> {
+        if self.is_silent() {
+            return Err(self.unanswered());
+        }
         let (reply, answer) = oneshot::channel();
         self.commands.send(command(reply)).await.map_err(|_| MachineError::Gone)?;
-        answer.await.map_err(|_| MachineError::Gone)?
+        answer.await.map_err(|_| self.unanswered())?
     }
 
     /// As [`Machine::ask`], for what is asked again regularly: a QEMU that does not answer holds up the caller for two seconds.
@@ -130,20 +137,6 @@ impl Machine {
         self.ask_briefly(Command::ReadDiskUse).await
     }
 
-    /// Has the driver ask whether QEMU answers, see [`Machine::is_silent`]. Does not wait for it. A driver for which other requests wait
-    /// does not ask: they show whether QEMU answers, and would have to wait for one more.
-    pub(crate) fn check_answer(&self) {
-        if self.commands.capacity() == QUEUE_LENGTH {
-            // A driver that has ended belongs to a machine that has ended.
-            let _ = self.commands.try_send(Command::CheckAnswer);
-        }
-    }
-
-    /// Whether QEMU did not answer when it was last asked for that.
-    pub(crate) fn is_silent(&self) -> bool {
-        self.driver.borrow().is_silent
-    }
-
     /// Reads its balloon, and the memory that its guest reports from the first reading on.
     pub(crate) async fn balloon(&self) -> Result<Balloon, MachineError> {
         self.ask_briefly(Command::ReadBalloon).await
@@ -239,7 +232,7 @@ impl Machine {
 
     /// Whether the guest has its agent's port open. True if the monitor does not answer: that is no reason not to ask.
     pub(crate) async fn guest_listens(&self) -> bool {
-        self.ask(Command::GuestListens).await.unwrap_or(true)
+        self.ask_briefly(Command::GuestListens).await.unwrap_or(true)
     }
 
     pub(crate) fn guest(&self) -> GuestFacts {
@@ -271,6 +264,7 @@ impl Machine {
 mod tests {
     use tokio::sync::mpsc;
 
+    use super::super::QUEUE_LENGTH;
     use super::*;
 
     #[tokio::test(start_paused = true)]

@@ -10,7 +10,8 @@ use berth_qemu::qmp::EventKind;
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 
-use super::driver::{Command, Driver};
+use super::command::Command;
+use super::driver::Driver;
 use super::guest::GuestRequest;
 use super::legal::Action;
 use super::sleep_command::SleepCommand;
