@@ -18,8 +18,9 @@ use berth_api::{Disk, StoragePoolType, VM};
 use berth_host::{BootstrapFile, InstanceFacts, NewTake, VolumeFacts};
 use berth_qemu::machine::{DiskSpec, MachineSpec, Tap};
 use berth_qemu::power::RunState;
+use futures::future::join_all;
 use kube::ResourceExt;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::admission::{Admission, Offer};
 use crate::context::Context;
@@ -42,6 +43,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How often a guest is started, if QEMU refuses it.
 const STARTS: u32 = 10;
 const START_AGAIN: Duration = Duration::from_millis(500);
+/// How long a guest that was coming may take to be started or removed at the start of the agent, which waits for it. Later the other host,
+/// or the plan of its VM, has it done.
+const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 
 /// The end of an attempt to start a guest that has come.
 #[derive(Debug)]
@@ -455,15 +459,17 @@ pub(crate) async fn settle_left(ctx: &Context) {
             return tracing::warn!(%error, "it is not known whether guests were coming to this host");
         }
     };
-    for InstanceFacts { instance, journal, .. } in instances {
-        let Some(Ok(journal)) = journal.map(Journal::parse) else { continue };
-        if journal.arrival.is_none() {
-            continue;
-        }
-        if let Err(why) = Box::pin(settle_instance(ctx, &instance)).await {
+    let came = instances.into_iter().filter(|InstanceFacts { journal, .. }| {
+        let journal = journal.clone().and_then(|journal| Journal::parse(journal).ok());
+        journal.is_some_and(|journal| journal.arrival.is_some())
+    });
+    let settled = came.map(|InstanceFacts { instance, .. }| async move {
+        let settled = timeout(SETTLE_LIMIT, Box::pin(settle_instance(ctx, &instance))).await;
+        if let Err(why) = settled.unwrap_or_else(|_| Err("its QEMU does not answer".to_owned())) {
             tracing::warn!(instance, why, "a guest that was coming to this host is not settled");
         }
-    }
+    });
+    join_all(settled).await;
 }
 
 async fn settle_instance(ctx: &Context, instance: &str) -> Result<(), String> {
