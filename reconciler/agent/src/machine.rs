@@ -69,6 +69,10 @@ const RECONNECT_PAUSE: u32 = 2;
 /// The events that enqueue a VM at once, and the interval after which a further one does.
 const WAKES_AT_ONCE: u32 = 16;
 const WAKE_EVERY: Duration = Duration::from_millis(500);
+/// The starts of a guest's agent that count at once, and the interval after which a further one does. Each begins a poll anew. QEMU reports
+/// no more than this, unless a guest has taken it over.
+const STARTS_AT_ONCE: u32 = 16;
+const START_EVERY: Duration = Duration::from_secs(1);
 
 /// State of a machine, read back from its QEMU.
 #[derive(Clone, Debug, PartialEq)]
@@ -404,6 +408,7 @@ impl Machines {
             has_started: false,
             is_sending: false,
             wakes: Pace::new(WAKE_EVERY, WAKES_AT_ONCE),
+            starts: Pace::new(START_EVERY, STARTS_AT_ONCE),
         };
         let guest_task = GuestTask {
             system: self.system.clone(),

@@ -76,6 +76,8 @@ fn driven(qmp: Qmp, events: Events) -> Driven {
         has_started: false,
         is_sending: false,
         wakes: Pace::new(WAKE_EVERY, WAKES_AT_ONCE),
+        // All of them count.
+        starts: Pace::new(Duration::ZERO, 1),
     };
     let machine = Machine { commands: sender, driver: state, ..Machine::unconnected() };
     Driven { driver, machine, queue }

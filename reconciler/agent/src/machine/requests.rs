@@ -158,8 +158,7 @@ impl Machine {
         if !self.guest_listens().await {
             return;
         }
-        // A guest task that has ended belongs to a machine that has ended.
-        let _ = self.requests.send(GuestRequest::SetOnline).await;
+        self.tell(GuestRequest::SetOnline).await;
     }
 
     /// Records that a snapshot begins to freeze the guest's file systems.
@@ -170,14 +169,21 @@ impl Machine {
 
     /// Records that the guest's file systems were frozen and not thawed: the guest task tries it until they are.
     pub(crate) async fn thaw_failed(&self) {
-        let _ = self.requests.send(GuestRequest::Frozen(Freeze::Overdue)).await;
+        self.tell(GuestRequest::Frozen(Freeze::Overdue)).await;
     }
 
     /// Has the guest agent set the guest's clock to the host's. Does not wait for it.
     pub(crate) async fn set_clock(&self) {
         if self.guest_listens().await {
-            // A guest task that has ended belongs to a machine that has ended.
-            let _ = self.requests.send(GuestRequest::SetClock).await;
+            self.tell(GuestRequest::SetClock).await;
+        }
+    }
+
+    /// Queues a request for the guest task, and does not wait for it. It is lost if a guest keeps its agent busy all the time.
+    async fn tell(&self, request: GuestRequest) {
+        // A guest task that has ended belongs to a machine that has ended.
+        if timeout(AGENT_WAIT, self.requests.send(request)).await.is_err() {
+            tracing::debug!("the guest agent is busy: a request to it is dropped");
         }
     }
 
@@ -270,8 +276,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_guest_that_keeps_its_agent_busy_does_not_hold_up_a_stop() {
         let (commands, mut of_driver) = mpsc::channel(QUEUE_LENGTH);
-        // The guest task is busy: it takes no request.
-        let (requests, _of_guest) = mpsc::channel(QUEUE_LENGTH);
+        // The guest task is busy: it takes no request, and has no room for another one.
+        let (requests, _of_guest) = mpsc::channel(1);
+        requests.send(GuestRequest::SetOnline).await.expect("there is room");
         let machine = Machine { commands, requests, ..Machine::unconnected() };
         let answers = async {
             while let Some(command) = of_driver.recv().await {
@@ -282,10 +289,13 @@ mod tests {
         };
         let asks = async {
             let heard = machine.ask_guest_to_shut_down().await;
+            machine.set_online().await;
+            machine.set_clock().await;
+            machine.thaw_failed().await;
             (heard, machine.mounts("serial", None).await)
         };
         let outcome = tokio::select! {
-            outcome = timeout(AGENT_WAIT * 3, asks) => outcome.expect("it does not wait for the guest"),
+            outcome = timeout(AGENT_WAIT * 6, asks) => outcome.expect("it does not wait for the guest"),
             () = answers => unreachable!("the machine is there"),
         };
         assert_eq!(outcome, (false, None));

@@ -5,10 +5,13 @@
 //!                                                                                └── its clock, a key ──▲
 //! ```
 
+use std::time::Duration;
+
 use berth_qemu::power;
 use berth_qemu::qmp::EventKind;
 use jiff::Timestamp;
 use tokio::sync::oneshot;
+use tokio::time::sleep;
 
 use super::command::Command;
 use super::driver::Driver;
@@ -16,6 +19,9 @@ use super::guest::GuestRequest;
 use super::legal::Action;
 use super::sleep_command::SleepCommand;
 use super::{Machine, MachineError};
+
+/// The time for the guest to suspend itself or to refuse it, with the requests of others to its agent before it.
+const REFUSAL_WAIT: Duration = Duration::from_secs(60);
 
 const NO_AGENT: &str = "no guest agent listens in the guest: run qemu-guest-agent there";
 
@@ -97,8 +103,11 @@ impl Machine {
         let before = self.driver.borrow().sleep.count;
         let mut driver = self.driver.clone();
         let (reply, answer) = oneshot::channel();
-        // A guest task that has ended belongs to a machine that has ended.
-        self.requests.send(GuestRequest::Suspend(reply)).await.ok()?;
+        let asked = async {
+            // A guest task that has ended belongs to a machine that has ended.
+            self.requests.send(GuestRequest::Suspend(reply)).await.ok()?;
+            answer.await.ok().flatten()
+        };
         // Its agent does not answer then.
         let suspended = async {
             // An error is the end of the driver.
@@ -106,7 +115,8 @@ impl Machine {
         };
         tokio::select! {
             () = suspended => None,
-            answer = answer => answer.ok().flatten(),
+            refusal = asked => refusal,
+            () = sleep(REFUSAL_WAIT) => None,
         }
     }
 
