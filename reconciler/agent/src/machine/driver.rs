@@ -27,6 +27,8 @@ const RELEASE_WAIT: Duration = Duration::from_secs(2);
 pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(20);
 /// The time for QEMU to answer what is asked again regularly. Other requests wait behind it.
 const BRIEF_WAIT: Duration = Duration::from_secs(2);
+/// The time for QEMU to answer all questions about its state, of which a QEMU that a guest has taken over may answer each one late.
+const READ_LIMIT: Duration = Duration::from_secs(60);
 /// How long QEMU may take to exit after its monitor has closed, before its key is enqueued anyway.
 const EXIT_WAIT: Duration = Duration::from_secs(10);
 /// The number of events after which a request is executed, if one waits.
@@ -175,7 +177,9 @@ impl Driver {
     async fn execute(&mut self, command: Command) {
         match command {
             Command::ReadState(reply) => {
-                let _ = reply.send(self.read_state().await);
+                let late = || QmpError::Timeout { command: "all questions".to_owned(), after: READ_LIMIT };
+                let read = tokio::time::timeout(READ_LIMIT, self.read_state()).await;
+                let _ = reply.send(read.unwrap_or_else(|_| Err(late().into())));
             }
             Command::Start(reply) => {
                 let done = self.start().await;

@@ -40,6 +40,8 @@ const MAX_EVENT: usize = 8 << 10;
 /// The most messages in a second that answer nothing. A QEMU that a guest has taken over may send them without end: those beyond are not
 /// read for the rest of the second.
 pub(super) const MOST_UNASKED: u32 = 1000;
+/// The longest cause of a refusal that is kept: it is shown in the status of the VM.
+const MAX_WORDS: usize = 1000;
 const SECOND: Duration = Duration::from_secs(1);
 
 type Waiting = HashMap<u64, oneshot::Sender<Result<Value, Refusal>>>;
@@ -138,11 +140,16 @@ fn dispatch(
         tracing::debug!(length, "unasked QMP message");
         return false;
     };
-    let text = |error: &Value, name: &str| error.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
+    let text = |error: &Value, name: &str| words(error.get(name).and_then(Value::as_str).unwrap_or("?"));
     let outcome = match message.get("error") {
         Some(error) => Err(Refusal { class: text(error, "class"), desc: text(error, "desc") }),
         None => Ok(message.get_mut("return").map_or(Value::Null, Value::take)),
     };
     let _ = reply.send(outcome);
     true
+}
+
+/// Makes QEMU's words safe for a terminal and for a status.
+fn words(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control() || *c == '\n').take(MAX_WORDS).collect()
 }

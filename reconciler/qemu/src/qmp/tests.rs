@@ -223,3 +223,16 @@ async fn an_event_that_is_longer_than_any_of_qemu_is_not_kept() {
     let Some(Notice::Event(first)) = events.try_next() else { panic!("no event") };
     assert_eq!(first.kind(), EventKind::Resume);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_words_of_a_refusal_are_of_bounded_length_and_have_no_control_characters() {
+    let (qmp, _events, mut script) = connected().await;
+    let server = async {
+        let request = script.hear().await;
+        let error = json!({"class": "GenericError", "desc": "\u{1b}[31m".to_owned() + &"x".repeat(1 << 20)});
+        script.say(&json!({"id": request["id"], "error": error}).to_string()).await;
+    };
+    let (answer, ()) = tokio::join!(qmp.execute("stop", Value::Null), server);
+    let error = answer.expect_err("refused").to_string();
+    assert!(error.starts_with("stop: [31mxxx") && error.len() < 2000, "{} bytes", error.len());
+}
