@@ -72,6 +72,13 @@ pub(super) enum Command {
     Sleep(SleepCommand),
 }
 
+impl Command {
+    /// Whether it is for a QEMU that does not answer for a while: one that sends, saves or loads a guest, or that is asked whether it answers.
+    pub(super) fn is_patient(&self) -> bool {
+        matches!(self, Self::CheckAnswer | Self::Live(_) | Self::CancelSave(_) | Self::Load(..))
+    }
+}
+
 /// A request about the mirror of a disk, which is named by its id.
 #[derive(Debug)]
 pub(super) enum MirrorRequest {

@@ -113,12 +113,12 @@ impl Driver {
             in_a_row = 0;
             let Some(command) = command else { return };
             // Those that wait when QEMU falls silent would each wait for it as long as the first one.
-            if self.is_silent() && !matches!(command, Command::CheckAnswer) {
+            if self.is_silent() && !command.is_patient() {
                 continue;
             }
-            let begun = Instant::now();
+            let (begun, is_check) = (Instant::now(), matches!(command, Command::CheckAnswer));
             self.execute(command).await;
-            if begun.elapsed() >= ANSWER_WAIT && !self.is_silent() {
+            if !is_check && (begun.elapsed() >= ANSWER_WAIT || self.is_silent()) {
                 self.check_answer().await;
             }
         }

@@ -134,6 +134,8 @@ async fn requests_that_wait_when_qemu_falls_silent_do_not_wait_one_after_the_oth
     let begun = Instant::now();
     assert!(machine.start().await.is_err_and(|error| error.is_timeout()));
     assert!(begun.elapsed().is_zero(), "it is known to be silent");
+    assert!(machine.cancel_save().await.is_err());
+    assert!(!begun.elapsed().is_zero(), "one that saves its guest answers late");
     driving.abort();
 }
 
