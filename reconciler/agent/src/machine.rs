@@ -62,10 +62,9 @@ pub(crate) use sleep::Sleep;
 
 /// Length of a machine's request queue; further callers wait for room.
 const QUEUE_LENGTH: usize = 16;
-/// After this time, a connection that failed is opened again; after a multiple of the time that the attempt took, if that is longer: QEMUs
-/// that do not answer keep the reconciles of other objects from a worker for a part of the time only.
+/// After this time, a connection that failed is opened again; after the time that the attempt took, if that is longer: QEMUs that do not
+/// answer take a worker from the reconciles of other objects for a part of the time only.
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
-const RECONNECT_PAUSE: u32 = 2;
 /// The events that enqueue a VM at once, and the interval after which a further one does.
 const WAKES_AT_ONCE: u32 = 16;
 const WAKE_EVERY: Duration = Duration::from_millis(500);
@@ -349,7 +348,7 @@ impl Machines {
         }
         let begun = Instant::now();
         let opened = self.open(instance, key, process).await;
-        let pause = (begun.elapsed() * RECONNECT_PAUSE).max(RECONNECT_AFTER);
+        let pause = begun.elapsed().max(RECONNECT_AFTER);
         let mut state = self.state();
         let entry = state.entries.entry(instance.to_owned()).or_default();
         match &opened {
