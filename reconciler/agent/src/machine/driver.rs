@@ -131,7 +131,9 @@ impl Driver {
     fn handle_event(&mut self, notice: &Notice) {
         let Notice::Event(event) = notice else {
             // Events were lost: the next observation shows their effects.
-            self.published.send_modify(|state| state.agent_starts += 1);
+            if self.starts.wait(Instant::now()).is_zero() {
+                self.published.send_modify(|state| state.agent_starts += 1);
+            }
             self.enqueue();
             return;
         };
