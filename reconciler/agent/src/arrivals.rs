@@ -19,6 +19,7 @@ use berth_api::{Disk, StoragePoolType, VM};
 use berth_host::{BootstrapFile, InstanceFacts, NewTake, VolumeFacts};
 use berth_qemu::machine::{DiskSpec, MachineSpec, Tap};
 use berth_qemu::power::RunState;
+use futures::future::join_all;
 use kube::ResourceExt;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -463,14 +464,14 @@ pub(crate) async fn settle_left(ctx: &Context) -> Vec<String> {
             return Vec::new();
         }
     };
-    let mut left = Vec::new();
-    for InstanceFacts { instance, journal, .. } in instances {
-        let Some(Ok(journal)) = journal.map(Journal::parse) else { continue };
-        if journal.arrival.is_some() && !try_to_settle(ctx, &instance).await {
-            left.push(instance);
-        }
-    }
-    left
+    let came = instances.into_iter().filter(|InstanceFacts { journal, .. }| {
+        let journal = journal.clone().and_then(|journal| Journal::parse(journal).ok());
+        journal.is_some_and(|journal| journal.arrival.is_some())
+    });
+    let settled = came.map(|InstanceFacts { instance, .. }| async move {
+        (!try_to_settle(ctx, &instance).await).then_some(instance)
+    });
+    join_all(settled).await.into_iter().flatten().collect()
 }
 
 /// Goes on with the instances that were not settled at the start of the agent: a pool may have been away, or may not answer.

@@ -129,37 +129,50 @@ async fn candidates(ctx: &Context, whole: &mut Whole) -> Vec<Candidate> {
         });
         declared.collect()
     };
+    let known = &*whole;
+    let looked = stream::iter(declared).map(|vm| candidate(ctx, known, vm)).buffered(AT_A_TIME);
+    let looked: Vec<Looked> = looked.filter_map(futures::future::ready).collect().await;
     let (mut found, mut now_whole) = (Vec::new(), Whole::new());
-    for (name, instance, size) in declared {
-        // Those that do not answer are not waited for, one after the other.
-        let machine = ctx.machines.get(&instance).filter(|machine| !machine.is_silent());
-        let Some(machine) = machine else { continue };
-        if size.is_none_or(|size| size.memory_reservation.is_none()) {
-            let process = &machine.process.identity;
-            let is_known = whole.get(&instance) == Some(process);
-            let ballooned = if is_known { Some(0) } else { machine.ballooned().await.ok() };
-            match ballooned {
-                Some(0) => {
-                    if !is_known {
-                        // Another agent may have changed it.
-                        set_oom_preference(ctx, &name, process, 0).await;
-                    }
-                    now_whole.insert(instance, process.clone());
-                    continue;
-                }
-                Some(_) => {}
-                // QEMU does not answer, or the guest does not run.
-                None => continue,
-            }
+    for look in looked {
+        match look {
+            Looked::Whole(instance, process) => drop(now_whole.insert(instance, process)),
+            Looked::MayChange(candidate) => found.push(*candidate),
         }
-        let Ok(Some(journal)) = ctx.system.read_journal(&instance).await else { continue };
-        let Ok(journal) = Journal::parse(journal) else { continue };
-        let reserved = size.and_then(|size| memory_reservation(&journal, &size));
-        let Some(run) = journal.run else { continue };
-        found.push(Candidate { name, machine, run, reserved });
     }
     *whole = now_whole;
     found
+}
+
+/// A machine at a first look.
+enum Looked {
+    /// Nothing of its memory is in the balloon, and all of it is kept.
+    Whole(String, ProcessIdentity),
+    MayChange(Box<Candidate>),
+}
+
+/// Looks whether the balloon of a VM may change. None: it has no machine, QEMU does not answer, or the guest does not run.
+async fn candidate(
+    ctx: &Context,
+    whole: &Whole,
+    (name, instance, size): (ObjectName, String, Option<Size>),
+) -> Option<Looked> {
+    let machine = ctx.machines.get(&instance).filter(|machine| !machine.is_silent())?;
+    if size.is_none_or(|size| size.memory_reservation.is_none()) {
+        let process = &machine.process.identity;
+        let is_known = whole.get(&instance) == Some(process);
+        let ballooned = if is_known { 0 } else { machine.ballooned().await.ok()? };
+        if ballooned == 0 {
+            if !is_known {
+                // Another agent may have changed it.
+                set_oom_preference(ctx, &name, process, 0).await;
+            }
+            return Some(Looked::Whole(instance, process.clone()));
+        }
+    }
+    let journal = Journal::parse(ctx.system.read_journal(&instance).await.ok()??).ok()?;
+    let reserved = size.and_then(|size| memory_reservation(&journal, &size));
+    let run = journal.run?;
+    Some(Looked::MayChange(Box::new(Candidate { name, machine, run, reserved })))
 }
 
 /// Looks at a guest. None: its QEMU does not answer.

@@ -100,6 +100,7 @@ mod typed_api;
 mod unlocking;
 mod usage;
 mod vault_requests;
+mod walks;
 mod watch;
 
 pub use berth_qemu::balloon::GuestMemory;

@@ -7,6 +7,7 @@
 //!
 //! Knows instances and volumes by their identity on disk; of VMs and Disks only the keys to enqueue.
 
+mod command;
 mod disks;
 mod driver;
 mod error;
@@ -20,8 +21,10 @@ mod live;
 mod live_command;
 mod memory;
 mod mirrors;
+mod pace;
 mod requests;
 mod saves;
+mod silence;
 mod sleep;
 mod sleep_command;
 mod volumes;
@@ -37,29 +40,40 @@ use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::memory::Growth;
 use berth_qemu::nics::ObservedNic;
 use berth_qemu::power::RunState;
+use berth_qemu::qmp::QmpError;
 use berth_qemu::saved_state::Transfer;
 use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::key::Key;
 use crate::named_locks::NamedLocks;
+use command::Command;
 pub(crate) use driver::ANSWER_WAIT;
-use driver::{Command, Driver};
+use driver::Driver;
 pub(crate) use error::MachineError;
 pub(crate) use exchange::GuestError;
 use freezes::Freezes;
 use guest::{GuestRequest, GuestTask};
 pub(crate) use guest_facts::{GuestFacts, with_stored_use};
 pub(crate) use legal::has_ended;
+use pace::Pace;
 use saves::Saves;
 pub(crate) use sleep::Sleep;
 
 /// Length of a machine's request queue; further callers wait for room.
 const QUEUE_LENGTH: usize = 16;
-/// After this time, a connection that failed is opened again.
+/// After this time, a connection that failed is opened again; after the time that the attempt took, if that is longer: QEMUs that do not
+/// answer take a worker from the reconciles of other objects for a part of the time only.
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
+/// The events that enqueue a VM at once, and the interval after which a further one does.
+const WAKES_AT_ONCE: u32 = 16;
+const WAKE_EVERY: Duration = Duration::from_millis(500);
+/// The starts of a guest's agent that count at once, and the interval after which a further one does. Each begins a poll anew, of which the
+/// facts may be written to the status; a guest can open the port once a second.
+const STARTS_AT_ONCE: u32 = 16;
+const START_EVERY: Duration = Duration::from_secs(5);
 
 /// State of a machine, read back from its QEMU.
 #[derive(Clone, Debug, PartialEq)]
@@ -144,8 +158,12 @@ struct Notifier {
 
 impl Notifier {
     fn wake(&self) {
+        self.wake_after(Duration::ZERO);
+    }
+
+    fn wake_after(&self, delay: Duration) {
         if let Some(key) = &self.key {
-            self.queue.add(key.clone());
+            self.queue.add_after(key.clone(), delay);
         }
     }
 }
@@ -190,6 +208,7 @@ struct Entry {
 struct Failure {
     process: ProcessIdentity,
     at: Instant,
+    pause: Duration,
     text: String,
 }
 
@@ -296,8 +315,7 @@ impl Machines {
         if let Some(machine) = open.filter(|_| has_uid) {
             return Connection::Open(machine.clone());
         }
-        let failed =
-            entry.failure.as_ref().filter(|f| f.process == *process && f.at.elapsed() < RECONNECT_AFTER);
+        let failed = entry.failure.as_ref().filter(|f| f.process == *process && f.at.elapsed() < f.pause);
         failed.map_or(Connection::Due, |failure| Connection::Failed(failure.text.clone()))
     }
 
@@ -332,7 +350,9 @@ impl Machines {
         {
             return Ok(machine);
         }
+        let begun = Instant::now();
         let opened = self.open(instance, key, process).await;
+        let pause = begun.elapsed().max(RECONNECT_AFTER);
         let mut state = self.state();
         let entry = state.entries.entry(instance.to_owned()).or_default();
         match &opened {
@@ -344,7 +364,7 @@ impl Machines {
                 let text = error.chain();
                 tracing::debug!(instance, error = text, "the monitor of a machine does not answer");
                 let process = process.identity.clone();
-                entry.failure = Some(Failure { process, at: Instant::now(), text });
+                entry.failure = Some(Failure { process, at: Instant::now(), pause, text });
             }
         }
         opened
@@ -356,7 +376,8 @@ impl Machines {
         key: Option<Key>,
         process: &ProcessFacts,
     ) -> Result<Machine, MachineError> {
-        let (qmp, events) = self.system.connect(instance).await?;
+        let connected = timeout(ANSWER_WAIT, self.system.connect(instance)).await;
+        let (qmp, events) = connected.map_err(|_| QmpError::NoGreeting { after: ANSWER_WAIT })??;
         let (commands, command_queue) = mpsc::channel(QUEUE_LENGTH);
         let (requests, request_queue) = mpsc::channel(QUEUE_LENGTH);
         let (sender, state) = watch::channel(DriverState::default());
@@ -391,6 +412,8 @@ impl Machines {
             is_sending: false,
             // An earlier agent may have ended within a request.
             may_have_left: true,
+            wakes: Pace::new(WAKE_EVERY, WAKES_AT_ONCE),
+            starts: Pace::new(START_EVERY, STARTS_AT_ONCE),
         };
         let guest_task = GuestTask {
             system: self.system.clone(),

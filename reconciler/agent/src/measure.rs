@@ -33,7 +33,7 @@ pub(crate) use server::serve;
 /// How long a reading is used again.
 const FRESH: Duration = Duration::from_secs(1);
 /// The number of VMs that are read at a time.
-const AT_A_TIME: usize = 8;
+const AT_A_TIME: usize = 32;
 
 /// Returns a reading that is at most [`FRESH`] old. Callers at the same time share one.
 pub(crate) async fn usage(ctx: &Context) -> Arc<Usage> {

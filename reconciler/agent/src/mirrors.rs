@@ -24,11 +24,12 @@ use crate::key::{Key, ObjectName};
 use crate::machine::{Machine, MachineError};
 use crate::moves::Move;
 use crate::plugging::disk_spec;
+use crate::walks;
 
 /// The greatest number of mirrors of a host at a time: each reads and writes as fast as the drives allow.
 const MOST: usize = 2;
-/// How long a guest may take to go on at the start or the end of the agent.
-const FINISH_LIMIT: Duration = Duration::from_secs(10);
+/// How long a guest may take to go on at the start or the end of the agent: all QEMUs of the host are asked at once.
+const FINISH_LIMIT: Duration = Duration::from_secs(20);
 
 const BUSY: &str = "two other disks of this host are being moved under their guests";
 const NOT_OPEN: &str = "no machine that answers has it open";
@@ -260,15 +261,7 @@ pub(crate) async fn finish_interrupted(ctx: &Context) {
         Ok(instances) => instances,
         Err(error) => return tracing::warn!(%error, "it is not known whether guests are paused for mirrors"),
     };
-    for facts in instances {
-        let instance = facts.instance.clone();
-        let finished = Box::pin(finish_of_instance(ctx, facts));
-        match tokio::time::timeout(FINISH_LIMIT, finished).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(instance, error = %error.chain(), "its guest may stay paused"),
-            Err(_) => tracing::warn!(instance, "its monitor does not answer: its guest may stay paused"),
-        }
-    }
+    walks::go_on(FINISH_LIMIT, instances, |facts| finish_of_instance(ctx, facts)).await;
 }
 
 async fn finish_of_instance(ctx: &Context, facts: InstanceFacts) -> Result<(), Error> {

@@ -5,7 +5,6 @@ use std::io;
 use std::path::Path;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf, split};
-use tokio::net::UnixStream;
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -29,7 +28,7 @@ impl fmt::Debug for ConsoleStream {
 impl ConsoleStream {
     /// Connects to the socket of a machine.
     pub async fn connect(socket: &Path) -> io::Result<Self> {
-        Ok(Self::over(UnixStream::connect(socket).await?))
+        Ok(Self::over(crate::socket::connect(socket).await?))
     }
 
     /// Uses a stream that is connected already.

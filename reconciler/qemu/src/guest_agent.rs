@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::UnixStream;
 
 use crate::machine::GUEST_AGENT_CHANNEL;
 use crate::qmp::{Qmp, QmpError, shorten};
+use crate::socket;
 use channel::{Channel, MAX_MESSAGE};
 pub use commands::{GuestCommand, GuestExit, MAX_OUTPUT};
 pub use facts::{Filesystem, FilesystemDisk, GuestPart, Interface, OsInfo, mounts_of};
@@ -89,7 +89,7 @@ pub enum GuestAgentError {
 impl GuestAgent {
     /// Connects to the channel's unix socket. Succeeds even if no agent listens: [`GuestAgent::ping`] checks that.
     pub async fn connect(path: &Path) -> Result<Self, GuestAgentError> {
-        let stream = UnixStream::connect(path)
+        let stream = socket::connect(path)
             .await
             .map_err(|source| GuestAgentError::Connect { path: path.to_owned(), source })?;
         Ok(Self::over(stream))

@@ -20,6 +20,8 @@
 //! Knows files, processes, sockets and QEMU's own terms (`node-name`, `device`, `blockdev`). Must not know Kubernetes,
 //! nor any of berth's kinds: callers translate those into [`machine::MachineSpec`] and [`machine::DiskSpec`].
 //!
+//! Sockets of programs that a guest may have taken over are reached by `socket` alone.
+//!
 //! All operations on processes go through the [`hypervisor::Hypervisor`] trait, so that a whole host can run on
 //! [`fake::FakeHypervisor`] (feature `fake`) inside one runtime with paused time. All communication with a machine goes
 //! through [`qmp::Qmp`], which cannot distinguish the two.
@@ -50,4 +52,5 @@ pub mod qmp;
 pub mod saved_state;
 pub mod shares;
 pub mod single_flight;
+mod socket;
 pub mod tpm;

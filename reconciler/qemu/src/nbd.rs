@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use tokio::net::UnixStream;
 
+use crate::socket;
 use connection::Connection;
 use handshake::Export;
 use reply::{ReadReply, StatusReply, merge};
@@ -112,7 +113,7 @@ struct Request<'a> {
 impl Client {
     /// Connects to an export of the server at this socket.
     pub async fn connect(path: &Path, export: &str) -> Result<Self, NbdError> {
-        let stream = UnixStream::connect(path)
+        let stream = socket::connect(path)
             .await
             .map_err(|source| NbdError::Connect { path: path.to_owned(), source })?;
         Self::over(stream, export, DEFAULT_TIMEOUT).await

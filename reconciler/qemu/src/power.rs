@@ -17,6 +17,9 @@ use serde_json::Value;
 
 use crate::qmp::{Qmp, QmpError, shorten};
 
+/// The longest name of a state that is kept.
+const MAX_STATE: usize = 64;
+
 /// The states of `query-status` that berth distinguishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunState {
@@ -59,7 +62,7 @@ impl RunState {
             "inmigrate" => Self::InMigrate,
             "postmigrate" => Self::PostMigrate,
             "suspended" => Self::Suspended,
-            other => Self::Other(other.to_owned()),
+            other => Self::Other(other.chars().take(MAX_STATE).collect()),
         }
     }
 }

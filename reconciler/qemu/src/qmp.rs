@@ -29,10 +29,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::UnixStream;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
+use crate::socket;
 use connection::{Ended, Request};
 pub use event::{Event, EventKind, Events, Notice};
 pub(crate) use frame::{FrameError, Frames};
@@ -113,7 +113,7 @@ impl QmpError {
 impl Qmp {
     /// Connects to a monitor's unix socket. See [`Qmp::over`].
     pub async fn connect(path: &Path) -> Result<(Self, Events), QmpError> {
-        let stream = UnixStream::connect(path)
+        let stream = socket::connect(path)
             .await
             .map_err(|source| QmpError::Connect { path: path.to_owned(), source })?;
         let socket = stream.as_fd().try_clone_to_owned();

@@ -57,6 +57,9 @@ const AMOUNTS_EVERY: Duration = Duration::from_secs(30);
 /// How long an orphan's monitor may take to answer during a reconcile of the host.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 
+/// How long the start of the agent waits for the machines that it finds. A QEMU that a guest has taken over may answer each question late.
+const INVENTORY_LIMIT: Duration = Duration::from_secs(85);
+
 /// A released guest is stopped in one round; its files are moved in the next.
 const ROUNDS: usize = 2;
 
@@ -322,7 +325,12 @@ pub(crate) async fn inventory(ctx: &Context) -> Result<(), Error> {
     for (instance, process) in running {
         tracing::info!(instance, pid = process.identity.pid, "found running");
     }
-    futures::future::join_all(found.into_iter().map(|instance| adopt(ctx, instance))).await;
+    let adopted = futures::future::join_all(found.into_iter().map(|instance| adopt(ctx, instance)));
+    if tokio::time::timeout(INVENTORY_LIMIT, adopted).await.is_err() {
+        tracing::warn!(
+            "the monitors of some machines do not answer: all disks of their namespaces count as open"
+        );
+    }
     Ok(())
 }
 

@@ -1,23 +1,23 @@
-//! The task that owns a running machine's monitor. QEMU's events take precedence over requests.
+//! The task that owns a running machine's monitor. QEMU's events take precedence over requests, some in a row.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_qemu::balloon::Balloon;
-use berth_qemu::block::{self, Devices, DiskUse, ImageSnapshot, IoLimits, Observation, Unplugged};
+use berth_qemu::block::{self, Devices, ImageSnapshot, IoLimits, Observation, Unplugged};
 use berth_qemu::cdrom::{self, Changed};
 use berth_qemu::machine::{DiskSpec, Medium, NicSpec, SCRATCH_ID, SEED_ID};
 use berth_qemu::power::{self, RunState};
 use berth_qemu::qmp::{EventKind, Events, Notice, Qmp, QmpError};
 use berth_qemu::saved_state::{self, Transfer};
 use berth_qemu::{cpus, guest_agent, nics, shares, tpm};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::mpsc::error::TryRecvError;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use super::command::Command;
 use super::legal::{Action, IllegalAction, check_legal};
-use super::live_command::LiveCommand;
-use super::sleep_command::SleepCommand;
+use super::pace::Pace;
 use super::{DriverState, Ending, MachineError, MachineState, Notifier};
 use berth_host::{ProcessFacts, StateAccess};
 
@@ -27,79 +27,12 @@ pub(super) const RELEASE_WAIT: Duration = Duration::from_secs(2);
 pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(20);
 /// The time for QEMU to answer what is asked again regularly. Other requests wait behind it.
 const BRIEF_WAIT: Duration = Duration::from_secs(2);
+/// The time for QEMU to answer all questions about its state, of which a QEMU that a guest has taken over may answer each one late.
+const READ_LIMIT: Duration = Duration::from_secs(60);
 /// How long QEMU may take to exit after its monitor has closed, before its key is enqueued anyway.
 const EXIT_WAIT: Duration = Duration::from_secs(10);
-
-#[derive(Debug)]
-pub(super) enum Command {
-    ReadState(oneshot::Sender<Result<MachineState, MachineError>>),
-    Start(Reply),
-    Pause(Reply),
-    Save(u64, Reply),
-    CancelSave(Reply),
-    Load(usize, Reply),
-    PressPowerButton(Reply),
-    Reset(Reply),
-    InjectNmi(Reply),
-    Quit(Reply),
-    Plug(Box<DiskSpec>, Reply),
-    Unplug(String, oneshot::Sender<Result<Unplugged, MachineError>>),
-    PlugNic(Box<NicSpec>, Reply),
-    UnplugNic(String, oneshot::Sender<Result<Unplugged, MachineError>>),
-    SetLink {
-        nic: String,
-        up: bool,
-        reply: Reply,
-    },
-    AssumeLinksUp(Reply),
-    Resize {
-        id: String,
-        bytes: u64,
-        reply: Reply,
-    },
-    /// Whether something was done just now.
-    SnapshotDisks {
-        overlays: Vec<DiskSpec>,
-        images: Vec<ImageSnapshot>,
-        reply: oneshot::Sender<Result<bool, MachineError>>,
-    },
-    ShortenChain(Box<DiskSpec>, Reply),
-    Mirror(MirrorRequest, oneshot::Sender<Result<bool, MachineError>>),
-    SetLimits {
-        id: String,
-        limits: IoLimits,
-        reply: Reply,
-    },
-    ChangeMedium {
-        slot: u8,
-        medium: Option<Medium>,
-        reply: oneshot::Sender<Result<Changed, MachineError>>,
-    },
-    CloseTray(u8, Reply),
-    PlugCpus(usize, Reply),
-    RequestMemory(u64, Reply),
-    ReadDiskUse(oneshot::Sender<Result<Vec<DiskUse>, MachineError>>),
-    ReadBalloon(oneshot::Sender<Result<Balloon, MachineError>>),
-    /// The bytes that are in the balloon.
-    ReadBallooned(oneshot::Sender<Result<u64, MachineError>>),
-    SetBalloon(u64, Reply),
-    CheckAnswer,
-    /// Whether a process in the guest has the guest agent's port open.
-    GuestListens(oneshot::Sender<Result<bool, MachineError>>),
-    Live(LiveCommand),
-    Sleep(SleepCommand),
-}
-
-/// A request about the mirror of a disk, which is named by its id.
-#[derive(Debug)]
-pub(super) enum MirrorRequest {
-    Begin(Box<DiskSpec>),
-    Switch(String),
-    End(String),
-    Cancel(String),
-}
-
-pub(super) type Reply = oneshot::Sender<Result<(), MachineError>>;
+/// The number of events after which a request is executed, if one waits.
+const MOST_EVENTS: usize = 16;
 
 pub(super) struct Driver {
     pub(super) qmp: Qmp,
@@ -137,6 +70,10 @@ pub(super) struct Driver {
     pub(super) is_sending: bool,
     /// Whether QEMU may have files open that no disk uses.
     pub(super) may_have_left: bool,
+    /// How often events enqueue the VM.
+    pub(super) wakes: Pace,
+    /// How often a start of the guest's agent counts.
+    pub(super) starts: Pace,
 }
 
 /// Waits [`BRIEF_WAIT`] for an exchange with QEMU; its command may still take effect after that.
@@ -150,17 +87,41 @@ pub(super) async fn briefly<T>(
 impl Driver {
     /// Drives the machine until its monitor closes or the last `Machine` is dropped.
     pub(super) async fn drive(mut self) {
+        let mut in_a_row = 0;
         loop {
-            tokio::select! {
-                biased;
-                notice = self.events.next() => match notice {
-                    Some(notice) => self.handle_event(&notice),
-                    None => break,
-                },
-                command = self.commands.recv() => match command {
-                    Some(command) => self.execute(command).await,
-                    None => return,
-                },
+            let command = if in_a_row < MOST_EVENTS {
+                tokio::select! {
+                    biased;
+                    notice = self.events.next() => match notice {
+                        Some(notice) => {
+                            self.handle_event(&notice);
+                            in_a_row += 1;
+                            continue;
+                        }
+                        None => break,
+                    },
+                    command = self.commands.recv() => command,
+                }
+            } else {
+                in_a_row = 0;
+                // The guest task, too.
+                tokio::task::yield_now().await;
+                match self.commands.try_recv() {
+                    Ok(command) => Some(command),
+                    Err(TryRecvError::Empty) => continue,
+                    Err(TryRecvError::Disconnected) => None,
+                }
+            };
+            in_a_row = 0;
+            let Some(command) = command else { return };
+            // Those that wait when QEMU falls silent would each wait for it as long as the first one.
+            if self.is_silent() && !command.is_patient() {
+                continue;
+            }
+            let (begun, is_check) = (Instant::now(), matches!(command, Command::CheckAnswer));
+            self.execute(command).await;
+            if !is_check && (begun.elapsed() >= ANSWER_WAIT || self.is_silent()) {
+                self.check_answer().await;
             }
         }
         // Pending and later requests fail at once instead of waiting for a machine that is ending.
@@ -172,9 +133,11 @@ impl Driver {
     fn handle_event(&mut self, notice: &Notice) {
         let Notice::Event(event) = notice else {
             // Events were lost: the next observation shows their effects.
-            self.published.send_modify(|state| state.agent_starts += 1);
+            if self.starts.wait(Instant::now()).is_zero() {
+                self.published.send_modify(|state| state.agent_starts += 1);
+            }
             self.may_have_left = true;
-            self.notifier.wake();
+            self.enqueue();
             return;
         };
         let kind = event.kind();
@@ -184,7 +147,7 @@ impl Driver {
                 self.published.send_modify(|state| state.ending = Some(ending));
             }
             EventKind::PortOpened { open, .. } => {
-                if *open {
+                if *open && self.starts.wait(Instant::now()).is_zero() {
                     self.published.send_modify(|state| state.agent_starts += 1);
                     self.notifier.guest.notify_one();
                 }
@@ -205,14 +168,22 @@ impl Driver {
             EventKind::Powerdown | EventKind::Other => return,
         }
         tracing::debug!(event = event.name, "the machine tells");
-        self.notifier.wake();
+        self.enqueue();
+    }
+
+    /// Enqueues the VM; after a pause, if a QEMU that a guest has taken over has sent many events.
+    fn enqueue(&mut self) {
+        let wait = self.wakes.wait(Instant::now());
+        self.notifier.wake_after(wait);
     }
 
     /// Executes a request. A reply is discarded if the caller has gone.
     async fn execute(&mut self, command: Command) {
         match command {
             Command::ReadState(reply) => {
-                let _ = reply.send(self.read_state().await);
+                let late = || QmpError::Timeout { command: "all questions".to_owned(), after: READ_LIMIT };
+                let read = tokio::time::timeout(READ_LIMIT, self.read_state()).await;
+                let _ = reply.send(read.unwrap_or_else(|_| Err(late().into())));
             }
             Command::Start(reply) => {
                 let done = self.start().await;
@@ -339,7 +310,10 @@ impl Driver {
             Command::Live(command) => self.execute_live(command).await,
             Command::Sleep(command) => self.execute_sleep(command).await,
             Command::GuestListens(reply) => {
-                let _ = reply.send(guest_agent::has_listener(&self.qmp).await.map_err(MachineError::from));
+                if !reply.is_closed() {
+                    let listens = async { Ok(guest_agent::has_listener(&self.qmp).await?) };
+                    let _ = reply.send(briefly(listens).await);
+                }
             }
         }
     }
@@ -423,14 +397,6 @@ impl Driver {
             sleep: published.sleep.clone(),
             mirrors,
         })
-    }
-
-    async fn check_answer(&mut self) {
-        let is_silent = !power::is_answering(&self.qmp, ANSWER_WAIT).await;
-        if self.published.borrow().is_silent != is_silent {
-            self.published.send_modify(|state| state.is_silent = is_silent);
-            self.notifier.wake();
-        }
     }
 
     async fn save(&mut self, at_most: u64) -> Result<(), MachineError> {
@@ -567,3 +533,7 @@ impl Driver {
         shares::lost(&self.qmp).await
     }
 }
+
+#[cfg(test)]
+#[path = "driver_tests.rs"]
+mod tests;

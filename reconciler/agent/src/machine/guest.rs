@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use berth_qemu::guest_agent::{Filesystem, GuestAgent, GuestAgentError, GuestPart, ShutdownMode, mounts_of};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::exchange::Exchange;
 use super::guest_facts::GuestFacts;
@@ -22,6 +22,10 @@ const POLL_EVERY: Duration = Duration::from_secs(30);
 const ONLINE_ATTEMPTS: usize = 60;
 const ONLINE_IDLE: usize = 6;
 const ONLINE_WAIT: Duration = Duration::from_millis(500);
+/// How long that may take with an agent that answers slowly: other requests wait meanwhile.
+const ONLINE_LIMIT: Duration = Duration::from_secs(60);
+/// How many requests may go before a poll that is due.
+const MOST_AHEAD: usize = 8;
 
 /// How long file systems may be frozen: a snapshot takes less.
 const FROZEN_LIMIT: Duration = Duration::from_secs(25);
@@ -92,10 +96,11 @@ impl GuestTask {
         // Requests do not delay a poll: programs in a guest are asked for several times a second.
         let (mut wait, mut next) = (FIRST_POLL, Instant::now() + FIRST_POLL);
         let mut freeze = Freeze::default();
+        let mut ahead = 0;
         loop {
             tokio::select! {
                 biased;
-                request = self.requests.recv() => match request {
+                request = self.requests.recv(), if ahead < MOST_AHEAD => match request {
                     Some(GuestRequest::Frozen(now)) => {
                         freeze = now;
                         if now.is_overdue() {
@@ -104,6 +109,7 @@ impl GuestTask {
                         continue;
                     }
                     Some(request) => {
+                        ahead = if Instant::now() >= next { ahead + 1 } else { 0 };
                         self.answer(&mut agent, request).await;
                         continue;
                     }
@@ -112,6 +118,7 @@ impl GuestTask {
                 () = self.poll_now.notified() => wait = FIRST_POLL,
                 () = tokio::time::sleep_until(next) => {}
             }
+            ahead = 0;
             let facts = tokio::select! {
                 facts = self.look(&mut agent, &mut freeze) => facts,
                 // The agent has just started: the poll under way began before, and would wait for its whole timeout.
@@ -166,6 +173,7 @@ impl GuestTask {
             // Its caller does not wait any more.
             GuestRequest::Mounts { reply, .. } if reply.is_closed() => {}
             GuestRequest::Shutdown(reply) if reply.is_closed() => {}
+            GuestRequest::Suspend(reply) if reply.is_closed() => {}
             GuestRequest::Mounts { serial, target, reply } => {
                 let mounts = match connected {
                     Some(agent) => agent.filesystems().await.ok(),
@@ -178,8 +186,12 @@ impl GuestTask {
             }
             GuestRequest::SetOnline => {
                 let Some(agent) = connected else { return };
-                if let Err(error) = set_online(agent).await {
-                    tracing::debug!(%error, "the guest's agent did not set CPUs and memory online");
+                match timeout(ONLINE_LIMIT, set_online(agent)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => {
+                        tracing::debug!(%error, "the guest's agent did not set CPUs and memory online");
+                    }
+                    Err(_) => tracing::debug!("the guest's agent takes long to set CPUs and memory online"),
                 }
             }
             GuestRequest::SetClock => {
@@ -279,7 +291,45 @@ async fn facts(
 
 #[cfg(test)]
 mod tests {
+    use berth_engine::RuntimeClock;
+    use berth_host::fake::FakeSystem;
+    use jiff::Timestamp;
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn some_requests_go_before_a_poll_that_is_due_and_not_any_number() {
+        let clock: Arc<dyn Clock> = Arc::new(RuntimeClock::starting_at(Timestamp::UNIX_EPOCH));
+        let (sender, requests) = mpsc::channel(1000);
+        let (facts, seen) = watch::channel(GuestFacts::default());
+        let task = GuestTask {
+            system: Arc::new(FakeSystem::new(clock.clone())),
+            instance: "i-1".to_owned(),
+            requests,
+            poll_now: Arc::default(),
+            facts,
+            queue: Arc::new(Queue::new(Duration::from_secs(1), StdRng::seed_from_u64(1))),
+            wake: None,
+            clock,
+        };
+        // A poll is due from now on, and shows this.
+        sender.try_send(GuestRequest::Frozen(Freeze::Overdue)).expect("there is room");
+        let ask = |_| {
+            let (reply, answer) = oneshot::channel();
+            let request = GuestRequest::Mounts { serial: String::new(), target: None, reply };
+            sender.try_send(request).expect("there is room");
+            answer
+        };
+        let answers: Vec<_> = (0..900).map(ask).collect();
+        let running = tokio::spawn(task.run());
+        for answer in answers.into_iter().take(MOST_AHEAD + 1) {
+            assert_eq!(answer.await.expect("answered"), None);
+        }
+        assert!(seen.borrow().frozen);
+        running.abort();
+    }
 
     #[tokio::test(start_paused = true)]
     async fn file_systems_that_are_frozen_for_longer_than_a_snapshot_takes_are_overdue() {

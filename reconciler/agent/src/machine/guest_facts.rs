@@ -11,6 +11,8 @@ use berth_qemu::guest_agent::{Filesystem, Interface, OsInfo};
 const MAX_ADDRESSES: usize = 16;
 const MAX_INTERFACES: usize = 16;
 const MAX_FILESYSTEMS: usize = 16;
+/// As many disks as a machine has.
+const MAX_DEVICES: usize = 256;
 /// The change of a file system's use, in percent, that is worth a write of the status.
 const USE_STEP: i64 = 5;
 /// The change of its size that is worth one, as a divisor: the size of some file systems is an estimate that changes with
@@ -82,7 +84,9 @@ impl GuestFacts {
         for disk in filesystems.iter().flat_map(|filesystem| &filesystem.disks) {
             if let (Some(serial), Some(dev)) = (&disk.serial, &disk.dev) {
                 let own = serial.rsplit('_').next().unwrap_or(serial);
-                self.devices.insert(own.to_owned(), dev.clone());
+                if self.devices.len() < MAX_DEVICES {
+                    self.devices.insert(own.to_owned(), dev.clone());
+                }
             }
         }
         self
@@ -140,6 +144,8 @@ fn is_about(old: &str, now: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use berth_qemu::guest_agent::FilesystemDisk;
+
     use super::*;
 
     fn filesystem(device: &str, used: u64) -> Filesystem {
@@ -185,6 +191,14 @@ mod tests {
         let facts = GuestFacts::default().with_filesystems(&many);
         assert_eq!(facts.filesystems.len(), MAX_FILESYSTEMS);
         assert_eq!(facts.filesystems[0].used_percent, Some(100));
+        let disk = |n: usize| FilesystemDisk {
+            serial: Some(format!("v-{n}")),
+            dev: Some("/dev/sda".into()),
+            ..FilesystemDisk::default()
+        };
+        let of_disks = Filesystem { disks: (0..1000).map(disk).collect(), ..filesystem("sda1", 1) };
+        let facts = GuestFacts::default().with_filesystems(&[of_disks]);
+        assert_eq!(facts.devices.len(), MAX_DEVICES);
         let empty = Filesystem { total_bytes: Some(0), ..filesystem("sda1", 1) };
         assert_eq!(listed_filesystem(&empty).used_percent, None);
     }

@@ -5,7 +5,8 @@ use berth_qemu::cpus;
 use berth_qemu::live_move::{self, SendLimits, SendPhase};
 use berth_qemu::power::{self, RunState};
 
-use super::driver::{Command, Driver};
+use super::command::Command;
+use super::driver::Driver;
 use super::legal::{Action, IllegalAction, check_legal};
 use super::live_command::LiveCommand;
 use super::{Machine, MachineError};

@@ -4,7 +4,8 @@ use berth_qemu::block::{self, BlockError};
 use berth_qemu::machine::DiskSpec;
 use berth_qemu::power::{self, RunState};
 
-use super::driver::{Command, Driver, MirrorRequest};
+use super::command::{Command, MirrorRequest};
+use super::driver::Driver;
 use super::legal::Action;
 use super::{Machine, MachineError, Machines};
 

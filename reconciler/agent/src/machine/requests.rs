@@ -9,22 +9,32 @@ use berth_qemu::machine::{DiskSpec, Medium, NicSpec};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use super::driver::{Command, briefly};
+use super::command::Command;
+use super::driver::briefly;
 use super::guest::{Freeze, GuestRequest};
-use super::{GuestFacts, Machine, MachineError, MachineState, QUEUE_LENGTH};
+use super::{GuestFacts, Machine, MachineError, MachineState};
 
 /// The time for the guest's agent to answer a reconcile, with the requests of others before it: a guest that keeps its agent busy does not
 /// hold up its stop.
 const AGENT_WAIT: Duration = Duration::from_secs(10);
 
 impl Machine {
+    /// Has the driver execute a request.
+    ///
+    /// *Errors*: at once while QEMU is silent, except for what is asked of one that is expected to be.
     pub(super) async fn ask<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<Result<T, MachineError>>) -> Command,
     ) -> Result<T, MachineError> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(command(reply)).await.map_err(|_| MachineError::Gone)?;
-        answer.await.map_err(|_| MachineError::Gone)?
+        let command = command(reply);
+        if self.is_silent() && !command.is_patient() {
+            // The next one is executed if it answers again.
+            self.check_answer();
+            return Err(self.unanswered());
+        }
+        self.commands.send(command).await.map_err(|_| MachineError::Gone)?;
+        answer.await.map_err(|_| self.unanswered())?
     }
 
     /// As [`Machine::ask`], for what is asked again regularly: a QEMU that does not answer holds up the caller for two seconds.
@@ -130,20 +140,6 @@ impl Machine {
         self.ask_briefly(Command::ReadDiskUse).await
     }
 
-    /// Has the driver ask whether QEMU answers, see [`Machine::is_silent`]. Does not wait for it. A driver for which other requests wait
-    /// does not ask: they show whether QEMU answers, and would have to wait for one more.
-    pub(crate) fn check_answer(&self) {
-        if self.commands.capacity() == QUEUE_LENGTH {
-            // A driver that has ended belongs to a machine that has ended.
-            let _ = self.commands.try_send(Command::CheckAnswer);
-        }
-    }
-
-    /// Whether QEMU did not answer when it was last asked for that.
-    pub(crate) fn is_silent(&self) -> bool {
-        self.driver.borrow().is_silent
-    }
-
     /// Reads its balloon, and the memory that its guest reports from the first reading on.
     pub(crate) async fn balloon(&self) -> Result<Balloon, MachineError> {
         self.ask_briefly(Command::ReadBalloon).await
@@ -165,8 +161,7 @@ impl Machine {
         if !self.guest_listens().await {
             return;
         }
-        // A guest task that has ended belongs to a machine that has ended.
-        let _ = self.requests.send(GuestRequest::SetOnline).await;
+        self.tell(GuestRequest::SetOnline).await;
     }
 
     /// Records that a snapshot begins to freeze the guest's file systems.
@@ -177,14 +172,21 @@ impl Machine {
 
     /// Records that the guest's file systems were frozen and not thawed: the guest task tries it until they are.
     pub(crate) async fn thaw_failed(&self) {
-        let _ = self.requests.send(GuestRequest::Frozen(Freeze::Overdue)).await;
+        self.tell(GuestRequest::Frozen(Freeze::Overdue)).await;
     }
 
     /// Has the guest agent set the guest's clock to the host's. Does not wait for it.
     pub(crate) async fn set_clock(&self) {
         if self.guest_listens().await {
-            // A guest task that has ended belongs to a machine that has ended.
-            let _ = self.requests.send(GuestRequest::SetClock).await;
+            self.tell(GuestRequest::SetClock).await;
+        }
+    }
+
+    /// Queues a request for the guest task, and does not wait for it. It is lost if a guest keeps its agent busy all the time.
+    async fn tell(&self, request: GuestRequest) {
+        // A guest task that has ended belongs to a machine that has ended.
+        if timeout(AGENT_WAIT, self.requests.send(request)).await.is_err() {
+            tracing::debug!("the guest agent is busy: a request to it is dropped");
         }
     }
 
@@ -239,7 +241,7 @@ impl Machine {
 
     /// Whether the guest has its agent's port open. True if the monitor does not answer: that is no reason not to ask.
     pub(crate) async fn guest_listens(&self) -> bool {
-        self.ask(Command::GuestListens).await.unwrap_or(true)
+        self.ask_briefly(Command::GuestListens).await.unwrap_or(true)
     }
 
     pub(crate) fn guest(&self) -> GuestFacts {
@@ -271,13 +273,15 @@ impl Machine {
 mod tests {
     use tokio::sync::mpsc;
 
+    use super::super::QUEUE_LENGTH;
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn a_guest_that_keeps_its_agent_busy_does_not_hold_up_a_stop() {
         let (commands, mut of_driver) = mpsc::channel(QUEUE_LENGTH);
-        // The guest task is busy: it takes no request.
-        let (requests, _of_guest) = mpsc::channel(QUEUE_LENGTH);
+        // The guest task is busy: it takes no request, and has no room for another one.
+        let (requests, _of_guest) = mpsc::channel(1);
+        requests.send(GuestRequest::SetOnline).await.expect("there is room");
         let machine = Machine { commands, requests, ..Machine::unconnected() };
         let answers = async {
             while let Some(command) = of_driver.recv().await {
@@ -288,10 +292,13 @@ mod tests {
         };
         let asks = async {
             let heard = machine.ask_guest_to_shut_down().await;
+            machine.set_online().await;
+            machine.set_clock().await;
+            machine.thaw_failed().await;
             (heard, machine.mounts("serial", None).await)
         };
         let outcome = tokio::select! {
-            outcome = timeout(AGENT_WAIT * 3, asks) => outcome.expect("it does not wait for the guest"),
+            outcome = timeout(AGENT_WAIT * 6, asks) => outcome.expect("it does not wait for the guest"),
             () = answers => unreachable!("the machine is there"),
         };
         assert_eq!(outcome, (false, None));

@@ -13,7 +13,8 @@ use jiff::Timestamp;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::driver::{Command, Driver};
+use super::command::Command;
+use super::driver::Driver;
 use super::guest::GuestRequest;
 use super::legal::Action;
 use super::sleep_command::SleepCommand;

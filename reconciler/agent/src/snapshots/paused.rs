@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_api::VM;
-use berth_host::{InstanceFacts, ProcessFacts};
+use berth_host::InstanceFacts;
 use berth_qemu::power::RunState;
 use berth_qemu::saved_state::Transfer;
 use tokio::time::{Instant, sleep};
@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
 use crate::machine::Machine;
+use crate::walks;
 
 /// How long a guest may take to go on.
 const RESUME_LIMIT: Duration = Duration::from_secs(10);
@@ -64,28 +65,18 @@ pub(crate) async fn resume_paused(ctx: &Context) {
             return tracing::warn!(%error, "it is not known whether guests are paused for snapshots");
         }
     };
-    for InstanceFacts { instance, journal, process } in instances {
-        let (Some(Ok(journal)), Some(process)) = (journal.map(Journal::parse), process) else { continue };
-        let resumed = Box::pin(resume(ctx, &instance, &journal, &process));
-        match tokio::time::timeout(RESUME_LIMIT, resumed).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(instance, error = %error.chain(), "its guest may stay paused"),
-            Err(_) => tracing::warn!(instance, "its monitor does not answer: its guest may stay paused"),
-        }
-    }
+    walks::go_on(RESUME_LIMIT, instances, |facts| resume(ctx, facts)).await;
 }
 
-async fn resume(
-    ctx: &Context,
-    instance: &str,
-    journal: &Journal,
-    process: &ProcessFacts,
-) -> Result<(), Error> {
+async fn resume(ctx: &Context, facts: InstanceFacts) -> Result<(), Error> {
+    let InstanceFacts { instance, journal, process } = facts;
+    let (Some(Ok(journal)), Some(process)) = (journal.map(Journal::parse), process) else { return Ok(()) };
     // A state that its journal knows is that of a suspension. A guest that is sent to another host may run there.
-    if journal.suspension.is_some() || journal.departure.is_some() || !ctx.system.has_state(instance).await? {
+    if journal.suspension.is_some() || journal.departure.is_some() || !ctx.system.has_state(&instance).await?
+    {
         return Ok(());
     }
     let key = Key::new::<VM>(ObjectName::new(&journal.namespace, &journal.name));
-    let machine = ctx.machines.connect(instance, Some(&journal.uid), Some(key), process).await?;
-    let_go_on(ctx, instance, &machine).await
+    let machine = ctx.machines.connect(&instance, Some(&journal.uid), Some(key), &process).await?;
+    let_go_on(ctx, &instance, &machine).await
 }

@@ -57,6 +57,19 @@ async fn a_qemu_whose_balloon_is_read_regularly_is_seen_to_fall_silent_as_soon()
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_agent_that_is_started_while_a_qemu_stands_still_begins_with_its_work_soon_and_connects_later() {
+    let fixture = running().await;
+    fixture.crash_agent().await;
+    hang(&fixture, true);
+    fixture.start_agent();
+    let begun = Instant::now();
+    fixture.until::<VM>("web", |vm| vm_reason(vm) == "NotResponding").await;
+    assert!(begun.elapsed() < Duration::from_secs(90), "{:?}", begun.elapsed());
+    hang(&fixture, false);
+    fixture.running_vm().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_qemu_that_is_silent_is_ended_by_a_hard_stop() {
     let fixture = running().await;
     hang(&fixture, true);

@@ -45,7 +45,11 @@ pub async fn shut_down_guests(state_dir: &Path, within: Duration) -> Result<Vec<
         // An agent, which may be of another version or wait for its control plane, has the other monitor.
         let monitor = MachinePaths::in_directory(layout.instance(&instance).join("run")).rescue;
         let saved = layout.state(&instance);
-        async move { (!shut_down(&monitor, &saved, within, end).await).then_some(instance) }
+        async move {
+            // A QEMU that a guest has taken over may answer late, or not at all, after its greeting.
+            let ended = timeout_at(end, shut_down(&monitor, &saved, within, end)).await;
+            (!ended.unwrap_or(false)).then_some(instance)
+        }
     });
     Ok(join_all(asked).await.into_iter().flatten().collect())
 }
@@ -117,6 +121,8 @@ async fn bring_on(qmp: &Qmp, state: &RunState, saved: &Path) -> Result<(), QmpEr
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
     use super::*;
 
     #[tokio::test]
@@ -138,5 +144,27 @@ mod tests {
         let _listener = tokio::net::UnixListener::bind(socket).expect("bound");
         let left = shut_down_guests(folder.path(), Duration::from_millis(100)).await.expect("asked");
         assert_eq!(left, ["i-1"]);
+    }
+
+    #[tokio::test]
+    async fn a_monitor_that_falls_silent_after_its_greeting_takes_no_more_than_the_time() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::create_dir_all(folder.path().join("instances/i-1/run")).expect("made");
+        let socket = folder.path().join("instances/i-1/run/rescue.sock");
+        let listener = tokio::net::UnixListener::bind(socket).expect("bound");
+        let monitor = tokio::spawn(async move {
+            let mut client = BufReader::new(listener.accept().await.expect("a client").0);
+            let version = r#"{"qemu": {"major": 9, "minor": 2, "micro": 0}}"#;
+            let greeting = format!("{{\"QMP\": {{\"version\": {version}}}}}\n");
+            client.write_all(greeting.as_bytes()).await.expect("written");
+            client.read_line(&mut String::new()).await.expect("negotiates");
+            client.write_all(b"{\"return\": {}, \"id\": 1}\n").await.expect("written");
+            std::future::pending::<()>().await;
+        });
+        let begun = Instant::now();
+        let left = shut_down_guests(folder.path(), Duration::from_secs(1)).await.expect("asked");
+        assert_eq!(left, ["i-1"]);
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        monitor.abort();
     }
 }

@@ -323,10 +323,14 @@ impl LinuxMachines {
     }
 
     pub(super) async fn instances(&self) -> Result<Vec<InstanceFacts>> {
-        let found = match self.hypervisor().await {
-            Ok(hypervisor) => hypervisor.list().await?,
-            Err(LaunchError::NoBinary { .. }) => Vec::new(),
+        let hypervisor = match self.hypervisor().await {
+            Ok(hypervisor) => Some(hypervisor),
+            Err(LaunchError::NoBinary { .. }) => None,
             Err(error) => return Err(error.into()),
+        };
+        let found = match hypervisor {
+            Some(hypervisor) => hypervisor.list().await?,
+            None => Vec::new(),
         };
         let folder = self.layout.instances();
         let names = blocking(move || files::names(&folder)).await?;
@@ -335,8 +339,14 @@ impl LinuxMachines {
             let started = self.started(&instance).await?;
             let process = match found.iter().find(|q| q.instance.as_ref() == Some(&instance)) {
                 Some(qemu) => Some(facts(qemu.identity.clone(), started)),
-                // Restarted by an older version of berth, as a user that is not the instance's.
-                None => started.filter(|s| found.iter().any(|q| q.identity == s.identity)).map(|s| s.facts()),
+                // An older version of berth has started it as a user that is not the instance's, or a guest has taken it over and written
+                // another command line.
+                None => match (started, hypervisor) {
+                    (Some(started), Some(hypervisor)) => {
+                        hypervisor.is_alive(&started.identity).await?.then(|| started.facts())
+                    }
+                    _ => None,
+                },
             };
             let path = self.journal_file(&instance);
             let journal = blocking(move || files::read_json(&path)).await?.and_then(std::result::Result::ok);

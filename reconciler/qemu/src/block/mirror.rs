@@ -34,6 +34,9 @@ const SWITCH_LIMIT: Duration = Duration::from_secs(20);
 /// How long QEMU may take to end a job that is cancelled.
 const CANCEL_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// The most mirrors of a machine, and the longest cause of a failure: QEMU, which a guest may have taken over, names them.
+const MOST_MIRRORS: usize = 256;
+const MAX_CAUSE: usize = 500;
 
 /// The mirror of a disk, as QEMU reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +64,7 @@ impl Mirror {
 /// Lists the mirrors of the machine, by the id of the disk.
 pub async fn mirrors(qmp: &Qmp) -> Result<BTreeMap<String, Mirror>, BlockError> {
     let jobs = devices::list(qmp, "query-jobs", json!({})).await?;
-    Ok(jobs.iter().filter_map(mirror_of).collect())
+    Ok(jobs.iter().filter_map(mirror_of).take(MOST_MIRRORS).collect())
 }
 
 fn mirror_of(job: &Value) -> Option<(String, Mirror)> {
@@ -71,7 +74,7 @@ fn mirror_of(job: &Value) -> Option<(String, Mirror)> {
         "ready" | "standby" => Mirror::Ready,
         "waiting" | "pending" => Mirror::Pending,
         "concluded" | "aborting" | "null" => match job["error"].as_str() {
-            Some(error) => Mirror::Failed(error.to_owned()),
+            Some(error) => Mirror::Failed(error.chars().take(MAX_CAUSE).collect()),
             None if job["status"] == "concluded" => Mirror::Switched,
             None => Mirror::Failed("it is being ended".to_owned()),
         },
@@ -150,7 +153,7 @@ async fn begin(qmp: &Qmp, target: &DiskSpec, present: &ObservedDisk, top: &str) 
 /// the disk is in.
 pub async fn switch_mirror(qmp: &Qmp, id: &str) -> Result<(), BlockError> {
     let deadline = Instant::now() + SWITCH_LIMIT;
-    let (mut was_asked, mut is_paused) = (false, false);
+    let (mut was_asked, mut is_paused, mut was_finalized) = (false, false, false);
     loop {
         let detail = match mirror(qmp, id).await? {
             Some(Mirror::Switched) => return Ok(()),
@@ -182,7 +185,15 @@ pub async fn switch_mirror(qmp: &Qmp, id: &str) -> Result<(), BlockError> {
                 }
                 is_paused = true;
                 match qmp.execute("job-finalize", json!({"id": job_id(id)})).await {
-                    Ok(_) => continue,
+                    Ok(_) if !was_finalized => {
+                        was_finalized = true;
+                        continue;
+                    }
+                    Ok(_) if Instant::now() < deadline => {
+                        tokio::time::sleep(LOOK_EVERY).await;
+                        continue;
+                    }
+                    Ok(_) => format!("the switch took longer than {SWITCH_LIMIT:?}"),
                     Err(QmpError::Refused { desc, .. }) => desc,
                     Err(error) => return Err(error.into()),
                 }
@@ -296,7 +307,39 @@ fn failed(id: &str, detail: &str) -> BlockError {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
     use super::*;
+
+    /// A QEMU that a guest has taken over: it accepts every command, and its mirror waits for its end for good.
+    async fn waits() -> Qmp {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        tokio::spawn(async move {
+            let (reader, mut writer) = tokio::io::split(far);
+            let mut lines = BufReader::new(reader).lines();
+            let version = json!({"qemu": {"major": 9, "minor": 2, "micro": 0}});
+            let mut message = json!({"QMP": {"version": version, "capabilities": []}});
+            while writer.write_all(format!("{message}\n").as_bytes()).await.is_ok() {
+                let Ok(Some(line)) = lines.next_line().await else { return };
+                let request: Value = serde_json::from_str(&line).unwrap();
+                let answer = match request["execute"].as_str() {
+                    Some("query-jobs") => json!([{"id": "mirror-v-1", "status": "pending"}]),
+                    Some("query-status") => json!({"status": "paused"}),
+                    _ => json!({}),
+                };
+                message = json!({"return": answer, "id": request["id"]});
+            }
+        });
+        Qmp::over(near).await.unwrap().0
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_switch_that_does_not_come_to_its_end_is_given_up() {
+        let qmp = waits().await;
+        let switch = tokio::time::timeout(SWITCH_LIMIT + 2 * CANCEL_LIMIT, switch_mirror(&qmp, "v-1"));
+        let error = switch.await.expect("in time").unwrap_err();
+        assert!(matches!(error, BlockError::Mirror { .. }), "{error:?}");
+    }
 
     fn of(status: &str, error: Option<&str>) -> Option<Mirror> {
         let mut job = json!({"id": "mirror-v-1", "type": "mirror", "status": status, "current-progress": 1, "total-progress": 4});

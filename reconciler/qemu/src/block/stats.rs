@@ -24,6 +24,9 @@ pub const DURATION_LIMITS: [u64; 12] = [
     1_000_000_000,
 ];
 
+/// More than any counter of a disk reaches. Sums of counters, which QEMU answers and a guest may have taken over, are numbers still.
+const MOST: u64 = u64::MAX >> 8;
+
 /// The operations of one disk since its machine was started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskUse {
@@ -81,9 +84,10 @@ fn id_of(device: &str) -> &str {
 }
 
 fn operations(stats: &Value, prefix: &str) -> OperationUse {
-    let number = |name: &str| stats[format!("{prefix}_{name}")].as_u64().unwrap_or_default();
+    let number = |name: &str| stats[format!("{prefix}_{name}")].as_u64().unwrap_or_default().min(MOST);
     let bins = &stats[format!("{prefix}_latency_histogram")]["bins"];
-    let durations: Vec<u64> = bins.as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
+    let durations: Vec<u64> =
+        bins.as_array().into_iter().flatten().filter_map(Value::as_u64).map(|n| n.min(MOST)).collect();
     OperationUse {
         operations: number("operations"),
         bytes: number("bytes"),
@@ -106,6 +110,10 @@ mod tests {
         assert_eq!(read.durations[1], 3);
         assert_eq!(operations(&stats, "wr"), OperationUse::default(), "whatever it answers");
         assert_eq!(operations(&stats, "flush").operations, 2);
+        let hostile =
+            json!({"rd_operations": u64::MAX, "rd_latency_histogram": {"bins": vec![u64::MAX; 13]}});
+        let read = operations(&hostile, "rd");
+        assert!(read.durations.iter().try_fold(read.operations, |sum, n| sum.checked_add(*n)).is_some());
         let foreign = json!({"rd_latency_histogram": {"bins": [1, 2]}});
         assert!(operations(&foreign, "rd").durations.is_empty(), "other classes than ours");
     }

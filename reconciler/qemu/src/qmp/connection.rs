@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until};
 
 use super::event::Event;
 use super::frame::{FrameError, Frames};
@@ -33,6 +35,15 @@ pub(super) struct Refusal {
 #[derive(Clone, Debug)]
 pub(super) struct Ended(pub(super) String);
 
+/// The longest event that is kept, in bytes: QEMU's have some hundred.
+const MAX_EVENT: usize = 8 << 10;
+/// The most messages in a second that answer nothing. A QEMU that a guest has taken over may send them without end: those beyond are not
+/// read for the rest of the second.
+pub(super) const MOST_UNASKED: u32 = 1000;
+/// The longest cause of a refusal that is kept: it is shown in the status of the VM.
+const MAX_WORDS: usize = 1000;
+const SECOND: Duration = Duration::from_secs(1);
+
 type Waiting = HashMap<u64, oneshot::Sender<Result<Value, Refusal>>>;
 
 /// Runs until either side disconnects. Waiting callers are notified by their dropped reply channels, after the reason
@@ -51,10 +62,19 @@ pub(super) async fn run<R, W>(
     // The line being written: kept outside the select, so that a partial write is never lost or repeated.
     let mut line: Vec<u8> = Vec::new();
     let mut written = 0;
+    let (mut second, mut unasked) = (Instant::now(), 0_u32);
     let why = loop {
         tokio::select! {
-            message = frames.next() => match message {
-                Ok(message) => dispatch(&message, &mut waiting, &events),
+            () = sleep_until(second + SECOND), if unasked >= MOST_UNASKED => unasked = 0,
+            message = frames.next(), if unasked < MOST_UNASKED => match message {
+                Ok(message) => {
+                    if !dispatch(message, frames.length(), &mut waiting, &events) {
+                        if second.elapsed() >= SECOND {
+                            (second, unasked) = (Instant::now(), 0);
+                        }
+                        unasked += 1;
+                    }
+                }
                 Err(FrameError::Closed) => break "closed by QEMU".to_owned(),
                 Err(error) => break error.to_string(),
             },
@@ -98,22 +118,38 @@ fn send(file: &OwnedFd, socket: Option<&OwnedFd>) -> io::Result<()> {
     Ok(())
 }
 
-fn dispatch(message: &Value, waiting: &mut Waiting, events: &broadcast::Sender<Event>) {
-    if let Some(event) = Event::from_message(message) {
+/// Returns whether the message is an answer.
+fn dispatch(
+    mut message: Value,
+    length: usize,
+    waiting: &mut Waiting,
+    events: &broadcast::Sender<Event>,
+) -> bool {
+    if message.get("event").is_some() && length > MAX_EVENT {
+        tracing::debug!(length, "a QMP event is longer than any of QEMU's: it is dropped");
+        return false;
+    }
+    if let Some(event) = Event::from_message(&message) {
         // An event without readers is not an error.
         let _ = events.send(event);
-        return;
+        return false;
     }
     let reply = message.get("id").and_then(Value::as_u64).and_then(|id| waiting.remove(&id));
     let Some(reply) = reply else {
         // The reply to a request that timed out, or a message type of a later QEMU.
-        tracing::debug!(message = super::shorten(message), "unasked QMP message");
-        return;
+        tracing::debug!(length, "unasked QMP message");
+        return false;
     };
-    let text = |error: &Value, name: &str| error.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
+    let text = |error: &Value, name: &str| words(error.get(name).and_then(Value::as_str).unwrap_or("?"));
     let outcome = match message.get("error") {
         Some(error) => Err(Refusal { class: text(error, "class"), desc: text(error, "desc") }),
-        None => Ok(message.get("return").cloned().unwrap_or(Value::Null)),
+        None => Ok(message.get_mut("return").map_or(Value::Null, Value::take)),
     };
     let _ = reply.send(outcome);
+    true
+}
+
+/// Makes QEMU's words safe for a terminal and for a status.
+fn words(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control() || *c == '\n').take(MAX_WORDS).collect()
 }

@@ -190,3 +190,49 @@ async fn a_server_that_does_not_greet_is_named() {
     let other = Qmp::over(near).await;
     assert!(matches!(other, Err(QmpError::NotQmp { .. })), "{other:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_events_is_read_at_a_limited_rate_and_the_answer_behind_it_comes() {
+    let (qmp, _events, mut script) = connected().await;
+    let begun = tokio::time::Instant::now();
+    let server = async {
+        let request = script.hear().await;
+        for _ in 0..3 * connection::MOST_UNASKED {
+            script.say(r#"{"event": "RTC_CHANGE"}"#).await;
+        }
+        script.return_to(&request, json!({})).await;
+    };
+    let (answer, ()) = tokio::join!(qmp.execute("stop", Value::Null), server);
+    answer.expect("answered");
+    let seconds = begun.elapsed().as_secs();
+    assert!((2..=4).contains(&seconds), "{seconds}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_is_longer_than_any_of_qemu_is_not_kept() {
+    let (qmp, mut events, mut script) = connected().await;
+    let server = async {
+        let request = script.hear().await;
+        let long = "x".repeat(1 << 20);
+        script.say(&json!({"event": "STOP", "data": {"long": long}}).to_string()).await;
+        script.say(r#"{"event": "RESUME"}"#).await;
+        script.return_to(&request, json!({"running": true})).await;
+    };
+    let (answer, ()) = tokio::join!(qmp.execute("query-status", Value::Null), server);
+    assert_eq!(answer.expect("answered"), json!({"running": true}));
+    let Some(Notice::Event(first)) = events.try_next() else { panic!("no event") };
+    assert_eq!(first.kind(), EventKind::Resume);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_words_of_a_refusal_are_of_bounded_length_and_have_no_control_characters() {
+    let (qmp, _events, mut script) = connected().await;
+    let server = async {
+        let request = script.hear().await;
+        let error = json!({"class": "GenericError", "desc": "\u{1b}[31m".to_owned() + &"x".repeat(1 << 20)});
+        script.say(&json!({"id": request["id"], "error": error}).to_string()).await;
+    };
+    let (answer, ()) = tokio::join!(qmp.execute("stop", Value::Null), server);
+    let error = answer.expect_err("refused").to_string();
+    assert!(error.starts_with("stop: [31mxxx") && error.len() < 2000, "{} bytes", error.len());
+}

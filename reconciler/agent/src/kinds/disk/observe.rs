@@ -8,6 +8,7 @@ use berth_api::{
 use berth_host::{SnapshotFacts, VolumeFacts};
 use berth_qemu::block::IoLimits;
 use berth_qemu::power::RunState;
+use futures::future::join_all;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
 
@@ -21,7 +22,7 @@ use crate::error::Error;
 use crate::index::{Index, Tables, volume_of};
 use crate::key::{Key, ObjectName};
 use crate::kinds::image::local::{self, LocalImage};
-use crate::machine::Holder;
+use crate::machine::{Holder, Machine};
 use crate::mirrors::{self, OpenVolume, SeenMirror};
 use crate::moves::{self, Move};
 use crate::plugging::{class_limits, io_limits};
@@ -215,8 +216,9 @@ async fn declared_move(ctx: &Context, disk: &Disk, volume: Option<&VolumeFacts>)
 /// Returns the volume as the machines that have it open see it.
 async fn opened(ctx: &Context, volume: &str) -> Vec<OpenVolume> {
     let mut open = Vec::new();
-    for machine in ctx.machines.openers(volume) {
-        let Ok(mut state) = machine.state().await else { continue };
+    let openers = ctx.machines.openers(volume);
+    // Those that do not answer are not waited for one after the other.
+    for mut state in join_all(openers.iter().map(Machine::state)).await.into_iter().flatten() {
         let is_running = state.run_state == RunState::Running;
         let changes = is_running || state.run_state == RunState::Paused;
         let mirror = state.mirrors.remove(volume);

@@ -6,9 +6,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_api::VM;
 use berth_api::live_move::{MovedFile, MovedMachine};
-use berth_host::{InstanceFacts, ProcessFacts};
+use berth_host::InstanceFacts;
 use berth_qemu::machine::MachineSpec;
-use tokio::time::timeout;
 
 use crate::context::Context;
 use crate::error::Error;
@@ -17,6 +16,7 @@ use crate::key::{Key, ObjectName};
 use crate::live_moves::{NewDeparture, go_on};
 use crate::machine::{Machine, MachineError};
 use crate::saved_machine::size_at_most;
+use crate::walks;
 
 /// How often the memory of a guest is sent at most: one that writes faster than it is sent stays here.
 const REPETITIONS: u64 = 16;
@@ -77,29 +77,19 @@ pub(crate) async fn abandon_left(ctx: &Context) {
             return tracing::warn!(%error, "it is not known whether guests were being sent to other hosts");
         }
     };
-    for InstanceFacts { instance, journal, process } in instances {
-        let (Some(Ok(journal)), Some(process)) = (journal.map(Journal::parse), process) else { continue };
-        if journal.departure.as_ref().is_none_or(|departure| departure.phase != DeparturePhase::Sending) {
-            continue;
-        }
-        match timeout(GO_ON_LIMIT, Box::pin(abandon_of(ctx, &instance, &journal, &process))).await {
-            Ok(Ok(())) => {}
-            // The plan of its VM does it later.
-            Ok(Err(error)) => tracing::warn!(instance, error = %error.chain(), "its guest may stay paused"),
-            Err(_) => tracing::warn!(instance, "its monitor does not answer: its guest may stay paused"),
-        }
-    }
+    // After a failure the plan of its VM does it later.
+    walks::go_on(GO_ON_LIMIT, instances, |facts| abandon_of(ctx, facts)).await;
 }
 
-async fn abandon_of(
-    ctx: &Context,
-    instance: &str,
-    journal: &Journal,
-    process: &ProcessFacts,
-) -> Result<(), Error> {
+async fn abandon_of(ctx: &Context, facts: InstanceFacts) -> Result<(), Error> {
+    let InstanceFacts { instance, journal, process } = facts;
+    let (Some(Ok(journal)), Some(process)) = (journal.map(Journal::parse), process) else { return Ok(()) };
+    if journal.departure.as_ref().is_none_or(|departure| departure.phase != DeparturePhase::Sending) {
+        return Ok(());
+    }
     let key = Key::new::<VM>(ObjectName::new(&journal.namespace, &journal.name));
-    let machine = ctx.machines.connect(instance, Some(&journal.uid), Some(key), process).await?;
-    abandon(ctx, instance, &machine).await
+    let machine = ctx.machines.connect(&instance, Some(&journal.uid), Some(key), &process).await?;
+    abandon(ctx, &instance, &machine).await
 }
 
 /// Has the other host asked whether it runs the guest.

@@ -17,6 +17,7 @@ use std::time::Duration;
 use berth_api::VM;
 use berth_host::{InstanceFacts, LaunchRequest, ProcessFacts, VolumeFacts};
 use berth_qemu::machine::{DiskSpec, MachineSpec};
+use futures::future::join_all;
 use tokio::time::timeout;
 
 use super::apply::{end_process, start_process};
@@ -156,14 +157,18 @@ async fn pass(ctx: &Context, until: Until) -> Result<Duration, Error> {
     });
     let all: Vec<Found> = parsed.collect();
     let contested = contested(all.iter().map(|found| &found.journal));
+    let is_successor_of = |holder: &str| ctx.config.is_successor_of(holder);
+    let restarts = all.iter().filter_map(|found| {
+        let restart = permitted(&found.journal, &contested, is_successor_of)?;
+        Some(async move { (found, restart, timeout(ANSWER, machine(ctx, found)).await.ok().flatten()) })
+    });
     let mut wait = LOOK_EVERY;
-    for found in &all {
+    // QEMUs that do not answer do not keep the guests of others off.
+    for (found, restart, machine) in join_all(restarts).await {
         if until.has_come(ctx) || is_shut_down(ctx) {
             break;
         }
-        let is_successor_of = |holder: &str| ctx.config.is_successor_of(holder);
-        let Some(restart) = permitted(&found.journal, &contested, is_successor_of) else { continue };
-        match look_at(ctx, found, restart).await {
+        match look_at(ctx, found, restart, machine).await {
             Ok(left) => wait = wait.min(left.unwrap_or(LOOK_EVERY)),
             Err(error) => {
                 tracing::warn!(instance = found.instance, error = %error.chain(), "its guest cannot be restarted yet")
@@ -178,11 +183,15 @@ fn is_shut_down(ctx: &Context) -> bool {
     ctx.config.shutdown.current().is_some()
 }
 
-/// Takes the next step for an instance; returns when to look at it again.
-async fn look_at(ctx: &Context, found: &Found, restart: &OfflineRestart) -> Result<Option<Duration>, Error> {
+/// Takes the next step for an instance, whose machine was seen like this; returns when to look at it again.
+async fn look_at(
+    ctx: &Context,
+    found: &Found,
+    restart: &OfflineRestart,
+    machine: Option<(Machine, MachineState)>,
+) -> Result<Option<Duration>, Error> {
     let has_files = !ctx.system.bootstrap_data(&found.instance).await?.is_empty();
     let oom_killed = found.process.is_none() && ctx.system.oom_kills(&found.instance).await? > 0;
-    let machine = timeout(ANSWER, machine(ctx, found)).await.ok().flatten();
     let seen = Seen {
         journal: &found.journal,
         has_process: found.process.is_some(),

@@ -209,9 +209,11 @@ fn with_size(observed: &Observed) -> Option<Journal> {
     }
     let run = journal.run.as_mut()?;
     let before = (run.cpus, run.memory_bytes);
-    run.cpus = machine.cpus.unwrap_or(run.cpus);
+    // A QEMU that a guest has taken over does not fill its host with numbers.
+    let most = run.max_cpus.unwrap_or(run.cpus).max(run.cpus);
+    run.cpus = machine.cpus.map_or(run.cpus, |cpus| cpus.min(most));
     if let (Some(growth), Some(has)) = (run.growth, machine.growth) {
-        run.memory_bytes = growth.base + has.plugged;
+        run.memory_bytes = growth.base.saturating_add(has.plugged).min(growth.most);
     }
     if run.memory_bytes != before.1
         && let Some(growth) = &mut run.growth

@@ -8,6 +8,7 @@ use crate::machine::LaunchSpec;
 use crate::process::vfork::Child;
 use crate::process::{LaunchError, ProcessIdentity, identity, last_lines};
 use crate::qmp::Qmp;
+use crate::socket;
 
 /// From the start of the process until its monitor must reply. A hundred at once on two cores need 8 s.
 const LAUNCH_LIMIT: Duration = Duration::from_secs(60);
@@ -42,7 +43,7 @@ pub(super) async fn answers(child: &mut Child, spec: &LaunchSpec) -> Result<Proc
     let words = || last_lines(&spec.files.paths.stderr_log, STDERR_LINES, STDERR_BYTES).unwrap_or_default();
     loop {
         let attempt = async {
-            let stream = tokio::net::UnixStream::connect(&spec.files.paths.qmp).await.ok()?;
+            let stream = socket::connect(&spec.files.paths.qmp).await.ok()?;
             Some(Qmp::over_within(stream, deadline - Instant::now()).await)
         };
         // If QEMU ends before it serves an accepted connection, the attempt ends with it.

@@ -71,7 +71,7 @@ fn left(observed: &Observed) -> Option<Duration> {
     let (run, size) = (observed.journal.run.as_ref()?, observed.size.as_ref().ok()?);
     let (growth, machine) = (run.growth?, observed.machine.as_ref());
     let is_under_way = match machine.and_then(|machine| machine.growth) {
-        Some(has) => growth.base + has.requested == size.memory && has.plugged != has.requested,
+        Some(has) => growth.base.saturating_add(has.requested) == size.memory && has.plugged != has.requested,
         // Its monitor did not answer.
         None => (growth.base..=growth.most).contains(&size.memory) && run.memory_bytes != size.memory,
     };

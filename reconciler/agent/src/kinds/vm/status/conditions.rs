@@ -172,7 +172,7 @@ pub(super) fn write_guest_ready(status: &mut VMStatus, observed: &Observed, gene
 /// Whether nothing but memory differs, and the guest has not plugged in or out what was requested of it.
 fn is_left_by_the_guest(run: &Run, size: &Size, names: &[&str], observed: &Observed) -> bool {
     let has = observed.machine.as_ref().and_then(|machine| machine.growth);
-    let requested = run.growth.zip(has).map(|(growth, has)| growth.base + has.requested);
+    let requested = run.growth.zip(has).map(|(growth, has)| growth.base.saturating_add(has.requested));
     requested == Some(size.memory) && names == ["memory"]
 }
 

@@ -233,6 +233,31 @@ async fn logs_are_cut_while_the_machine_runs() {
     system.kill(&instance, GRACE).await.expect("ended");
 }
 
+#[tokio::test]
+async fn a_qemu_that_hides_its_command_line_is_listed_by_the_record_of_its_start() {
+    let Some((folder, system)) = host().await else { return };
+    let instance = instance();
+    let mut hidden = Command::new("sleep").arg("60").spawn().expect("started");
+    let stat = fs::read_to_string(format!("/proc/{}/stat", hidden.id())).expect("it runs");
+    let start_time =
+        stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)).expect("a time");
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("read");
+    let identity = ProcessIdentity {
+        pid: i32::try_from(hidden.id()).expect("a pid"),
+        start_time: start_time.parse().expect("a number"),
+        boot_id: boot_id.trim().to_owned(),
+    };
+    system.write_journal(&instance, &json!({"version": 1})).await.expect("journal");
+    let record = json!({"identity": identity, "started_at": "2026-01-02T03:04:05Z"});
+    let path = folder.path().join("instances").join(&instance).join("process.json");
+    fs::write(path, record.to_string()).expect("written");
+    let process = async || system.instances().await.expect("list").remove(0).process.map(|p| p.identity);
+    assert_eq!(process().await, Some(identity));
+    hidden.kill().expect("killed");
+    hidden.wait().expect("ended");
+    assert_eq!(process().await, None);
+}
+
 /// As the previous build started machines: one user for all, and all files that QEMU writes in QEMU's own directory.
 #[tokio::test]
 async fn a_machine_that_an_older_build_started_is_taken_over_as_it_is_and_has_its_own_user_after_its_next_start()

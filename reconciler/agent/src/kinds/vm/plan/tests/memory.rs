@@ -144,3 +144,16 @@ fn each_block_that_the_guest_takes_is_recorded_and_gives_it_time_for_the_next() 
     assert_eq!((pending.len(), synced.as_str(), reason.as_str()), (0, "True", "Synced"));
     assert_eq!(plan(&object, &done).readiness, Readiness::Ready(Reason::Running, String::new()));
 }
+
+#[test]
+fn a_qemu_that_makes_up_its_size_takes_no_more_of_the_host_than_it_can_have() {
+    let object = vm(json!({}));
+    let mut hostile = changed("1Gi", u64::MAX, u64::MAX - 512 * MIB, 1);
+    hostile.machine.as_mut().expect("it runs").cpus = Some(i64::MAX);
+    let run = hostile.journal.run.as_mut().expect("it runs");
+    (run.memory_bytes, run.max_cpus) = (512 * MIB, Some(4));
+    let steps = plan(&object, &hostile).steps;
+    let [Step::WriteJournal(journal)] = steps.as_slice() else { panic!("{steps:?}") };
+    let size = journal.run.as_ref().map(|run| (run.cpus, run.memory_bytes));
+    assert_eq!(size, Some((4, 2048 * MIB)));
+}
