@@ -4,8 +4,8 @@ use serde_json::Value as Json;
 
 use super::{Address, Api, ApiError, Call, RetryLimit};
 
-/// The number of objects of one page.
-const PAGE: usize = 500;
+/// The number of objects of one page, whose response has a limit as a whole.
+const PAGE: usize = 200;
 /// How often a list begins anew because the rest of it has expired.
 const ATTEMPTS: u32 = 3;
 
@@ -123,7 +123,28 @@ fn encoded(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::{Client, client::Body};
+    use tfplugin6::CancellationToken;
+
+    use super::super::RESPONSE_LIMIT;
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_that_is_too_large_is_an_error_of_its_own_and_not_asked_for_again() {
+        let service = tower::service_fn(|_: Request<Body>| async {
+            Ok::<_, Infallible>(Response::new(Body::from(vec![b' '; RESPONSE_LIMIT + 1])))
+        });
+        let api = Api::new(Client::new(service, "default"));
+        let limit = RetryLimit::seconds(600, &CancellationToken::new());
+        let began = tokio::time::Instant::now();
+        let listed = api.list_first(&Address::berth("vms", "default", ""), 1, &limit).await;
+        let error = listed.expect_err("too large");
+        assert!(matches!(&error, ApiError::InvalidResponse(why) if why.contains("16 MiB")), "{error}");
+        assert!(began.elapsed().is_zero(), "{:?}", began.elapsed());
+    }
 
     #[test]
     fn a_selector_is_one_parameter_of_the_query() {
