@@ -10,7 +10,7 @@ use crate::{
     cache::users::Protection,
     cache::{Cache, users},
     config::Config,
-    key::Key,
+    key::{Key, ObjectKind},
     kinds::fenced,
     plan::Outcome,
 };
@@ -48,8 +48,11 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
             batch.finalizer_of(host.clone().into(), USED_FINALIZER, false);
             return Outcome::Settled;
         }
-        // The host's agent reports it.
-        Protection::Wait(_) => {}
+        // The host's agent reports it. Backups whose data is in their repositories leave it.
+        Protection::Wait(_) => {
+            let all = cache.users_of(key).into_iter();
+            all.filter(|user| user.kind == ObjectKind::Backup).for_each(|backup| batch.enqueue(backup));
+        }
     }
     if !alive {
         // The agent of a silent host does not report its users.

@@ -38,7 +38,7 @@ struct Observed {
     origin: Option<Origin>,
     /// The Image that it is a copy of. `None`: as for `origin`.
     original: Option<Original>,
-    /// The host that it is bound to, if that is fenced.
+    /// The host that it is bound to, if that is fenced or removed.
     fenced: Option<String>,
     /// The host for the file, if it is uploaded; the error is for people.
     upload: Option<Result<String, String>>,
@@ -124,7 +124,7 @@ fn observe(cache: &Cache, image: &Image) -> Observed {
     });
     let origin = origin::observe(cache, image);
     let original = original::observe(cache, image);
-    let fenced = binding.map(|b| b.host.clone()).filter(|host| cache.is_fenced(host));
+    let fenced = binding.map(|b| b.host.clone()).filter(|host| cache.is_gone(host));
     let upload = upload::host(cache, image);
     let lost = binding.is_some_and(|b| !alive(&b.host));
     Observed { host, lost, other, origin, original, fenced, upload }
@@ -377,6 +377,18 @@ mod tests {
         verified.metadata.deletion_timestamp =
             Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
         assert_eq!(plan(&verified, &made), settled);
+    }
+
+    #[tokio::test]
+    async fn an_image_whose_file_was_on_a_host_that_is_removed_is_lost() {
+        let mut made = image(json!({"binding": {"host": "h1", "epoch": 1}, "virtualSize": "1Gi"}));
+        made.spec.source = serde_json::from_value(json!({"disk": "golden"})).expect("a source");
+        let mut cache = Cache::new(Duration::from_secs(40));
+        let decided = |cache: &Cache| plan(&made, &observe(cache, &made)).decision;
+        assert_eq!(decided(&cache), Decision::Lost("h1".into()));
+        let host = json!({"metadata": {"name": "h1", "resourceVersion": "1"}, "spec": {}});
+        cache.put(serde_json::from_value::<berth_api::Host>(host).expect("a Host"), Instant::now());
+        assert_eq!(decided(&cache), Decision::NoChange, "it may be silent");
     }
 
     #[tokio::test]
