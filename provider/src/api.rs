@@ -56,8 +56,8 @@ pub enum ApiError {
     /// The request cannot be built.
     #[error("the request could not be built: {0}")]
     InvalidRequest(String),
-    /// The response is malformed.
-    #[error("the response of the control plane is malformed: {0}")]
+    /// The response is malformed, or too large.
+    #[error("the response of the control plane cannot be used: {0}")]
     InvalidResponse(String),
     /// Terraform cancelled the operation.
     #[error("stopped")]
@@ -408,7 +408,12 @@ impl Api {
             let status = response.status();
             let body = http_body_util::Limited::new(response.into_body(), RESPONSE_LIMIT);
             let body = http_body_util::BodyExt::collect(body).await;
-            let body = body.map_err(|error| self.failed(&error.to_string()))?.to_bytes();
+            let body = body.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
+                // The same request has the same response again.
+                true => ApiError::InvalidResponse(format!("it has more than {} MiB", RESPONSE_LIMIT >> 20)),
+                false => self.failed(&error.to_string()),
+            });
+            let body = body?.to_bytes();
             Ok((status, body))
         };
         let Ok(exchanged) = timeout(REQUEST_LIMIT, exchange).await else {

@@ -2,6 +2,7 @@
 
 mod contents;
 mod device;
+mod moves;
 mod placement;
 mod pools;
 
@@ -257,13 +258,7 @@ impl ResourceKind for Disk {
         if !change.is_create() && !is.is_unknown() && was.is_null() != is.is_null() {
             change.replace.push(AttributePath::root("encryption"));
         }
-        let (was, is) = (change.prior.get("pool").as_str(), change.planned.get("pool").as_str());
-        let is_moved = !change.is_create() && is.is_some() && was != is;
-        let is_shared = change.planned.get("access").as_str() == Some("ReadWriteMany");
-        if is_moved && (is_shared || !change.planned.get("source").get("device").is_null()) {
-            // It stays in its pool.
-            change.replace.push(AttributePath::root("pool"));
-        }
+        moves::refine(change);
         if !change.replace.is_empty() {
             return;
         }

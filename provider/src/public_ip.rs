@@ -88,6 +88,14 @@ impl ResourceKind for PublicIp {
             return;
         };
         let namespace = change.planned.get("namespace").as_str().unwrap_or_default();
+        if change.private.replaces.is_some() {
+            let own = Address::berth(self.info().plural, namespace, name);
+            // It gives its address back first.
+            if api.get(&own, &retry_limit).await.is_ok_and(|own| own.is_some_and(|own| has_one(&own, &pool)))
+            {
+                return;
+            }
+        }
         let added = change.run.add_user(&place, &format!("{namespace}/{name}"));
         if i64::try_from(added).is_ok_and(|added| added <= free) {
             return;
@@ -112,5 +120,48 @@ impl ResourceKind for PublicIp {
 
     fn is_worth_keeping(&self, object: &Json) -> bool {
         object.pointer("/status/address").is_some()
+    }
+}
+
+/// Whether the PublicIP has an address of this pool.
+fn has_one(object: &Json, pool: &str) -> bool {
+    let of = object.pointer("/spec/pool").and_then(Json::as_str).unwrap_or(berth_api::DEFAULT_NAME);
+    of == pool && object.pointer("/status/address").is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::{Client, client::Body};
+    use serde_json::json;
+
+    use super::*;
+    use crate::private::Private;
+
+    #[tokio::test]
+    async fn an_address_that_is_replaced_is_no_further_one_of_its_pool() {
+        let service = tower::service_fn(|request: Request<Body>| async move {
+            let object = match request.uri().path().contains("/publicips/") {
+                true => json!({"spec": {"pool": "full"}, "status": {"address": "192.0.2.1"}}),
+                false => json!({"spec": {}, "status": {"free": 0, "observedGeneration": 1}}),
+            };
+            Ok::<_, Infallible>(Response::new(Body::from(object.to_string().into_bytes())))
+        });
+        let api = Api::new(Client::new(service, "default"));
+        let fields = PublicIp.fields();
+        let warnings = async |pool: &str, replaces: Option<&str>| {
+            let [name, namespace, pool] = ["web", "default", pool].map(Value::from);
+            let planned = Value::object([("name", name), ("namespace", namespace), ("pool", pool)]);
+            let private = Private { replaces: replaces.map(str::to_owned), ..Private::default() };
+            let (nothing, config) = (Value::Null, planned.clone());
+            let mut change = PlannedChange::new(&fields, &nothing, &config, planned, private);
+            PublicIp.look(&api, &mut change).await;
+            change.diagnostics.len()
+        };
+        assert_eq!(warnings("full", None).await, 1);
+        assert_eq!(warnings("full", Some("u1")).await, 0, "it gives its address back first");
+        assert_eq!(warnings("other", Some("u1")).await, 1, "it takes one of another pool");
     }
 }

@@ -4,8 +4,8 @@ use serde_json::Value as Json;
 
 use super::{Address, Api, ApiError, Call, RetryLimit};
 
-/// The number of objects of one page.
-const PAGE: usize = 500;
+/// The number of objects of one page, whose response has a limit as a whole.
+const PAGE: usize = 200;
 /// How often a list begins anew because the rest of it has expired.
 const ATTEMPTS: u32 = 3;
 
@@ -65,13 +65,18 @@ impl Api {
     ) -> Result<Vec<Json>, ApiError> {
         let mut found = Vec::new();
         let mut rest = String::new();
+        let mut is_filtered = false;
         loop {
             let left = count.saturating_sub(found.len());
             if left == 0 {
                 return Ok(found);
             }
-            let mut page = self.page(at, selection, PAGE.min(left), &rest, retry_limit).await?;
-            found.extend(items(&mut page).into_iter().filter(is_wanted).take(left));
+            // Of objects that are mostly not wanted, pages as small as that would be as many as there are objects.
+            let size = if is_filtered { PAGE } else { PAGE.min(left) };
+            let mut page = self.page(at, selection, size, &rest, retry_limit).await?;
+            let (wanted, others): (Vec<Json>, Vec<Json>) = items(&mut page).into_iter().partition(is_wanted);
+            is_filtered |= !others.is_empty();
+            found.extend(wanted.into_iter().take(left));
             match next(&page) {
                 Some(token) => token.clone_into(&mut rest),
                 None => return Ok(found),
@@ -123,7 +128,62 @@ fn encoded(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        convert::Infallible,
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
+    };
+
+    use http::{Request, Response};
+    use kube::{Client, client::Body};
+    use serde_json::json;
+    use tfplugin6::CancellationToken;
+
+    use super::super::RESPONSE_LIMIT;
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_that_is_too_large_is_an_error_of_its_own_and_not_asked_for_again() {
+        let service = tower::service_fn(|_: Request<Body>| async {
+            Ok::<_, Infallible>(Response::new(Body::from(vec![b' '; RESPONSE_LIMIT + 1])))
+        });
+        let api = Api::new(Client::new(service, "default"));
+        let limit = RetryLimit::seconds(600, &CancellationToken::new());
+        let began = tokio::time::Instant::now();
+        let listed = api.list_first(&Address::berth("vms", "default", ""), 1, &limit).await;
+        let error = listed.expect_err("too large");
+        assert!(matches!(&error, ApiError::InvalidResponse(why) if why.contains("16 MiB")), "{error}");
+        assert!(began.elapsed().is_zero(), "{:?}", began.elapsed());
+    }
+
+    #[tokio::test]
+    async fn a_short_list_of_objects_that_are_mostly_not_wanted_is_not_read_one_by_one() {
+        const ALL: usize = 1000;
+        let requests = Arc::new(AtomicUsize::new(0));
+        let counted = requests.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let query = request.uri().query().unwrap_or_default().to_owned();
+            let number = |name: &str| -> usize {
+                let value = query.split('&').find_map(|pair| pair.strip_prefix(name));
+                value.map_or(0, |value| value.parse().expect("a number"))
+            };
+            let (from, limit) = (number("continue="), number("limit="));
+            let to = ALL.min(from + limit);
+            let rest = if to < ALL { to.to_string() } else { String::new() };
+            let page = json!({"metadata": {"continue": rest}, "items": (from..to).collect::<Vec<usize>>()});
+            async move { Ok::<_, Infallible>(Response::new(Body::from(page.to_string().into_bytes()))) }
+        });
+        let api = Api::new(Client::new(service, "default"));
+        let limit = RetryLimit::seconds(600, &CancellationToken::new());
+        let at = Address::berth("vms", "default", "");
+        let is_last = |object: &Json| *object == json!(ALL - 1);
+        let found = api.list_up_to(1, &at, &Selection::default(), &is_last, &limit).await;
+        assert_eq!(found.expect("a list"), [json!(ALL - 1)]);
+        assert!(requests.load(Ordering::Relaxed) <= 6, "{requests:?}");
+    }
 
     #[test]
     fn a_selector_is_one_parameter_of_the_query() {

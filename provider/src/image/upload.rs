@@ -1,5 +1,7 @@
 //! The upload of `source.file` to the host of the image.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use berth_api::{
     Image,
@@ -7,8 +9,8 @@ use berth_api::{
 };
 use berth_console_client::{Awaited, Next, PushError, Seen, Target, UploadPlace, push};
 use serde_json::{Value as Json, json};
-use tfplugin6::{AttributePath, CancellationToken, Diagnostic};
-use tokio::time::{sleep, timeout_at};
+use tfplugin6::{AttributePath, Diagnostic};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::file::measured;
 use crate::{
@@ -18,9 +20,9 @@ use crate::{
 
 /// The shortest lifetime in seconds that Kubernetes gives a token.
 const TOKEN_SECONDS: i64 = 600;
-/// The time for which a request is retried while the control plane is away, in seconds.
-const RETRIES: u64 = 30;
-const PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
+/// The time for which a request is retried while the control plane is away, as `berth image push` does: an upload of hours is worth it.
+const RETRIES: Duration = Duration::from_secs(5 * 60);
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// The image that the file is uploaded for.
 struct Place<'a> {
@@ -28,12 +30,13 @@ struct Place<'a> {
     at: &'a Address,
     uid: &'a str,
     awaited: Awaited,
-    cancel: &'a CancellationToken,
+    /// That of the whole upload.
+    limit: &'a RetryLimit,
 }
 
 impl Place<'_> {
     fn limit(&self) -> RetryLimit {
-        RetryLimit::seconds(RETRIES, self.cancel)
+        limited(self.limit)
     }
 
     async fn read(&self) -> Result<Image, String> {
@@ -42,6 +45,11 @@ impl Place<'_> {
         let image = image.filter(|image| image.metadata.uid.as_deref() == Some(self.uid));
         image.ok_or_else(|| "the Image was deleted meanwhile".to_owned())
     }
+}
+
+/// Returns the limit of a request within that of the upload.
+fn limited(upload: &RetryLimit) -> RetryLimit {
+    RetryLimit { until: upload.until.min(Instant::now() + RETRIES), cancel: upload.cancel.clone() }
 }
 
 #[async_trait]
@@ -91,7 +99,7 @@ pub(super) async fn run(supply: Supply<'_>) -> Result<(), Box<Diagnostic>> {
     let source = planned.get("source");
     let Some(path) = source.get("file").as_str() else { return Ok(()) };
     let uid = object.pointer("/metadata/uid").and_then(Json::as_str).unwrap_or_default();
-    let place = |awaited| Place { api, at, uid, awaited, cancel: &limit.cancel };
+    let place = |awaited| Place { api, at, uid, awaited, limit };
     let looking = place(Awaited::host(limit.until));
     let failed = |why: String| {
         let detail = format!(
@@ -127,5 +135,22 @@ pub(super) async fn run(supply: Supply<'_>) -> Result<(), Box<Diagnostic>> {
     match done {
         Ok(done) => done.map_err(failed),
         Err(_) => Err(failed("the timeout has passed: set a longer one in timeouts".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tfplugin6::CancellationToken;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upload_outlasts_minutes_without_the_control_plane_within_its_time() {
+        let left = |seconds: u64| {
+            let limit = limited(&RetryLimit::seconds(seconds, &CancellationToken::new()));
+            limit.until - Instant::now()
+        };
+        assert_eq!(left(3600), RETRIES);
+        assert_eq!(left(20), Duration::from_secs(20));
     }
 }

@@ -34,8 +34,8 @@ impl KindResource {
             (ApiError::Cancelled, _) => {
                 one(format!("Stopped before {title} was changed"), "Apply again to continue.".into())
             }
-            (ApiError::InvalidRequest(problem) | ApiError::InvalidResponse(problem), _) => {
-                one(format!("The control plane's response about {title} is malformed"), problem.clone())
+            (ApiError::InvalidRequest(_) | ApiError::InvalidResponse(_), _) => {
+                one(format!("The exchange with the control plane about {title} failed"), format!("{error}."))
             }
             (_, 422) if !error.causes().is_empty() => error
                 .causes()
@@ -73,6 +73,10 @@ impl KindResource {
                 )
                 .at("namespace"),
             ],
+            _ if !at.name.is_empty() && error.is_object_missing(at) => one(
+                format!("{title} is gone"),
+                format!("{error}. Another client deleted it during this apply: plan again."),
+            ),
             (_, 404) => one(
                 format!("The control plane does not serve the kind {}", self.info.kind),
                 "Install berth's definitions there: berth crds | kubectl apply --server-side -f -".into(),
@@ -154,4 +158,29 @@ pub(super) fn attribute_path(fields: &[Field], path: &str) -> Option<AttributePa
         fields = field.children();
     }
     (!found.is_empty()).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use kube::core::Status;
+    use kube::core::response::StatusDetails;
+
+    use super::*;
+    use crate::disk::Disk;
+
+    #[test]
+    fn an_object_that_is_gone_is_no_kind_that_is_not_served() {
+        let disks = KindResource::new(Disk, Arc::default());
+        let at = Address::berth("disks", "default", "d");
+        let summary = |details: Option<StatusDetails>| {
+            let status = Status { details, ..Status::failure("not found", "NotFound").with_code(404) };
+            let found = disks.request_diagnostics(&ApiError::Refused(status.boxed()), &at);
+            found.into_iter().map(|found| found.summary).collect::<String>()
+        };
+        let named = StatusDetails { name: "d".into(), kind: "disks".into(), ..StatusDetails::default() };
+        assert_eq!(summary(Some(named)), "Disk default/d is gone");
+        assert!(summary(None).contains("does not serve the kind Disk"));
+    }
 }

@@ -158,7 +158,7 @@ fn too_many(change: &PlannedChange<'_>, group: &Json, hosts: &[&Candidate<'_>]) 
     // A VM that is replaced is a member already.
     let there = group.pointer("/status/total").and_then(Json::as_u64).unwrap_or_default();
     let place = GROUP.places(namespace, name).into_iter().next()?;
-    let added = if change.is_create() {
+    let added = if change.is_create() && change.private.replaces.is_none() {
         change.run.add_user(&place, change.planned.get("name").as_str()?)
     } else {
         0
@@ -207,4 +207,34 @@ fn as_object(planned: &Value) -> Json {
         "dedicatedCpuPlacement": planned.get("dedicated_cpu_placement").as_bool().unwrap_or_default(), "strategy": text("strategy"),
         "enforcement": text("enforcement"), "topologyKey": text("topology_key"), "hostSelector": selector,
     }})
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::private::Private;
+
+    #[test]
+    fn a_vm_that_is_replaced_is_a_member_of_its_group_already() {
+        let (labels, nothing) = (json!({}), Value::Null);
+        let all = ["h1", "h2"].map(|name| Candidate { name, labels: &labels, offers: None });
+        let hosts: Vec<&Candidate<'_>> = all.iter().collect();
+        let spec = json!({"strategy": "spread", "enforcement": "required", "topologyKey": HOSTNAME_LABEL});
+        let group = json!({"spec": spec, "status": {"total": 2}});
+        let placement = Value::object([("group", Value::from("g"))]);
+        let vm = Value::object([
+            ("name", Value::from("a")),
+            ("namespace", Value::from("n")),
+            ("placement", placement),
+        ]);
+        let is_warned = |replaces: Option<&str>| {
+            let private = Private { replaces: replaces.map(str::to_owned), ..Private::default() };
+            let change = PlannedChange::new(&[], &nothing, &vm, vm.clone(), private);
+            too_many(&change, &group, &hosts).is_some()
+        };
+        assert!(is_warned(None), "there is no place for a third member");
+        assert!(!is_warned(Some("u1")));
+    }
 }

@@ -31,10 +31,13 @@ use crate::{Conditions, Quantity};
     printcolumn(name = "Reason", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Used-Storage", type_ = "string", priority = 1, json_path = ".status.used.usedStorage"),
+    printcolumn(name = "Image-Storage", type_ = "string", priority = 1, json_path = ".status.used.imageStorage"),
+    printcolumn(name = "Backup-Storage", type_ = "string", priority = 1, json_path = ".status.used.backupStorage"),
     printcolumn(name = "VMs", type_ = "integer", priority = 1, json_path = ".status.used.vms"),
     printcolumn(name = "Disks", type_ = "integer", priority = 1, json_path = ".status.used.disks"),
     printcolumn(name = "Snapshots", type_ = "integer", priority = 1, json_path = ".status.used.snapshots"),
     printcolumn(name = "Images", type_ = "integer", priority = 1, json_path = ".status.used.images"),
+    printcolumn(name = "Backups", type_ = "integer", priority = 1, json_path = ".status.used.backups"),
     printcolumn(name = "Public-IPs", type_ = "integer", priority = 1, json_path = ".status.used.publicIps"),
     printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters")

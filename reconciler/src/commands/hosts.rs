@@ -12,8 +12,8 @@ use std::{
 use anyhow::{Context, bail};
 use berth_agent::TypedApi;
 use berth_api::{
-    ConditionType, Disk, Host, HotswapDiskAttachment, JsonKind, SYSTEM_NAMESPACE, Unparsed, VM, condition,
-    manifests::access,
+    Backup, ConditionType, Disk, DiskSnapshot, Host, HotswapDiskAttachment, Image, JsonKind,
+    SYSTEM_NAMESPACE, Unparsed, VM, condition, manifests::access,
 };
 use k8s_openapi::{
     api::{
@@ -192,6 +192,18 @@ async fn firmware_left_on(client: &Client, host: &str) -> anyhow::Result<Vec<VM>
     Ok(vms)
 }
 
+/// Whether the host of a Backup makes it, or deletes its data. One whose data is in its repository leaves a Host that is deleted.
+fn is_at_work(backup: &Backup) -> bool {
+    let is_whole = backup.is_complete() || backup.spec.existing.is_some();
+    backup.metadata.deletion_timestamp.is_some() || !is_whole
+}
+
+/// Whether an Image has its file from its host only, where it was made or uploaded: no other host can download it again.
+fn is_only_on_its_host(image: &Image) -> bool {
+    let is_verified = image.status.as_ref().is_some_and(|status| status.virtual_size.is_some());
+    image.is_local() && is_verified && image.metadata.deletion_timestamp.is_none()
+}
+
 fn named<K: Resource<DynamicType = ()>>(objects: &[K]) -> impl Iterator<Item = String> {
     objects.iter().map(|object| {
         format!("{} {}/{}", K::kind(&()), object.namespace().unwrap_or_default(), object.name_any())
@@ -271,6 +283,13 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
     let mut left: Vec<String> = named(&bound::<VM>(client, host).await?).collect();
     left.extend(named(&bound::<Disk>(client, host).await?));
     left.extend(named(&bound::<HotswapDiskAttachment>(client, host).await?));
+    left.extend(named(&bound::<DiskSnapshot>(client, host).await?));
+    let mut backups = bound::<Backup>(client, host).await?;
+    backups.retain(is_at_work);
+    left.extend(named(&backups));
+    let mut images = bound::<Image>(client, host).await?;
+    images.retain(is_only_on_its_host);
+    left.extend(named(&images));
     left.extend(named(&left_on(client, host).await?));
     left.extend(named(&firmware_left_on(client, host).await?));
     if !lost && !left.is_empty() {
@@ -329,7 +348,9 @@ async fn said_unused(hosts: &TypedApi<Host>, host: &str) -> anyhow::Result<()> {
     let begun = Instant::now();
     loop {
         let known = hosts.get_opt(host).await.with_context(|| format!("reading Host {host}"))?;
-        let used = known.and_then(|known| known.status).is_some_and(|status| !status.used_by.is_empty());
+        let users = known.and_then(|known| known.status).map(|status| status.used_by).unwrap_or_default();
+        // Backups whose data is in their repositories leave the Host once it is deleted.
+        let used = users.iter().any(|user| user.kind != Backup::kind(&()));
         if !used || begun.elapsed() > SAID_WITHIN {
             return Ok(());
         }
@@ -398,6 +419,26 @@ mod tests {
         let waits = DrainWaits::new(begun, limit);
         assert_eq!(waits.for_moves - begun, Duration::from_secs(450));
         assert_eq!(waits.until - begun, limit);
+    }
+
+    #[test]
+    fn a_host_is_needed_for_backups_that_it_makes_and_images_that_were_made_there() {
+        let backup = |spec: serde_json::Value, status: serde_json::Value| -> bool {
+            let object = json!({"metadata": {"name": "b", "namespace": "n"}, "spec": spec, "status": status});
+            is_at_work(&serde_json::from_value(object).expect("a Backup"))
+        };
+        let of_snapshot = || json!({"repository": "r", "snapshot": "s"});
+        assert!(backup(of_snapshot(), json!({"backupID": "b-1"})));
+        assert!(!backup(of_snapshot(), json!({"backupID": "b-1", "completedAt": "2026-01-01T00:00:00Z"})));
+        assert!(!backup(json!({"repository": "r", "existing": "v-1/b-1"}), json!(null)));
+        let image = |source: serde_json::Value, size: Option<&str>| -> bool {
+            let object = json!({"metadata": {"name": "i", "namespace": "n"}, "spec": {"source": source},
+                "status": {"observedGeneration": 1, "virtualSize": size}});
+            is_only_on_its_host(&serde_json::from_value(object).expect("an Image"))
+        };
+        assert!(image(json!({"disk": "golden"}), Some("1Gi")));
+        assert!(!image(json!({"disk": "golden"}), None), "it has no file yet");
+        assert!(!image(json!({"url": "https://a/b", "sha256": "ab"}), Some("1Gi")));
     }
 
     #[test]

@@ -217,8 +217,6 @@ pub(crate) struct LanAddress {
     /// The name of the interface that it is for.
     pub(crate) interface: String,
     pub(crate) address: IpAddr,
-    /// Of the interface.
-    pub(crate) mac: String,
     /// The bridge of the host that leads to the network.
     pub(crate) bridge: String,
 }

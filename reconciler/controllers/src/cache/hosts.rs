@@ -198,6 +198,16 @@ impl Cache {
         self.tables.hosts.cluster(host).is_some_and(|host| host.spec.fenced)
     }
 
+    /// Whether the host is fenced or removed: nothing comes back from it.
+    pub(crate) fn is_gone(&self, host: &str) -> bool {
+        self.tables.hosts.cluster(host).is_none_or(|host| host.spec.fenced)
+    }
+
+    /// Whether the host is being deleted: it goes with the last object that is bound to it.
+    pub(crate) fn is_leaving(&self, host: &str) -> bool {
+        self.is_deleted(&Key::cluster(ObjectKind::Host, host))
+    }
+
     /// Whether the host's agent renews its Lease.
     pub(crate) fn is_alive(&self, host: &str) -> bool {
         self.silence.is_alive(host)

@@ -24,7 +24,7 @@ use crate::{
     cache::vm_groups::VmGroups,
     key::{Key, ObjectKind},
 };
-use allocated::{Address, AllocatedAddresses};
+use allocated::{AllocatedAddresses, move_allocated};
 use public_addresses::PublicAddresses;
 
 /// A VM's contribution to the index.
@@ -192,23 +192,6 @@ fn addresses_of(entry: &VmEntry) -> impl Iterator<Item = (&str, IpAddr)> {
     let ipv4 = entry.addresses.iter().map(|(network, address)| (network.as_str(), IpAddr::V4(*address)));
     let ipv6 = entry.ipv6_addresses.iter().map(|(network, address)| (network.as_str(), IpAddr::V6(*address)));
     ipv4.chain(ipv6)
-}
-
-/// Takes the addresses that an object has anew, and gives back those that it has no more. One that it keeps is not touched: to find the
-/// lowest free one again, all that follow it would be passed.
-fn move_allocated<A: Address>(
-    networks: &mut HashMap<String, AllocatedAddresses<A>>,
-    before: &[(String, A)],
-    now: &[(String, A)],
-) {
-    for (network, address) in before.iter().filter(|had| !now.contains(had)) {
-        if let Some(allocated) = networks.get_mut(network) {
-            allocated.remove(*address);
-        }
-    }
-    for (network, address) in now.iter().filter(|has| !before.contains(has)) {
-        networks.entry(network.clone()).or_default().insert(*address);
-    }
 }
 
 /// Whether a VM takes less of its host, or of its networks, than it did.

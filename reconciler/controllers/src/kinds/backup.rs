@@ -32,6 +32,8 @@ struct Observed {
     snapshot: Option<Arc<DiskSnapshot>>,
     /// Whether the host that it is bound to is fenced or removed.
     host_gone: bool,
+    /// Whether that host is being deleted.
+    host_leaves: bool,
     /// The host of its snapshot does not offer the folder of its repository.
     no_folder_there: bool,
     /// A host that reaches the repository.
@@ -47,7 +49,7 @@ enum Decision {
     NoChange,
     Report(Readiness),
     Bind(Bound),
-    /// Its host is gone for good, and its data is in the repository.
+    /// Its host is gone for good or is being deleted, and its data is in the repository.
     Unbind,
 }
 
@@ -130,11 +132,6 @@ fn binding(backup: &Backup) -> Option<&Binding> {
     backup.status.as_ref()?.binding.as_ref()
 }
 
-/// Whether a host is fenced or removed.
-fn is_gone(cache: &Cache, host: &str) -> bool {
-    cache.is_fenced(host) || cache.tables.hosts.cluster(host).is_none()
-}
-
 fn repository_key(backup: &Backup) -> Key {
     let namespace = backup.namespace().unwrap_or_default();
     Key::namespaced(ObjectKind::BackupRepository, &namespace, backup.spec.repository.as_str())
@@ -158,7 +155,8 @@ fn observe(cache: &Cache, backup: &Backup) -> Observed {
     };
     let snapshot_host = snapshot.and_then(|s| Some(s.status.as_ref()?.binding.as_ref()?.host.as_str()));
     Observed {
-        host_gone: binding(backup).is_some_and(|bound| is_gone(cache, &bound.host)),
+        host_gone: binding(backup).is_some_and(|bound| cache.is_gone(&bound.host)),
+        host_leaves: binding(backup).is_some_and(|bound| cache.is_leaving(&bound.host)),
         no_folder_there: snapshot_host.is_some_and(|host| !offers(host)),
         // Only one without a host needs another: it is looked for among all Backups of the repository.
         reaches: binding(backup).is_none().then(|| reaches(cache, backup, offers)).flatten(),
@@ -174,7 +172,9 @@ fn observe(cache: &Cache, backup: &Backup) -> Observed {
 /// Returns a host that reaches the repository: the one of another Backup of the same disk, so that one host changes the data of a
 /// disk, or else the one with the fewest VMs.
 fn reaches(cache: &Cache, backup: &Backup, offers: impl Fn(&str) -> bool) -> Option<String> {
-    let usable = |host: &str| cache.is_alive(host) && !cache.is_fenced(host) && offers(host);
+    let usable = |host: &str| {
+        cache.is_alive(host) && !cache.is_fenced(host) && !cache.is_leaving(host) && offers(host)
+    };
     let (disk, _) = backup.identity()?;
     if let Some(writer) = one_host::writer(cache, backup, &disk) {
         return Some(writer).filter(|host| usable(host));
@@ -194,9 +194,10 @@ fn reaches(cache: &Cache, backup: &Backup, offers: impl Fn(&str) -> bool) -> Opt
 fn plan(backup: &Backup, observed: &Observed) -> Plan<Decision> {
     let key = Key::of(backup);
     let is_deleted = backup.metadata.deletion_timestamp.is_some();
+    let is_whole = backup.is_complete() || backup.spec.existing.is_some();
     match binding(backup) {
         Some(bound) if observed.host_gone => {
-            if is_deleted || backup.is_complete() || backup.spec.existing.is_some() {
+            if is_deleted || is_whole {
                 return Plan::settled(Decision::Unbind);
             }
             let text = format!(
@@ -205,6 +206,8 @@ fn plan(backup: &Backup, observed: &Observed) -> Plan<Decision> {
             );
             Plan::settled(Decision::Report(Readiness::Stalled(Reason::HostFenced, text)))
         }
+        // It would hold the Host for as long as it exists.
+        Some(_) if observed.host_leaves && is_whole && !is_deleted => Plan::settled(Decision::Unbind),
         Some(_) => {
             let mut plan = Plan::settled(Decision::NoChange);
             if !is_deleted {
@@ -453,6 +456,17 @@ mod tests {
         let status = status(&existing, &binds.decision, Timestamp::UNIX_EPOCH);
         assert_eq!(status.binding.map(|b| b.host).as_deref(), Some("h2"));
         assert_eq!((status.volume_id.as_deref(), status.backup_id.as_deref()), (Some("v-9"), Some("b-9")));
+    }
+
+    #[test]
+    fn a_backup_whose_data_is_in_the_repository_does_not_hold_a_host_that_is_being_deleted() {
+        let leaves = Observed { host_leaves: true, ..seen(None) };
+        let mut bound = json!({"binding": {"host": "h1", "epoch": 1}, "volumeID": "v-1", "backupID": "b-u"});
+        assert_eq!(plan(&of_s(&bound), &leaves).decision, Decision::NoChange, "that host makes it");
+        bound["completedAt"] = json!("2026-01-01T00:00:00Z");
+        assert_eq!(plan(&of_s(&bound), &leaves).decision, Decision::Unbind);
+        assert_eq!(plan(&of_s(&bound), &seen(None)).decision, Decision::NoChange);
+        assert_eq!(plan(&deleted(of_s(&bound)), &leaves).decision, Decision::NoChange, "it deletes the data");
     }
 
     #[test]

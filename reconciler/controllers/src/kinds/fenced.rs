@@ -4,9 +4,12 @@
 //! An object that is being deleted is removed, because there is nothing left to wait for, except for copies of the firmware state of a VM, which another
 //! host removes. Any other object is reported as lost with its host. The Host itself is removed with the last of them, so that the fencing is known until then.
 
+use std::sync::Arc;
+
 use berth_api::{
     AttachmentState, ConditionType, ConditionUpdate, Conditions, Disk, DiskSnapshot, DiskState,
-    HOST_FINALIZER, Host, HotswapDiskAttachment, Readiness, Reason, USED_FINALIZER, VM, VMState, condition,
+    HOST_FINALIZER, Host, HotswapDiskAttachment, Image, Readiness, Reason, USED_FINALIZER, VM, VMState,
+    condition,
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -147,6 +150,13 @@ pub(crate) fn host_itself(cache: &Cache, host: &Host, batch: &mut WriteBatch) {
         batch.write(Write::EndHost(Box::new(host.clone())));
     }
     left.into_iter().for_each(|key| batch.enqueue(key));
+    // They hold no Host, and say that their files are lost.
+    let is_there = |image: &&Arc<Image>| {
+        let binding = image.status.as_ref().and_then(|status| status.binding.as_ref());
+        binding.is_some_and(|binding| binding.host == host.name_any())
+    };
+    let images = cache.tables.images.all().filter(is_there);
+    images.for_each(|image| batch.enqueue(Key::of(image.as_ref())));
 }
 
 /// Returns the VMs, Disks, snapshots, attachments and Backups that are bound to a host, and the VMs whose running guests go there: the hosts

@@ -10,7 +10,7 @@ use crate::{
     cache::users::Protection,
     cache::{Cache, users},
     config::Config,
-    key::Key,
+    key::{Key, ObjectKind},
     kinds::fenced,
     plan::Outcome,
 };
@@ -48,8 +48,11 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
             batch.finalizer_of(host.clone().into(), USED_FINALIZER, false);
             return Outcome::Settled;
         }
-        // The host's agent reports it.
-        Protection::Wait(_) => {}
+        // The host's agent reports it. Backups whose data is in their repositories leave it.
+        Protection::Wait(_) => {
+            let all = cache.users_of(key).into_iter();
+            all.filter(|user| user.kind == ObjectKind::Backup).for_each(|backup| batch.enqueue(backup));
+        }
     }
     if !alive {
         // The agent of a silent host does not report its users.
@@ -96,4 +99,57 @@ fn silent_status(host: &Host, now: Timestamp) -> HostStatus {
         now,
     );
     status
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use berth_api::{Backup, Image};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn host(spec: Value, deleted: Option<&str>) -> Host {
+        let silent = json!({"type": "Ready", "status": "Unknown", "reason": "HostSilent", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        serde_json::from_value(json!({
+            "metadata": {"name": "h1", "resourceVersion": "1", "deletionTimestamp": deleted, "finalizers": [USED_FINALIZER]},
+            "spec": spec, "status": {"observedGeneration": 1, "conditions": [silent]},
+        }))
+        .expect("a Host")
+    }
+
+    fn enqueued(cache: &Cache) -> Vec<Key> {
+        let mut batch = WriteBatch::default();
+        reconcile(cache, &Config::new(), &Key::cluster(ObjectKind::Host, "h1"), &mut batch);
+        batch.into_parts().1
+    }
+
+    #[tokio::test]
+    async fn backups_leave_a_host_that_is_deleted_and_images_of_a_fenced_one_are_looked_at() {
+        let now = Instant::now();
+        let mut cache = Cache::new(Duration::from_secs(40));
+        let status = json!({"observedGeneration": 1, "binding": {"host": "h1", "epoch": 1}, "volumeID": "v-1",
+            "backupID": "b-1", "completedAt": "2026-01-01T00:00:00Z"});
+        let backup = json!({"metadata": {"name": "b", "namespace": "ns", "uid": "u1", "resourceVersion": "2"},
+            "spec": {"repository": "r", "snapshot": "s"}, "status": status});
+        cache.put(serde_json::from_value::<Backup>(backup).expect("a Backup"), now);
+        let status =
+            json!({"observedGeneration": 1, "binding": {"host": "h1", "epoch": 1}, "virtualSize": "1Gi"});
+        let image = json!({"metadata": {"name": "i", "namespace": "ns", "uid": "u2", "resourceVersion": "3"},
+            "spec": {"source": {"disk": "golden"}}, "status": status});
+        cache.put(serde_json::from_value::<Image>(image).expect("an Image"), now);
+        let (backup, image) =
+            (Key::namespaced(ObjectKind::Backup, "ns", "b"), Key::namespaced(ObjectKind::Image, "ns", "i"));
+        cache.put(host(json!({}), None), now);
+        assert_eq!(enqueued(&cache), []);
+        cache.replace(host(json!({}), Some("2026-01-01T00:00:00Z")).into(), now);
+        assert_eq!(enqueued(&cache), [backup.clone()]);
+        let mut batch = WriteBatch::default();
+        crate::kinds::backup::reconcile(&cache, &Config::new(), &backup, &mut batch);
+        assert!(batch.into_parts().1.contains(&Key::cluster(ObjectKind::Host, "h1")), "it is unbound");
+        cache.replace(host(json!({"fenced": true}), None).into(), now);
+        assert!(enqueued(&cache).contains(&image));
+    }
 }

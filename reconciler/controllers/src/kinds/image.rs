@@ -38,7 +38,7 @@ struct Observed {
     origin: Option<Origin>,
     /// The Image that it is a copy of. `None`: as for `origin`.
     original: Option<Original>,
-    /// The host that it is bound to, if that is fenced.
+    /// The host that it is bound to, if that is fenced or removed.
     fenced: Option<String>,
     /// The host for the file, if it is uploaded; the error is for people.
     upload: Option<Result<String, String>>,
@@ -124,7 +124,7 @@ fn observe(cache: &Cache, image: &Image) -> Observed {
     });
     let origin = origin::observe(cache, image);
     let original = original::observe(cache, image);
-    let fenced = binding.map(|b| b.host.clone()).filter(|host| cache.is_fenced(host));
+    let fenced = binding.map(|b| b.host.clone()).filter(|host| cache.is_gone(host));
     let upload = upload::host(cache, image);
     let lost = binding.is_some_and(|b| !alive(&b.host));
     Observed { host, lost, other, origin, original, fenced, upload }
@@ -151,7 +151,7 @@ fn plan(image: &Image, observed: &Observed) -> Plan<Decision> {
         {
             return Plan::settled(Decision::Bind(other.clone()));
         }
-        return Plan::settled(Decision::NoChange);
+        return if is_verified { Plan::settled(Decision::NoChange) } else { unchanged(image) };
     }
     match &observed.host {
         Some(host) => Plan::settled(Decision::Bind(host.clone())),
@@ -161,8 +161,8 @@ fn plan(image: &Image, observed: &Observed) -> Plan<Decision> {
 
 /// The plan for an image that is made from a disk or a snapshot: it stays on the host that makes it.
 fn plan_made(image: &Image, origin: &Origin, fenced: Option<&String>) -> Plan<Decision> {
-    if let Some(decision) = stays(image, fenced) {
-        return Plan::settled(decision);
+    if let Some(plan) = stays(image, fenced) {
+        return plan;
     }
     // Before anything else is read: the other texts would show that there is such an object.
     if let Some(text) = &origin.not_shared {
@@ -189,8 +189,8 @@ fn plan_made(image: &Image, origin: &Origin, fenced: Option<&String>) -> Plan<De
 
 /// The plan for an image that is a copy of another one: it stays on the host that it was found on.
 fn plan_copied(image: &Image, original: &Original, fenced: Option<&String>) -> Plan<Decision> {
-    if let Some(decision) = stays(image, fenced) {
-        return Plan::settled(decision);
+    if let Some(plan) = stays(image, fenced) {
+        return plan;
     }
     let decision = match &original.content {
         Ok(content) => return Plan::settled(Decision::BindToCopy(content.clone())),
@@ -202,13 +202,21 @@ fn plan_copied(image: &Image, original: &Original, fenced: Option<&String>) -> P
     Plan::blocked(decision, vec![Dependency::Object(original.key.clone()), Dependency::Hosts])
 }
 
-/// Returns the decision for an image that is not bound to another host: one that is bound, or deleted. `None`: it is to be bound.
-fn stays(image: &Image, fenced: Option<&String>) -> Option<Decision> {
+/// The plan for an image that stays as it is. One that is bound is looked at again once a host falls silent or is fenced.
+fn unchanged(image: &Image) -> Plan<Decision> {
+    match image.metadata.deletion_timestamp {
+        Some(_) => Plan::settled(Decision::NoChange),
+        None => Plan::blocked(Decision::NoChange, vec![Dependency::Hosts]),
+    }
+}
+
+/// Returns the plan for an image that is not bound to another host: one that is bound, or deleted. `None`: it is to be bound.
+fn stays(image: &Image, fenced: Option<&String>) -> Option<Plan<Decision>> {
     let is_deleted = image.metadata.deletion_timestamp.is_some();
     let is_bound = image.status.as_ref().is_some_and(|status| status.binding.is_some());
     match fenced.filter(|_| !is_deleted) {
-        Some(host) => Some(Decision::Lost(host.clone())),
-        None => (is_bound || is_deleted).then_some(Decision::NoChange),
+        Some(host) => Some(Plan::settled(Decision::Lost(host.clone()))),
+        None => (is_bound || is_deleted).then(|| unchanged(image)),
     }
 }
 
@@ -234,7 +242,7 @@ fn plan_uploaded(image: &Image, host: &Result<String, String>, observed: &Observ
         };
         return match next.filter(|host| **host != bound.host) {
             Some(host) => Plan::settled(Decision::BindForUpload(host.clone())),
-            None => Plan::settled(Decision::NoChange),
+            None => unchanged(image),
         };
     }
     match host {
@@ -355,6 +363,37 @@ mod tests {
         assert_eq!(plan(&pulling, &lost).decision, Decision::Bind("b".into()));
         let verified = image(json!({"binding": {"host": "a", "epoch": 1}, "virtualSize": "1Gi"}));
         assert_eq!(plan(&verified, &lost).decision, Decision::NoChange);
+    }
+
+    #[test]
+    fn an_image_that_needs_its_host_is_looked_at_again_when_hosts_change() {
+        let again = Plan::blocked(Decision::NoChange, vec![Dependency::Hosts]);
+        let pulling = image(json!({"binding": {"host": "a", "epoch": 1}}));
+        assert_eq!(plan(&pulling, &observed(Some("b"))), again);
+        let mut verified = image(json!({"binding": {"host": "a", "epoch": 1}, "virtualSize": "1Gi"}));
+        let settled = Plan::settled(Decision::NoChange);
+        assert_eq!(plan(&verified, &observed(Some("b"))), settled, "others download it themselves");
+        let key = Key::namespaced(ObjectKind::Disk, "default", "golden");
+        let origin = Origin { key, place: Err(String::new()), not_shared: None };
+        let made = Observed { origin: Some(origin), ..observed(None) };
+        assert_eq!(plan(&verified, &made), again, "its data is on that host alone");
+        let uploaded = Observed { upload: Some(Ok("a".into())), ..observed(None) };
+        assert_eq!(plan(&verified, &uploaded), again);
+        verified.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+        assert_eq!(plan(&verified, &made), settled);
+    }
+
+    #[tokio::test]
+    async fn an_image_whose_file_was_on_a_host_that_is_removed_is_lost() {
+        let mut made = image(json!({"binding": {"host": "h1", "epoch": 1}, "virtualSize": "1Gi"}));
+        made.spec.source = serde_json::from_value(json!({"disk": "golden"})).expect("a source");
+        let mut cache = Cache::new(Duration::from_secs(40));
+        let decided = |cache: &Cache| plan(&made, &observe(cache, &made)).decision;
+        assert_eq!(decided(&cache), Decision::Lost("h1".into()));
+        let host = json!({"metadata": {"name": "h1", "resourceVersion": "1"}, "spec": {}});
+        cache.put(serde_json::from_value::<berth_api::Host>(host).expect("a Host"), Instant::now());
+        assert_eq!(decided(&cache), Decision::NoChange, "it may be silent");
     }
 
     #[tokio::test]

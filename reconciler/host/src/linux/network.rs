@@ -455,8 +455,9 @@ impl LinuxNetworks {
     }
 
     pub(super) async fn occupant(&self, interface: &str, address: IpAddr) -> Result<Option<String>> {
-        let link = Netlink::open()?.expect(interface).await?;
-        probe::occupant(&link, address).await
+        let netlink = Netlink::open()?;
+        let own = public::answering(&netlink, address).await?;
+        probe::occupant(&netlink.expect(interface).await?, &own, address).await
     }
 
     pub(super) async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>> {

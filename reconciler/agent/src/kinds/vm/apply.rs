@@ -104,7 +104,7 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
                 ctx.networks.must_be_made(&tables, std::iter::once(&interface.network))?;
             }
         }
-        Step::ProbeAddresses(addresses) => probe_addresses(ctx, addresses).await?,
+        Step::ProbeAddresses(addresses) => probe_addresses(ctx, vm, addresses).await?,
         Step::MakeTap(tap) => {
             ctx.system.ensure_tap(tap).await?;
             ctx.networks.tap_made(&tap.name);
@@ -235,12 +235,11 @@ pub(super) fn must_not_be_refused(ctx: &Context, vm: &VM) -> Result<(), Error> {
 /// Asks for all addresses at the same time.
 ///
 /// *Errors:* [`Error::AddressConflict`] if another machine answers for one of them.
-async fn probe_addresses(ctx: &Context, addresses: &[LanAddress]) -> Result<(), Error> {
+async fn probe_addresses(ctx: &Context, vm: &VM, addresses: &[LanAddress]) -> Result<(), Error> {
     let probes = addresses.iter().map(|wanted| ctx.system.occupant(&wanted.bridge, wanted.address));
     let answers = futures::future::join_all(probes).await;
     for (wanted, answer) in addresses.iter().zip(answers) {
-        // The machine of this VM on a host that it has left may still answer.
-        if let Some(mac) = answer?.filter(|mac| *mac != wanted.mac) {
+        if let Some(mac) = answer?.filter(|mac| !is_of_vm(vm, mac)) {
             let (interface, address) = (wanted.interface.clone(), wanted.address);
             let conflict = Error::AddressConflict { interface, address, mac };
             ctx.networks.conflicts.record(&wanted.bridge, address, conflict.to_string());
@@ -248,6 +247,13 @@ async fn probe_addresses(ctx: &Context, addresses: &[LanAddress]) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// Whether an interface of the VM has this MAC address. Its machine on a host that it has left may still answer, and a guest answers by each
+/// of its interfaces on a network for the addresses of all of them.
+fn is_of_vm(vm: &VM, mac: &str) -> bool {
+    let mut interfaces = vm.status.iter().flat_map(|status| &status.interfaces);
+    interfaces.any(|interface| interface.mac_address.eq_ignore_ascii_case(mac))
 }
 
 /// *Errors:* [`Error::TrayLocked`] while the guest uses the medium in the drive: the caller retries.
@@ -384,5 +390,24 @@ fn wake_disks(ctx: &Context, vm: &VM) {
     };
     for key in keys {
         ctx.queue.add(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_by_another_interface_of_the_vm_is_no_conflict() {
+        let interface = |name: &str, mac: &str| json!({"name": name, "network": "n/lan", "macAddress": mac});
+        let vm = json!({
+            "metadata": {"name": "web", "namespace": "n"}, "spec": {},
+            "status": {"interfaces": [interface("nic0", "52:54:00:00:00:0A"), interface("nic1", "52:54:00:00:00:0b")]}
+        });
+        let vm: VM = serde_json::from_value(vm).expect("a VM");
+        assert!(is_of_vm(&vm, "52:54:00:00:00:0a") && is_of_vm(&vm, "52:54:00:00:00:0b"));
+        assert!(!is_of_vm(&vm, "52:54:00:00:00:0c"));
     }
 }

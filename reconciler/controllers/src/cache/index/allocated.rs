@@ -1,7 +1,7 @@
 //! The allocated addresses of a network, whose lowest free one is known without a search.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::{Ipv4Addr, Ipv6Addr},
 };
 
@@ -23,10 +23,37 @@ impl Address for Ipv6Addr {
     }
 }
 
+/// Takes the addresses that an object has anew, and gives back those that it has no more. One that it keeps is not touched: to find the
+/// lowest free one again, all that follow it would be passed.
+pub(super) fn move_allocated<A: Address>(
+    networks: &mut HashMap<String, AllocatedAddresses<A>>,
+    before: &[(String, A)],
+    now: &[(String, A)],
+) {
+    // An object counts once for an address, however often it lists it.
+    let first = |list: &[(String, A)], at: usize| !list[..at].contains(&list[at]);
+    for (at, (network, address)) in before.iter().enumerate() {
+        if !now.contains(&before[at])
+            && first(before, at)
+            && let Some(allocated) = networks.get_mut(network)
+        {
+            allocated.remove(*address);
+        }
+    }
+    for (at, (network, address)) in now.iter().enumerate() {
+        if !before.contains(&now[at]) && first(now, at) {
+            networks.entry(network.clone()).or_default().insert(*address);
+        }
+    }
+}
+
 /// The allocated addresses of a network, of one family.
 #[derive(Debug)]
 pub(super) struct AllocatedAddresses<A> {
     pub(super) addresses: BTreeSet<A>,
+    /// The number of further objects that have an address, which a late write of a former leader may cause: it is taken until the last of them
+    /// gives it back.
+    further: BTreeMap<A, usize>,
     /// The first free address after the lowest allocated one.
     gap: Option<A>,
     /// The number of addresses that searches have passed.
@@ -38,6 +65,7 @@ impl<A> Default for AllocatedAddresses<A> {
     fn default() -> Self {
         Self {
             addresses: BTreeSet::new(),
+            further: BTreeMap::new(),
             gap: None,
             #[cfg(test)]
             passed: 0,
@@ -49,6 +77,7 @@ impl<A: Address> AllocatedAddresses<A> {
     pub(super) fn insert(&mut self, address: A) {
         let lowest = self.addresses.first().copied();
         if !self.addresses.insert(address) {
+            *self.further.entry(address).or_default() += 1;
             return;
         }
         match lowest {
@@ -59,6 +88,13 @@ impl<A: Address> AllocatedAddresses<A> {
     }
 
     pub(super) fn remove(&mut self, address: A) {
+        if let Some(further) = self.further.get_mut(&address) {
+            *further -= 1;
+            if *further == 0 {
+                self.further.remove(&address);
+            }
+            return;
+        }
         let was_lowest = self.addresses.first() == Some(&address);
         if !self.addresses.remove(&address) {
             return;
@@ -124,6 +160,36 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn an_address_that_two_vms_have_is_taken_until_both_are_gone() {
+        let key = |name: &str| Key::namespaced(ObjectKind::VM, "ns", name);
+        let vm = |name: &str| -> VM {
+            let interface = |name: &str| {
+                json!({"name": name, "network": "ns/lan", "macAddress": "52:54:00:00:00:01", "address": "10.0.0.2",
+                    "ipv6Address": "fd00::2"})
+            };
+            serde_json::from_value(json!({
+                "metadata": {"name": name, "namespace": "ns"},
+                "spec": {"class": "s", "disks": [], "networkInterfaces": []},
+                "status": {"observedGeneration": 1, "interfaces": [interface("nic0"), interface("nic1")]},
+            }))
+            .expect("a VM")
+        };
+        let mut index = Index::default();
+        let (ipv4, ipv6) = (Ipv4Addr::new(10, 0, 0, 2), "fd00::2".parse::<Ipv6Addr>().expect("an address"));
+        let is_taken = |index: &Index| {
+            (index.is_address_used("ns/lan", ipv4), index.is_ipv6_address_used("ns/lan", ipv6))
+        };
+        for name in ["a", "b"] {
+            index.set_vm(&key(name), Some(&vm(name)), Demand::default());
+        }
+        index.set_vm(&key("b"), None, Demand::default());
+        assert_eq!(is_taken(&index), (true, true), "the other VM has it");
+        assert_eq!(index.lowest_free("ns/lan", ipv4), Ipv4Addr::new(10, 0, 0, 3));
+        index.set_vm(&key("a"), None, Demand::default());
+        assert_eq!(is_taken(&index), (false, false));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use berth_api::{Backup, BackupStatus, DiskSnapshot, Readiness, Reason};
 use kube::ResourceExt;
 
-use super::{Decision, Observed, binding, is_gone, repository_key};
+use super::{Decision, Observed, binding, repository_key};
 use crate::{
     batch::WriteBatch,
     cache::Cache,
@@ -32,7 +32,7 @@ const MOST_AT_ONCE: usize = 100;
 pub(super) fn elsewhere(cache: &Cache, backup: &Backup, snapshot: &DiskSnapshot) -> Vec<Arc<Backup>> {
     let Some((own, volume)) = place_of(snapshot) else { return Vec::new() };
     let is_elsewhere = |other: &Arc<Backup>| {
-        let is_there = binding(other).is_some_and(|bound| bound.host != own && !is_gone(cache, &bound.host));
+        let is_there = binding(other).is_some_and(|bound| bound.host != own && !cache.is_gone(&bound.host));
         is_there && is_of(other, volume)
     };
     others(cache, backup).into_iter().filter(is_elsewhere).collect()
@@ -49,7 +49,7 @@ pub(super) fn writer(cache: &Cache, backup: &Backup, disk: &str) -> Option<Strin
         }
         let snapshot = cache.tables.disk_snapshots.named(&namespace, name.as_str())?;
         let (host, volume) = place_of(snapshot)?;
-        (volume == disk && !is_gone(cache, host)).then(|| host.to_owned())
+        (volume == disk && !cache.is_gone(host)).then(|| host.to_owned())
     })
 }
 
@@ -57,7 +57,7 @@ pub(super) fn writer(cache: &Cache, backup: &Backup, disk: &str) -> Option<Strin
 pub(super) fn hosts_of(cache: &Cache, backup: &Backup, disk: &str) -> Vec<String> {
     let same = others(cache, backup).into_iter().filter(|other| is_of(other, disk));
     let hosts = same.filter_map(|other| binding(&other).map(|bound| bound.host.clone()));
-    hosts.filter(|host| !is_gone(cache, host)).collect()
+    hosts.filter(|host| !cache.is_gone(host)).collect()
 }
 
 /// The plan for a new backup while others of its disk are bound elsewhere. None: there are none.

@@ -34,6 +34,8 @@ pub(super) struct Observed {
     pub(super) user: Option<(ObjectUse, Option<String>)>,
     /// The machine that also answers for the address on that host's segment.
     pub(super) conflict: Option<Conflict>,
+    /// Whether addresses are reserved for guests on hosts in a recovery, which end with that.
+    pub(super) has_reserved: bool,
     /// The reason why it can get no address yet.
     pub(super) unknown: Option<PlacementHold>,
 }
@@ -107,6 +109,7 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
         misnamed_by,
         user,
         conflict,
+        has_reserved: !held.is_empty(),
         unknown,
     }
 }

@@ -47,7 +47,9 @@ pub(super) fn plan(ip: &PublicIP, observed: &Observed) -> Plan<Decision> {
             };
             let pool = Key::cluster(ObjectKind::IPPool, ip.spec.pool.as_str());
             let quota = observed.over_quota.iter().map(|excess| excess.dependency.clone());
-            let dependencies = [Dependency::Object(pool), Dependency::Address].into_iter().chain(quota);
+            let reserved = observed.has_reserved.then_some(Dependency::Hosts);
+            let dependencies = [Dependency::Object(pool), Dependency::Address];
+            let dependencies = dependencies.into_iter().chain(quota).chain(reserved);
             Plan::blocked(Decision::Wait(readiness), dependencies.collect())
         }
     }

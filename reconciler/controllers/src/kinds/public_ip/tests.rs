@@ -9,12 +9,17 @@ use berth_api::{ConditionType, Host, IPPool, Network, PublicIP, PublicIPStatus, 
 use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
 use serde_json::{Value, json};
 
-use crate::{cache::Cache, kinds::network::free_address};
+use crate::{
+    cache::Cache,
+    kinds::network::free_address,
+    plan::{Dependency, Outcome},
+};
 
 use super::{
     Decision,
     balancing::{self, Balancing},
     observe::{Conflict, observe, pick},
+    plan::plan,
     status::status,
 };
 
@@ -65,6 +70,33 @@ fn the_lowest_free_address_of_all_ranges_is_taken() {
     assert_eq!(pick(&pool, None, |a| !taken.contains(&a)), Ok("192.0.2.9".parse().expect("an address")));
     let elsewhere = |a: IpAddr| !a.to_string().starts_with("192.");
     assert_eq!(pick(&pool, None, elsewhere), Ok("198.51.100.7".parse().expect("an address")));
+}
+
+#[test]
+fn an_address_that_waits_for_one_of_a_guest_is_looked_at_again_once_the_recovery_of_its_host_is_over() {
+    let mut cache = Cache::new(Duration::from_secs(40));
+    let now = tokio::time::Instant::now();
+    let mut pool = pool(&["192.0.2.8/32"]);
+    pool.metadata.resource_version = Some("1".into());
+    cache.put(pool, now);
+    let owner = json!({"kind": "VM", "namespace": "ns", "name": "gone", "uid": "u1",
+        "publicIPs": [{"name": "web", "address": "192.0.2.8"}]});
+    let host = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Host",
+        "metadata": {"name": "h1", "generation": 2, "resourceVersion": "1"},
+        "spec": {"recovery": {"since": "2026-01-01T00:00:00Z"}},
+        "status": {"observedGeneration": 2, "inventory": {"complete": true},
+            "orphans": [{"kind": "Process", "name": "i-1", "detail": "", "owner": owner}]}});
+    cache.put(serde_json::from_value::<Host>(host).expect("a host"), now);
+    let mut ip = PublicIP::new("new", serde_json::from_value(json!({"pool": "p"})).expect("a spec"));
+    ip.metadata.namespace = Some("ns".into());
+    let mut observed = observe(&cache, &ip);
+    observed.unknown = None;
+    let Outcome::Blocked(dependencies) = plan(&ip, &observed).outcome else { panic!("{observed:?}") };
+    assert!(dependencies.contains(&Dependency::Hosts), "{dependencies:?}");
+    observed.has_reserved = false;
+    assert!(
+        matches!(plan(&ip, &observed).outcome, Outcome::Blocked(all) if !all.contains(&Dependency::Hosts))
+    );
 }
 
 #[test]

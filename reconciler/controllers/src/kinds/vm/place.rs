@@ -90,7 +90,8 @@ fn constraints_text(observed: &Observed) -> String {
     if tied.is_empty() { String::new() } else { format!("{}: ", tied.join(", ")) }
 }
 
-fn in_namespace_or_shared(kind: ObjectKind, namespace: &str, name: &str) -> Vec<Dependency> {
+/// Returns the places of an object that a VM of the namespace names.
+pub(super) fn in_namespace_or_shared(kind: ObjectKind, namespace: &str, name: &str) -> Vec<Dependency> {
     [namespace, berth_api::SHARED_NAMESPACE]
         .map(|ns| Dependency::Object(Key::namespaced(kind, ns, name)))
         .into()

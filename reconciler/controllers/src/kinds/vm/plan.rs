@@ -1,12 +1,13 @@
 //! The decision: a pure function of the object and the observed inputs.
 
-use berth_api::{Binding, HOST_FINALIZER, Readiness, Reason, VM, VMState, vm::InterfaceStatus};
+use berth_api::{Binding, DEFAULT_NAME, HOST_FINALIZER, Readiness, Reason, VM, VMState, vm::InterfaceStatus};
 use kube::ResourceExt;
 
 use crate::{
     cache::capacity::HostCapacity,
     key::{Key, ObjectKind},
     kinds::disk::bind_disk,
+    kinds::network::is_accepted,
     kinds::rebind::CopyRemoval,
     placement_hold::awaits_its_host,
     plan::{Dependency, Outcome, Plan, Step, namesakes},
@@ -115,7 +116,7 @@ pub(super) fn plan_bound(vm: &VM, observed: &Observed, host: &str) -> Plan<Decis
     if vm.metadata.deletion_timestamp.is_some() {
         return plan;
     }
-    let mut dependencies = Vec::new();
+    let mut dependencies = awaited_by_interfaces(vm, observed);
     for (disk, volume_id) in observed.disks.iter().zip(&observed.fresh.volume_ids) {
         if disk.object.as_ref().is_some_and(|d| bound(d).is_some()) {
             continue;
@@ -135,6 +136,28 @@ pub(super) fn plan_bound(vm: &VM, observed: &Observed, host: &str) -> Plan<Decis
         plan.outcome = Outcome::Blocked(dependencies);
     }
     plan
+}
+
+/// Returns what the declared interfaces of a bound VM wait for that get nothing by this decision: a network, or an address of theirs.
+fn awaited_by_interfaces(vm: &VM, observed: &Observed) -> Vec<Dependency> {
+    let namespace = vm.namespace().unwrap_or_default();
+    let given = vm.status.as_ref().map(|status| status.interfaces.as_slice()).unwrap_or_default();
+    let fresh = observed.networks.iter().zip(&observed.fresh.interfaces);
+    let mut awaited = Vec::new();
+    for (interface, (network, fresh)) in vm.spec.network_interfaces.iter().zip(fresh) {
+        let name = interface.network.as_str();
+        let is_given = given.iter().any(|given| given.name == interface.name.as_str());
+        if is_given || (fresh.is_ok() && network.as_deref().is_some_and(is_accepted)) {
+            continue;
+        }
+        awaited.extend(place::in_namespace_or_shared(ObjectKind::Network, &namespace, name));
+        match network {
+            Some(_) => awaited.push(Dependency::PrivateAddress),
+            None if name == DEFAULT_NAME => awaited.extend([Dependency::NetworkRange, Dependency::Hosts]),
+            None => {}
+        }
+    }
+    awaited
 }
 
 /// Plans the interfaces in a bound VM's status: each keeps its address; a new one gets an address; one that is

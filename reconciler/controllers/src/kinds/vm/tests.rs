@@ -1,5 +1,6 @@
 //! Decisions about a VM for given inputs.
 
+mod interfaces;
 mod release;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};

@@ -238,7 +238,7 @@ async fn decide(place: &Place, mac: [u8; 6], address: Ipv6Addr, learned: &Learne
 async fn duplicate(port: u32, mac: [u8; 6], address: Ipv6Addr) -> io::Result<Option<String>> {
     let socket = snooping::open_filtered(port, &mut frames::discovery())?;
     // With the guest's MAC address, which switches know or are to know at this port.
-    probe::ask(socket.get_ref(), port, mac, IpAddr::V6(address)).await
+    probe::ask(socket.get_ref(), port, (mac, &[]), IpAddr::V6(address)).await
 }
 
 #[cfg(test)]

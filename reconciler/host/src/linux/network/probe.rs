@@ -28,19 +28,24 @@ const LOOK_EVERY: Duration = Duration::from_millis(25);
 /// Returns the MAC address of another machine that answers for the address, or that probes for it because it is about
 /// to take it.
 ///
-/// Takes three quarters of a second if there is none.
-pub(super) async fn occupant(link: &Link, address: IpAddr) -> Result<Option<String>, SystemError> {
+/// Takes three quarters of a second if there is none. `own`: the MAC addresses of this host that may answer for it too.
+pub(super) async fn occupant(
+    link: &Link,
+    own: &[[u8; 6]],
+    address: IpAddr,
+) -> Result<Option<String>, SystemError> {
     let Some(mac) = link.mac else { return Ok(None) };
     let failed = |error: io::Error| network("ask for an address on", &link.name, error.to_string());
     let socket = listening(link.index, address).map_err(failed)?;
-    ask(&socket, link.index, mac, address).await.map_err(failed)
+    ask(&socket, link.index, (mac, own), address).await.map_err(failed)
 }
 
-/// As [`occupant`], by a socket that receives the claims of other machines. `mac`: the sender of the probes.
+/// As [`occupant`], by a socket that receives the claims of other machines. `mac`: the sender of the probes, which is no other machine, nor is
+/// one of `own`.
 pub(super) async fn ask(
     socket: &OwnedFd,
     link: u32,
-    mac: [u8; 6],
+    (mac, own): ([u8; 6], &[[u8; 6]]),
     address: IpAddr,
 ) -> io::Result<Option<String>> {
     // From the unspecified address: a request with the address itself as its sender would be an announcement.
@@ -57,7 +62,7 @@ pub(super) async fn ask(
                     IpAddr::V4(address) => claims(&packet, address),
                     IpAddr::V6(address) => discovery::claims(&packet, address),
                 };
-                if let Some(other) = claimed.filter(|other| *other != mac) {
+                if let Some(other) = claimed.filter(|other| *other != mac && !own.contains(other)) {
                     return Ok(Some(hardware_address(other)));
                 }
             }

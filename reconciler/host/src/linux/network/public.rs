@@ -88,6 +88,21 @@ pub(super) async fn add(netlink: &Netlink, public: &PublicAddresses) -> Result<L
     Ok(link)
 }
 
+/// Returns the MAC addresses by which this host itself answers for a public address: one that it has is answered for on each interface, also
+/// on another one of the segment that it is probed on.
+pub(super) async fn answering(netlink: &Netlink, address: IpAddr) -> Result<Vec<[u8; 6]>> {
+    let Some(ours) = netlink.link(PUBLIC_LINK).await?.map(|link| link.index) else { return Ok(Vec::new()) };
+    let is_here = match address {
+        IpAddr::V4(address) => netlink.all_addresses().await?.contains(&(ours, address)),
+        IpAddr::V6(address) => {
+            let all = netlink.all_ipv6_networks().await?;
+            all.iter().any(|(link, net)| (*link, net.addr()) == (ours, address))
+        }
+    };
+    let links = if is_here { netlink.links().await? } else { Vec::new() };
+    Ok(links.into_iter().filter_map(|link| link.mac).collect())
+}
+
 /// Takes the other addresses from the link, of which nothing leads anywhere any more.
 pub(super) async fn only(netlink: &Netlink, link: &Link, public: &PublicAddresses) -> Result<()> {
     netlink.exact_addresses(link, &public.ipv4()).await?;

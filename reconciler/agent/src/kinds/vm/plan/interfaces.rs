@@ -286,10 +286,7 @@ impl Changes {
         Some(match (refused, conflict) {
             (Some(why), _) => Readiness::Stalled(Reason::InvalidSpec, why.clone()),
             (None, Some(text)) => Readiness::Stalled(Reason::AddressConflict, text.clone()),
-            (None, None) => {
-                let text = format!("network interface {name} has no address or no Network yet");
-                Readiness::Reconciling(Reason::WaitingForNetwork, text)
-            }
+            (None, None) => Readiness::Reconciling(Reason::WaitingForNetwork, without_address(name)),
         })
     }
 }
@@ -335,6 +332,14 @@ fn plug_in(observed: &Observed, plug: &[&Card], record: &[Card]) -> Vec<Step> {
 /// Returns the message about an interface whose tap is no longer on the host, and whose card cannot be exchanged.
 pub(in crate::kinds::vm) fn tap_missing(name: &str) -> String {
     format!("the tap of {name} was removed from the host by another program: restart the VM (restartToken)")
+}
+
+/// Returns why an interface waits for its address or its Network, for people: as much as a host knows of it.
+pub(super) fn without_address(name: &str) -> String {
+    format!(
+        "network interface {name} waits for its address: its Network does not exist, is not ready or has no free address, or the declared \
+         address or MAC address is taken"
+    )
 }
 
 /// Returns the journal of a machine that has this card.

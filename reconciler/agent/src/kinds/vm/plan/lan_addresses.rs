@@ -21,12 +21,8 @@ fn lan_addresses(observed: &Observed, interface: &InterfaceStatus) -> Vec<LanAdd
     let (lan, bridge) = (observed.lans.get(&interface.network), observed.accesses.get(&interface.network));
     let Some((lan, bridge)) = lan.zip(bridge) else { return Vec::new() };
     let given = [(lan.is_ipv4_static(), &interface.address), (lan.is_ipv6_static(), &interface.ipv6_address)];
-    let of_interface = |address: IpAddr| LanAddress {
-        interface: interface.name.clone(),
-        address,
-        mac: interface.mac_address.to_ascii_lowercase(),
-        bridge: bridge.clone(),
-    };
+    let of_interface =
+        |address: IpAddr| LanAddress { interface: interface.name.clone(), address, bridge: bridge.clone() };
     let addresses = given.into_iter().filter(|(is_static, _)| *is_static);
     addresses.filter_map(|(_, text)| Some(of_interface(text.parse().ok()?))).collect()
 }

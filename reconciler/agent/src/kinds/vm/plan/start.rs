@@ -26,6 +26,7 @@ use super::super::vsock;
 use super::cards::{default_queues, interfaces, links_down, model_of, nics, recorded_name, taps};
 use super::devices::{self, HeldDevices};
 use super::due::ended;
+use super::interfaces::without_address;
 use super::{
     Observed, Step, architecture, enrolling, firmware, lan_addresses, obstacle, pins, seeding, write_journal,
 };
@@ -88,8 +89,8 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
         let text = format!("Network {network} has no identifier (yet)");
         return Err(waits(Reason::WaitingForNetwork, text));
     }
-    if vm.spec.network_interfaces.iter().any(|n| !has_interface(vm, n.name.as_str())) {
-        return Err(waits(Reason::WaitingForNetwork, "an interface has no address yet".to_owned()));
+    if let Some(lacking) = vm.spec.network_interfaces.iter().find(|n| !has_interface(vm, n.name.as_str())) {
+        return Err(waits(Reason::WaitingForNetwork, without_address(lacking.name.as_str())));
     }
     if let VmRestore::Incomplete(text) = &observed.restore {
         return Err(Plan::without_steps(Readiness::Stalled(Reason::RestoreRefused, text.clone())));

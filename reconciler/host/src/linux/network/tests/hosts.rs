@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use super::guest::Guest;
-use super::host::{Host, segment};
+use super::host::{Host, SEGMENT, segment};
 use super::*;
 
 const SOON: Duration = Duration::from_secs(3);
@@ -349,6 +349,29 @@ fn who_else_has_an_address_is_found_before_it_is_taken() {
         });
         assert_eq!(public, ["192.0.2.131".parse::<IpAddr>().expect("address")].into());
         clear(&[&b]);
+    });
+}
+
+#[test]
+fn a_host_with_two_interfaces_on_a_segment_does_not_take_its_own_answer_for_another_machine() {
+    in_own_namespace(|| async {
+        segment(1500);
+        for interface in ["up0", "up1"] {
+            ip(&format!("link add {interface} type veth peer name {interface}p"));
+            ip(&format!("link set {interface}p master {SEGMENT} up"));
+            ip(&format!("link set {interface} up"));
+        }
+        let host = Fixture::new();
+        let occupant = async |address: &str| {
+            let address = address.parse().expect("an address");
+            host.networks.occupant("up0", address).await.expect("asked")
+        };
+        ip(&format!("link add {PUBLIC_LINK} type bridge"));
+        ip(&format!("addr add 192.0.2.130/32 dev {PUBLIC_LINK}"));
+        ip(&format!("link set {PUBLIC_LINK} up"));
+        assert_eq!(occupant("192.0.2.130").await, None, "it has the public address itself");
+        ip("addr add 192.0.2.131/32 dev up1");
+        assert!(occupant("192.0.2.131").await.is_some(), "that would cut off the host");
     });
 }
 

@@ -349,7 +349,11 @@ fn an_interface_without_an_address_or_a_network_is_waited_for() {
     let running = started(&of_names(&["nic0"]));
     let mut undecided = of_names(&["nic0", "nic1"]);
     undecided.status.as_mut().expect("bound").interfaces.pop();
-    assert_eq!(stands(&plan(&undecided, &running)), (false, Reason::WaitingForNetwork));
+    for observed in [&running, &ready_to_start()] {
+        let planned = plan(&undecided, observed);
+        assert_eq!(stands(&planned), (false, Reason::WaitingForNetwork));
+        assert!(planned.readiness.message().contains("interface nic1 waits for its address"), "{planned:?}");
+    }
     let mut elsewhere = of_names(&["nic0", "nic1"]);
     elsewhere.status.as_mut().expect("bound").interfaces[1].network = "ns/later".into();
     let planned = plan(&elsewhere, &running);
