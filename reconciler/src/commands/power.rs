@@ -118,8 +118,7 @@ fn change(verb: Verb, vm: &VM) -> Option<Value> {
 pub(super) fn has_ended(vm: &VM) -> bool {
     let conditions = vm.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let ready = condition::find(conditions, ConditionType::Ready.as_str());
-    let reasons = [Reason::GuestEnded, Reason::CrashLoop];
-    ready.is_some_and(|ready| reasons.iter().any(|reason| ready.reason == reason.as_str()))
+    ready.is_some_and(|ready| Reason::OF_ENDED_GUESTS.iter().any(|reason| ready.reason == reason.as_str()))
 }
 
 pub(super) fn another_token(vm: &VM) -> Value {
@@ -252,7 +251,7 @@ mod tests {
         let token = token.as_str().expect("a token");
         assert_eq!(restart_token::split(token).0, Some("mine"));
         assert_eq!(change(Verb::Start, &running), None);
-        for reason in ["GuestEnded", "CrashLoop"] {
+        for reason in ["GuestEnded", "CrashLoop", "OutOfMemory"] {
             let ended = change(Verb::Start, &vm("Running", "Stopped", reason)).expect("a change");
             assert_eq!(ended["restartToken"], token);
         }
