@@ -18,7 +18,7 @@ use crate::{
     cli::{ConsoleTarget, WhyOptions},
     one_connection::client_of,
     printable::printable,
-    why::{Found, Node, Reference, explain, references, slowness},
+    why::{Found, Node, Reference, explain, is_emulated, references, slowness},
 };
 
 /// How far references are followed: a VM, its disk, the disk's image, the image's host.
@@ -68,7 +68,7 @@ pub(super) async fn run(options: WhyOptions) -> anyhow::Result<()> {
             state: options.state.clone(),
             connection: options.connection.clone(),
         };
-        match measured(&target).await {
+        match measured(&target, is_emulated(&object)).await {
             Ok(found) => text.extend(found.iter().map(|sentence| format!("{sentence}\n"))),
             // A reader of VMs need not have the right to their consoles.
             Err(error) => text += &format!("Its host could not be asked how fast it runs: {error:#}\n"),
@@ -120,7 +120,7 @@ async fn read(client: &Client, reference: &Reference) -> anyhow::Result<Found> {
 }
 
 /// Reads the use of the host by the VM twice, and returns the sentences about it.
-async fn measured(target: &ConsoleTarget) -> anyhow::Result<Vec<String>> {
+async fn measured(target: &ConsoleTarget, is_emulated: bool) -> anyhow::Result<Vec<String>> {
     let stream = connection::open(target, ConsoleUse::Usage, None).await?;
     let mut text = String::new();
     let mut stream = stream.take(MAX_USAGE);
@@ -130,7 +130,7 @@ async fn measured(target: &ConsoleTarget) -> anyhow::Result<Vec<String>> {
         .context("reading its answer")?;
     let readings: Result<Vec<Usage>, _> = text.lines().map(serde_json::from_str).collect();
     match readings.context("its version of berth may differ")?.as_slice() {
-        [before, after] => Ok(slowness(before, after, &target.namespace, &target.vm)),
+        [before, after] => Ok(slowness(before, after, &target.namespace, &target.vm, is_emulated)),
         _ => bail!("its answer is incomplete"),
     }
 }
