@@ -1,12 +1,11 @@
 //! Clients of a control plane.
 
-use std::{net::SocketAddr, path::Path};
+mod kubeconfig_file;
+
+use std::{env, net::SocketAddr, path::Path};
 
 use anyhow::Context;
-use kube::{
-    Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use kube::{Client, Config, config::KubeConfigOptions};
 
 use crate::{api_limits::ApiLimits, cli::Connection, one_connection::client_within};
 
@@ -30,11 +29,13 @@ pub(super) async fn addresses(config: &Config) -> Vec<SocketAddr> {
 ///
 /// *Errors:* no usable kubeconfig.
 pub(super) async fn config(connection: &Connection) -> anyhow::Result<Config> {
+    if connection.kubeconfig.is_none() {
+        check_variable()?;
+    }
     let options = KubeConfigOptions { context: connection.context.clone(), ..KubeConfigOptions::default() };
     match &connection.kubeconfig {
         Some(path) => {
-            let kubeconfig = Kubeconfig::read_from(path)
-                .with_context(|| format!("reading kubeconfig {}", path.display()))?;
+            let kubeconfig = kubeconfig_file::read(path)?;
             Config::from_custom_kubeconfig(kubeconfig, &options).await.context("using the kubeconfig")
         }
         None if connection.context.is_some() => {
@@ -44,6 +45,19 @@ pub(super) async fn config(connection: &Connection) -> anyhow::Result<Config> {
             "finding a control plane: set --kubeconfig or BERTH_KUBECONFIG, or run berth up on this machine",
         ),
     }
+}
+
+/// Checks the files of the variable `KUBECONFIG`, which kube reads as a whole.
+///
+/// *Errors:* one of them is no file that a kubeconfig can be in.
+fn check_variable() -> anyhow::Result<()> {
+    let Some(value) = env::var_os("KUBECONFIG") else { return Ok(()) };
+    // Those that are missing, and the usual way to name none, are kube's matter.
+    for path in env::split_paths(&value).filter(|path| path.exists() && path != Path::new("/dev/null")) {
+        kubeconfig_file::is_pipe(&path)
+            .with_context(|| format!("the variable KUBECONFIG names {}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// Returns an administrator's configuration: the one the options name, else that of this machine's `berth up` if this user can read it,
