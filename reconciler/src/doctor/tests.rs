@@ -264,6 +264,18 @@ fn the_text_has_a_line_for_each_check_and_one_for_each_remedy() {
 }
 
 #[test]
+fn findings_are_those_of_the_machine_and_escaped_by_the_command() {
+    let mut facts = good();
+    facts.pools.insert("a".to_owned(), Err("no \u{1b}[2J\u{9b}".to_owned()));
+    let all = checks(&facts);
+    let shown = crate::printable::printable(&text(&all));
+    assert!(
+        shown.contains("a is away: no \\u{1b}[2J\\u{9b}") && shown.lines().count() > all.len(),
+        "{shown}"
+    );
+}
+
+#[test]
 fn huge_pages_are_checked_by_size_and_node() {
     let pages = |total: u64, free: u64, wanted: Option<u64>, nodes: &[(u32, u64)]| DoctorHugePages {
         page_bytes: 2 << 20,
