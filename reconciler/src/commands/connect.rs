@@ -54,7 +54,7 @@ fn check_variable() -> anyhow::Result<()> {
     let Some(value) = env::var_os("KUBECONFIG") else { return Ok(()) };
     // Those that are missing, and the usual way to name none, are kube's matter.
     for path in env::split_paths(&value).filter(|path| path.exists() && path != Path::new("/dev/null")) {
-        kubeconfig_file::is_pipe(&path)
+        kubeconfig_file::kind_of(&path)
             .with_context(|| format!("the variable KUBECONFIG names {}", path.display()))?;
     }
     Ok(())

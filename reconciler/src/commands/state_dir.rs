@@ -48,7 +48,7 @@ pub(super) fn prepare(state_dir: &Path) -> anyhow::Result<PathBuf> {
         path.display()
     );
     ensure!(
-        is_own(&path).with_context(what)?,
+        belongs_to_berth(&path).with_context(what)?,
         "{} has files, and none of berth: give a new or empty directory with --state-dir, or the one that berth has used before",
         path.display()
     );
@@ -57,7 +57,7 @@ pub(super) fn prepare(state_dir: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// Whether a directory is empty or one of berth: any other one, as `/etc` or a home directory, would become unreadable for its users.
-fn is_own(path: &Path) -> io::Result<bool> {
+fn belongs_to_berth(path: &Path) -> io::Result<bool> {
     if OWN.iter().any(|name| fs::symlink_metadata(path.join(name)).is_ok()) {
         return Ok(true);
     }
