@@ -123,7 +123,7 @@ async fn copy(
         if count == 0 {
             return Ok(());
         }
-        let part = match &mut text {
+        let part: Cow<'_, [u8]> = match &mut text {
             Some(text) => Cow::Owned(text.shown(&chunk[..count]).into_bytes()),
             None => Cow::Borrowed(&chunk[..count]),
         };
