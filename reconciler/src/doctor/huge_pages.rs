@@ -18,7 +18,7 @@ pub(super) fn huge_pages(facts: &DoctorFacts) -> Check {
             NAME,
             Level::Warning,
             format!(
-                "{found}: the configuration of this machine asks for {wanted} of {size}, and the kernel had too little memory in one piece"
+                "{found}: the configuration of this machine asks for {wanted} of {size}: the kernel had too little memory in one piece, or they were released later"
             ),
             format!(
                 "reserve them at boot, by the kernel parameters hugepagesz={parameter} hugepages={wanted}, or now, after other programs have ended: \
