@@ -80,13 +80,13 @@ mod tests {
     fn a_file_is_read_up_to_a_limit() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("password");
-        std::fs::write(&path, "secret\n").expect("written");
+        fs::write(&path, "secret\n").expect("written");
         assert_eq!(read(&path, 7).expect("it fits"), "secret\n");
         let refused = |path: &Path, limit| format!("{:#}", read(path, limit).expect_err("refused"));
         assert!(refused(&path, 6).contains("has more than 6 bytes"));
         let endless = refused(Path::new("/dev/zero"), 4096);
         assert!(endless.starts_with("/dev/zero has more than 4096 bytes"), "{endless}");
-        std::fs::write(&path, [0xff]).expect("written");
+        fs::write(&path, [0xff]).expect("written");
         assert!(refused(&path, 7).contains("is not UTF-8"));
         assert!(refused(&folder.path().join("none"), 7).starts_with("reading "));
     }
