@@ -194,8 +194,14 @@ async fn shut_down_all(state_dir: &Path, end: Instant) -> anyhow::Result<()> {
 }
 
 async fn start_guests(state_dir: &Path) -> anyhow::Result<()> {
-    // After a boot the agent may not run yet: it starts guests by itself.
-    ask(state_dir, Method::POST, "/guests/start").await.map(drop)
+    if ask(state_dir, Method::POST, "/guests/start").await?.is_none() {
+        // As after a boot, or because another state directory is in use.
+        notice!(
+            "No agent runs with the state directory {}: it starts the guests when it is started",
+            state_dir.display()
+        );
+    }
+    Ok(())
 }
 
 fn some(names: &[String]) -> String {
