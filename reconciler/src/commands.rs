@@ -84,7 +84,9 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             DiskAction::Download(options) => runtime()?.block_on(Box::pin(download::disk(options))),
         },
         Command::Snapshot(options) => runtime()?.block_on(Box::pin(snapshot(options.action))),
-        Command::DiskBackup(options) => runtime()?.block_on(Box::pin(on_disk_backup(options.action))),
+        Command::DiskBackup(options) => {
+            return runtime()?.block_on(Box::pin(on_disk_backup(options.action)));
+        }
         Command::UnpackImage(options) => unpack_image(&options),
         Command::Crds(options) => crds::run(&options),
         Command::Kubeconfig(options) => kubeconfig::run(&options),
@@ -136,14 +138,15 @@ async fn snapshot(action: SnapshotAction) -> anyhow::Result<()> {
     }
 }
 
-async fn on_disk_backup(action: DiskBackupAction) -> anyhow::Result<()> {
-    match action {
+async fn on_disk_backup(action: DiskBackupAction) -> anyhow::Result<ExitCode> {
+    let done = match action {
         DiskBackupAction::Ls(options) => Box::pin(files::list(DiskOrigin::Backup, options)).await,
         DiskBackupAction::Cp(options) => Box::pin(files::copy(DiskOrigin::Backup, options)).await,
         DiskBackupAction::List(options) => Box::pin(disk_backup::list(options)).await,
-        DiskBackupAction::Verify(options) => Box::pin(disk_backup::verify(options)).await,
+        DiskBackupAction::Verify(options) => return Ok(Box::pin(disk_backup::verify(options)).await),
         DiskBackupAction::RestoreVm(options) => Box::pin(disk_backup::restore_vm(options)).await,
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 fn unpack_image(options: &UnpackImageOptions) -> anyhow::Result<()> {

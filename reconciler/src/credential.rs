@@ -212,8 +212,13 @@ pub async fn request(client: &Client, host: &str, life: Duration) -> kube::Resul
         ..TokenRequest::default()
     };
     let name = access::account_name(host);
-    let made = accounts.create_token_request(&name, &PostParams::default(), &request).await?;
-    Ok(made.status.and_then(|status| status.token).unwrap_or_default())
+    token_in(accounts.create_token_request(&name, &PostParams::default(), &request).await?)
+}
+
+/// *Errors:* the answer has no token: an empty one would take the place of one that is valid.
+fn token_in(made: TokenRequest) -> kube::Result<String> {
+    let token = made.status.and_then(|status| status.token).filter(|token| !token.is_empty());
+    token.ok_or_else(|| kube::Error::Service("the control plane answered without a token".into()))
 }
 
 fn is_final(error: &kube::Error) -> bool {
@@ -291,6 +296,19 @@ mod tests {
         assert!(explanation(401, "x").contains("revoked"));
         assert!(explanation(403, "x").contains("berth token create h2"));
         assert!(is_final(&api(401)) && !is_final(&api(503)));
+    }
+
+    #[test]
+    fn an_answer_without_a_token_takes_the_place_of_none() {
+        let answer = |token: &str| -> TokenRequest {
+            serde_json::from_value(serde_json::json!({
+                "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []},
+                "status": {"token": token, "expirationTimestamp": "2026-01-01T00:00:00Z"},
+            }))
+            .expect("an answer")
+        };
+        assert_eq!(token_in(answer("t")).expect("a token"), "t");
+        assert!(token_in(answer("")).is_err() && token_in(TokenRequest::default()).is_err());
     }
 
     #[test]

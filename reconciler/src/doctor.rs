@@ -1,5 +1,6 @@
 //! Judges whether a machine can run VMs. Pure: from facts to checks.
 
+mod huge_pages;
 mod machine;
 mod network;
 #[cfg(test)]
@@ -69,7 +70,7 @@ pub(crate) fn checks(facts: &DoctorFacts) -> Vec<Check> {
         machine::cgroups(facts),
         machine::service(facts),
         machine::memory(facts),
-        machine::huge_pages(facts),
+        huge_pages::huge_pages(facts),
         machine::storage(facts),
         machine::pools(facts),
         machine::open_files(facts),

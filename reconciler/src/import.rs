@@ -17,6 +17,7 @@ mod network;
 mod origin;
 pub mod ovf;
 pub mod qemu;
+mod rest;
 mod shell;
 mod xml;
 

@@ -7,6 +7,9 @@ pub(crate) mod tests;
 use std::fmt::Write as _;
 
 use berth_agent::{DiskUsage, OperationUse, Usage, VmUsage};
+use berth_filesystems::shown;
+
+use crate::printable::printable_json;
 
 /// The use of a VM in a second.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -192,7 +195,7 @@ pub(crate) fn json(hosts: &[Usage], namespace: Option<&str>) -> serde_json::Resu
     for usage in &mut hosts {
         usage.vms.retain(|vm| namespace.is_none_or(|wanted| vm.namespace == wanted));
     }
-    Ok(serde_json::to_string_pretty(&hosts)? + "\n")
+    Ok(printable_json(&serde_json::to_string_pretty(&hosts)?) + "\n")
 }
 
 /// Formats the storage pools of hosts; empty if none is reported.
@@ -215,14 +218,17 @@ fn row(cells: &[&str]) -> Vec<String> {
     cells.iter().map(|cell| (*cell).to_owned()).collect()
 }
 
-/// Formats lines of cells as a table.
+/// Formats lines of cells as a table. A cell stays on its line, and a terminal interprets nothing in it.
 pub(crate) fn aligned(lines: &[Vec<String>]) -> String {
+    let escaped =
+        |line: &Vec<String>| -> Vec<String> { line.iter().map(|cell| shown(cell.as_bytes())).collect() };
+    let lines: Vec<Vec<String>> = lines.iter().map(escaped).collect();
     let length = |line: &Vec<String>, column: usize| line[column].chars().count();
     let width = |column: usize| lines.iter().map(|line| length(line, column)).max().unwrap_or_default();
     let columns = lines.first().map_or(0, Vec::len);
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut out = String::new();
-    for line in lines {
+    for line in &lines {
         let cells: Vec<String> =
             line.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
         // Writing into a String cannot fail.

@@ -17,7 +17,7 @@ mod tests;
 use serde_json::Value;
 
 pub(crate) use references::{Reference, references};
-pub(crate) use sentences::explain;
+pub(crate) use sentences::{explain, is_emulated};
 pub(crate) use slow::slowness;
 
 /// An object that others depend on, as far as the user may read it.

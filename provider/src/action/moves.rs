@@ -171,7 +171,7 @@ impl Action for VmMove {
                 _ => {}
             }
             let has_ended = condition(object, "Ready").is_some_and(|ready| {
-                [Reason::GuestEnded, Reason::CrashLoop].iter().any(|reason| ready.reason == reason.as_str())
+                Reason::OF_ENDED_GUESTS.iter().any(|reason| ready.reason == reason.as_str())
             });
             // It moves once it is stopped, or started again.
             let runs = has_ended || object.pointer("/status/process").is_some_and(Json::is_object);

@@ -367,6 +367,11 @@ reasons! {
     NewerDefinitions => "Upgrade berth on the host.",
 }
 
+impl Reason {
+    /// The reasons of `Ready` of a VM whose guest has ended by itself and is off: for good, or until a delay is over.
+    pub const OF_ENDED_GUESTS: [Self; 3] = [Self::GuestEnded, Self::CrashLoop, Self::OutOfMemory];
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

@@ -41,4 +41,4 @@ pub use detect::{Content, FileSystem, contents};
 pub use disk::Disk;
 pub use error::FsError;
 pub use tree::{Choice, Tree, open};
-pub use volume::{Node, NodeKind, shown};
+pub use volume::{Node, NodeKind, is_plain, shown};

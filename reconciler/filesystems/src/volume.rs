@@ -65,12 +65,14 @@ pub(crate) fn time(seconds: i64, nanoseconds: u32) -> Option<SystemTime> {
     second?.checked_add(Duration::from_nanos(u64::from(nanoseconds)))
 }
 
+/// Whether a terminal shows this character as it is: neither a control character nor one that reorders or hides others.
+pub fn is_plain(c: char) -> bool {
+    !c.is_control()
+        && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// Returns a name or a path for people: a terminal does not interpret anything in it.
 pub fn shown(name: &[u8]) -> String {
     let text = String::from_utf8_lossy(name);
-    let is_plain = |c: char| {
-        !c.is_control()
-            && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
     text.chars().map(|c| if is_plain(c) { c.to_string() } else { c.escape_default().to_string() }).collect()
 }

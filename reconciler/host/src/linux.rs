@@ -80,7 +80,8 @@ pub use backups::{EntryFacts, ObjectStore, RepositoryEntry, RepositoryReader};
 use block_devices::BlockDevices;
 use direct_io::DirectIo;
 pub use doctor::{
-    DoctorEmulation, DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, DoctorService, doctor_facts,
+    DoctorEmulation, DoctorFacts, DoctorHugePages, DoctorKvm, DoctorMemory, DoctorQemu, DoctorService,
+    doctor_facts,
 };
 use files::blocking;
 pub use guests::shut_down_guests;

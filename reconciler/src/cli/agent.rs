@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+use berth_api::ResourceName;
 use berth_host::linux::UidRange;
 use berth_host::{
     Architecture, BackupFolderMapping, BlockDeviceMapping, PciMapping, PoolFolderMapping, RbdPoolMapping,
@@ -161,9 +162,44 @@ impl AgentOptions {
     }
 }
 
+/// Parses a label. One that the control plane refuses would keep the agent from making its Host, again and again.
 pub(super) fn label(text: &str) -> Result<(String, String), String> {
-    let pair = text.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
-    pair.ok_or_else(|| format!("{text:?} is not key=value"))
+    let (key, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not key=value"))?;
+    let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    let is_prefix = |prefix: &str| prefix.len() <= 253 && prefix.split('.').all(ResourceName::is_dns_label);
+    if !is_label_word(name) || !prefix.is_none_or(is_prefix) {
+        return Err(format!(
+            "{key:?} is no key of a label, such as rack or example.org/rack: letters, digits, \"-\", \"_\" and \".\", at most 63"
+        ));
+    }
+    if !value.is_empty() && !is_label_word(value) {
+        return Err(format!(
+            "{value:?} is no value of a label: letters, digits, \"-\", \"_\" and \".\" between letters or digits, at most 63"
+        ));
+    }
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+fn is_label_word(text: &str) -> bool {
+    let is_known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (1..=63).contains(&text.len())
+        && text.chars().all(is_known)
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.ends_with(|c: char| c.is_ascii_alphanumeric())
+}
+
+#[test]
+fn a_label_is_one_that_the_control_plane_accepts() {
+    let pair = |key: &str, value: &str| Ok((key.to_owned(), value.to_owned()));
+    assert_eq!(label("topology.kubernetes.io/zone=a"), pair("topology.kubernetes.io/zone", "a"));
+    assert_eq!(label("rack=R_1.b"), pair("rack", "R_1.b"));
+    assert_eq!(label("ssd="), pair("ssd", ""));
+    for wrong in
+        ["rack", "=a", "/a=b", "A.b/c=d", "a/b/c=d", "my rack=a", "a=b c", "a=-b", "a=b=c", "a=b,c=d"]
+    {
+        assert!(label(wrong).is_err(), "{wrong}");
+    }
+    assert!(label(&format!("a={}", "b".repeat(64))).is_err());
 }
 
 /// Numbers of CPUs.

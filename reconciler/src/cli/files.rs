@@ -23,7 +23,8 @@ pub enum DiskBackupAction {
     Cp(CopyFilesOptions),
     /// Lists the backups in a repository by its place and its password: without a control plane, such as after a total loss.
     List(ListBackupsOptions),
-    /// Has a Backup read back and verified by its host, and waits for the result. Exit code 1: data is damaged or missing.
+    /// Has a Backup read back and verified by its host, and waits for the result. Exit code 1: data is damaged or missing, 2: it
+    /// was not verified, or there is no result yet.
     Verify(VerifyBackupOptions),
     /// Prints the Disks and the VM that Backups of all disks of a VM make again, by the declaration that is stored with them.
     RestoreVm(RestoreVmOptions),

@@ -1,19 +1,13 @@
 //! Clients of a control plane.
 
-use std::{net::SocketAddr, path::Path};
+mod kubeconfig_file;
 
-use anyhow::{Context, ensure};
-use kube::{
-    Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use std::{env, net::SocketAddr, path::Path};
+
+use anyhow::Context;
+use kube::{Client, Config, config::KubeConfigOptions};
 
 use crate::{api_limits::ApiLimits, cli::Connection, one_connection::client_within};
-
-use super::small_file;
-
-/// The maximum size of a kubeconfig in bytes: one of hundreds of clusters, with all certificates in it, is smaller.
-const MAX_KUBECONFIG: u64 = 16 << 20;
 
 /// Returns the client the options name, with these limits.
 ///
@@ -35,10 +29,13 @@ pub(super) async fn addresses(config: &Config) -> Vec<SocketAddr> {
 ///
 /// *Errors:* no usable kubeconfig.
 pub(super) async fn config(connection: &Connection) -> anyhow::Result<Config> {
+    if connection.kubeconfig.is_none() {
+        check_variable()?;
+    }
     let options = KubeConfigOptions { context: connection.context.clone(), ..KubeConfigOptions::default() };
     match &connection.kubeconfig {
         Some(path) => {
-            let kubeconfig = kubeconfig(path)?;
+            let kubeconfig = kubeconfig_file::read(path)?;
             Config::from_custom_kubeconfig(kubeconfig, &options).await.context("using the kubeconfig")
         }
         None if connection.context.is_some() => {
@@ -50,16 +47,17 @@ pub(super) async fn config(connection: &Connection) -> anyhow::Result<Config> {
     }
 }
 
-fn kubeconfig(path: &Path) -> anyhow::Result<Kubeconfig> {
-    let reading = || format!("reading kubeconfig {}", path.display());
-    let facts = std::fs::metadata(path).with_context(reading)?;
-    if !facts.is_file() {
-        // Of a pipe, or of a device, which may have no end. No file is relative to it.
-        let text = small_file::read(path, MAX_KUBECONFIG)?;
-        return Kubeconfig::from_yaml(&text).with_context(reading);
+/// Checks the files of the variable `KUBECONFIG`, which kube reads as a whole.
+///
+/// *Errors:* one of them is no file that a kubeconfig can be in.
+fn check_variable() -> anyhow::Result<()> {
+    let Some(value) = env::var_os("KUBECONFIG") else { return Ok(()) };
+    // Those that are missing, and the usual way to name none, are kube's matter.
+    for path in env::split_paths(&value).filter(|path| path.exists() && path != Path::new("/dev/null")) {
+        kubeconfig_file::kind_of(&path)
+            .with_context(|| format!("the variable KUBECONFIG names {}", path.display()))?;
     }
-    ensure!(facts.len() <= MAX_KUBECONFIG, "{} has more than {MAX_KUBECONFIG} bytes", path.display());
-    Kubeconfig::read_from(path).with_context(reading)
+    Ok(())
 }
 
 /// Returns an administrator's configuration: the one the options name, else that of this machine's `berth up` if this user can read it,
@@ -77,21 +75,4 @@ pub(super) async fn admin(connection: &Connection, state_dir: &Path) -> anyhow::
 /// Whether the options name a control plane, rather than leave it to the defaults.
 pub(super) fn is_named(connection: &Connection) -> bool {
     connection.kubeconfig.is_some() || connection.context.is_some()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_kubeconfig_without_an_end_is_refused() {
-        let refused = format!("{:#}", kubeconfig(Path::new("/dev/zero")).expect_err("it has no end"));
-        assert!(refused.starts_with("/dev/zero has more than"), "{refused}");
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("kubeconfig");
-        std::fs::write(&path, "apiVersion: v1\nkind: Config\ncurrent-context: here\n").expect("written");
-        assert_eq!(kubeconfig(&path).expect("read").current_context.as_deref(), Some("here"));
-        std::fs::File::create(&path).and_then(|file| file.set_len(MAX_KUBECONFIG + 1)).expect("grown");
-        assert!(kubeconfig(&path).is_err());
-    }
 }

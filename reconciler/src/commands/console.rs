@@ -1,8 +1,10 @@
 //! `berth console` and `berth logs`: the serial console of a VM, and its log.
 
 pub(super) mod connection;
+mod log_text;
 mod terminal;
 
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 
 use anyhow::{Context, anyhow, bail};
@@ -14,11 +16,14 @@ use tokio::sync::mpsc;
 
 use crate::cli::{ConsoleOptions, ConsoleTarget, LogsOptions};
 
+use log_text::LogText;
 use terminal::RawTerminal;
 
 /// Ctrl-]: detaches.
 const DETACH: u8 = 0x1d;
 const CHUNK: usize = 16 << 10;
+/// Ends the colours of a log.
+const PLAIN: &[u8] = b"\x1b[0m";
 
 /// Attaches to the serial console.
 ///
@@ -65,12 +70,19 @@ async fn ended(raw: &mut Option<RawTerminal>) -> &'static str {
     }
 }
 
-/// Prints the log of the serial console.
+/// Prints the log of the serial console: its bytes, or on a terminal its text with colours.
 ///
 /// *Errors:* no log, for a reason that the message has.
 pub(super) async fn logs(options: LogsOptions) -> anyhow::Result<()> {
     let wanted = if options.follow { ConsoleUse::Follow } else { ConsoleUse::Log };
-    show(&mut open(&options.target, wanted, options.port).await?).await
+    let mut log = open(&options.target, wanted, options.port).await?;
+    if !std::io::stdout().is_terminal() {
+        return show(&mut log).await;
+    }
+    let shown = copy(&mut log, Some(LogText::default())).await;
+    // The terminal may be gone.
+    let _ = std::io::stdout().write_all(PLAIN);
+    shown
 }
 
 /// Returns the number of serial ports that the VM has.
@@ -97,14 +109,26 @@ async fn open(target: &ConsoleTarget, wanted: ConsoleUse, port: u8) -> anyhow::R
 
 /// Copies the output of the guest to the standard output, to its end.
 pub(super) async fn show(output: &mut (impl tokio::io::AsyncRead + Unpin)) -> anyhow::Result<()> {
+    copy(output, None).await
+}
+
+/// Copies the bytes, or their text.
+async fn copy(
+    output: &mut (impl tokio::io::AsyncRead + Unpin),
+    mut text: Option<LogText>,
+) -> anyhow::Result<()> {
     let mut chunk = vec![0; CHUNK];
     loop {
         let count = output.read(&mut chunk).await.context("the connection to the host broke")?;
         if count == 0 {
             return Ok(());
         }
+        let part: Cow<'_, [u8]> = match &mut text {
+            Some(text) => Cow::Owned(text.shown(&chunk[..count]).into_bytes()),
+            None => Cow::Borrowed(&chunk[..count]),
+        };
         let mut out = std::io::stdout().lock();
-        match out.write_all(&chunk[..count]).and_then(|()| out.flush()) {
+        match out.write_all(&part).and_then(|()| out.flush()) {
             // The reader of a pipe has read enough, as `head` does.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
             written => written.context("printing")?,

@@ -8,6 +8,7 @@ use berth_host::linux::doctor_facts;
 use crate::{
     cli::{DoctorOptions, OutputForm},
     doctor::{Level, checks, json, text},
+    printable::{printable, printable_json},
 };
 
 /// Prints the checks.
@@ -17,8 +18,8 @@ pub(super) async fn run(options: DoctorOptions) -> anyhow::Result<()> {
     let facts = doctor_facts(&options.state.state_dir).await;
     let checks = checks(&facts);
     let out = match options.output {
-        OutputForm::Text => text(&checks),
-        OutputForm::Json => format!("{:#}\n", json(&checks)),
+        OutputForm::Text => printable(&text(&checks)),
+        OutputForm::Json => printable_json(&format!("{:#}\n", json(&checks))),
     };
     std::io::stdout().write_all(out.as_bytes()).context("printing")?;
     match checks.iter().filter(|check| check.level == Level::Failure).count() {

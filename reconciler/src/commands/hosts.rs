@@ -6,6 +6,7 @@ mod orphans;
 use std::{
     collections::BTreeSet,
     io::Write,
+    slice,
     time::{Duration, Instant},
 };
 
@@ -35,7 +36,7 @@ use crate::{
     printable::printable,
 };
 
-use super::{connect, outage::Outage, token};
+use super::{connect, outage::Outage, resources, token};
 
 /// The polling interval of a drain.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -56,6 +57,7 @@ pub(super) async fn run(options: &HostOptions, action: &HostAction) -> anyhow::R
 /// *Errors:* the control plane does not respond, or rejects a request; the action is refused, with the reason and
 /// the remedy.
 pub async fn act(client: &Client, action: &HostAction) -> anyhow::Result<()> {
+    check_names(action)?;
     match action {
         HostAction::List => list(client).await,
         HostAction::Cordon { host } => {
@@ -85,6 +87,21 @@ pub async fn act(client: &Client, action: &HostAction) -> anyhow::Result<()> {
         HostAction::Adopt { host, orphans } => orphans::adopt(client, host, orphans).await,
         HostAction::Release { host, orphans } => orphans::release(client, host, orphans).await,
     }
+}
+
+/// Refuses what is no name: requests would be about a part of it, and the check for objects that are bound to the host about all of it.
+fn check_names(action: &HostAction) -> anyhow::Result<()> {
+    let hosts: &[String] = match action {
+        HostAction::List => &[],
+        HostAction::Recover { hosts, .. } => hosts.as_slice(),
+        HostAction::Cordon { host }
+        | HostAction::Uncordon { host }
+        | HostAction::Drain { host, .. }
+        | HostAction::Forget { host, .. }
+        | HostAction::Adopt { host, .. }
+        | HostAction::Release { host, .. } => slice::from_ref(host),
+    };
+    hosts.iter().try_for_each(|host| resources::checked(host).map(drop))
 }
 
 async fn names(client: &Client) -> anyhow::Result<Vec<String>> {
@@ -230,11 +247,8 @@ async fn until_empty(client: &Client, host: &str, waits: &DrainWaits) -> anyhow:
     loop {
         if let Some((vms, state)) = outage.answer(drained(client, host).await)? {
             let runs = |vm: &VM| vm.status.as_ref().is_some_and(|s| s.process.is_some());
-            let now: BTreeSet<String> = vms
-                .iter()
-                .filter(|vm| runs(vm))
-                .map(|vm| named(std::slice::from_ref(vm)).collect())
-                .collect();
+            let now: BTreeSet<String> =
+                vms.iter().filter(|vm| runs(vm)).map(|vm| named(slice::from_ref(vm)).collect()).collect();
             if now.is_empty() {
                 notice!(
                     "Host {host} is empty: none of its {} VMs runs. `berth host uncordon {host}` starts them again.",
@@ -439,6 +453,17 @@ mod tests {
         assert!(image(json!({"disk": "golden"}), Some("1Gi")));
         assert!(!image(json!({"disk": "golden"}), None), "it has no file yet");
         assert!(!image(json!({"url": "https://a/b", "sha256": "ab"}), Some("1Gi")));
+    }
+
+    #[test]
+    fn a_host_is_named_and_not_guessed_from_a_part_of_the_text() {
+        let forget = |host: &str| HostAction::Forget { host: host.to_owned(), lost: false };
+        assert!(check_names(&HostAction::List).is_ok() && check_names(&forget("kvm-1.rack2")).is_ok());
+        for wrong in ["", "h1?", "h1/status", "h1,metadata.name=x", "h 1", ".."] {
+            assert!(check_names(&forget(wrong)).is_err(), "{wrong}");
+            let hosts = vec!["h1".to_owned(), wrong.to_owned()];
+            assert!(check_names(&HostAction::Recover { hosts, all: false, end: false }).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -40,12 +40,13 @@ async fn act(client: Client, options: &MoveOptions) -> anyhow::Result<()> {
             hosts.get_opt(resources::checked(to)?).await.with_context(|| format!("reading Host {to}"))?;
         found.with_context(|| format!("there is no Host {to}"))?;
     }
-    let vms: TypedApi<VM> = TypedApi::namespaced(client, &site.namespace);
+    let namespace = resources::checked(&site.namespace)?;
+    let vms: TypedApi<VM> = TypedApi::namespaced(client, namespace);
     let end = Instant::now().checked_add(options.timeout.0).context("--timeout is too long")?;
     // All are looked at before one is changed: after a mistake the command is repeated, and would restart the others again.
     let mut changes = Vec::new();
     for name in &options.vms {
-        let vm = power::find(&vms, &site.namespace, name).await?;
+        let vm = power::find(&vms, namespace, name).await?;
         changes.push((name, change(name, &vm, options)?));
     }
     let mut requested = Vec::new();

@@ -19,7 +19,7 @@ use crate::{
     cli::{End, OutputForm, TraceOptions},
     failure,
     net_trace::{Verdict, Way},
-    printable::printable,
+    printable::{printable, printable_json},
 };
 
 /// The exit code of a failure, which is neither that of a packet that passes nor that of one that is dropped.
@@ -43,7 +43,7 @@ async fn run(options: &TraceOptions) -> anyhow::Result<u8> {
     let way = follow(options).await?;
     let out = match options.output {
         OutputForm::Text => printable(&way.text()),
-        OutputForm::Json => format!("{:#}\n", way.json()),
+        OutputForm::Json => printable_json(&format!("{:#}\n", way.json())),
     };
     std::io::stdout().write_all(out.as_bytes()).context("printing")?;
     Ok(way.verdict().exit_code())

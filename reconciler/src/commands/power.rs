@@ -50,15 +50,16 @@ pub(super) async fn run(verb: Verb, options: PowerOptions) -> anyhow::Result<()>
 
 async fn act(client: Client, verb: Verb, options: &PowerOptions) -> anyhow::Result<()> {
     let site = &options.site;
-    let vms: TypedApi<VM> = TypedApi::namespaced(client.clone(), &site.namespace);
-    let of_groups: TypedApi<VMGroup> = TypedApi::namespaced(client, &site.namespace);
+    let namespace = resources::checked(&site.namespace)?;
+    let vms: TypedApi<VM> = TypedApi::namespaced(client.clone(), namespace);
+    let of_groups: TypedApi<VMGroup> = TypedApi::namespaced(client, namespace);
     let end = Instant::now().checked_add(options.timeout.0).context("--timeout is too long")?;
     // All are found before one is changed: after a mistake in a name the command is repeated, and would restart the others again.
     let (mut found, mut found_groups) = (Vec::new(), Vec::new());
     for name in &options.vms {
         match name.strip_prefix(groups::PREFIX) {
             Some(group) => found_groups.push(groups::find(&of_groups, verb, group).await?),
-            None => found.push(find(&vms, &site.namespace, name).await?),
+            None => found.push(find(&vms, namespace, name).await?),
         }
     }
     let mut awaited = Vec::new();
@@ -118,8 +119,7 @@ fn change(verb: Verb, vm: &VM) -> Option<Value> {
 pub(super) fn has_ended(vm: &VM) -> bool {
     let conditions = vm.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let ready = condition::find(conditions, ConditionType::Ready.as_str());
-    let reasons = [Reason::GuestEnded, Reason::CrashLoop];
-    ready.is_some_and(|ready| reasons.iter().any(|reason| ready.reason == reason.as_str()))
+    ready.is_some_and(|ready| Reason::OF_ENDED_GUESTS.iter().any(|reason| ready.reason == reason.as_str()))
 }
 
 pub(super) fn another_token(vm: &VM) -> Value {
@@ -219,6 +219,9 @@ mod tests {
             assert!(restart(&["web", wrong]).await.is_err(), "{wrong}");
             assert_eq!(changes.all(), [""; 0], "{wrong}");
         }
+        let elsewhere = restart(&["web", "-n", "shop?"]).await.expect_err("no namespace").to_string();
+        assert!(elsewhere.contains("\"shop?\" is not the name"), "{elsewhere}");
+        assert_eq!(changes.all(), [""; 0]);
         restart(&["web"]).await.expect("it is restarted");
         assert_eq!(changes.all(), ["PATCH /apis/berth.dev/v1alpha1/namespaces/default/vms/web"]);
     }
@@ -252,7 +255,7 @@ mod tests {
         let token = token.as_str().expect("a token");
         assert_eq!(restart_token::split(token).0, Some("mine"));
         assert_eq!(change(Verb::Start, &running), None);
-        for reason in ["GuestEnded", "CrashLoop"] {
+        for reason in ["GuestEnded", "CrashLoop", "OutOfMemory"] {
             let ended = change(Verb::Start, &vm("Running", "Stopped", reason)).expect("a change");
             assert_eq!(ended["restartToken"], token);
         }

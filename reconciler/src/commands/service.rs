@@ -1,5 +1,7 @@
 //! `berth service`: the units of systemd, and the end of guests before that of their machine.
 
+mod installed;
+
 use std::{
     ffi::OsString,
     fmt::Write as _,
@@ -15,7 +17,7 @@ use clap::{CommandFactory as _, Parser as _};
 use http::Method;
 use tokio::net::UnixStream;
 
-use super::{incoming, local_agent, usage_server::SOCKET};
+use super::{local_agent, usage_server::SOCKET};
 use crate::{
     cli::{Cli, ServiceAction, ServiceOptions, TimeSpan, UnitOptions},
     service::{Service, Unit, units},
@@ -106,14 +108,15 @@ fn install(units: &[Unit], folder: &Path) -> anyhow::Result<()> {
             folder.display()
         );
     }
-    for unit in units {
-        let path = folder.join(unit.name);
-        incoming::write(&path, unit.text.as_bytes())?;
+    let (paths, is_again) = installed::write(units, folder)?;
+    for path in paths {
         notice!("{}", path.display());
     }
     let names: Vec<&str> = units.iter().map(|unit| unit.name).collect();
     notice!("Start them with:");
-    let command = format!("systemctl daemon-reload && systemctl enable --now {}\n", names.join(" "));
+    // Those that run do not take other options before a restart, in which guests run on.
+    let restart = if is_again { " && systemctl restart berth.service" } else { "" };
+    let command = format!("systemctl daemon-reload && systemctl enable --now {}{restart}\n", names.join(" "));
     std::io::stdout().lock().write_all(command.as_bytes()).context("printing")
 }
 
@@ -191,8 +194,14 @@ async fn shut_down_all(state_dir: &Path, end: Instant) -> anyhow::Result<()> {
 }
 
 async fn start_guests(state_dir: &Path) -> anyhow::Result<()> {
-    // After a boot the agent may not run yet: it starts guests by itself.
-    ask(state_dir, Method::POST, "/guests/start").await.map(drop)
+    if ask(state_dir, Method::POST, "/guests/start").await?.is_none() {
+        // As after a boot, or because another state directory is in use.
+        notice!(
+            "No agent runs with the state directory {}: it starts the guests when it is started",
+            state_dir.display()
+        );
+    }
+    Ok(())
 }
 
 fn some(names: &[String]) -> String {

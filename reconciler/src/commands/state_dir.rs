@@ -1,10 +1,14 @@
 //! The state directory: what berth keeps on this machine, and where.
 
 use std::fs::{self, DirBuilder, Permissions};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
+
+use super::{machine, this_machine};
+use crate::credential;
 
 /// The administrator's kubeconfig, in the state directory.
 pub(super) const KUBECONFIG: &str = "admin.kubeconfig";
@@ -14,9 +18,21 @@ pub(super) const CONTROL_PLANE: &str = "control-plane";
 /// The bits of a directory such as /tmp: all users write to it.
 const OF_ALL_USERS: u32 = 0o1002;
 
+/// The first entries of a state directory, whichever command makes them: a later start finds at least one of them.
+const OWN: [&str; 6] = [
+    CONTROL_PLANE,
+    KUBECONFIG,
+    credential::TOKEN,
+    credential::KUBECONFIG,
+    this_machine::IDENTITY,
+    machine::LOCK,
+];
+/// The folder that a new file system has.
+const OF_FILE_SYSTEMS: &str = "lost+found";
+
 /// Creates the state directory. QEMU's user must be able to pass through it, but not to list it.
 ///
-/// *Errors:* it cannot be created; it is a directory of all users, which could not use it any more.
+/// *Errors:* it cannot be created; it is a directory of all users or of other programs, which could not use it any more.
 pub(super) fn prepare(state_dir: &Path) -> anyhow::Result<PathBuf> {
     let what = || format!("making the state directory {}", state_dir.display());
     if let Some(parent) = state_dir.parent() {
@@ -31,8 +47,26 @@ pub(super) fn prepare(state_dir: &Path) -> anyhow::Result<PathBuf> {
         "{} is not only for berth, and others could not use it any more: give a directory of its own with --state-dir",
         path.display()
     );
+    ensure!(
+        belongs_to_berth(&path).with_context(what)?,
+        "{} has files, and none of berth: give a new or empty directory with --state-dir, or the one that berth has used before",
+        path.display()
+    );
     fs::set_permissions(&path, Permissions::from_mode(0o711)).with_context(what)?;
     Ok(path)
+}
+
+/// Whether a directory is empty or one of berth: any other one, as `/etc` or a home directory, would become unreadable for its users.
+fn belongs_to_berth(path: &Path) -> io::Result<bool> {
+    if OWN.iter().any(|name| fs::symlink_metadata(path.join(name)).is_ok()) {
+        return Ok(true);
+    }
+    for entry in fs::read_dir(path)? {
+        if entry?.file_name() != OF_FILE_SYSTEMS {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -51,6 +85,32 @@ mod tests {
             let refused = prepare(&own).expect_err("shared").to_string();
             assert!(refused.contains("--state-dir"), "{refused}");
             assert_eq!(mode(&own), shared);
+        }
+    }
+
+    #[test]
+    fn a_directory_of_other_programs_stays_as_it_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o7777;
+        let make = |name: &str, entries: &[&str]| {
+            let path = folder.path().join(name);
+            fs::create_dir(&path).expect("made");
+            fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("a mode");
+            entries.iter().for_each(|entry| fs::write(path.join(entry), "").expect("written"));
+            path
+        };
+        for (name, entries) in [("home", &[".bashrc"][..]), ("libvirt", &["images", "lost+found"][..])] {
+            let path = make(name, entries);
+            let refused = prepare(&path).expect_err(name).to_string();
+            assert!(refused.contains("none of berth") && refused.contains("--state-dir"), "{refused}");
+            assert_eq!(mode(&path), 0o755, "{name}");
+        }
+        let own = OWN.map(|name| (name, vec![name, "notes.txt"]));
+        let empty = [("empty", Vec::new()), ("new-file-system", vec!["lost+found"])];
+        for (name, entries) in own.into_iter().chain(empty) {
+            let path = make(name, &entries);
+            prepare(&path).expect(name);
+            assert_eq!(mode(&path), 0o711, "{name}");
         }
     }
 }

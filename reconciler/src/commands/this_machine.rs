@@ -21,7 +21,8 @@ use crate::cli::AgentOptions;
 use super::{addresses, machine};
 
 /// A file in the state directory that distinguishes this machine's agent from any other of the same name.
-const IDENTITY: &str = "agent-id";
+pub(super) const IDENTITY: &str = "agent-id";
+
 /// Opens this machine, with its files under the state directory. Without a default route, other hosts reach it at
 /// the address from which it reaches the control plane.
 ///

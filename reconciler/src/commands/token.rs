@@ -125,6 +125,7 @@ async fn list(client: &Client) -> anyhow::Result<()> {
 }
 
 async fn revoke(client: &Client, host: &str) -> anyhow::Result<()> {
+    check_name(host)?;
     if !end_access(client, host).await? {
         bail!("host {host} has no token: see `berth token list`");
     }

@@ -1,7 +1,10 @@
 //! `berth top`: reads the use of hosts twice and prints the rates in between, or that of the last hour.
 
+mod screen;
+
 use std::{
     io::Write as _,
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
 };
 
@@ -46,17 +49,23 @@ pub(super) async fn run(options: TopOptions) -> anyhow::Result<()> {
     let mut before: Vec<Usage> = read_all(&sources, "/usage").await?;
     loop {
         sleep(options.interval.0).await;
-        let after: Vec<Usage> = read_all(&sources, "/usage").await?;
+        let after: Vec<Usage> = match read_all(&sources, "/usage").await {
+            Ok(after) => after,
+            // An agent that is restarted answers again soon; the rates are then those of a longer time.
+            Err(error) if options.watch => {
+                notice!("berth: {error:#}");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         let hosts: Vec<(&Usage, &Usage)> = before.iter().zip(&after).collect();
         let text = match options.output {
             OutputForm::Text => printable(&top::table(&hosts, options.namespace.as_deref())),
             OutputForm::Json => top::json(&after, options.namespace.as_deref())?,
         };
         let mut out = std::io::stdout().lock();
-        if options.watch && options.output == OutputForm::Text {
-            // Clears a terminal.
-            out.write_all(b"\x1b[H\x1b[2J").context("printing")?;
-        }
+        let is_repeated = options.watch && options.output == OutputForm::Text;
+        let text = if is_repeated { screen::frame(&text, out.as_fd()) } else { text };
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("printing")?;
         drop(out);
         if !options.watch {

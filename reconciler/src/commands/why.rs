@@ -1,5 +1,6 @@
 //! `berth why`: reads an object and what it depends on, and prints what it waits for.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io::Write as _;
 use std::pin::Pin;
@@ -18,11 +19,13 @@ use crate::{
     cli::{ConsoleTarget, WhyOptions},
     one_connection::client_of,
     printable::printable,
-    why::{Found, Node, Reference, explain, references, slowness},
+    why::{Found, Node, Reference, explain, is_emulated, references, slowness},
 };
 
 /// How far references are followed: a VM, its disk, the disk's image, the image's host.
 const DEPTH: usize = 3;
+/// How many objects are read for one explanation.
+const MOST_READ: usize = 300;
 /// berth's kinds with their plurals.
 const PREFIX: &str = "/apis/berth.dev/v1alpha1";
 /// Secrets with theirs.
@@ -53,14 +56,18 @@ pub(super) async fn run(options: WhyOptions) -> anyhow::Result<()> {
         other => other.with_context(|| format!("reading {}/{name}", resource.singular))?,
     };
     let singular = resource.singular.clone();
+    let mut reader = Reader::new(&client);
     let node = Node {
         role: "",
         name: format!("{singular}/{name}"),
-        dependencies: dependencies(&client, &singular, &object, DEPTH).await?,
+        dependencies: reader.dependencies(&singular, &object, DEPTH).await?,
         found: Found::Object(object.clone()),
     };
     let events = events(&client, &object).await;
     let mut text = explain(&node, &events, Timestamp::now());
+    if reader.is_cut {
+        text += &format!("It depends on more than {MOST_READ} objects: the others are not looked at.\n");
+    }
     if singular == "vm" && object["status"]["state"] == "Running" {
         let target = ConsoleTarget {
             vm: name.to_owned(),
@@ -68,7 +75,7 @@ pub(super) async fn run(options: WhyOptions) -> anyhow::Result<()> {
             state: options.state.clone(),
             connection: options.connection.clone(),
         };
-        match measured(&target).await {
+        match measured(&target, is_emulated(&object)).await {
             Ok(found) => text.extend(found.iter().map(|sentence| format!("{sentence}\n"))),
             // A reader of VMs need not have the right to their consoles.
             Err(error) => text += &format!("Its host could not be asked how fast it runs: {error:#}\n"),
@@ -79,25 +86,57 @@ pub(super) async fn run(options: WhyOptions) -> anyhow::Result<()> {
 
 type Dependencies<'a> = Pin<Box<dyn Future<Output = anyhow::Result<Vec<Node>>> + Send + 'a>>;
 
-fn dependencies<'a>(client: &'a Client, kind: &'a str, object: &'a Value, depth: usize) -> Dependencies<'a> {
-    Box::pin(async move {
-        let mut found = Vec::new();
-        for reference in references(kind, object) {
-            let object = read(client, &reference).await?;
-            if object == Found::Missing && reference.may_be_missing() {
-                continue;
-            }
-            let dependencies = match &object {
-                Found::Object(object) if depth > 1 => {
-                    dependencies(client, reference.kind, object, depth - 1).await?
+/// Reads what objects depend on: each object once, however many others name it.
+struct Reader<'c> {
+    client: &'c Client,
+    known: BTreeMap<String, Found>,
+    /// How many may still be read.
+    left: usize,
+    /// Whether there are more.
+    is_cut: bool,
+}
+
+impl<'c> Reader<'c> {
+    fn new(client: &'c Client) -> Self {
+        Self { client, known: BTreeMap::new(), left: MOST_READ, is_cut: false }
+    }
+
+    fn dependencies<'a>(&'a mut self, kind: &'a str, object: &'a Value, depth: usize) -> Dependencies<'a> {
+        Box::pin(async move {
+            let mut found = Vec::new();
+            for reference in references(kind, object) {
+                let Some(object) = self.read(&reference).await? else { break };
+                if object == Found::Missing && reference.may_be_missing() {
+                    continue;
                 }
-                _ => Vec::new(),
-            };
-            let name = format!("{}/{}", reference.kind, reference.name);
-            found.push(Node { role: reference.role, name, found: object, dependencies });
+                let dependencies = match &object {
+                    Found::Object(object) if depth > 1 => {
+                        self.dependencies(reference.kind, object, depth - 1).await?
+                    }
+                    _ => Vec::new(),
+                };
+                let name = format!("{}/{}", reference.kind, reference.name);
+                found.push(Node { role: reference.role, name, found: object, dependencies });
+            }
+            Ok(found)
+        })
+    }
+
+    /// Returns None once enough are read.
+    async fn read(&mut self, reference: &Reference) -> anyhow::Result<Option<Found>> {
+        let key = format!("{} {:?} {}", reference.kind, reference.namespaces, reference.name);
+        if let Some(known) = self.known.get(&key) {
+            return Ok(Some(known.clone()));
         }
-        Ok(found)
-    })
+        if self.left == 0 {
+            self.is_cut = true;
+            return Ok(None);
+        }
+        self.left -= 1;
+        let found = read(self.client, reference).await?;
+        self.known.insert(key, found.clone());
+        Ok(Some(found))
+    }
 }
 
 async fn read(client: &Client, reference: &Reference) -> anyhow::Result<Found> {
@@ -120,7 +159,7 @@ async fn read(client: &Client, reference: &Reference) -> anyhow::Result<Found> {
 }
 
 /// Reads the use of the host by the VM twice, and returns the sentences about it.
-async fn measured(target: &ConsoleTarget) -> anyhow::Result<Vec<String>> {
+async fn measured(target: &ConsoleTarget, is_emulated: bool) -> anyhow::Result<Vec<String>> {
     let stream = connection::open(target, ConsoleUse::Usage, None).await?;
     let mut text = String::new();
     let mut stream = stream.take(MAX_USAGE);
@@ -130,7 +169,7 @@ async fn measured(target: &ConsoleTarget) -> anyhow::Result<Vec<String>> {
         .context("reading its answer")?;
     let readings: Result<Vec<Usage>, _> = text.lines().map(serde_json::from_str).collect();
     match readings.context("its version of berth may differ")?.as_slice() {
-        [before, after] => Ok(slowness(before, after, &target.namespace, &target.vm)),
+        [before, after] => Ok(slowness(before, after, &target.namespace, &target.vm, is_emulated)),
         _ => bail!("its answer is incomplete"),
     }
 }
@@ -144,4 +183,52 @@ async fn events(client: &Client, object: &Value) -> Vec<Value> {
         format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events?limit=500&fieldSelector={selector}");
     let list = resources::get(client, &path).await.unwrap_or_default();
     list["items"].as_array().cloned().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
+    };
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+    use tower::service_fn;
+
+    use super::*;
+
+    /// A control plane on which each VM has an interface on the same network, and the number of requests to it.
+    fn control_plane() -> (Client, Arc<AtomicUsize>) {
+        let reads = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&reads);
+        let serve = move |request: Request<Body>| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let name = request.uri().path().rsplit('/').next().unwrap_or_default();
+            let spec = json!({"networkInterfaces": [{"network": "lan"}]});
+            let object = json!({"metadata": {"name": name, "namespace": "default"}, "spec": spec});
+            let response = Response::builder().status(200).body(Body::from(object.to_string().into_bytes()));
+            std::future::ready(Ok::<_, Infallible>(response.expect("a response")))
+        };
+        (Client::new(service_fn(serve), "default"), reads)
+    }
+
+    #[tokio::test]
+    async fn an_object_that_several_others_name_is_read_once_and_not_all_are_read() {
+        let ip =
+            json!({"metadata": {"namespace": "default"}, "spec": {"ports": [{"targets": ["a", "b", "c"]}]}});
+        let (client, reads) = control_plane();
+        let mut reader = Reader::new(&client);
+        let found = reader.dependencies("publicip", &ip, DEPTH).await.expect("read");
+        assert_eq!(found.len(), 3);
+        assert!(found.iter().all(|vm| vm.dependencies[0].name == "network/lan"), "{found:?}");
+        assert_eq!((reads.load(Ordering::Relaxed), reader.is_cut), (4, false));
+        let mut reader = Reader { left: 2, ..Reader::new(&client) };
+        let found = reader.dependencies("publicip", &ip, DEPTH).await.expect("read");
+        assert_eq!((found.len(), reader.is_cut), (1, true));
+    }
 }

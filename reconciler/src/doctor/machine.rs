@@ -230,22 +230,6 @@ pub(super) fn memory(facts: &DoctorFacts) -> Check {
     Check::ok("memory", found)
 }
 
-pub(super) fn huge_pages(facts: &DoctorFacts) -> Check {
-    let memory = &facts.memory;
-    let reserved = memory.huge_pages.saturating_mul(memory.huge_page_size);
-    // Guests use transparent huge pages; berth uses no reserved ones.
-    if reserved > memory.total / 4 {
-        let found = format!("{} are reserved for huge pages, which berth does not use", gib(reserved));
-        return Check::bad(
-            "huge pages",
-            Level::Warning,
-            found,
-            "sysctl -w vm.nr_hugepages=0, unless another program uses them",
-        );
-    }
-    Check::ok("huge pages", format!("{} reserved", gib(reserved)))
-}
-
 pub(super) fn storage(facts: &DoctorFacts) -> Check {
     let at = facts.state_dir.display();
     match &facts.storage {

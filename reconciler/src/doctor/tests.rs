@@ -1,6 +1,8 @@
 use std::path::PathBuf;
 
-use berth_host::linux::{DoctorEmulation, DoctorKvm, DoctorMemory, DoctorQemu, DoctorService};
+use berth_host::linux::{
+    DoctorEmulation, DoctorHugePages, DoctorKvm, DoctorMemory, DoctorQemu, DoctorService,
+};
 
 use super::*;
 
@@ -39,7 +41,8 @@ fn good() -> DoctorFacts {
         storage: Ok((100 << 30, 50 << 30)),
         pools: [("fast".to_owned(), Ok((1 << 40, 1 << 39)))].into(),
         open_files: Some(524_288),
-        memory: DoctorMemory { total: 64 << 30, available: 60 << 30, huge_pages: 0, huge_page_size: 2 << 20 },
+        memory: DoctorMemory { total: 64 << 30, available: 60 << 30 },
+        huge_pages: Vec::new(),
         clock: Some("chronyd".into()),
         vhost_net: true,
         vhost_vsock: true,
@@ -156,7 +159,6 @@ fn what_makes_vms_slow_or_rare_is_a_warning() {
     assert!(warning(|facts| facts.open_files = Some(1024)).contains("1024"));
     assert!(warning(|facts| facts.clock = None).contains("chrony"));
     assert!(warning(|facts| facts.memory.available = 512 << 20).contains("too little"));
-    assert!(warning(|facts| facts.memory.huge_pages = 16_384).contains("32.0 GiB"));
     assert!(warning(|facts| facts.modules.retain(|name, _| name != "vxlan")).contains("span hosts"));
     let old = |facts: &mut DoctorFacts| facts.qemu.as_mut().expect("QEMU").version = (6, 2, 0);
     assert!(warning(old).contains("older than 7.2"));
@@ -259,4 +261,55 @@ fn the_text_has_a_line_for_each_check_and_one_for_each_remedy() {
     let line = text.lines().find(|line| line.contains("vhost-net")).expect("a line");
     assert!(line.starts_with("note     vhost-net"), "{line}");
     assert!(text.contains("→ modprobe vhost_net"), "{text}");
+}
+
+#[test]
+fn findings_are_those_of_the_machine_and_escaped_by_the_command() {
+    let mut facts = good();
+    facts.pools.insert("a".to_owned(), Err("no \u{1b}[2J\u{9b}".to_owned()));
+    let all = checks(&facts);
+    let shown = crate::printable::printable(&text(&all));
+    assert!(
+        shown.contains("a is away: no \\u{1b}[2J\\u{9b}") && shown.lines().count() > all.len(),
+        "{shown}"
+    );
+}
+
+#[test]
+fn huge_pages_are_checked_by_size_and_node() {
+    let pages = |total: u64, free: u64, wanted: Option<u64>, nodes: &[(u32, u64)]| DoctorHugePages {
+        page_bytes: 2 << 20,
+        total,
+        free,
+        wanted,
+        nodes: nodes.iter().copied().collect(),
+    };
+    let of = |pages: DoctorHugePages| {
+        let huge = DoctorHugePages { page_bytes: 1 << 30, total: 2, ..DoctorHugePages::default() };
+        let facts = DoctorFacts { huge_pages: vec![pages, huge], ..good() };
+        findings(&facts)
+    };
+    assert!(of(pages(16_384, 0, Some(16_384), &[(0, 8192), (1, 8192)])).is_empty(), "VMs use them");
+    assert!(of(pages(16_384, 0, Some(0), &[(0, 16_384)])).is_empty(), "more than the configuration has");
+    let found = of(pages(16_384, 15_360, None, &[]));
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].0, "huge pages warning");
+    assert!(found[0].1.contains("30.0 GiB are free, and only VMs with `huge_pages`"), "{found:?}");
+    assert!(
+        found[0].1.contains("`echo 1024 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages`"),
+        "{found:?}"
+    );
+    let found = of(pages(100, 0, Some(128), &[]));
+    assert_eq!(found[0].0, "huge pages warning");
+    assert!(found[0].1.contains("asks for 128 of 2Mi"), "{found:?}");
+    assert!(found[0].1.contains("hugepagesz=2M hugepages=128"), "{found:?}");
+    let found = of(pages(100, 0, None, &[(0, 100), (1, 0)]));
+    assert_eq!(found[0].0, "huge pages note");
+    assert!(
+        found[0].1.starts_with(
+            "100 of 2Mi reserved (node 0: 100, node 1: 0), 0.2 GiB, 0 free; 2 of 1Gi reserved, 2.0 GiB, 0 free: node 1 has none of 2Mi"
+        ),
+        "{found:?}"
+    );
+    assert!(found[0].1.contains("/sys/devices/system/node/node1/hugepages/hugepages-2048kB/"), "{found:?}");
 }

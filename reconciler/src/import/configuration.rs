@@ -1,6 +1,7 @@
 //! Domains and networks as HCL, with the steps that bring their disks in.
 
 mod disks;
+mod networks;
 
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
@@ -141,41 +142,7 @@ struct Writer<'a, 'r> {
     networks: BTreeMap<String, (String, &'a Network)>,
 }
 
-impl<'a> Writer<'a, '_> {
-    fn add_network(&mut self, network: &'a Network) {
-        let libvirt = format!("network {}", network.name);
-        if network.name == DEFAULT_NAME {
-            self.notes.push(format!(
-                "{libvirt}: its guests are on the Network default of berth, with other addresses"
-            ));
-            return;
-        }
-        let Some(range) = network.range else {
-            let why = "it has no IPv4 range that berth can have, or is none of its own; its guests are on the Network default";
-            self.notes.push(format!("{libvirt}: {why}"));
-            self.notes.extend(network.notes.iter().map(|note| format!("{libvirt}: {note}")));
-            return;
-        };
-        if self.networks.contains_key(&network.name) {
-            self.notes.push(format!("{libvirt}: a second network of this name is left out"));
-            return;
-        }
-        let name = self.network_names.free(&network.name);
-        let mut lines = vec![
-            format!(
-                "Network {} of libvirt. Berth refuses its range while a host has it elsewhere:",
-                network.name
-            ),
-            format!("  virsh net-destroy {0} && virsh net-autostart --disable {0}", quoted(&network.name)),
-        ];
-        lines.extend(network.notes.iter().map(|note| format!("- {note}")));
-        self.notes.extend(network.notes.iter().map(|note| format!("{libvirt}: {note}")));
-        let body = [text("name", &name), text("cidr", &range.to_string())];
-        let block = hcl::block("resource", &["berth_network", &hcl::identifier(&name)], &body);
-        self.network_blocks.push_str(&format!("\n{}{block}", hcl::comment(&lines)));
-        self.networks.insert(network.name.clone(), (name, network));
-    }
-
+impl Writer<'_, '_> {
     fn add_domain(&mut self, domain: &Domain) {
         let name = self.names.free(&domain.name);
         let mut notes = domain.notes.clone();

@@ -8,6 +8,7 @@ use super::{
     ImportError,
     guest::{GuestSystem, architecture_note},
     origin::Origin,
+    rest::others,
     xml::{all, attribute, bytes, first, text},
 };
 
@@ -38,7 +39,7 @@ pub struct Domain {
     pub interfaces: Vec<Interface>,
     /// Whether it runs, if that is known.
     pub is_running: Option<bool>,
-    /// The parts that berth does not have.
+    /// The parts that are not taken over.
     pub notes: Vec<String>,
 }
 
@@ -124,23 +125,54 @@ const SILENT: [&str; 15] = [
     "video",
     "graphics",
 ];
-/// Elements of a domain that tune it.
-const TUNING: [&str; 14] = [
-    "cputune",
-    "numatune",
-    "memtune",
-    "blkiotune",
-    "memoryBacking",
-    "iothreads",
-    "launchSecurity",
-    "commandline",
-    "maxMemory",
-    "sysinfo",
-    "keywrap",
-    "throttlegroups",
-    "idmap",
-    "genid",
+/// Elements of a domain that are read, or that do not change what its guest sees.
+const KNOWN: [&str; 18] = [
+    "name",
+    "uuid",
+    "metadata",
+    "memory",
+    "currentMemory",
+    "vcpu",
+    "vcpus",
+    "os",
+    "features",
+    "cpu",
+    "clock",
+    "on_poweroff",
+    "on_reboot",
+    "on_crash",
+    "pm",
+    "devices",
+    "resource",
+    "seclabel",
 ];
+/// Those of its firmware and its boot.
+const OF_OS: [&str; 10] =
+    ["type", "boot", "loader", "nvram", "firmware", "kernel", "initrd", "cmdline", "bootmenu", "bios"];
+/// Those of its features.
+const OF_FEATURES: [&str; 7] = ["acpi", "apic", "pae", "smm", "vmport", "hyperv", "gic"];
+/// Those of a processor.
+const OF_CPU: [&str; 3] = ["model", "topology", "numa"];
+/// Those of a disk or a drive.
+const OF_DISK: [&str; 11] = [
+    "driver",
+    "source",
+    "target",
+    "boot",
+    "address",
+    "alias",
+    "backingStore",
+    "shareable",
+    "readonly",
+    "iotune",
+    "encryption",
+];
+/// Those of an interface.
+const OF_INTERFACE: [&str; 10] =
+    ["mac", "source", "model", "target", "address", "alias", "vlan", "bandwidth", "filterref", "virtualport"];
+/// The ends of a guest, and the actions on them that berth has, too.
+const ON_END: [(&str, &[&str]); 3] =
+    [("on_poweroff", &["destroy"]), ("on_reboot", &["restart"]), ("on_crash", &["destroy", "restart"])];
 /// The note on an interface of a network that only QEMU's own process has.
 pub(super) const USER_NETWORK: &str = "it is a user network; in berth it is on the Network default";
 /// Names of images that hold cloud-init data.
@@ -220,7 +252,7 @@ fn firmware(root: Node<'_, '_>) -> Firmware {
     }
 }
 
-/// Notes on the processor, the memory, the firmware and tuning.
+/// Notes on the processor, the memory, the firmware and settings beside them.
 fn hardware(root: Node<'_, '_>, notes: &mut Vec<String>) {
     if let Some(current) = attribute(root, &["vcpu"], "current") {
         notes.push(format!("{current} of its CPUs are online; in berth all are"));
@@ -261,11 +293,21 @@ fn hardware(root: Node<'_, '_>, notes: &mut Vec<String>) {
     {
         notes.push(format!("it boots from {device} first; in berth it boots from its disk"));
     }
-    let elements = root.children().filter(Node::is_element).map(|child| child.tag_name().name());
-    let tuning: Vec<&str> = elements.filter(|name| TUNING.contains(name)).collect();
-    if !tuning.is_empty() {
-        notes.push(format!("it has settings that berth does not have: {}", tuning.join(", ")));
+    for (part, known, named) in [
+        ("os", &OF_OS[..], "its os has"),
+        ("features", &OF_FEATURES[..], "its features have"),
+        ("cpu", &OF_CPU[..], "its cpu has"),
+    ] {
+        let names = first(root, &[part]).and_then(|node| others(node, known));
+        notes.extend(names.map(|names| format!("{named} settings that are not taken over: {names}")));
     }
+    for (end, usual) in ON_END {
+        if let Some(action) = text(root, &[end]).filter(|action| !usual.contains(action)) {
+            notes.push(format!("its {end} is {action}, which is not taken over: see restart_policy"));
+        }
+    }
+    let names = others(root, &KNOWN);
+    notes.extend(names.map(|names| format!("it has settings that are not taken over: {names}")));
 }
 
 fn add_disk(domain: &mut Domain, disk: Node<'_, '_>) {
@@ -277,8 +319,11 @@ fn add_disk(domain: &mut Domain, disk: Node<'_, '_>) {
         Some(bus) => domain.notes.push(note(&other_bus(bus))),
     }
     for (element, text) in [
-        ("shareable", "several machines may share it; in berth a disk has one VM at a time"),
-        ("readonly", "it is read-only; in berth it can be written"),
+        (
+            "shareable",
+            "several machines may share it; in berth this disk has one VM at a time: see access of berth_disk",
+        ),
+        ("readonly", "it is read-only; in berth it can be written unless read_only is set"),
         ("iotune", "it has I/O limits, which are not taken over: see limits of berth_disk"),
         ("encryption", "it is encrypted: decrypt it with qemu-img convert"),
     ] {
@@ -286,6 +331,7 @@ fn add_disk(domain: &mut Domain, disk: Node<'_, '_>) {
             domain.notes.push(note(text));
         }
     }
+    domain.notes.extend(not_taken_over(&target, disk, &OF_DISK));
     let Some(source) = source else {
         domain.notes.push(note("it has no source, and is left out"));
         return;
@@ -302,7 +348,13 @@ fn add_cdrom(domain: &mut Domain, drive: Node<'_, '_>) {
         domain.notes.push(note);
         return;
     }
+    domain.notes.extend(not_taken_over(&target, drive, &OF_DISK));
     domain.cdroms.push(Cdrom { target, source, boot_first: false });
+}
+
+/// The note on the settings of a device that are not taken over.
+fn not_taken_over(device: &str, node: Node<'_, '_>, known: &[&str]) -> Option<String> {
+    others(node, known).map(|names| format!("{device}: it has settings that are not taken over: {names}"))
 }
 
 /// The note on a medium that holds cloud-init data, by its name.
@@ -423,6 +475,7 @@ fn add_interface(domain: &mut Domain, interface: Node<'_, '_>) {
             note(format!("it has a {element}, which is not taken over"));
         }
     }
+    domain.notes.extend(not_taken_over(&name, interface, &OF_INTERFACE));
     domain.interfaces.push(Interface { mac, network, model: known.unwrap_or_default() });
 }
 
@@ -460,6 +513,10 @@ fn devices(root: Node<'_, '_>, notes: &mut Vec<String>) {
     let mut displays = all(root, &["devices", "graphics"]).into_iter();
     if let Some(kind) = displays.find_map(|display| display.attribute("type").filter(|kind| *kind != "vnc")) {
         notes.push(format!("its display is {kind}; in berth it is VNC (berth vnc)"));
+    }
+    let serials = all(root, &["devices", "serial"]).len();
+    if serials > 1 {
+        notes.push(format!("it has {serials} serial ports; in berth it has one unless serial_ports is set"));
     }
     let Some(devices) = first(root, &["devices"]) else { return };
     for device in devices.children().filter(Node::is_element) {

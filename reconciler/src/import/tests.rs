@@ -407,3 +407,53 @@ fn sizes_that_berth_does_not_have_are_the_nearest_ones() {
         &["at most 16 disks", "at most 10 interfaces", "no MAC address", "500 CPUs"],
     );
 }
+
+#[test]
+fn a_network_keeps_both_families_and_an_isolated_one_reaches_no_outside() {
+    let network = |name: &str, more: &str| {
+        format!("<network><name>{name}</name>{more}<ip address='10.9.0.1' prefix='24'/></network>")
+    };
+    let ipv6 = "<ip family='ipv6' address='fd00:60::1' prefix='64'/>";
+    let of = |document: &str| import_of(&[&small("web", &disk("/srv/a.qcow2", "vda")), document]);
+    let import = of(&network("closed", ipv6));
+    assert_parts(
+        &import.text,
+        &["  cidr      = \"10.9.0.0/24\"\n  egress    = \"None\"\n  ipv6_cidr = \"fd00:60::/64\"\n}\n"],
+    );
+    assert!(import.notes.is_empty(), "{:?}", import.notes);
+    let import = of(&network("open", &format!("<forward mode='nat'><nat ipv6='yes'/></forward>{ipv6}")));
+    assert_parts(&import.text, &["  ipv6_egress = \"Masquerade\"\n"]);
+    assert!(!import.text.contains("  egress"), "{}", import.text);
+    let only = format!("<network><name>six</name><forward mode='nat'/>{ipv6}</network>");
+    let import = of(&only);
+    assert_parts(&import.text, &["  ipv6_cidr   = \"fd00:60::/64\"\n  ipv6_egress = \"Routed\"\n"]);
+    assert!(!import.text.contains("  cidr"), "{}", import.text);
+    let import = of(&network("default", ""));
+    assert_parts(
+        &import.notes.join("\n"),
+        &["network default: it is isolated, and guests on the Network default"],
+    );
+}
+
+#[test]
+fn each_element_of_a_domain_that_is_not_taken_over_is_said() {
+    let devices = disk("/srv/a.qcow2", "vda").replace("</disk>", "<serial>S1</serial></disk>")
+        + "<interface type='user'><mac address='52:54:00:00:00:01'/><link state='down'/></interface>"
+        + &"<serial type='pty'/>".repeat(2);
+    let more = "<title>Web</title><cputune/><new-in-libvirt-12/><on_reboot>destroy</on_reboot>\
+                <features><acpi/><kvm/></features><cpu><feature name='vmx'/></cpu><os><smbios mode='host'/></os><devices>";
+    let import = import_of(&[&small("web", &devices).replace("<devices>", more)]);
+    assert_parts(
+        &import.notes.join("\n"),
+        &[
+            "web: it has settings that are not taken over: title, cputune, new-in-libvirt-12",
+            "web: its on_reboot is destroy, which is not taken over: see restart_policy",
+            "web: its features have settings that are not taken over: kvm",
+            "web: its cpu has settings that are not taken over: feature",
+            "web: its os has settings that are not taken over: smbios",
+            "web: vda: it has settings that are not taken over: serial",
+            "web: 52:54:00:00:00:01: it has settings that are not taken over: link",
+            "web: it has 2 serial ports",
+        ],
+    );
+}

@@ -4,6 +4,7 @@ use berth_agent::{History, HostPoint, VmPoint};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{aligned, bytes, percent, row};
+use crate::printable::printable_json;
 
 /// The number of bars: one for each minute.
 const BARS: usize = 60;
@@ -39,7 +40,7 @@ pub(crate) fn json(hosts: &[History], namespace: Option<&str>) -> serde_json::Re
     for history in &mut hosts {
         history.vms.retain(|vm| namespace.is_none_or(|wanted| vm.namespace == wanted));
     }
-    Ok(serde_json::to_string_pretty(&hosts)? + "\n")
+    Ok(printable_json(&serde_json::to_string_pretty(&hosts)?) + "\n")
 }
 
 fn of_host(history: &History) -> [(&'static str, Series, Form); 2] {

@@ -98,6 +98,16 @@ fn the_table_has_hosts_and_vms_in_aligned_columns() {
 }
 
 #[test]
+fn a_cell_makes_no_line_of_its_own_and_no_column_crooked() {
+    let cells = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
+    let text = aligned(&[cells(["VM", "HOST"]), cells(["a\u{1b}[31m\nweb", "h1"]), cells(["b", "h1"])]);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert_eq!(lines[1], "a\\u{1b}[31m\\nweb  h1");
+    assert_eq!(lines[1].find("h1"), lines[2].find("h1"), "{text}");
+}
+
+#[test]
 fn as_json_there_are_the_counters_of_the_last_reading() {
     let text = json(&[reading(12)], None).expect("text");
     let found: serde_json::Value = serde_json::from_str(&text).expect("JSON");

@@ -10,7 +10,8 @@ use super::references::{items, text};
 use super::{Found, Node};
 
 /// Conditions that are written only while something is wrong, with the status `True`.
-const ABNORMAL_WHILE_TRUE: [&str; 3] = ["Orphans", "HostAddresses", "AddressConflict"];
+pub(super) const ABNORMAL_WHILE_TRUE: [&str; 4] =
+    ["Orphans", "HostAddresses", "AddressConflict", "GuestFrozen"];
 /// Conditions with the reason and message of `Ready`.
 const SAME_AS_READY: [&str; 3] = ["Ready", "Reconciling", "Stalled"];
 /// The maximum number of events that are shown, the latest ones.
@@ -101,8 +102,12 @@ fn problems(object: &Value, now: Timestamp) -> Vec<String> {
             found.push(sentence(&format!("Its condition {kind} is {bad}"), other, now));
         }
     }
-    if text(object, "/status/hardware/accelerator") == "tcg" {
-        found.push("Its host has no KVM and emulates it, which is many times slower.".to_owned());
+    if is_emulated(object) {
+        found.push(
+            "Its host emulates its processors, which is many times slower: the host has no KVM that can be used (`berth doctor` there \
+             names the cause), or another architecture."
+                .to_owned(),
+        );
     }
     found.extend(last_end(object, now));
     found
@@ -119,6 +124,11 @@ fn last_end(object: &Value, now: Timestamp) -> Option<String> {
     };
     let cause = end["message"].as_str().unwrap_or_default();
     Some(format!("Its guest last ended by itself {} ago: {cause}{again}.", age(time, now)))
+}
+
+/// Whether QEMU emulates the processors of this VM.
+pub(crate) fn is_emulated(object: &Value) -> bool {
+    text(object, "/status/hardware/accelerator") == "tcg"
 }
 
 fn is_running(object: &Value) -> bool {

@@ -23,8 +23,15 @@ const BALLOONED: f64 = 0.05;
 /// The mean duration of an operation, in seconds, from which on a disk is slow.
 const SLOW_OPERATION: f64 = 0.02;
 
-/// Returns why the VM may be slow, a sentence each, or that nothing on its host slows it down.
-pub(crate) fn slowness(before: &Usage, after: &Usage, namespace: &str, name: &str) -> Vec<String> {
+/// Returns why the VM may be slow, a sentence each, or that nothing on its host slows it down: nothing else if it is emulated, which has a
+/// sentence elsewhere.
+pub(crate) fn slowness(
+    before: &Usage,
+    after: &Usage,
+    namespace: &str,
+    name: &str,
+    is_emulated: bool,
+) -> Vec<String> {
     let vm = after.vms.iter().find(|vm| vm.namespace == namespace && vm.name == name);
     let Some((vm, rates)) = vm.and_then(|vm| Some((vm, vm_rates(before, after, vm)?))) else {
         return vec!["Its host has no measurements of it yet.".to_owned()];
@@ -41,8 +48,9 @@ pub(crate) fn slowness(before: &Usage, after: &Usage, namespace: &str, name: &st
         ));
     }
     if found.is_empty() {
+        let nothing = if is_emulated { "Nothing else" } else { "Nothing" };
         found.push(format!(
-            "Nothing on its host slows it down: it uses {} of a processor, waits {} of the time for one,{} and the host is busy at {}.",
+            "{nothing} on its host slows it down: it uses {} of a processor, waits {} of the time for one,{} and the host is busy at {}.",
             percent(rates.cpus),
             percent(rates.waited),
             used_memory(vm),
@@ -175,7 +183,7 @@ mod tests {
             vm.disks[0].write.nanoseconds = 0;
         }
         change(&mut after);
-        slowness(&before, &after, "shop", "web")
+        slowness(&before, &after, "shop", "web", false)
     }
 
     #[test]
@@ -225,10 +233,26 @@ mod tests {
     }
 
     #[test]
+    fn an_emulated_vm_is_not_said_to_be_slowed_down_by_nothing() {
+        let (before, mut after) = (reading(10), reading(12));
+        after.machine.io_pressure_seconds = None;
+        after.machine.cpu_steal_seconds = before.machine.cpu_steal_seconds;
+        let vm = &mut after.vms[0];
+        vm.process = before.vms[0].process.clone();
+        vm.disks = before.vms[0].disks.clone();
+        let of = |is_emulated: bool| slowness(&before, &after, "shop", "web", is_emulated).join("\n");
+        assert!(of(false).starts_with("Nothing on its host slows it down"), "{}", of(false));
+        assert!(of(true).starts_with("Nothing else on its host slows it down"), "{}", of(true));
+    }
+
+    #[test]
     fn a_vm_without_measurements_is_not_judged() {
         let (before, after) = (reading(10), reading(12));
-        assert_eq!(slowness(&before, &after, "shop", "other"), ["Its host has no measurements of it yet."]);
-        let throttled = slowness(&before, &after, "shop", "web");
+        assert_eq!(
+            slowness(&before, &after, "shop", "other", false),
+            ["Its host has no measurements of it yet."]
+        );
+        let throttled = slowness(&before, &after, "shop", "web", false);
         assert!(throttled.contains(&"It is stopped 25% of the time by its limit of CPU time.".to_owned()));
         assert!(throttled.contains(&"Programs of its host wait 30% of the time for disks.".to_owned()));
     }

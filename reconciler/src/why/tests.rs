@@ -131,6 +131,43 @@ fn a_ready_vm_still_tells_what_is_not_as_declared() {
 }
 
 #[test]
+fn a_guest_that_stays_frozen_is_said_to_be_so_with_the_remedy() {
+    let conditions = json!([
+        condition("Ready", "True", "Running", "", "11:00:00"),
+        condition("GuestFrozen", "True", "GuestFrozen", "they could not be thawed", "11:30:00"),
+    ]);
+    let text = explain(&running(conditions, json!({})), &[], now());
+    assert!(
+        text.contains(
+            "- Its condition GuestFrozen is True for 30m (GuestFrozen): they could not be thawed.\n"
+        ),
+        "{text}"
+    );
+    assert!(text.contains("What to do: vm/web: The host asks the agent again"), "{text}");
+    assert!(!text.contains("waits for nothing"), "{text}");
+}
+
+#[test]
+fn all_conditions_that_are_present_only_while_true_are_known() {
+    let page = include_str!("../../../docs/states.md");
+    let rows = page.lines().filter(|line| line.contains("| Present only while `True`:"));
+    let mut documented: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+    let mut known = sentences::ABNORMAL_WHILE_TRUE.to_vec();
+    documented.sort_unstable();
+    known.sort_unstable();
+    assert_eq!(known, documented);
+}
+
+#[test]
+fn an_emulated_vm_is_said_to_be_slow() {
+    let of = |accelerator: &str| {
+        explain(&running(ready(), json!({"hardware": {"accelerator": accelerator}})), &[], now())
+    };
+    assert!(of("tcg").contains("- Its host emulates its processors, which is many times slower"));
+    assert!(!of("kvm").contains("emulates"));
+}
+
+#[test]
 fn a_vm_that_is_declared_stopped_is_not_blamed_for_not_running() {
     let conditions = json!([
         condition("Ready", "True", "Stopped", "", "11:00:00"),

@@ -1,5 +1,7 @@
 //! The facts about this machine that decide whether it can run VMs. Reads only; changes nothing.
 
+mod huge_pages;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,6 +21,7 @@ use super::network::{DNSMASQ, NFT, WG, WIREGUARD_GO, foreign_forwarding};
 use super::pool_folders;
 use super::shares::VIRTIOFSD;
 use super::units;
+pub use huge_pages::DoctorHugePages;
 
 /// The kernel's modules for bridges, for tunnels between hosts and for their encryption.
 const MODULES: [&str; 3] = ["bridge", "vxlan", "wireguard"];
@@ -58,6 +61,9 @@ pub struct DoctorFacts {
     /// The hard limit of open files; None is unlimited.
     pub open_files: Option<u64>,
     pub memory: DoctorMemory,
+    /// Sorted by size.
+    #[serde(default)]
+    pub huge_pages: Vec<DoctorHugePages>,
     /// The program that keeps the clock right, if one runs.
     pub clock: Option<String>,
     /// Whether the kernel moves packets between guests and their network without QEMU.
@@ -125,8 +131,6 @@ pub struct DoctorEmulation {
 pub struct DoctorMemory {
     pub total: u64,
     pub available: u64,
-    pub huge_pages: u64,
-    pub huge_page_size: u64,
 }
 
 /// Gathers the facts. Takes at most some seconds: the processor is measured, QEMU is asked.
@@ -162,6 +166,7 @@ pub async fn doctor_facts(state_dir: &Path) -> DoctorFacts {
         state_dir,
         open_files: open_files(&read("/proc/self/limits")),
         memory: memory(&read("/proc/meminfo")),
+        huge_pages: huge_pages::read(Path::new("/"), kib(&read("/proc/meminfo"), "Hugepagesize")),
         clock: clock_keeper(),
         vhost_net: Path::new("/dev/vhost-net").exists(),
         vhost_vsock: has_vhost_vsock(),
@@ -269,16 +274,14 @@ fn open_files(limits: &str) -> Option<u64> {
 }
 
 fn memory(meminfo: &str) -> DoctorMemory {
-    let number = |name: &str| -> u64 {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default()
-    };
-    DoctorMemory {
-        total: number("MemTotal") << 10,
-        available: number("MemAvailable") << 10,
-        huge_pages: number("HugePages_Total"),
-        huge_page_size: number("Hugepagesize") << 10,
-    }
+    DoctorMemory { total: kib(meminfo, "MemTotal"), available: kib(meminfo, "MemAvailable") }
+}
+
+/// Returns the bytes of a line of `/proc/meminfo`; 0 without it.
+fn kib(meminfo: &str, name: &str) -> u64 {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let number: u64 = line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default();
+    number.saturating_mul(1024)
 }
 
 fn clock_keeper() -> Option<String> {
@@ -310,10 +313,10 @@ mod tests {
         let limits = "Limit  Soft Limit Hard Limit Units\nMax open files            1024                 524288               files\n";
         assert_eq!(open_files(limits), Some(524_288));
         assert_eq!(open_files("Max open files  unlimited  unlimited  files\n"), None);
-        let found =
-            memory("MemTotal:  1000 kB\nMemAvailable: 10 kB\nHugePages_Total:  2\nHugepagesize: 2048 kB\n");
+        let meminfo = "MemTotal:  1000 kB\nMemAvailable: 10 kB\nHugePages_Total:  2\nHugepagesize: 2048 kB\n";
+        let found = memory(meminfo);
         assert_eq!((found.total, found.available), (1_024_000, 10_240));
-        assert_eq!((found.huge_pages, found.huge_page_size), (2, 2 << 20));
+        assert_eq!((kib(meminfo, "Hugepagesize"), kib(meminfo, "Absent")), (2 << 20, 0));
     }
 
     #[tokio::test]

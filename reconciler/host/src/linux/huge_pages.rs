@@ -7,10 +7,16 @@ use crate::HugePagesFacts;
 
 /// Reads the huge pages of a machine whose `/sys` is this folder, sorted by size. A size without pages is left out.
 pub(super) fn read(sys: &Path) -> Vec<HugePagesFacts> {
+    let mut found = all(sys);
+    found.retain(|pages| pages.total > 0);
+    found
+}
+
+/// Reads the huge pages of all sizes that the kernel has, sorted by size.
+pub(super) fn all(sys: &Path) -> Vec<HugePagesFacts> {
     // A kernel without huge pages has no such folder.
     let Ok(sizes) = fs::read_dir(sys.join("kernel/mm/hugepages")) else { return Vec::new() };
     let mut found: Vec<HugePagesFacts> = sizes.flatten().filter_map(|size| pages(&size.path())).collect();
-    found.retain(|pages| pages.total > 0);
     found.sort_by_key(|pages| pages.page_bytes);
     found
 }

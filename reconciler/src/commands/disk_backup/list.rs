@@ -1,12 +1,12 @@
 //! `berth disk-backup list`: the backups in a repository, for a person with its password. Nothing else of a site is needed.
 
-use std::{env, fmt::Write as _, io::Write as _};
+use std::{env, io::Write as _};
 
 use anyhow::{Context, anyhow, ensure};
 use berth_api::{Quantity, backup::declaration::VMDeclaration};
 use berth_host::linux::{ObjectStore, RepositoryEntry, RepositoryReader};
 
-use crate::{cli::ListBackupsOptions, commands::small_file};
+use crate::{cli::ListBackupsOptions, commands::small_file, top::aligned};
 
 /// The longest password, with the end of its line.
 const MOST_PASSWORD: u64 = 4096;
@@ -58,18 +58,8 @@ fn reader(options: ListBackupsOptions) -> anyhow::Result<RepositoryReader> {
 fn table(entries: &[RepositoryEntry]) -> String {
     let mut rows: Vec<[String; 5]> = entries.iter().map(row).collect();
     rows.sort_by(|a, b| (&a[0], &a[2], &a[1]).cmp(&(&b[0], &b[2], &b[1])));
-    let lines: Vec<[String; 5]> = [HEAD.map(str::to_owned)].into_iter().chain(rows).collect();
-    let width =
-        |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default();
-    let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
-    let mut out = String::new();
-    for line in &lines {
-        let cells: Vec<String> =
-            line.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        // Writing into a String cannot fail.
-        let _ = writeln!(out, "{}", cells.join("  ").trim_end());
-    }
-    out
+    let lines: Vec<Vec<String>> = [HEAD.map(str::to_owned)].into_iter().chain(rows).map(Vec::from).collect();
+    aligned(&lines)
 }
 
 fn row(entry: &RepositoryEntry) -> [String; 5] {
@@ -104,6 +94,9 @@ mod tests {
 
     #[test]
     fn backups_are_listed_by_vm_and_moment_with_the_text_for_existing() {
+        let strange =
+            RepositoryEntry { backup: "b\u{1b}[2J\n1".into(), ..entry("v-5", "", "2026-01-04T00:00:00Z") };
+        assert!(table(&[strange]).ends_with("v-5/b\\u{1b}[2J\\n1\n"));
         let damaged =
             RepositoryEntry { facts: Err("damaged".into()), ..entry("v-4", "", "2026-01-01T00:00:00Z") };
         let entries = [

@@ -2,10 +2,11 @@
 
 use std::{
     io::Write,
+    process::ExitCode,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use berth_agent::TypedApi;
 use berth_api::{
     Backup, ConditionType, Quantity,
@@ -20,6 +21,7 @@ use tokio::time::sleep;
 use crate::{
     cli::VerifyBackupOptions,
     commands::{connect, outage::Outage, resources},
+    failure,
     one_connection::client_of,
     printable::printable,
 };
@@ -27,8 +29,29 @@ use crate::{
 /// How often the Backup is read while its verification goes on.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// *Errors:* there is no such Backup, or it is not complete; its data is damaged.
-pub(in crate::commands) async fn verify(options: VerifyBackupOptions) -> anyhow::Result<()> {
+/// The exit code if data is damaged or missing.
+const DAMAGED: u8 = 1;
+/// That if it is not known: a script must not take an outage for the loss of a backup.
+const NOT_VERIFIED: u8 = 2;
+
+/// Requests a verification and waits for its result; returns the exit code.
+pub(in crate::commands) async fn verify(options: VerifyBackupOptions) -> ExitCode {
+    exit_code(Box::pin(run(options)).await)
+        .map_or(ExitCode::SUCCESS, |(error, code)| failure::report(&error, code))
+}
+
+/// Returns the failure to print and its exit code; none if the data is whole. `Ok` has the damage.
+fn exit_code(done: anyhow::Result<Option<String>>) -> Option<(anyhow::Error, u8)> {
+    match done {
+        Ok(damage) => damage.map(|damage| (anyhow!(damage), DAMAGED)),
+        Err(error) => Some((error, NOT_VERIFIED)),
+    }
+}
+
+/// Returns the damage, if there is some.
+///
+/// *Errors:* there is no such Backup, or it is not complete; there is no result.
+async fn run(options: VerifyBackupOptions) -> anyhow::Result<Option<String>> {
     let VerifyBackupOptions { name, no_wait, timeout, cancel, site } = options;
     let (namespace, name) = (resources::checked(&site.namespace)?, resources::checked(&name)?);
     let client = client_of(connect::admin(&site.connection, &site.state.state_dir).await?)?;
@@ -42,16 +65,17 @@ pub(in crate::commands) async fn verify(options: VerifyBackupOptions) -> anyhow:
     patched.with_context(|| {
         format!("annotating Backup {name} with {VERIFY_ANNOTATION} (verb patch on backups)")
     })?;
-    let Some(token) = token.filter(|_| !no_wait) else { return Ok(()) };
+    let Some(token) = token.filter(|_| !no_wait) else { return Ok(None) };
     let (mut shown, end, outage) = (None, Instant::now() + timeout.0, Outage::default());
     loop {
         let read = backups.get(name).await.with_context(|| format!("reading Backup {name}"));
         let answered = outage.answer(read)?.map(|backup| outcome(&backup, &token));
         match answered {
             Some(Outcome::Whole(text)) => {
-                return writeln!(std::io::stdout(), "{}", printable(&text)).context("printing");
+                writeln!(std::io::stdout(), "{}", printable(&text)).context("printing")?;
+                return Ok(None);
             }
-            Some(Outcome::Damaged(text)) => bail!("Backup {name} is damaged: {text}"),
+            Some(Outcome::Damaged(text)) => return Ok(Some(format!("Backup {name} is damaged: {text}"))),
             Some(Outcome::GivenUp(text)) => bail!("Backup {name} has no result of this request: {text}"),
             Some(Outcome::GoesOn(text)) if shown.as_ref() != Some(&text) => {
                 notice!("berth: {text}");
@@ -131,6 +155,14 @@ mod tests {
                 "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}),
         )
         .expect("a backup")
+    }
+
+    #[test]
+    fn damage_and_a_verification_without_a_result_have_exit_codes_of_their_own() {
+        let code = |done| exit_code(done).map(|(error, code)| (error.to_string(), code));
+        assert_eq!(code(Ok(None)), None);
+        assert_eq!(code(Ok(Some("it is damaged".to_owned()))), Some(("it is damaged".to_owned(), 1)));
+        assert_eq!(code(Err(anyhow!("no answer"))), Some(("no answer".to_owned(), 2)));
     }
 
     #[test]

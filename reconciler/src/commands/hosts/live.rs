@@ -14,7 +14,7 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::commands::outage::Outage;
+use crate::{commands::outage::Outage, requests::has_code};
 
 /// The manager of the fields that this program writes.
 const MANAGER: &str = "berth";
@@ -53,10 +53,12 @@ pub(super) async fn move_away(client: &Client, vms: &[VM], until: Instant) -> an
         let change = json!({"metadata": {"annotations": {MOVE_ANNOTATION: requested.to_text()}}});
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
         let api: TypedApi<VM> = TypedApi::namespaced(client.clone(), &namespace);
-        api.patch(&name, &params, &Patch::Merge(change))
-            .await
-            .with_context(|| format!("changing VM {namespace}/{name}"))?;
-        waiting.push((namespace, name, epoch));
+        match api.patch(&name, &params, &Patch::Merge(change)).await {
+            Ok(_) => waiting.push((namespace, name, epoch)),
+            // It was deleted meanwhile, and is no reason not to drain the host.
+            Err(error) if has_code(&error, 404) => {}
+            Err(error) => return Err(error).with_context(|| format!("changing VM {namespace}/{name}")),
+        }
     }
     if !waiting.is_empty() {
         notice!("{} VMs move to other hosts while they run", waiting.len());
@@ -86,6 +88,16 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::commands::fake::control_plane;
+
+    #[tokio::test]
+    async fn a_vm_that_was_deleted_meanwhile_does_not_keep_a_host_from_being_drained() {
+        let process = json!({"pid": 1, "startedAt": "2026-01-01T00:00:00Z"});
+        let gone = vm("Live", json!({"binding": {"host": "a", "epoch": 3}, "process": process}));
+        let (client, changes) = control_plane(Vec::new());
+        move_away(&client, &[gone], Instant::now() + DECIDED_WITHIN).await.expect("nothing to wait for");
+        assert_eq!(changes.all().len(), 1, "it was to move");
+    }
 
     fn vm(policy: &str, status: Value) -> VM {
         serde_json::from_value(json!({

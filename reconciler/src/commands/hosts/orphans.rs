@@ -18,6 +18,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::LOOK_EVERY;
+use crate::commands::resources;
 
 /// How long a host may take to remove released orphans: without an event it checks once a minute.
 const ENDED_WITHIN: Duration = Duration::from_secs(120);
@@ -29,6 +30,7 @@ const MOST_RELEASED: usize = 256;
 pub(super) async fn adopt(client: &Client, host: &str, names: &[String]) -> anyhow::Result<()> {
     let known = host_of(client, host).await?;
     let mut found = find(&known, names)?;
+    found.iter().try_for_each(check_owner)?;
     for (orphan, owner) in found.clone() {
         if owner.kind == "VM" {
             add_disks(client, &known, &orphan, &owner, &mut found).await?;
@@ -47,6 +49,15 @@ pub(super) async fn adopt(client: &Client, host: &str, names: &[String]) -> anyh
     }
     // A host's claims count only in a recovery. It closes by itself once they are given back.
     super::recover(client, &[host.to_owned()], false).await
+}
+
+/// Refuses an owner that no object can be: the host wrote it, and the requests are an administrator's.
+fn check_owner((orphan, owner): &(Orphan, OrphanOwner)) -> anyhow::Result<()> {
+    let OrphanOwner { namespace, name, .. } = owner;
+    if resources::checked(namespace).is_err() || resources::checked(name).is_err() {
+        bail!("{} {} was made for {namespace:?}/{name:?}, which is no object", orphan.kind, orphan.name);
+    }
+    Ok(())
 }
 
 /// Adds the volumes that were created for the disks of this instance's VM.
@@ -309,4 +320,23 @@ async fn make_disk(client: &Client, orphan: &Orphan, owner: &OrphanOwner) -> any
     let made = disks.create(&PostParams::default(), &disk).await;
     made.with_context(|| format!("making Disk {}/{}", owner.namespace, owner.name))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_that_a_host_invents_is_refused() {
+        let orphan: Orphan = serde_json::from_value(json!({"kind": "Instance", "name": "i-1", "detail": ""}))
+            .expect("an orphan");
+        let of = |namespace: &str, name: &str| {
+            let owner = json!({"kind": "VM", "namespace": namespace, "name": name});
+            check_owner(&(orphan.clone(), serde_json::from_value(owner).expect("an owner")))
+        };
+        assert!(of("shop", "web").is_ok());
+        for (namespace, name) in [("..", "web"), ("a/b", "web"), ("shop", "web?x"), ("shop", "")] {
+            assert!(of(namespace, name).is_err(), "{namespace}/{name}");
+        }
+    }
 }

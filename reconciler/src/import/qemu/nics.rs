@@ -15,6 +15,12 @@ const DEFAULT_MAC: (&str, u8) = ("52:54:00:12:34:", 0x56);
 const CARDS: [&str; 10] =
     ["virtio-net", "e1000", "rtl8139", "igb", "ne2k", "pcnet", "vmxnet3", "i825", "usb-net", "tulip"];
 
+/// The note on a user network that leads nowhere.
+const ISOLATED: &str = "its user network keeps it from the outside (restrict=on), which it reaches from the Network default: declare a berth_network \
+                        with egress = \"None\" for it";
+/// What a user network serves beside addresses.
+const SERVERS: [&str; 4] = ["guestfwd", "smb", "tftp", "bootfile"];
+
 /// A card.
 struct Card {
     /// Its model in QEMU; None is that of the machine type.
@@ -128,6 +134,11 @@ fn connection(netdev: Option<&Properties>) -> Vec<String> {
     match kind {
         "user" | "passt" => {
             let mut notes = vec![USER_NETWORK.to_owned()];
+            if netdev.is_on("restrict") {
+                notes.push(ISOLATED.to_owned());
+            }
+            let servers = SERVERS.into_iter().filter(|server| netdev.get(server).is_some());
+            notes.extend(servers.map(|server| format!("the {server} of its user network is not taken over")));
             let forwards = netdev.all().filter(|(name, _)| {
                 name.split('.')
                     .next()
@@ -150,6 +161,24 @@ fn connection(netdev: Option<&Properties>) -> Vec<String> {
             let places =
                 ["chardev", "sock", "path", "addr.path", "addr.host", "connect", "listen", "mcast", "ifname"];
             vec![on_the_hosts_network(&short(kind), &short(of(&places).unwrap_or_default()))]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_isolated_user_network_and_its_servers_are_noted() {
+        let notes = |netdev: &str| {
+            let netdev = Properties::parse(netdev, "type").expect("properties");
+            connection(Some(&netdev)).join("\n")
+        };
+        assert_eq!(notes("user,id=n0,restrict=off"), USER_NETWORK);
+        let closed = notes("user,id=n0,restrict=on,tftp=/srv,hostfwd=tcp::2222-:22");
+        for part in ["egress = \"None\"", "the tftp of its user network", "the forwarding tcp::2222-:22"] {
+            assert!(closed.contains(part), "no {part} in {closed}");
         }
     }
 }
