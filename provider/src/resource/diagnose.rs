@@ -179,7 +179,8 @@ mod tests {
             let found = disks.request_diagnostics(&ApiError::Refused(status.boxed()), &at);
             found.into_iter().map(|found| found.summary).collect::<String>()
         };
-        let named = StatusDetails { name: "d".into(), kind: "disks".into(), ..StatusDetails::default() };
+        let named = serde_json::from_value(serde_json::json!({"name": "d", "kind": "disks"}));
+        let named: StatusDetails = named.expect("details");
         assert_eq!(summary(Some(named)), "Disk default/d is gone");
         assert!(summary(None).contains("does not serve the kind Disk"));
     }
