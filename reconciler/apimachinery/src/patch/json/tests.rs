@@ -45,3 +45,27 @@ fn malformed_and_excessive_patches_are_refused() {
     let doubles: Vec<Value> = (0..40).map(double).collect();
     assert!(matches!(patched(doubles.into()), Err(PatchError::CopiesTooMuch)));
 }
+
+#[test]
+fn moves_that_nest_a_document_thousands_of_levels_deep_are_refused() {
+    let round = [
+        json!({"op": "add", "path": "/t", "value": {"d": {}}}),
+        json!({"op": "move", "from": "/a", "path": "/t/d/a"}),
+        json!({"op": "move", "from": "/t", "path": "/a"}),
+    ];
+    let many: Vec<Value> = round.iter().cycle().take(9_999).cloned().collect();
+    assert!(matches!(patched(many.into()), Err(PatchError::TooDeep)));
+    let few: Vec<Value> = round.iter().cycle().take(90).cloned().collect();
+    let nested = patched(few.into()).expect("it is not deep");
+    assert_eq!(nested.pointer(&"/a/d".repeat(30)).map(|value| value["a"]["b"].clone()), Some(json!(1)));
+}
+
+#[test]
+fn moves_within_a_document_do_not_count_as_nesting() {
+    let within = json!({"op": "move", "from": "/l/0", "path": "/l/2"});
+    assert!(patched(vec![within; 9_000].into()).is_ok());
+    let [there, back] = [("/a/b", "/n"), ("/n", "/a/b")]
+        .map(|(from, path)| json!({"op": "move", "from": from, "path": path}));
+    let both: Vec<Value> = [there, back].iter().cycle().take(8_000).cloned().collect();
+    assert!(patched(both.into()).is_ok());
+}
