@@ -13,9 +13,11 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
 /// The maximum number of lines that wait to be written.
 const QUEUE: usize = 4096;
@@ -23,11 +25,21 @@ const QUEUE: usize = 4096;
 const LARGEST: u64 = 64 << 20;
 /// The number of files kept besides the current one.
 const KEPT: u32 = 5;
+/// How long a server that stops waits for the queued lines to be written.
+const FLUSH: Duration = Duration::from_secs(5);
+
+/// An element of the queue.
+#[derive(Debug)]
+enum Queued {
+    Line(Value),
+    /// All elements before it have been written once this is sent.
+    Mark(oneshot::Sender<()>),
+}
 
 /// The sending side of the log.
 #[derive(Debug)]
 pub(crate) struct Audit {
-    lines: SyncSender<Value>,
+    lines: SyncSender<Queued>,
     pub(crate) dropped: Arc<AtomicU64>,
 }
 
@@ -49,8 +61,25 @@ impl Audit {
 
     /// Queues a line.
     pub(crate) fn tell(&self, line: Value) {
-        if self.lines.try_send(line).is_err() {
+        if self.lines.try_send(Queued::Line(line)).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits, for a limited time, until the lines queued so far are written: the process may end after that.
+    pub(crate) async fn flush(&self) {
+        let (mark, written) = oneshot::channel();
+        let flushed = async {
+            let mut mark = Queued::Mark(mark);
+            while let Err(TrySendError::Full(back)) = self.lines.try_send(mark) {
+                mark = back;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            // An error only means that there is no thread to wait for.
+            let _ = written.await;
+        };
+        if tokio::time::timeout(FLUSH, flushed).await.is_err() {
+            tracing::warn!("the audit log could not be written to its end");
         }
     }
 }
@@ -63,9 +92,17 @@ struct Log {
 }
 
 impl Log {
-    fn run(mut self, lines: &Receiver<Value>, dropped: &AtomicU64) {
+    fn run(mut self, queue: &Receiver<Queued>, dropped: &AtomicU64) {
         let (mut reported, mut failing) = (0, false);
-        while let Ok(line) = lines.recv() {
+        while let Ok(queued) = queue.recv() {
+            let line = match queued {
+                Queued::Line(line) => line,
+                Queued::Mark(mark) => {
+                    // An error only means that the wait has ended.
+                    let _ = mark.send(());
+                    continue;
+                }
+            };
             let lost = dropped.load(Ordering::Relaxed);
             let mut text = String::new();
             if lost > reported {
@@ -102,10 +139,19 @@ impl Log {
         };
         match written {
             Ok(()) => self.size += text.len() as u64,
-            // The next line opens the file anew, whatever the error was.
-            Err(_) => self.file = None,
+            // The next line opens the file anew, whatever the error was. On a full disk a part of this one may have been written, to
+            // which the next one would be joined.
+            Err(_) => self.cut(),
         }
         written
+    }
+
+    /// Closes the file and removes what follows its last whole line.
+    fn cut(&mut self) {
+        if let Some(file) = self.file.take() {
+            // Where this fails too, two lines are joined.
+            let _ = file.set_len(self.size);
+        }
     }
 
     fn rotate(&self) -> io::Result<()> {
@@ -129,6 +175,32 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+
+    #[tokio::test]
+    async fn what_is_queued_is_written_before_the_server_stops() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let audit = Audit::open(&path).unwrap();
+        for n in 0..2_000 {
+            audit.tell(json!({"n": n}));
+        }
+        audit.flush().await;
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 2_000);
+    }
+
+    #[test]
+    fn a_part_of_a_line_that_could_not_be_written_is_not_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        fs::write(&path, "{}\n{\"par").unwrap();
+        let mut log = Log { path: path.clone(), largest: 1000, file: None, size: 0 };
+        log.open().unwrap();
+        // As after a write on a full disk, which wrote a part of the line.
+        log.size = 3;
+        log.cut();
+        log.append(b"{\"next\":1}\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "{}\n{\"next\":1}\n");
+    }
 
     #[test]
     fn the_log_is_rotated_bounded_and_loses_no_line() {

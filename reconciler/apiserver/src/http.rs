@@ -41,6 +41,8 @@ const MAX_IN_FLIGHT: usize = 400;
 const MAX_HEARTBEATS: usize = 100;
 /// The number of requests that may wait in either queue; further ones are refused with 429.
 const MAX_WAITING: usize = 4_000;
+/// The number of impersonated groups in a line of the audit log.
+const MAX_AUDITED_GROUPS: usize = 16;
 /// The timeout of a request that is not a watch.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -56,7 +58,8 @@ struct WrittenObject {
 impl WrittenObject {
     fn finish(self, mut line: Value, verb: &str, status: StatusCode) -> Value {
         line["verb"] = verb.into();
-        line["name"] = self.name.into();
+        // A name in a body may be as long as the body, even if the request is then refused.
+        line["name"] = short(&self.name).into();
         line["code"] = status.as_u16().into();
         line["revision"] = self.revision.map(|revision| revision.to_string()).into();
         if self.dry_run {
@@ -64,6 +67,11 @@ impl WrittenObject {
         }
         line
     }
+}
+
+/// Returns the beginning of a text from a client, for the audit log.
+fn short(text: &str) -> String {
+    text.chars().take(256).collect()
 }
 
 /// The audit line of a request. Dropped, it is written without a code: a client that goes away before the answer may have written.
@@ -351,18 +359,23 @@ impl Front {
             return None;
         }
         let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
-        let short = |text: &str| text.chars().take(256).collect::<String>();
+        let groups = request.headers().get_all("impersonate-group").iter().take(MAX_AUDITED_GROUPS);
+        let groups: Vec<String> = groups.filter_map(|group| group.to_str().ok()).map(short).collect();
         let from = request.extensions().get::<SocketAddr>();
-        Some(json!({
+        let mut line = json!({
             "time": self.core.clock.now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string(),
             "user": who.map_or_else(String::new, |who| short(&who.user)),
             "as": header("impersonate-user").map(short),
             "method": request.method().as_str(),
             "path": path.chars().take(1024).collect::<String>(),
-            "dryRun": request.uri().query().unwrap_or_default().contains("dryRun=All"),
+            "dryRun": is_dry_run(request.uri()),
             "from": from.map_or_else(|| "in process".to_owned(), ToString::to_string),
             "agent": header("user-agent").map(short),
-        }))
+        });
+        if !groups.is_empty() {
+            line["asGroups"] = groups.into();
+        }
+        Some(line)
     }
 
     async fn single(
@@ -410,6 +423,12 @@ impl Front {
 
 const PATCHES: &str = "application/json-patch+json, application/merge-patch+json, \
     application/strategic-merge-patch+json, application/apply-patch+yaml";
+
+/// Whether the query says that the request writes nothing. The text alone may also be the value of another parameter.
+fn is_dry_run(uri: &Uri) -> bool {
+    let may_be = uri.query().is_some_and(|query| query.contains("dryRun"));
+    may_be && Query::of(uri).is_ok_and(|query| query.first("dryRun") == Some("All"))
+}
 
 /// Takes the value of a body; the call reports its duplicate fields.
 fn take(call: &mut Call, body: body::Decoded) -> Value {
