@@ -9,6 +9,7 @@ mod protobuf;
 mod respond;
 mod shape;
 mod shares;
+mod watch_budget;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +19,6 @@ use axum::body::Body;
 use berth_apimachinery::error::{ApiError, Result};
 use http::{Method, Request, Response, StatusCode, Uri, header};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 
 use crate::audit::Audit;
 use crate::authenticate::Credential;
@@ -32,6 +32,7 @@ use crate::{authorize, discovery, history, metrics, openapi, review};
 use fair_queue::{Admitted, FairQueue};
 use shape::Shape;
 use shares::Caller;
+use watch_budget::WatchBudget;
 
 /// The maximum number of open watches.
 const MAX_WATCHES: usize = 50_000;
@@ -105,7 +106,7 @@ pub(crate) struct Front {
     queue: FairQueue,
     heartbeats: FairQueue,
     bodies: body::BodyBudget,
-    watches: Arc<Semaphore>,
+    watches: WatchBudget,
     pub(crate) metrics: metrics::Requests,
 }
 
@@ -116,7 +117,7 @@ impl Front {
             queue: FairQueue::new(MAX_IN_FLIGHT, MAX_WAITING),
             heartbeats: FairQueue::new(MAX_HEARTBEATS, MAX_WAITING),
             bodies: body::BodyBudget::default(),
-            watches: Arc::new(Semaphore::new(MAX_WATCHES)),
+            watches: WatchBudget::of(MAX_WATCHES),
             metrics: metrics::Requests::default(),
         }
     }
@@ -295,8 +296,7 @@ impl Front {
             Call { core, who, target, options, default_manager, warnings, twice, verb, written: None };
         match verb {
             "watch" => {
-                let permit = Arc::clone(&self.watches).try_acquire_owned();
-                let permit = permit.map_err(|_| {
+                let permit = self.watches.try_take(&caller).ok_or_else(|| {
                     self.metrics.shed();
                     ApiError::too_many_requests("too many watches are open")
                 })?;

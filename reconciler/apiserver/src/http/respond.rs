@@ -16,10 +16,10 @@ use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::negotiate::Wanted;
 use super::shape::{Shape, bytes_of};
+use super::watch_budget::WatchPermit;
 use crate::core::Core;
 use crate::discovery::Document;
 use crate::resource::Resource;
@@ -91,11 +91,7 @@ pub(super) fn answer(answer: &Answer, shape: &Shape, warnings: &[String]) -> Res
     response
 }
 
-pub(super) fn stream(
-    stream: WatchStream,
-    permit: OwnedSemaphorePermit,
-    warnings: &[String],
-) -> Response<Body> {
+pub(super) fn stream(stream: WatchStream, permit: WatchPermit, warnings: &[String]) -> Response<Body> {
     let frames = stream::unfold((stream, permit), |(mut stream, permit)| async move {
         let frame = stream.next().await?;
         Some((Ok::<Bytes, std::convert::Infallible>(frame), (stream, permit)))
