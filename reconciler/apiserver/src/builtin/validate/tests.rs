@@ -54,7 +54,7 @@ fn a_subject_is_of_the_group_its_kind_is_of() {
 
 #[test]
 fn a_definition_of_a_built_in_resource_is_refused() {
-    let definitions = crate::builtin::resources();
+    let definitions = crate::builtin::resources(&tokio_util::sync::CancellationToken::new());
     let definitions =
         definitions.iter().find(|of| of.is(APIEXTENSIONS, "customresourcedefinitions")).unwrap();
     let of = |group: &str, plural: &str| {
