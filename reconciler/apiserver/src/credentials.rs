@@ -69,10 +69,21 @@ impl Credentials {
             KeyPair::generate().map(|key| key.serialize_pem()).map_err(|e| failed("making the CA key", e))
         })?;
         let ca_key = KeyPair::from_pem(&key_pem).map_err(|e| failed("reading ca.key", e))?;
-        let ca_pem = read_or_make(&directory.join("ca.crt"), || {
-            let certificate = ca_params().self_signed(&ca_key).map_err(|e| failed("making the CA", e))?;
-            Ok(certificate.pem())
-        })?;
+        let certificate = directory.join("ca.crt");
+        let new_ca = || -> io::Result<String> {
+            let made = ca_params().self_signed(&ca_key).map_err(|e| failed("making the CA", e))?;
+            Ok(made.pem())
+        };
+        let mut ca_pem = read_or_make(&certificate, new_ca)?;
+        if has_limits(&ca_pem) && !lasts(&ca_pem) {
+            // The key and the name stay: a client that has the former certificate accepts what is signed now, as far as the dates of
+            // that one let it.
+            tracing::warn!(
+                "the certificate of the authority is not valid now and is made again: fetch new kubeconfigs"
+            );
+            ca_pem = new_ca()?;
+            write_private(&certificate, ca_pem.as_bytes())?;
+        }
         let admin_token = Token::new(read_or_make(&directory.join("admin.token"), new_token)?.trim());
         Ok(Self { directory: directory.to_owned(), ca_pem, ca_key, admin_token })
     }
@@ -193,13 +204,21 @@ fn validity(params: &mut CertificateParams, days: i64) {
     params.not_after = year(days);
 }
 
+/// The common name of the authority.
+const CA_NAME: &str = "berth-ca";
+/// The years in which the authority is valid. Fixed: the clock may be wrong when it is made, it cannot be replaced at its clients, and
+/// only its key protects it.
+const CA_YEARS: [i32; 2] = [2000, 9999];
+
 fn ca_params() -> CertificateParams {
     let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, "berth-ca");
+    params.distinguished_name.push(DnType::CommonName, CA_NAME);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages =
         vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-    validity(&mut params, 3650);
+    let [first, last] = CA_YEARS;
+    params.not_before = rcgen::date_time_ymd(first, 1, 1);
+    params.not_after = rcgen::date_time_ymd(last, 12, 31);
     params
 }
 
@@ -226,6 +245,14 @@ fn lasts(pem: &str) -> bool {
     // It begins in the future if the clock was wrong when it was made.
     let has_begun = validity.not_before.timestamp() <= now;
     has_begun && validity.not_after.timestamp() - now > RENEW_BEFORE_DAYS * 24 * 3600
+}
+
+/// Whether a certificate is one of the authorities that former versions made, which were valid for ten years.
+fn has_limits(pem: &str) -> bool {
+    let Ok(der) = pem_to_der(pem) else { return false };
+    let Ok((_, certificate)) = X509Certificate::from_der(&der) else { return false };
+    let is_own = certificate.subject().iter_common_name().any(|name| name.as_str() == Ok(CA_NAME));
+    is_own && certificate.validity().not_after.to_datetime().year() < CA_YEARS[1]
 }
 
 /// Returns the identity in a verified client certificate: the common name is the user, organizations are
@@ -274,6 +301,32 @@ mod tests {
             assert!(seen.has_changed().unwrap());
             seen.mark_unchanged();
             assert_ne!(fs::read_to_string(&stored).unwrap(), old);
+        }
+    }
+
+    #[test]
+    fn an_authority_made_under_a_wrong_clock_is_made_again_and_another_one_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (certificate, key) = (folder.path().join("ca.crt"), folder.path().join("ca.key"));
+        let first = Credentials::open(folder.path()).unwrap();
+        assert!(lasts(first.ca_pem()) && !has_limits(first.ca_pem()));
+        let signing = fs::read_to_string(&key).unwrap();
+        for (name, years, stays) in [
+            (CA_NAME, [2200, 2210], false),
+            (CA_NAME, [1969, 1979], false),
+            ("corporate", [1969, 1979], true),
+        ] {
+            let mut params = ca_params();
+            params.distinguished_name.push(DnType::CommonName, name);
+            params.not_before = rcgen::date_time_ymd(years[0], 1, 1);
+            params.not_after = rcgen::date_time_ymd(years[1], 1, 1);
+            let old = params.self_signed(&first.ca_key).unwrap().pem();
+            fs::write(&certificate, &old).unwrap();
+            let opened = Credentials::open(folder.path()).unwrap();
+            assert_eq!(opened.ca_pem() == old, stays, "{name} {years:?}");
+            assert_eq!(lasts(opened.ca_pem()), !stays, "{name} {years:?}");
+            assert_eq!(fs::read_to_string(&certificate).unwrap(), opened.ca_pem());
+            assert_eq!(fs::read_to_string(&key).unwrap(), signing, "clients know it");
         }
     }
 
