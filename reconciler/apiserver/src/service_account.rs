@@ -27,7 +27,7 @@ pub(crate) const KEY_FILE: &str = "service-account.key";
 /// The number of tokens in the cache of verified signatures.
 const REMEMBERED: usize = 4096;
 /// The maximum length of a token in bytes.
-const MAX_TOKEN: usize = 8 * 1024;
+pub(crate) const MAX_TOKEN: usize = 8 * 1024;
 
 /// The claims of a token, as Kubernetes writes them. Times are seconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Answer, ApiError, Call, Result};
 use crate::builtin::decode::unreadable;
-use crate::service_account::{self, AccountClaims, Claims, ISSUER, Named};
+use crate::service_account::{self, AccountClaims, Claims, ISSUER, MAX_TOKEN, Named};
 
 /// Lifetimes in seconds, as in Kubernetes.
 const DEFAULT_LIFE: i64 = 3600;
@@ -48,6 +48,11 @@ impl Call {
         } else {
             self.core.tokens.accounts.signing.sign(&claims).map_err(ApiError::internal)?
         };
+        // It would be issued, and never accepted.
+        if token.len() > MAX_TOKEN {
+            let why = format!("the token would be longer than {MAX_TOKEN} bytes");
+            return Err(self.unfit(&[meta::invalid("spec.audiences", &request["spec"]["audiences"], &why)]));
+        }
         request["kind"] = "TokenRequest".into();
         request["apiVersion"] = "authentication.k8s.io/v1".into();
         request["metadata"] = json!({

@@ -123,6 +123,14 @@ async fn a_token_lives_ten_minutes_at_least_and_its_account_must_exist() {
     assert_eq!(reason(token(&accounts, json!({})).await), (404, "NotFound".into()));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_token_too_long_to_be_accepted_is_not_issued() {
+    let server = server().await;
+    let (_admin, accounts) = robot(&server).await;
+    let long = token(&accounts, json!({"audiences": ["us", "x".repeat(8 << 10)]})).await;
+    assert_eq!(reason(long), (422, "Invalid".into()));
+}
+
 async fn whose(client: &Client, spec: Value) -> kube::Result<TokenReviewStatus> {
     let reviews: Api<TokenReview> = Api::all(client.clone());
     let review = reviews.create(&PostParams::default(), &parse(json!({"spec": spec}))).await?;
