@@ -144,6 +144,30 @@ fn what_is_guarded_does_what_the_library_does() {
     assert!(error.contains("not a valid regex"), "{error}");
 }
 
+/// A panic ends the process.
+#[test]
+fn times_out_of_range_and_texts_of_any_letters_are_errors_and_no_panic() {
+    let longer: String = (1..12).map(|at| format!("cel.bind(d{at}, d{0} + d{0}, ", at - 1)).collect();
+    for operator in ["+", "-"] {
+        let of_long = format!(
+            "cel.bind(d0, duration('9e9h'), {longer}timestamp('2026-01-01T00:00:00Z') {operator} d11{}",
+            ")".repeat(12)
+        );
+        assert!(matches!(value(&of_long), Err(Failure::Error(_))), "{operator}");
+    }
+    let half = "timestamp('2026-01-01T01:00:00Z') - duration('30m') == timestamp('2026-01-01T00:00:00Z') + duration('30m')";
+    for source in [
+        half,
+        "5 - 3 == 2",
+        "format.datetime().validate('2026-01-01T12:34:5\u{e9}Z').hasValue()",
+        "!format.datetime().validate('2026-01-01T12:34:56Z').hasValue()",
+        "format.dns1123Label().validate('b\u{fc}ro').hasValue()",
+        "!format.dns1123Label().validate('office').hasValue()",
+    ] {
+        assert_eq!(value(source), Ok(cel::Value::Bool(true)), "{source}");
+    }
+}
+
 /// The result does not depend on the parts that are left out.
 #[test]
 fn an_expression_finds_in_what_it_reads_what_it_finds_in_the_whole() {
