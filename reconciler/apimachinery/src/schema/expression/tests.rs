@@ -245,3 +245,9 @@ fn equal_expressions_share_their_memory_as_long_as_one_is_in_use() {
     assert!(shared::find(source, &["self"]).is_none(), "no longer in use");
     assert!(shared::find(source, &["self", "oldSelf"]).is_some());
 }
+
+#[test]
+fn a_stack_for_which_there_is_no_memory_is_an_error() {
+    assert!(on_stack(1 << 50, || 1).is_err());
+    assert_eq!(on_stack(BIG_STACK, || 1).ok(), Some(1));
+}
