@@ -69,3 +69,14 @@ fn moves_within_a_document_do_not_count_as_nesting() {
     let both: Vec<Value> = [there, back].iter().cycle().take(8_000).cloned().collect();
     assert!(patched(both.into()).is_ok());
 }
+
+#[test]
+fn the_items_that_a_patch_shifts_are_bounded() {
+    let removals = |count: usize| vec![json!({"op": "remove", "path": "/l/0"}); count];
+    let list = |length: usize| vec![json!({"op": "add", "path": "/l", "value": vec![0; length]})];
+    let all = |length: usize, count: usize| patched([list(length), removals(count)].concat().into());
+    assert!(all(1_000, 999).is_ok());
+    let append = json!({"op": "add", "path": "/l/-", "value": 0});
+    assert!(patched([list(10_000), vec![append; 9_000]].concat().into()).is_ok());
+    assert!(matches!(all(100_000, 9_000), Err(PatchError::ShiftsTooMuch)));
+}
