@@ -255,14 +255,29 @@ fn has_limits(pem: &str) -> bool {
     is_own && certificate.validity().not_after.to_datetime().year() < CA_YEARS[1]
 }
 
-/// Returns the identity in a verified client certificate: the common name is the user, organizations are
-/// groups.
-pub(crate) fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Identity> {
+/// The user of a verified client certificate.
+#[derive(Debug, Clone)]
+pub(crate) struct Certified {
+    pub(crate) identity: Identity,
+    /// The end of its validity, in seconds since 1970.
+    pub(crate) until: i64,
+}
+
+impl Certified {
+    /// Returns the user; `None` once the certificate has expired: its connection may be open for much longer.
+    pub(crate) fn current(self) -> Option<Identity> {
+        (jiff::Timestamp::now().as_second() <= self.until).then_some(self.identity)
+    }
+}
+
+/// Returns the user of a verified client certificate: the common name is the user, organizations are groups.
+pub(crate) fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Certified> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let subject = parsed.subject();
     let user = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
     let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned));
-    (!user.is_empty()).then(|| Identity::new(user, groups))
+    let until = parsed.validity().not_after.timestamp();
+    (!user.is_empty()).then(|| Certified { identity: Identity::new(user, groups), until })
 }
 
 #[cfg(test)]
