@@ -23,9 +23,13 @@ fn serve(server: &Server) -> (DuplexStream, JoinHandle<()>) {
 /// Serves the administrator with a certificate that is valid until this time.
 fn serve_until(server: &Server, until: i64) -> (DuplexStream, JoinHandle<()>) {
     let (near, far) = duplex(1 << 20);
+    (far, tokio::spawn(talk_until(server.front(), near, until)))
+}
+
+async fn talk_until(front: Arc<Front>, near: DuplexStream, until: i64) {
     let peer = SocketAddr::from(([127, 0, 0, 1], 1));
-    let certified = Some(Certified { identity: Identity::admin(), until });
-    (far, tokio::spawn(talk(server.front(), near, peer, certified, CancellationToken::new())))
+    let certified = Certified { identity: Identity::admin(), until };
+    talk(front, near, peer, Some(certified), CancellationToken::new()).await;
 }
 
 /// A client that follows the protocol, with a window of `window` bytes for each stream.
@@ -109,8 +113,7 @@ async fn connections_on_which_nothing_is_asked_are_closed() {
 async fn an_http_1_connection_on_which_an_answer_is_not_read_is_closed() {
     let server = server().await;
     let (near, mut far) = duplex(1024);
-    let (peer, who) = (SocketAddr::from(([127, 0, 0, 1], 1)), Some(Identity::admin()));
-    let talking = tokio::spawn(talk(server.front(), near, peer, who, CancellationToken::new()));
+    let talking = tokio::spawn(talk_until(server.front(), near, i64::MAX));
     let list = "GET /api/v1/namespaces/default/configmaps HTTP/1.1\r\nhost: berth\r\n\r\n";
     far.write_all(list.as_bytes()).await.expect("it is taken");
     assert!(timeout(LONG, talking).await.is_ok());
