@@ -9,6 +9,7 @@ mod protobuf;
 mod respond;
 mod shape;
 mod shares;
+mod unread;
 mod watch_budget;
 
 use std::net::SocketAddr;
@@ -32,6 +33,7 @@ use crate::{authorize, discovery, history, metrics, openapi, review};
 use fair_queue::{Admitted, FairQueue};
 use shape::Shape;
 use shares::Caller;
+use unread::UnreadBudget;
 use watch_budget::WatchBudget;
 
 /// The maximum number of open watches.
@@ -107,6 +109,7 @@ pub(crate) struct Front {
     heartbeats: FairQueue,
     bodies: body::BodyBudget,
     watches: WatchBudget,
+    unread: UnreadBudget,
     pub(crate) metrics: metrics::Requests,
 }
 
@@ -118,6 +121,7 @@ impl Front {
             heartbeats: FairQueue::new(MAX_HEARTBEATS, MAX_WAITING),
             bodies: body::BodyBudget::default(),
             watches: WatchBudget::of(MAX_WATCHES),
+            unread: UnreadBudget::default(),
             metrics: metrics::Requests::default(),
         }
     }
@@ -131,6 +135,8 @@ impl Front {
         let audited = self.core.audit.as_ref().zip(audited);
         let audited = audited.map(|(audit, line)| AuditLine { audit, line: Some(line) });
         let is_head = request.method() == Method::HEAD;
+        let reader = who.as_ref().filter(|_| request.method() == Method::GET);
+        let reader = reader.map(|who| Caller::of(&request, who));
         let mut response =
             match tokio::time::timeout(REQUEST_TIMEOUT, self.route(request, who, &mut purpose)).await {
                 Ok(Ok(response)) => response,
@@ -142,10 +148,18 @@ impl Front {
             audited.answered(written, purpose.verb, response.status());
         }
         self.metrics.count(purpose, response.status());
-        match (is_head, compress) {
+        let response = match (is_head, compress) {
             (true, _) => respond::head_of(response),
             (false, true) => respond::compressed(response).await,
             (false, false) => response,
+        };
+        match reader {
+            Some(reader) => self.unread.hold(response, &reader).unwrap_or_else(|unread::TooMuchUnread| {
+                self.metrics.shed();
+                let error = ApiError::too_many_requests("too many long responses are not read");
+                respond::failure(&error, &[])
+            }),
+            None => response,
         }
     }
 

@@ -19,6 +19,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::negotiate::Wanted;
 use super::shape::{Shape, bytes_of};
+use super::unread::Assembled;
 use super::watch_budget::WatchPermit;
 use crate::core::Core;
 use crate::discovery::Document;
@@ -103,13 +104,15 @@ pub(super) fn stream(stream: WatchStream, permit: WatchPermit, warnings: &[Strin
 
 pub(super) fn page(call: &Call, shape: &Shape, page: &Page) -> Response<Body> {
     let (resource, version) = (&call.target.resource, call.target.version);
-    let body = if shape.wanted == Wanted::Plain {
+    let mut response = if shape.wanted == Wanted::Plain {
         let texts = page.entries.iter().map(|entry| Core::shared_text(entry, resource, version));
-        plain_list(resource, version, page, texts.collect())
+        let list = plain_list(resource, version, page, texts.collect());
+        let mut response = with_type(StatusCode::OK, JSON, list);
+        response.extensions_mut().insert(Assembled);
+        response
     } else {
-        Body::from(shape.page(page))
+        with_type(StatusCode::OK, JSON, Body::from(shape.page(page)))
     };
-    let mut response = with_type(StatusCode::OK, JSON, body);
     warn(&mut response, &call.warnings);
     response
 }
@@ -231,6 +234,7 @@ pub(super) async fn compressed(response: Response<Body>) -> Response<Body> {
         return response;
     }
     let (mut head, body) = response.into_parts();
+    head.extensions.remove::<Assembled>();
     let Some(packed) = packed(body).await else { return Response::from_parts(head, Body::empty()) };
     head.headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     head.headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
