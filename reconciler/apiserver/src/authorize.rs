@@ -201,7 +201,7 @@ mod tests {
             let named = [("impersonate-user", "ada")];
             let all = named.iter().chain(more);
             let all =
-                all.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+                all.map(|&(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
             impersonated(&access, who, &all.collect())
         };
         let ada = impersonated(Identity::admin(), &[("impersonate-uid", "u")]).unwrap();
