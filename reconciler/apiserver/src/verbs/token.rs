@@ -8,6 +8,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::{Answer, ApiError, Call, Result};
+use crate::admission::Operation;
 use crate::builtin::decode::unreadable;
 use crate::service_account::{self, AccountClaims, Claims, ISSUER, MAX_TOKEN, Named};
 
@@ -27,6 +28,10 @@ impl Call {
         let now = self.core.clock.now();
         let life = life(&request["spec"]["expirationSeconds"]).map_err(|e| self.unfit(&[e]))?;
         let audiences = self.audiences(&request["spec"]["audiences"])?;
+        request["kind"] = "TokenRequest".into();
+        request["apiVersion"] = "authentication.k8s.io/v1".into();
+        request["metadata"] = json!({"name": self.target.name, "namespace": self.target.namespace});
+        self.admit(Operation::Create, Some(&request), None)?;
         let (namespace, name) = (&self.target.namespace, &self.target.name);
         let claims = Claims {
             audiences,
@@ -53,8 +58,6 @@ impl Call {
             let why = format!("the token would be longer than {MAX_TOKEN} bytes");
             return Err(self.unfit(&[meta::invalid("spec.audiences", &request["spec"]["audiences"], &why)]));
         }
-        request["kind"] = "TokenRequest".into();
-        request["apiVersion"] = "authentication.k8s.io/v1".into();
         request["metadata"] = json!({
             "name": name, "namespace": namespace, "uid": claims.account.serviceaccount.uid,
             "creationTimestamp": seconds(now),
