@@ -5,16 +5,16 @@
 //! request ─▶ bounded queue ─▶ one thread ─▶ FILE, FILE.1 … FILE.5
 //! ```
 //! No request waits for the file. Lines that find the queue full are dropped and counted, and the count is
-//! written to the file.
+//! written to the file. Clients without a valid credential get few lines, so that they cannot push out those of others.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -25,6 +25,9 @@ const QUEUE: usize = 4096;
 const LARGEST: u64 = 64 << 20;
 /// The number of files kept besides the current one.
 const KEPT: u32 = 5;
+/// The number of lines of unauthenticated requests in one [`PERIOD`]; further ones are counted.
+const MAX_UNAUTHENTICATED: u32 = 100;
+const PERIOD: Duration = Duration::from_secs(60);
 /// How long a server that stops waits for the queued lines to be written.
 const FLUSH: Duration = Duration::from_secs(5);
 
@@ -41,6 +44,16 @@ enum Queued {
 pub(crate) struct Audit {
     lines: SyncSender<Queued>,
     pub(crate) dropped: Arc<AtomicU64>,
+    unauthenticated: Mutex<Unauthenticated>,
+}
+
+/// The lines of unauthenticated requests in a period.
+#[derive(Debug)]
+struct Unauthenticated {
+    since: Instant,
+    lines: u32,
+    /// The number of requests without a line, since the last line.
+    omitted: u64,
 }
 
 impl Audit {
@@ -56,7 +69,8 @@ impl Audit {
         let dropped = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&dropped);
         std::thread::Builder::new().name("audit".into()).spawn(move || log.run(&queued, &counted))?;
-        Ok(Self { lines, dropped })
+        let unauthenticated = Unauthenticated { since: Instant::now(), lines: 0, omitted: 0 };
+        Ok(Self { lines, dropped, unauthenticated: Mutex::new(unauthenticated) })
     }
 
     /// Queues a line.
@@ -64,6 +78,25 @@ impl Audit {
         if self.lines.try_send(Queued::Line(line)).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Queues the line of an unauthenticated request, unless there were many.
+    pub(crate) fn tell_unauthenticated(&self, mut line: Value) {
+        let mut recent = self.unauthenticated.lock().unwrap_or_else(PoisonError::into_inner);
+        if recent.since.elapsed() >= PERIOD {
+            (recent.since, recent.lines) = (Instant::now(), 0);
+        }
+        if recent.lines >= MAX_UNAUTHENTICATED {
+            recent.omitted += 1;
+            return;
+        }
+        recent.lines += 1;
+        let omitted = std::mem::take(&mut recent.omitted);
+        drop(recent);
+        if omitted > 0 {
+            line["omitted"] = omitted.into();
+        }
+        self.tell(line);
     }
 
     /// Waits, for a limited time, until the lines queued so far are written: the process may end after that.
@@ -172,8 +205,6 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::*;
 
     #[tokio::test]
@@ -186,6 +217,23 @@ mod tests {
         }
         audit.flush().await;
         assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 2_000);
+    }
+
+    #[tokio::test]
+    async fn unauthenticated_requests_do_not_push_out_the_lines_of_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let audit = Audit::open(&path).unwrap();
+        (0..1_000).for_each(|n| audit.tell_unauthenticated(json!({"n": n})));
+        audit.tell(json!({"n": "known"}));
+        audit.unauthenticated.lock().unwrap().lines = 0;
+        audit.tell_unauthenticated(json!({"n": "later"}));
+        audit.flush().await;
+        let text = fs::read_to_string(&path).unwrap();
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), MAX_UNAUTHENTICATED as usize + 2);
+        assert_eq!(lines[lines.len() - 2], json!({"n": "known"}));
+        assert_eq!(lines[lines.len() - 1], json!({"n": "later", "omitted": 900}));
     }
 
     #[test]

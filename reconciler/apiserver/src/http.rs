@@ -82,12 +82,20 @@ fn short(text: &str) -> String {
 struct AuditLine<'a> {
     audit: &'a Audit,
     line: Option<Value>,
+    is_authenticated: bool,
 }
 
 impl AuditLine<'_> {
     fn answered(mut self, written: WrittenObject, verb: &str, status: StatusCode) {
         if let Some(line) = self.line.take() {
-            self.audit.tell(written.finish(line, verb, status));
+            self.tell(written.finish(line, verb, status));
+        }
+    }
+
+    fn tell(&self, line: Value) {
+        match self.is_authenticated {
+            true => self.audit.tell(line),
+            false => self.audit.tell_unauthenticated(line),
         }
     }
 }
@@ -96,7 +104,7 @@ impl Drop for AuditLine<'_> {
     fn drop(&mut self) {
         if let Some(mut line) = self.line.take() {
             line["code"] = Value::Null;
-            self.audit.tell(line);
+            self.tell(line);
         }
     }
 }
@@ -133,7 +141,8 @@ impl Front {
             && respond::takes_gzip(request.headers());
         let audited = self.audited(&request, who.as_ref());
         let audited = self.core.audit.as_ref().zip(audited);
-        let audited = audited.map(|(audit, line)| AuditLine { audit, line: Some(line) });
+        let is_authenticated = who.is_some();
+        let audited = audited.map(|(audit, line)| AuditLine { audit, line: Some(line), is_authenticated });
         let is_head = request.method() == Method::HEAD;
         let reader = who.as_ref().filter(|_| request.method() == Method::GET);
         let reader = reader.map(|who| Caller::of(&request, who));
