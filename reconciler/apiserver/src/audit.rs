@@ -187,19 +187,38 @@ impl Log {
         }
     }
 
+    /// Moves the file away, and only then those before it: as long as it cannot be moved, none of them is lost.
     fn rotate(&self) -> io::Result<()> {
-        let numbered = |number: u32| {
-            let mut name = self.path.as_os_str().to_owned();
-            name.push(format!(".{number}"));
-            PathBuf::from(name)
-        };
+        let moved = self.beside("new");
+        // Left by a rotation that was not finished.
+        if moved.exists() {
+            self.shift(&moved)?;
+        }
+        match fs::rename(&self.path, &moved) {
+            // Something else has moved or removed it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => self.shift(&moved),
+        }
+    }
+
+    /// Makes a file the newest of the kept ones, of which the oldest is removed.
+    fn shift(&self, newest: &Path) -> io::Result<()> {
+        let numbered = |number: u32| self.beside(&number.to_string());
         for number in (1..KEPT).rev() {
             match fs::rename(numbered(number), numbered(number + 1)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
         }
-        fs::rename(&self.path, numbered(1))
+        fs::rename(newest, numbered(1))
+    }
+
+    /// Returns the path with one more extension.
+    fn beside(&self, extension: &str) -> PathBuf {
+        let mut name = self.path.as_os_str().to_owned();
+        name.push(format!(".{extension}"));
+        PathBuf::from(name)
     }
 }
 
@@ -248,6 +267,19 @@ mod tests {
         log.cut();
         log.append(b"{\"next\":1}\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "{}\n{\"next\":1}\n");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_moved_away_costs_none_of_those_before_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = Log { path: folder.path().join("audit.log"), largest: 1000, file: None, size: 0 };
+        let kept = |number: u32| fs::read_to_string(log.beside(&number.to_string())).ok();
+        fs::write(log.beside("1"), "older").unwrap();
+        log.rotate().unwrap();
+        assert_eq!((kept(1).as_deref(), kept(2)), (Some("older"), None), "there is nothing to move");
+        fs::write(log.beside("new"), "left").unwrap();
+        log.rotate().unwrap();
+        assert_eq!((kept(1).as_deref(), kept(2).as_deref()), (Some("left"), Some("older")));
     }
 
     #[test]
