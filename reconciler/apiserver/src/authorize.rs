@@ -81,7 +81,13 @@ pub(crate) fn impersonated(access: &Access, who: Identity, headers: &HeaderMap) 
     {
         groups = service_account::groups(namespace).into();
     }
-    Ok(Identity { uid: uid.to_owned(), ..Identity::new(user, groups) })
+    let mut identity = Identity { uid: uid.to_owned(), ..Identity::new(user, groups) };
+    // A client without a credential, which is no member of `system:authenticated`.
+    if user == "system:anonymous" {
+        identity.groups.retain(|group| group != "system:authenticated");
+        identity.groups.push("system:unauthenticated".into());
+    }
+    Ok(identity)
 }
 
 /// Checks whether a user may do this to a resource, regardless of whether the resource exists: an
@@ -197,19 +203,22 @@ mod tests {
     async fn an_impersonated_uid_is_taken_over_and_what_cannot_be_is_refused() {
         let config = ServerConfig::in_memory();
         let access = Access::new(Store::open(&config.storage, config.writer).unwrap());
-        let impersonated = |who: Identity, more: &[(&'static str, &'static str)]| {
-            let named = [("impersonate-user", "ada")];
-            let all = named.iter().chain(more);
-            let all =
-                all.map(|&(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
-            impersonated(&access, who, &all.collect())
+        let impersonated = |who: Identity, headers: &[(&'static str, &'static str)]| {
+            let headers = headers
+                .iter()
+                .map(|&(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+            impersonated(&access, who, &headers.collect())
         };
-        let ada = impersonated(Identity::admin(), &[("impersonate-uid", "u")]).unwrap();
+        let (user, uid) = (("impersonate-user", "ada"), ("impersonate-uid", "u"));
+        let ada = impersonated(Identity::admin(), &[user, uid]).unwrap();
         assert_eq!((ada.user.as_str(), ada.uid.as_str(), ada.is_master()), ("ada", "u", false));
-        assert_eq!(impersonated(Identity::admin(), &[]).unwrap().uid, "");
-        let extra = impersonated(Identity::admin(), &[("impersonate-extra-scopes", "s")]);
+        assert_eq!(impersonated(Identity::admin(), &[user]).unwrap().uid, "");
+        assert!(ada.groups.iter().any(|group| group == "system:authenticated"), "{ada:?}");
+        let extra = impersonated(Identity::admin(), &[user, ("impersonate-extra-scopes", "s")]);
         assert_eq!(extra.unwrap_err().code, 400);
-        let refused = impersonated(Identity::new("eve", Vec::new()), &[("impersonate-uid", "u")]);
+        let anonymous = impersonated(Identity::admin(), &[("impersonate-user", "system:anonymous")]).unwrap();
+        assert_eq!(anonymous.groups, ["system:unauthenticated"]);
+        let refused = impersonated(Identity::new("eve", Vec::new()), &[user, uid]);
         assert_eq!(refused.unwrap_err().code, 403);
     }
 
