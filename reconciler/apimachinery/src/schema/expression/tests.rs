@@ -168,6 +168,20 @@ fn times_out_of_range_and_texts_of_any_letters_are_errors_and_no_panic() {
     }
 }
 
+#[test]
+fn quantities_that_the_library_compares_wrongly_are_none() {
+    for source in [
+        "isQuantity('8191Pi') && isQuantity('9223372036854775807') && isQuantity('1.5Gi') && isQuantity('-100n')",
+        "isQuantity('1e3') && isQuantity('1E-3') && isQuantity('7E') && !isQuantity('x') && !isQuantity('1é')",
+        "!isQuantity('1e40') && !isQuantity('1e-40') && !isQuantity('1e99999999999') && !isQuantity('9999999999Ei')",
+        "quantity('1Gi').compareTo(quantity('1G')) > 0 && quantity('500m').isLessThan(quantity('1'))",
+        "quantity('1e23').isGreaterThan(quantity('1n'))",
+    ] {
+        assert_eq!(value(source), Ok(cel::Value::Bool(true)), "{source}");
+    }
+    assert!(matches!(value("quantity('1e40').isLessThan(quantity('1Gi'))"), Err(Failure::Error(_))));
+}
+
 /// The result does not depend on the parts that are left out.
 #[test]
 fn an_expression_finds_in_what_it_reads_what_it_finds_in_the_whole() {
