@@ -1,6 +1,6 @@
 //! The difference of two states of an object, field by field.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
@@ -95,27 +95,26 @@ fn member(path: &str, name: &str) -> String {
 
 /// Compares lists: by name if the items have names, otherwise by index.
 fn elements(path: &str, old: &[Value], new: &[Value], found: &mut Vec<FieldChange>) {
-    let by = ["name", "type"].into_iter().find(|by| named(old, by).is_some() && named(new, by).is_some());
-    let Some(by) = by else {
+    let named = |by: &'static str| Some((by, places(old, by)?, places(new, by)?));
+    let Some((by, was, is)) = ["name", "type"].into_iter().find_map(named) else {
         for at in 0..old.len().max(new.len()) {
             compare(&format!("{path}[{at}]"), old.get(at), new.get(at), found);
         }
         return;
     };
     let name = |value: &Value| value[by].as_str().unwrap_or_default().to_owned();
-    let find = |list: &'_ [Value], wanted: &str| list.iter().position(|one| name(one) == wanted);
-    let added = new.iter().filter(|one| find(old, &name(one)).is_none());
-    for one in old.iter().chain(added) {
-        let wanted = name(one);
-        let (was, is) = (find(old, &wanted), find(new, &wanted));
-        compare(&format!("{path}[{wanted}]"), was.map(|at| &old[at]), is.map(|at| &new[at]), found);
+    let added = new.iter().map(name).filter(|name| !was.contains_key(name.as_str()));
+    for wanted in old.iter().map(name).chain(added) {
+        let (was, is) = (was.get(wanted.as_str()), is.get(wanted.as_str()));
+        compare(&format!("{path}[{wanted}]"), was.map(|at| &old[*at]), is.map(|at| &new[*at]), found);
     }
 }
 
-/// Returns the names of a list's items, if each has a unique one.
-fn named<'a>(list: &'a [Value], by: &str) -> Option<BTreeSet<&'a str>> {
-    let names: Option<BTreeSet<&str>> = list.iter().map(|one| one.get(by)?.as_str()).collect();
-    names.filter(|names| names.len() == list.len())
+/// Returns the index of each item of a list by its name, if each has a unique one.
+fn places<'a>(list: &'a [Value], by: &str) -> Option<BTreeMap<&'a str, usize>> {
+    let places = list.iter().enumerate().map(|(at, one)| Some((one.get(by)?.as_str()?, at)));
+    let places: BTreeMap<&str, usize> = places.collect::<Option<_>>()?;
+    (places.len() == list.len()).then_some(places)
 }
 
 #[cfg(test)]

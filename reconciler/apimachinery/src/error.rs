@@ -174,6 +174,7 @@ impl ApiError {
         let message = format!("{} {:?} is invalid: {what}", subject.qualified(), subject.name);
         let causes = errors
             .iter()
+            .take(MAX_CAUSES)
             .map(|e| json!({"reason": e.kind.as_str(), "message": e.message, "field": e.field}))
             .collect();
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about(subject).with_causes(causes)

@@ -39,6 +39,9 @@ impl Operation {
     }
 }
 
+/// The kind of the objects of `serviceaccounts/token`, the one subresource whose objects are of a kind of their own.
+pub(crate) const TOKEN_REQUEST: &str = "TokenRequest";
+
 /// A request to evaluate.
 #[derive(Clone, Debug)]
 pub(crate) struct Request<'a> {

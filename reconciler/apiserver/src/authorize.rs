@@ -55,14 +55,22 @@ pub(crate) fn impersonated(access: &Access, who: Identity, headers: &HeaderMap) 
         }
         return Ok(who);
     };
+    // Policies may decide by them: the request must not go on without.
+    if headers.keys().any(|name| name.as_str().starts_with("impersonate-extra-")) {
+        return Err(ApiError::bad_request("this server does not impersonate extra information about users"));
+    }
+    let uid = all("impersonate-uid").next().unwrap_or_default();
     let mut groups: Vec<String> = all("impersonate-group").map(str::to_owned).collect();
     let subject = match service_account::of_user(user) {
         Some((namespace, name)) => ("serviceaccounts", namespace, name),
         None => ("users", "", user),
     };
     let asked = groups.iter().map(|group| ("groups", "", group.as_str()));
-    for (resource, namespace, name) in std::iter::once(subject).chain(asked) {
-        let wanted = Attributes { verb: "impersonate", resource, namespace, name, ..Attributes::default() };
+    let of_uid = (!uid.is_empty()).then_some(("uids", "", uid));
+    for (resource, namespace, name) in std::iter::once(subject).chain(asked).chain(of_uid) {
+        let group = if resource == "uids" { "authentication.k8s.io" } else { "" };
+        let wanted =
+            Attributes { verb: "impersonate", group, resource, namespace, name, ..Attributes::default() };
         if !allows(access, &who, &wanted) {
             return Err(refused(&who, &wanted));
         }
@@ -73,7 +81,13 @@ pub(crate) fn impersonated(access: &Access, who: Identity, headers: &HeaderMap) 
     {
         groups = service_account::groups(namespace).into();
     }
-    Ok(Identity::new(user, groups))
+    let mut identity = Identity { uid: uid.to_owned(), ..Identity::new(user, groups) };
+    // A client without a credential, which is no member of `system:authenticated`.
+    if user == "system:anonymous" {
+        identity.groups.retain(|group| group != "system:authenticated");
+        identity.groups.push("system:unauthenticated".into());
+    }
+    Ok(identity)
 }
 
 /// Checks whether a user may do this to a resource, regardless of whether the resource exists: an
@@ -175,12 +189,37 @@ fn includes(entry: &str, wanted: &Attributes<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use http::{HeaderName, HeaderValue};
     use serde_json::json;
 
     use super::*;
+    use crate::config::ServerConfig;
 
     fn wanted<'a>(verb: &'a str, resource: &'a str, subresource: &'a str, name: &'a str) -> Attributes<'a> {
         Attributes { verb, group: "x.y", resource, subresource, name, ..Attributes::default() }
+    }
+
+    #[tokio::test]
+    async fn an_impersonated_uid_is_taken_over_and_what_cannot_be_is_refused() {
+        let config = ServerConfig::in_memory();
+        let access = Access::new(Store::open(&config.storage, config.writer).unwrap());
+        let impersonated = |who: Identity, headers: &[(&'static str, &'static str)]| {
+            let headers = headers
+                .iter()
+                .map(|&(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+            impersonated(&access, who, &headers.collect())
+        };
+        let (user, uid) = (("impersonate-user", "ada"), ("impersonate-uid", "u"));
+        let ada = impersonated(Identity::admin(), &[user, uid]).unwrap();
+        assert_eq!((ada.user.as_str(), ada.uid.as_str(), ada.is_master()), ("ada", "u", false));
+        assert_eq!(impersonated(Identity::admin(), &[user]).unwrap().uid, "");
+        assert!(ada.groups.iter().any(|group| group == "system:authenticated"), "{ada:?}");
+        let extra = impersonated(Identity::admin(), &[user, ("impersonate-extra-scopes", "s")]);
+        assert_eq!(extra.unwrap_err().code, 400);
+        let anonymous = impersonated(Identity::admin(), &[("impersonate-user", "system:anonymous")]).unwrap();
+        assert_eq!(anonymous.groups, ["system:unauthenticated"]);
+        let refused = impersonated(Identity::new("eve", Vec::new()), &[user, uid]);
+        assert_eq!(refused.unwrap_err().code, 403);
     }
 
     #[test]

@@ -17,8 +17,9 @@ use berth_apimachinery::time::seconds;
 use berth_store::FieldPath;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
 
-use crate::resource::{ALL_VERBS, Origin, Resource, Schema, Version};
+use crate::resource::{ALL_VERBS, Origin, Resource, Retirement, Schema, Version};
 
 pub(crate) use validate::validate;
 
@@ -158,13 +159,13 @@ fn is_builtin(group: &str, plural: &str) -> bool {
 }
 
 /// Returns every built-in resource.
-pub(crate) fn resources() -> Vec<Arc<Resource>> {
-    let made = definitions().into_iter().map(|definition| resource(&definition));
+pub(crate) fn resources(stopping: &CancellationToken) -> Vec<Arc<Resource>> {
+    let made = definitions().into_iter().map(|definition| resource(&definition, stopping));
     let absent = absent().into_iter().map(|definition| {
         let verbs = VERBS_OF_ABSENT;
         let other = ["endpoints", "persistentvolumeclaims", "persistentvolumes", "ingresses"];
         let categories = if other.contains(&definition.plural) { Vec::new() } else { vec!["all".to_owned()] };
-        Resource { verbs, categories, ..resource(&definition) }
+        Resource { verbs, categories, ..resource(&definition, stopping) }
     });
     made.chain(absent).map(Arc::new).collect()
 }
@@ -177,7 +178,7 @@ fn schema(definition: &Definition) -> Schema {
     }
 }
 
-fn resource(definition: &Definition) -> Resource {
+fn resource(definition: &Definition, stopping: &CancellationToken) -> Resource {
     // Both views of Events are one set of objects, stored in the form of the core group.
     let storage_group = if definition.group == EVENTS { "" } else { definition.group };
     // Namespaces can only be deleted one by one.
@@ -212,6 +213,7 @@ fn resource(definition: &Definition) -> Resource {
         counts_generation: definition.generation,
         needs_revision: definition.plural == "customresourcedefinitions",
         verbs,
+        retirement: Retirement::with(stopping),
     }
 }
 

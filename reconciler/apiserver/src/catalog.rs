@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use berth_store::{Key, Store};
+use tokio_util::sync::CancellationToken;
 
 use crate::builtin::{self, APIEXTENSIONS};
 use crate::crd;
@@ -38,16 +39,19 @@ pub(crate) struct Catalog {
     served: RwLock<Arc<Served>>,
     /// Parsed definitions by CRD, so that one change does not parse them all.
     parsed: Mutex<HashMap<Key, Arc<Resource>>>,
+    /// Cancelled when the server shuts down.
+    stopping: CancellationToken,
 }
 
 impl Catalog {
-    pub(crate) fn new(store: &Arc<Store>) -> Self {
+    pub(crate) fn new(store: &Arc<Store>, stopping: CancellationToken) -> Self {
         let catalog = Self {
             store: Arc::clone(store),
-            builtin: builtin::resources(),
+            builtin: builtin::resources(&stopping),
             crds: format!("{APIEXTENSIONS}/customresourcedefinitions").into(),
             served: RwLock::default(),
             parsed: Mutex::default(),
+            stopping,
         };
         for resource in &catalog.builtin {
             store.select_by(&resource.storage, Arc::clone(&resource.fields));
@@ -74,7 +78,7 @@ impl Catalog {
             let known = parsed.get(&entry.key).filter(|resource| resource.defined_at() == entry.revision);
             let resource = match known {
                 Some(resource) => Arc::clone(resource),
-                None => match crd::resource(&entry) {
+                None => match crd::resource(&entry, &self.stopping) {
                     Ok(resource) => Arc::new(resource),
                     Err(error) => {
                         tracing::error!(crd = %entry.key.name, error, "a stored definition cannot be served");
@@ -85,6 +89,12 @@ impl Catalog {
             self.store.select_by(&resource.storage, Arc::clone(&resource.fields));
             served.resources.insert((resource.group.clone(), resource.plural.clone()), Arc::clone(&resource));
             kept.insert(entry.key.clone(), resource);
+        }
+        // First: an object in the form of a new definition can only be written once that is served.
+        for (key, resource) in &*parsed {
+            if kept.get(key).is_none_or(|now| !Arc::ptr_eq(now, resource)) {
+                resource.retire();
+            }
         }
         *parsed = kept;
         *self.served.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(served);

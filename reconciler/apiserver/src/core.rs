@@ -58,12 +58,13 @@ impl Core {
         event_ttl: Duration,
         tokens: Tokens,
     ) -> Self {
+        let stopping = CancellationToken::new();
         Self {
-            catalog: Catalog::new(&store),
+            catalog: Catalog::new(&store, stopping.clone()),
             clock,
             ids,
             event_ttl,
-            stopping: CancellationToken::new(),
+            stopping,
             namespaces: "/namespaces".into(),
             service_accounts: "/serviceaccounts".into(),
             secrets: "/secrets".into(),

@@ -8,8 +8,9 @@ use berth_apimachinery::schema::StructuralSchema;
 use berth_apimachinery::table::Columns;
 use berth_store::{Entry, FieldPath};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
-use crate::resource::{Origin, Resource, Schema, Version, version_rank};
+use crate::resource::{Origin, Resource, Retirement, Schema, Version, version_rank};
 
 pub(crate) use validate::validate;
 
@@ -87,7 +88,7 @@ fn set_condition(conditions: &mut Value, kind: &str, reason: &str, message: &str
 }
 
 /// Builds the resource that a stored definition defines.
-pub(crate) fn resource(entry: &Entry) -> Result<Resource, String> {
+pub(crate) fn resource(entry: &Entry, stopping: &CancellationToken) -> Result<Resource, String> {
     let crd = entry.value();
     let (spec, names) = (&crd["spec"], &crd["spec"]["names"]);
     let group = text(spec, "group").to_owned();
@@ -125,6 +126,7 @@ pub(crate) fn resource(entry: &Entry) -> Result<Resource, String> {
         counts_generation: true,
         needs_revision: true,
         verbs: VERBS,
+        retirement: Retirement::with(stopping),
         group,
     })
 }

@@ -34,10 +34,6 @@ const CHECK_EVERY: Duration = Duration::from_secs(600);
 
 /// The minimum length of the administrator's token in bytes; half of one that is made here.
 const SHORTEST_TOKEN: usize = 32;
-/// The year in which the first CAs were made: a clock before it is wrong.
-const FIRST_YEAR: i32 = 2026;
-/// Its beginning, in seconds since 1970.
-const FIRST_SECOND: i64 = 1_767_225_600;
 /// How long before its end the CA is reported: all clients have to get another one.
 const REPORT_CA_BEFORE: jiff::SignedDuration = jiff::SignedDuration::from_hours(24 * 180);
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -80,12 +76,22 @@ impl Credentials {
             KeyPair::generate().map(|key| key.serialize_pem()).map_err(|e| failed("making the CA key", e))
         })?;
         let ca_key = KeyPair::from_pem(&key_pem).map_err(|e| failed("reading ca.key", e))?;
-        let ca_pem = read_or_make(&directory.join("ca.crt"), || {
-            let made = ca_params(jiff::Timestamp::now()).self_signed(&ca_key);
-            let certificate = made.map_err(|e| failed("making the CA", e))?;
-            Ok(certificate.pem())
-        })?;
+        let certificate = directory.join("ca.crt");
+        let new_ca = || -> io::Result<String> {
+            let made = ca_params().self_signed(&ca_key).map_err(|e| failed("making the CA", e))?;
+            Ok(made.pem())
+        };
+        let mut ca_pem = read_or_make(&certificate, new_ca)?;
         check_ca(&ca_pem, &ca_key)?;
+        if has_limits(&ca_pem) && !lasts(&ca_pem) {
+            // The key and the name stay: a client that has the former certificate accepts what is signed now, as far as the dates of
+            // that one let it.
+            tracing::warn!(
+                "the certificate of the authority is not valid now and is made again: fetch new kubeconfigs"
+            );
+            ca_pem = new_ca()?;
+            write_private(&certificate, ca_pem.as_bytes())?;
+        }
         let admin_token = read_or_make(&directory.join("admin.token"), new_token)?;
         let admin_token = admin_token.trim();
         // Of a file that was emptied, every client would have it.
@@ -242,17 +248,21 @@ fn validity(params: &mut CertificateParams, now: jiff::Timestamp, days: i64) {
     params.not_after = year(days);
 }
 
-/// Returns the parameters of a CA. It is made once, maybe before the clock is set: from a clock that is behind it would have
-/// ended, and from one that is ahead it would not have begun. Clients refuse both.
-fn ca_params(now: jiff::Timestamp) -> CertificateParams {
+/// The common name of the authority.
+const CA_NAME: &str = "berth-ca";
+/// The years in which the authority is valid. Fixed: the clock may be wrong when it is made, it cannot be replaced at its clients, and
+/// only its key protects it.
+const CA_YEARS: [i32; 2] = [2000, 9999];
+
+fn ca_params() -> CertificateParams {
     let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, "berth-ca");
+    params.distinguished_name.push(DnType::CommonName, CA_NAME);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages =
         vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-    let first = jiff::Timestamp::from_second(FIRST_SECOND).unwrap_or(now);
-    validity(&mut params, first.max(now), 3650);
-    params.not_before = rcgen::date_time_ymd(FIRST_YEAR, 1, 1);
+    let [first, last] = CA_YEARS;
+    params.not_before = rcgen::date_time_ymd(first, 1, 1);
+    params.not_after = rcgen::date_time_ymd(last, 1, 1);
     params
 }
 
@@ -315,14 +325,37 @@ fn lasts(pem: &str) -> bool {
     has_begun && validity.not_after.timestamp() - now > RENEW_BEFORE_DAYS * 24 * 3600
 }
 
-/// Returns the identity in a verified client certificate: the common name is the user, organizations are
-/// groups.
-pub(crate) fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Identity> {
+/// Whether a certificate is one of the authorities that former versions made, which were valid for ten years.
+fn has_limits(pem: &str) -> bool {
+    let Ok(der) = pem_to_der(pem) else { return false };
+    let Ok((_, certificate)) = X509Certificate::from_der(&der) else { return false };
+    let is_own = certificate.subject().iter_common_name().any(|name| name.as_str() == Ok(CA_NAME));
+    is_own && certificate.validity().not_after.to_datetime().year() < CA_YEARS[1]
+}
+
+/// The user of a verified client certificate.
+#[derive(Debug, Clone)]
+pub(crate) struct Certified {
+    pub(crate) identity: Identity,
+    /// The end of its validity, in seconds since 1970.
+    pub(crate) until: i64,
+}
+
+impl Certified {
+    /// Returns the user; `None` once the certificate has expired: its connection may be open for much longer.
+    pub(crate) fn current(self) -> Option<Identity> {
+        (jiff::Timestamp::now().as_second() <= self.until).then_some(self.identity)
+    }
+}
+
+/// Returns the user of a verified client certificate: the common name is the user, organizations are groups.
+pub(crate) fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Certified> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let subject = parsed.subject();
     let user = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
     let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned));
-    (!user.is_empty()).then(|| Identity::new(user, groups))
+    let until = parsed.validity().not_after.timestamp();
+    (!user.is_empty()).then(|| Certified { identity: Identity::new(user, groups), until })
 }
 
 #[cfg(test)]
@@ -369,14 +402,28 @@ mod tests {
     }
 
     #[test]
-    fn a_ca_is_valid_whatever_the_clock_was_when_it_was_made() {
-        let at = |text: &str| text.parse::<jiff::Timestamp>().unwrap();
-        let key = KeyPair::generate().unwrap();
-        for made in ["1970-01-01T00:00:00Z", "2026-12-01T00:00:00Z", "2040-01-01T00:00:00Z"] {
-            let pem = ca_params(at(made)).self_signed(&key).unwrap().pem();
-            for now in ["2026-12-01T00:00:00Z", "2035-01-01T00:00:00Z"] {
-                assert_eq!(ca_problem(&pem, at(now)), None, "made {made}, now {now}");
-            }
+    fn an_authority_made_under_a_wrong_clock_is_made_again_and_another_one_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (certificate, key) = (folder.path().join("ca.crt"), folder.path().join("ca.key"));
+        let first = Credentials::open(folder.path()).unwrap();
+        assert!(lasts(first.ca_pem()) && !has_limits(first.ca_pem()));
+        let signing = fs::read_to_string(&key).unwrap();
+        for (name, years, stays) in [
+            (CA_NAME, [2200, 2210], false),
+            (CA_NAME, [1969, 1979], false),
+            ("corporate", [1969, 1979], true),
+        ] {
+            let mut params = ca_params();
+            params.distinguished_name.push(DnType::CommonName, name);
+            params.not_before = rcgen::date_time_ymd(years[0], 1, 1);
+            params.not_after = rcgen::date_time_ymd(years[1], 1, 1);
+            let old = params.self_signed(&first.ca_key).unwrap().pem();
+            fs::write(&certificate, &old).unwrap();
+            let opened = Credentials::open(folder.path()).unwrap();
+            assert_eq!(opened.ca_pem() == old, stays, "{name} {years:?}");
+            assert_eq!(lasts(opened.ca_pem()), !stays, "{name} {years:?}");
+            assert_eq!(fs::read_to_string(&certificate).unwrap(), opened.ca_pem());
+            assert_eq!(fs::read_to_string(&key).unwrap(), signing, "clients know it");
         }
     }
 
@@ -384,7 +431,10 @@ mod tests {
     fn a_ca_is_reported_half_a_year_before_it_ends() {
         let at = |text: &str| text.parse::<jiff::Timestamp>().unwrap();
         let key = KeyPair::generate().unwrap();
-        let pem = ca_params(at("2026-12-01T00:00:00Z")).self_signed(&key).unwrap().pem();
+        let mut params = ca_params();
+        params.not_before = rcgen::date_time_ymd(2026, 12, 1);
+        params.not_after = rcgen::date_time_ymd(2036, 11, 28);
+        let pem = params.self_signed(&key).unwrap().pem();
         let problem = |now| ca_problem(&pem, at(now)).unwrap_or_default();
         assert_eq!(problem("2036-05-01T00:00:00Z"), "");
         assert!(problem("2036-07-01T00:00:00Z").starts_with("it ends on 2036-11-28"));

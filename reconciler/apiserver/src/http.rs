@@ -9,6 +9,8 @@ mod protobuf;
 mod respond;
 mod shape;
 mod shares;
+mod unread;
+mod watch_budget;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +20,6 @@ use axum::body::Body;
 use berth_apimachinery::error::{ApiError, Result};
 use http::{Method, Request, Response, StatusCode, Uri, header};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 
 use crate::audit::Audit;
 use crate::authenticate::Credential;
@@ -32,6 +33,8 @@ use crate::{authorize, discovery, history, metrics, openapi, review};
 use fair_queue::{Admitted, FairQueue};
 use shape::Shape;
 use shares::Caller;
+use unread::UnreadBudget;
+use watch_budget::WatchBudget;
 
 /// The maximum number of open watches.
 const MAX_WATCHES: usize = 50_000;
@@ -41,6 +44,8 @@ const MAX_IN_FLIGHT: usize = 400;
 const MAX_HEARTBEATS: usize = 100;
 /// The number of requests that may wait in either queue; further ones are refused with 429.
 const MAX_WAITING: usize = 4_000;
+/// The number of impersonated groups in a line of the audit log.
+const MAX_AUDITED_GROUPS: usize = 16;
 /// The timeout of a request that is not a watch.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -56,7 +61,8 @@ struct WrittenObject {
 impl WrittenObject {
     fn finish(self, mut line: Value, verb: &str, status: StatusCode) -> Value {
         line["verb"] = verb.into();
-        line["name"] = self.name.into();
+        // A name in a body may be as long as the body, even if the request is then refused.
+        line["name"] = short(&self.name).into();
         line["code"] = status.as_u16().into();
         line["revision"] = self.revision.map(|revision| revision.to_string()).into();
         if self.dry_run {
@@ -66,17 +72,30 @@ impl WrittenObject {
     }
 }
 
+/// Returns the beginning of a text from a client, for the audit log.
+fn short(text: &str) -> String {
+    text.chars().take(256).collect()
+}
+
 /// The audit line of a request. Dropped, it is written without a code: a client that goes away before the answer may have written.
 #[derive(Debug)]
 struct AuditLine<'a> {
     audit: &'a Audit,
     line: Option<Value>,
+    is_authenticated: bool,
 }
 
 impl AuditLine<'_> {
     fn answered(mut self, written: WrittenObject, verb: &str, status: StatusCode) {
         if let Some(line) = self.line.take() {
-            self.audit.tell(written.finish(line, verb, status));
+            self.tell(written.finish(line, verb, status));
+        }
+    }
+
+    fn tell(&self, line: Value) {
+        match self.is_authenticated {
+            true => self.audit.tell(line),
+            false => self.audit.tell_unauthenticated(line),
         }
     }
 }
@@ -85,7 +104,7 @@ impl Drop for AuditLine<'_> {
     fn drop(&mut self) {
         if let Some(mut line) = self.line.take() {
             line["code"] = Value::Null;
-            self.audit.tell(line);
+            self.tell(line);
         }
     }
 }
@@ -97,7 +116,8 @@ pub(crate) struct Front {
     queue: FairQueue,
     heartbeats: FairQueue,
     bodies: body::BodyBudget,
-    watches: Arc<Semaphore>,
+    watches: WatchBudget,
+    unread: UnreadBudget,
     pub(crate) metrics: metrics::Requests,
 }
 
@@ -108,7 +128,8 @@ impl Front {
             queue: FairQueue::new(MAX_IN_FLIGHT, MAX_WAITING),
             heartbeats: FairQueue::new(MAX_HEARTBEATS, MAX_WAITING),
             bodies: body::BodyBudget::default(),
-            watches: Arc::new(Semaphore::new(MAX_WATCHES)),
+            watches: WatchBudget::of(MAX_WATCHES),
+            unread: UnreadBudget::default(),
             metrics: metrics::Requests::default(),
         }
     }
@@ -120,8 +141,11 @@ impl Front {
             && respond::takes_gzip(request.headers());
         let audited = self.audited(&request, who.as_ref());
         let audited = self.core.audit.as_ref().zip(audited);
-        let audited = audited.map(|(audit, line)| AuditLine { audit, line: Some(line) });
+        let is_authenticated = who.is_some();
+        let audited = audited.map(|(audit, line)| AuditLine { audit, line: Some(line), is_authenticated });
         let is_head = request.method() == Method::HEAD;
+        let reader = who.as_ref().filter(|_| request.method() == Method::GET);
+        let reader = reader.map(|who| Caller::of(&request, who));
         let mut response =
             match tokio::time::timeout(REQUEST_TIMEOUT, self.route(request, who, &mut purpose)).await {
                 Ok(Ok(response)) => response,
@@ -133,10 +157,18 @@ impl Front {
             audited.answered(written, purpose.verb, response.status());
         }
         self.metrics.count(purpose, response.status());
-        match (is_head, compress) {
+        let response = match (is_head, compress) {
             (true, _) => respond::head_of(response),
             (false, true) => respond::compressed(response).await,
             (false, false) => response,
+        };
+        match reader {
+            Some(reader) => self.unread.hold(response, &reader).unwrap_or_else(|unread::TooMuchUnread| {
+                self.metrics.shed();
+                let error = ApiError::too_many_requests("too many long responses are not read");
+                respond::failure(&error, &[])
+            }),
+            None => response,
         }
     }
 
@@ -287,8 +319,7 @@ impl Front {
             Call { core, who, target, options, default_manager, warnings, twice, verb, written: None };
         match verb {
             "watch" => {
-                let permit = Arc::clone(&self.watches).try_acquire_owned();
-                let permit = permit.map_err(|_| {
+                let permit = self.watches.try_take(&caller).ok_or_else(|| {
                     self.metrics.shed();
                     ApiError::too_many_requests("too many watches are open")
                 })?;
@@ -351,18 +382,23 @@ impl Front {
             return None;
         }
         let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
-        let short = |text: &str| text.chars().take(256).collect::<String>();
+        let groups = request.headers().get_all("impersonate-group").iter().take(MAX_AUDITED_GROUPS);
+        let groups: Vec<String> = groups.filter_map(|group| group.to_str().ok()).map(short).collect();
         let from = request.extensions().get::<SocketAddr>();
-        Some(json!({
+        let mut line = json!({
             "time": self.core.clock.now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string(),
             "user": who.map_or_else(String::new, |who| short(&who.user)),
             "as": header("impersonate-user").map(short),
             "method": request.method().as_str(),
             "path": path.chars().take(1024).collect::<String>(),
-            "dryRun": request.uri().query().unwrap_or_default().contains("dryRun=All"),
+            "dryRun": is_dry_run(request.uri()),
             "from": from.map_or_else(|| "in process".to_owned(), ToString::to_string),
             "agent": header("user-agent").map(short),
-        }))
+        });
+        if !groups.is_empty() {
+            line["asGroups"] = groups.into();
+        }
+        Some(line)
     }
 
     async fn single(
@@ -410,6 +446,12 @@ impl Front {
 
 const PATCHES: &str = "application/json-patch+json, application/merge-patch+json, \
     application/strategic-merge-patch+json, application/apply-patch+yaml";
+
+/// Whether the query says that the request writes nothing. The text alone may also be the value of another parameter.
+fn is_dry_run(uri: &Uri) -> bool {
+    let may_be = uri.query().is_some_and(|query| query.contains("dryRun"));
+    may_be && Query::of(uri).is_ok_and(|query| query.first("dryRun") == Some("All"))
+}
 
 /// Takes the value of a body; the call reports its duplicate fields.
 fn take(call: &mut Call, body: body::Decoded) -> Value {

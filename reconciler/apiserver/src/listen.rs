@@ -25,9 +25,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::authenticate::LastCredential;
 use crate::connection_policy::{ConnectionPolicy, Health};
-use crate::credentials::of_certificate;
+use crate::credentials::{Certified, of_certificate};
 use crate::http::{Front, bearer, from_socket};
-use crate::identity::Identity;
 
 /// The maximum number of open connections.
 const MAX_CONNECTIONS: usize = 10_000;
@@ -118,7 +117,7 @@ async fn talk<S>(
     front: Arc<Front>,
     stream: S,
     peer: SocketAddr,
-    by_certificate: Option<Identity>,
+    by_certificate: Option<Certified>,
     stop: CancellationToken,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -184,7 +183,7 @@ async fn answer(
     credentials: Arc<LastCredential>,
     mut request: Request<Body>,
     peer: SocketAddr,
-    by_certificate: Option<Identity>,
+    by_certificate: Option<Certified>,
 ) -> http::Response<Body> {
     // An invalid token is an error even if the client certificate is valid.
     let who = match bearer(&request).map(|token| credentials.with(token)) {
@@ -193,7 +192,7 @@ async fn answer(
             request.extensions_mut().insert(credential);
             who
         }
-        None => by_certificate,
+        None => by_certificate.and_then(Certified::current),
     };
     from_socket(&mut request, peer);
     front.answer(request, who).await

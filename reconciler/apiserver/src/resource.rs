@@ -1,11 +1,13 @@
 //! The served resources: one [`Resource`] per group and plural, built-in or from a CustomResourceDefinition.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use berth_apimachinery::meta::NameRule;
 use berth_apimachinery::schema::StructuralSchema;
 use berth_apimachinery::table::Columns;
 use berth_store::{FieldPath, Key};
+use tokio_util::sync::CancellationToken;
 
 /// The source of a resource's definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +55,14 @@ pub(crate) struct Version {
     pub(crate) deprecation: Option<String>,
 }
 
+/// Whether another definition has replaced that of a resource, or the resource is no longer served.
+#[derive(Debug, Default)]
+pub(crate) struct Retirement {
+    /// Read for each event of a watch: cheaper than the token.
+    is_retired: AtomicBool,
+    ended: CancellationToken,
+}
+
 #[derive(Debug)]
 pub(crate) struct Resource {
     pub(crate) group: String,
@@ -76,6 +86,15 @@ pub(crate) struct Resource {
     /// Whether an update must name the revision that it replaces.
     pub(crate) needs_revision: bool,
     pub(crate) verbs: &'static [&'static str],
+    /// Watches of a retired resource end: they would go on in the form of the old definition.
+    pub(crate) retirement: Retirement,
+}
+
+impl Retirement {
+    /// Watches also end with this token: they wait for one only.
+    pub(crate) fn with(stopping: &CancellationToken) -> Self {
+        Self { ended: stopping.child_token(), ..Self::default() }
+    }
 }
 
 pub(crate) const ALL_VERBS: &[&str] =
@@ -105,6 +124,21 @@ impl Resource {
             Origin::Builtin => 0,
             Origin::Custom { revision, .. } => *revision,
         }
+    }
+
+    /// Retires the resource, before the one that replaces it is served.
+    pub(crate) fn retire(&self) {
+        self.retirement.is_retired.store(true, Ordering::Release);
+        self.retirement.ended.cancel();
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retirement.is_retired.load(Ordering::Acquire)
+    }
+
+    /// Returns a token that is cancelled when the resource is retired.
+    pub(crate) fn ended(&self) -> CancellationToken {
+        self.retirement.ended.clone()
     }
 
     /// Whether this is the built-in resource of that group and plural.

@@ -277,12 +277,15 @@ impl Server {
         write_private(path, wanted.as_bytes())
     }
 
-    /// Ends watches, sockets and background work, and returns once every accepted write is durable.
+    /// Ends watches, sockets and background work, and returns once every accepted write is durable and in the audit log.
     pub async fn shutdown(&self) {
         self.inner.core.stopping.cancel();
         self.inner.background.close();
         self.inner.background.wait().await;
         self.inner.core.store.close();
+        if let Some(audit) = &self.inner.core.audit {
+            audit.flush().await;
+        }
     }
 }
 

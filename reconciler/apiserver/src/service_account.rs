@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
@@ -27,7 +27,7 @@ pub(crate) const KEY_FILE: &str = "service-account.key";
 /// The number of tokens in the cache of verified signatures.
 const REMEMBERED: usize = 4096;
 /// The maximum length of a token in bytes.
-const MAX_TOKEN: usize = 8 * 1024;
+pub(crate) const MAX_TOKEN: usize = 8 * 1024;
 
 /// The claims of a token, as Kubernetes writes them. Times are seconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,16 +134,21 @@ impl SigningKey {
         if token.as_str().len() > MAX_TOKEN {
             return None;
         }
-        let mut good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(claims) = good.get(token.hash()) {
+        if let Some(claims) = self.good().get(token.hash()) {
             return Some(Arc::clone(claims));
         }
+        // Not under the lock, for which every request waits: anyone can send tokens that are not valid.
         let claims = Arc::new(self.verify(token.as_str())?);
+        let mut good = self.good();
         if good.len() >= REMEMBERED {
             good.clear();
         }
         good.insert(*token.hash(), Arc::clone(&claims));
         Some(claims)
+    }
+
+    fn good(&self) -> MutexGuard<'_, HashMap<[u8; 32], Arc<Claims>>> {
+        self.good.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn verify(&self, token: &str) -> Option<Claims> {

@@ -32,6 +32,7 @@ pub(crate) use patch_kind::PatchKind;
 pub(crate) use watch::{WatchFormat, WatchStream};
 
 use crate::builtin::decode;
+use crate::catalog::definition;
 use crate::core::Core;
 use crate::identity::Identity;
 use crate::request::{Options, Sub, Target};
@@ -129,6 +130,12 @@ impl Call {
         let entry = self.core.commit(write).await?;
         self.written = Some(entry.revision);
         Ok(entry)
+    }
+
+    /// Returns the key of the target's definition, which a write of the target guards, and its revision: what is written has the form
+    /// of the definition that was in force when the request began.
+    fn definition(&self) -> Option<(Key, u64)> {
+        definition(self.resource()).map(|(crd, revision, _)| (crd.clone(), revision))
     }
 
     fn existing(&self) -> Result<Arc<Entry>> {

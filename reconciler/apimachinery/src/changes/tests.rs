@@ -61,3 +61,14 @@ fn of_a_secret_nothing_is_shown_but_what_is_none() {
             && !all.contains("\"new\"")
     );
 }
+
+/// With a search for each item, this would take minutes.
+#[test]
+fn long_lists_of_named_things_are_compared_in_one_pass() {
+    let list = |numbers: std::ops::Range<u32>| -> Value {
+        numbers.map(|number| json!({"name": format!("n{number}"), "value": 1})).collect()
+    };
+    let changes = changes(&json!({"l": list(0..50_000)}), &json!({"l": list(1..50_001)}), false);
+    let paths: Vec<&str> = changes.iter().map(|change| change.path.as_str()).collect();
+    assert_eq!(paths, [".l[n0].name", ".l[n0].value", ".l[n50000].name", ".l[n50000].value"]);
+}

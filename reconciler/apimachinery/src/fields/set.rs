@@ -37,8 +37,21 @@ impl FieldSet {
 
     /// Removes the paths of another set. Removing a parent keeps its children.
     pub(crate) fn remove(&mut self, other: &Self) {
-        for member in &other.members {
-            self.members.remove(member);
+        // The smaller one is walked: thousands of managers may have one field each, and a write many.
+        if self.members.len() < other.members.len() {
+            self.members.retain(|member| !other.members.contains(member));
+        } else {
+            for member in &other.members {
+                self.members.remove(member);
+            }
+        }
+        if self.children.len() < other.children.len() {
+            self.children.retain(|element, ours| {
+                let Some(theirs) = other.children.get(element) else { return true };
+                ours.remove(theirs);
+                !ours.is_empty()
+            });
+            return;
         }
         for (element, theirs) in &other.children {
             if let Some(ours) = self.children.get_mut(element) {

@@ -1,5 +1,7 @@
 //! Migration from kubectl's client-side apply: a server-side apply takes over the fields that it applied.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::compare::Comparison;
@@ -48,7 +50,7 @@ fn take_over(
         .difference(&difference.modified)
         .difference(&difference.added)
         .difference(&difference.removed);
-    let allowed: Vec<String> = allowed.paths().iter().map(|path| show(path)).collect();
+    let allowed: HashSet<String> = allowed.paths().iter().map(|path| show(path)).collect();
 
     let Err(ApplyError::Conflicts(conflicts)) = apply_once(Some(live), applied, options, schema) else {
         return None;

@@ -8,7 +8,8 @@ impl FieldSet {
     /// Adds the declared fields on the way to every path: the owner of `.spec.size` then owns `.spec` as
     /// well, but a map's key is not owned through the fields below it.
     pub(super) fn with_named_fields(&self, ty: Ty<'_>) -> Self {
-        let mut out = self.clone();
+        // Not a clone of the whole: at each level that would be one more of everything below.
+        let mut out = Self { members: self.members.clone(), ..Self::default() };
         for (element, below) in &self.children {
             let mut of = Ty::Untyped;
             match element {

@@ -245,8 +245,9 @@ fn prune(merged: &Value, managers: &Managers, last: Option<&FieldSet>, ty: Ty<'_
     let merged_set = field_set(merged, ty).with_named_fields(ty);
 
     // Fields with any owner are added back, including those of the new configuration.
-    let owned =
-        managers.values().fold(FieldSet::default(), |all, owned| all.union(&owned.set)).with_named_fields(ty);
+    let mut owned = FieldSet::default();
+    managers.values().for_each(|manager| owned.add(manager.set.clone()));
+    let owned = owned.with_named_fields(ty);
     let pruned_set = field_set(&pruned, ty).with_named_fields(ty);
     let pruned = remove::without(merged, &merged_set.difference(&pruned_set.union(&owned)), ty);
 

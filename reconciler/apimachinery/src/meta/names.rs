@@ -23,6 +23,9 @@ const DATA_KEY: &str = "a valid config key must consist of alphanumeric characte
 const MAX_LABEL: usize = 63;
 /// The maximum length in bytes of a DNS subdomain.
 const MAX_SUBDOMAIN: usize = 253;
+/// The maximum length in bytes of a segment of a path. An object with a longer name could not be addressed: paths have a limit, and in
+/// them a byte may take three.
+const MAX_SEGMENT: usize = 1024;
 
 fn too_long(limit: usize) -> String {
     format!("must be no more than {limit} characters")
@@ -154,8 +157,9 @@ fn path_segment(text: &str, is_prefix: bool) -> Vec<String> {
     if !is_prefix && matches!(text, "." | "..") {
         return vec![format!("may not be '{text}'")];
     }
+    let long = (text.len() > MAX_SEGMENT).then(|| too_long(MAX_SEGMENT));
     let refused = ['/', '%'].into_iter().filter(|letter| text.contains(*letter));
-    refused.map(|letter| format!("may not contain '{letter}'")).collect()
+    long.into_iter().chain(refused.map(|letter| format!("may not contain '{letter}'"))).collect()
 }
 
 /// The syntax of the names of a kind.

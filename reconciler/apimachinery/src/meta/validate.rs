@@ -10,6 +10,8 @@ use crate::schema::{ErrorKind, FieldError};
 
 /// The maximum total size of all annotations of an object in bytes.
 const MAX_ANNOTATIONS: usize = 256 * 1024;
+/// The number of errors from which no further ones are looked for: the response to a hostile object must not be larger than it.
+const MAX_ERRORS: usize = 200;
 /// The finalizers that decide about dependents; only one of them may be set.
 const PROPAGATION: [&str; 2] = ["orphan", "foregroundDeletion"];
 
@@ -30,6 +32,10 @@ fn text<'a>(of: &'a Value, member: &str) -> &'a str {
     of[member].as_str().unwrap_or_default()
 }
 
+fn is_enough(errors: &[FieldError]) -> bool {
+    errors.len() >= MAX_ERRORS
+}
+
 fn all_invalid(field: &str, value: &str, problems: &[String], errors: &mut Vec<FieldError>) {
     errors.extend(problems.iter().map(|why| invalid(field, &value.into(), why)));
 }
@@ -47,6 +53,9 @@ fn name(metadata: &Value, rule: NameRule, errors: &mut Vec<FieldError>) {
 
 fn labels(labels: &Value, errors: &mut Vec<FieldError>) {
     for (key, value) in labels.as_object().into_iter().flatten() {
+        if is_enough(errors) {
+            return;
+        }
         let value = value.as_str().unwrap_or_default();
         all_invalid("metadata.labels", key, &qualified_name(key), errors);
         all_invalid("metadata.labels", value, &label_value(value), errors);
@@ -56,8 +65,10 @@ fn labels(labels: &Value, errors: &mut Vec<FieldError>) {
 fn annotations(annotations: &Value, errors: &mut Vec<FieldError>) {
     let mut total = 0;
     for (key, value) in annotations.as_object().into_iter().flatten() {
-        // Unlike in labels, the prefix may contain capitals.
-        all_invalid("metadata.annotations", key, &qualified_name(&key.to_ascii_lowercase()), errors);
+        if !is_enough(errors) {
+            // Unlike in labels, the prefix may contain capitals.
+            all_invalid("metadata.annotations", key, &qualified_name(&key.to_ascii_lowercase()), errors);
+        }
         total += key.len() + value.as_str().map_or(0, str::len);
     }
     if total > MAX_ANNOTATIONS {
@@ -69,6 +80,9 @@ fn annotations(annotations: &Value, errors: &mut Vec<FieldError>) {
 fn owners(owners: &Value, errors: &mut Vec<FieldError>) {
     const FIELD: &str = "metadata.ownerReferences";
     for owner in owners.as_array().into_iter().flatten() {
+        if is_enough(errors) {
+            return;
+        }
         let api_version = text(owner, "apiVersion");
         let has_version = !api_version.ends_with('/') && matches!(api_version.split('/').count(), 1 | 2);
         if api_version.is_empty() || !has_version {
@@ -99,6 +113,9 @@ fn finalizers(metadata: &Value, old: Option<&Value>, errors: &mut Vec<FieldError
     }
     let now = list(metadata);
     for finalizer in &now {
+        if is_enough(errors) {
+            break;
+        }
         all_invalid(FIELD, finalizer, &qualified_name(finalizer), errors);
     }
     if PROPAGATION.iter().all(|one| now.contains(one)) {

@@ -35,8 +35,15 @@ pub fn merge(object: &mut Value, patch: &Value) {
     if !object.is_object() || patch.get("$patch").is_some_and(|directive| directive == "replace") {
         *object = Value::Object(Map::new());
     }
-    let before = object.clone();
     let Some(members) = object.as_object_mut() else { return };
+    let names: Vec<&str> = patch
+        .keys()
+        .map(|name| name.strip_prefix("$setElementOrder/").unwrap_or(name))
+        .filter(|name| merge_key(name).is_some())
+        .collect();
+    // Not of the whole object: at each level that would be one more of everything below.
+    let before: Map<String, Value> =
+        names.iter().filter_map(|name| Some(((*name).to_owned(), members.get(*name)?.clone()))).collect();
     let gone = |value: &Value| value.is_null() || is_deletion(value);
     super::merge::remove(members, patch, gone);
     for (name, value) in patch.iter().filter(|(name, value)| !name.starts_with('$') && !gone(value)) {
@@ -56,11 +63,6 @@ pub fn merge(object: &mut Value, patch: &Value) {
             items.retain(|item| !gone.contains(item));
         }
     }
-    let names: Vec<&str> = patch
-        .keys()
-        .map(|name| name.strip_prefix("$setElementOrder/").unwrap_or(name))
-        .filter(|name| merge_key(name).is_some())
-        .collect();
     for name in names {
         let wanted = patch.get(&format!("$setElementOrder/{name}")).or_else(|| patch.get(name));
         let before = before.get(name).and_then(Value::as_array);

@@ -15,6 +15,7 @@ mod types;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Arc, LazyLock};
 
 use kube_cel::KubeCelExt;
@@ -99,10 +100,14 @@ impl Expression {
         charge(1)?;
         let result = if self.0.deep {
             let left = BUDGET.get();
-            let (result, left) = on_big_stack(|| {
+            let evaluated = on_stack(BIG_STACK, || {
                 BUDGET.set(left);
                 (cel::Value::resolve(&self.0.priced, &scope.0), BUDGET.get())
             });
+            // A machine without a thread to spare refuses the write that the expression is about, and the server goes on.
+            let (result, left) = evaluated.map_err(|error| {
+                Failure::Error(format!("the expression cannot be evaluated now: {error}"))
+            })?;
             BUDGET.set(left);
             result
         } else {
@@ -305,14 +310,18 @@ fn shorten(text: &str) -> String {
 
 /// Runs `f` on a thread with a stack large enough for the deepest accepted expression.
 pub fn on_big_stack<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+    on_stack(BIG_STACK, f).expect("a thread can be started: without one the server could not serve either")
+}
+
+/// Runs `f` on a thread with a stack of this size.
+///
+/// # Errors
+/// No thread can be started.
+fn on_stack<T: Send>(size: usize, f: impl FnOnce() -> T + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new()
-            .name("cel".to_owned())
-            .stack_size(BIG_STACK)
-            .spawn_scoped(scope, f)
-            .expect("a thread can be started: without one the server could not serve either");
-        match thread.join() {
-            Ok(value) => value,
+        let builder = std::thread::Builder::new().name("cel".to_owned()).stack_size(size);
+        match builder.spawn_scoped(scope, f)?.join() {
+            Ok(value) => Ok(value),
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })

@@ -8,6 +8,10 @@ use super::node::{Additional, Node};
 use super::object_meta::object_meta;
 
 const META: [&str; 3] = ["apiVersion", "kind", "metadata"];
+/// The maximum number of removed fields that are reported; more would only bury the first.
+const MAX_REMOVED: usize = 1_000;
+/// The maximum size in bytes of a reported path: each repeats the names of the fields that it leads through.
+const MAX_PATH: usize = 1024;
 
 pub(super) fn prune(root: &Node, object: &mut Value) -> Vec<String> {
     let mut walk = Walk { removed: Vec::new() };
@@ -28,6 +32,12 @@ struct Walk {
 }
 
 impl Walk {
+    fn report(&mut self, name: &str) {
+        if self.removed.len() < MAX_REMOVED {
+            self.removed.push(format!(".{}", start(name)));
+        }
+    }
+
     /// Nulls in metadata have no meaning; clients send `creationTimestamp: null` frequently.
     fn metadata(&mut self, metadata: &mut Value) {
         if let Some(map) = metadata.as_object_mut() {
@@ -52,8 +62,14 @@ impl Walk {
             }
             _ => {}
         }
+        if self.removed.len() == before {
+            return;
+        }
+        let step = step.to_string();
+        let step = start(&step);
         for path in &mut self.removed[before..] {
-            path.insert_str(0, &step.to_string());
+            path.insert_str(0, step);
+            path.truncate(path.floor_char_boundary(MAX_PATH));
         }
     }
 
@@ -62,8 +78,7 @@ impl Walk {
             Some(node) => self.map_members(node, value, node.embedded),
             None => {
                 if let Some(map) = value.as_object_mut() {
-                    self.removed.extend(map.keys().map(|name| format!(".{name}")));
-                    map.clear();
+                    std::mem::take(map).keys().for_each(|name| self.report(name));
                 }
             }
         }
@@ -83,7 +98,7 @@ impl Walk {
                 (None, Additional::Any) => None,
                 (None, Additional::Absent) => {
                     if !node.preserve_unknown {
-                        self.removed.push(format!(".{name}"));
+                        self.report(name);
                     }
                     return node.preserve_unknown;
                 }
@@ -92,4 +107,9 @@ impl Walk {
             true
         });
     }
+}
+
+/// Returns as much of a text as a path may have.
+fn start(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_PATH)]
 }

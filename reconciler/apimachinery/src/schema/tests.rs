@@ -290,6 +290,20 @@ fn clients_can_read_the_deepest_object_in_each_answer() {
     assert!(serde_json::from_str::<Value>(&unread).is_err(), "this is why there is a limit");
 }
 
+/// Each path repeats the names on the way to it: of a body of 3 MB they would be hundreds of gigabytes.
+#[test]
+fn the_report_of_removed_fields_is_bounded_and_all_of_them_are_removed() {
+    let schema = schema(json!({"tags": {"type": "object", "additionalProperties": {"type": "string"}}}));
+    let unknown: serde_json::Map<String, Value> =
+        (0..5_000).map(|at| (format!("u{at}"), Value::Null)).collect();
+    let tag = "é".repeat(20_000);
+    let mut value = object(json!({"tags": {tag.as_str(): unknown}}));
+    let removed = schema.prune(&mut value);
+    assert!(removed.len() <= 1_000 && removed.iter().all(|path| path.len() <= 1024), "{}", removed.len());
+    assert!(removed[0].starts_with("spec.tags.é"), "{}", removed[0]);
+    assert_eq!(value["spec"]["tags"][&tag], json!({}));
+}
+
 #[test]
 fn hostile_depth_is_an_error_and_no_overflow() {
     let schema = StructuralSchema::untyped();

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::matching::Constraints;
 use super::params::{ParamKind, ParamRef};
-use super::{Denied, Request};
+use super::{Denied, Request, TOKEN_REQUEST};
 
 /// The variables that every expression of a policy may use.
 pub(super) const ROOTS: [&str; 7] =
@@ -378,7 +378,9 @@ impl<'a> Facts<'a> {
 }
 
 fn described(request: &Request<'_>) -> Value {
-    let kind = json!({"group": request.group, "version": request.version, "kind": request.kind});
+    let is_token = request.group.is_empty() && request.kind == TOKEN_REQUEST;
+    let group = if is_token { "authentication.k8s.io" } else { request.group };
+    let kind = json!({"group": group, "version": request.version, "kind": request.kind});
     let resource = json!({"group": request.group, "version": request.version, "resource": request.resource});
     let extra = Some(request.user.extra()).filter(Value::is_object).unwrap_or_else(|| json!({}));
     json!({

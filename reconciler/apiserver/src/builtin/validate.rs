@@ -12,6 +12,8 @@ use crate::resource::Resource;
 
 /// The maximum size of all values of a Secret or ConfigMap in bytes.
 const MAX_DATA: usize = 1024 * 1024;
+/// The number of errors from which no further ones are looked for: the response to a hostile object must not be larger than it.
+const MAX_ERRORS: usize = 200;
 
 /// Returns the errors of a built-in object.
 pub(crate) fn validate(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
@@ -54,9 +56,16 @@ fn defines_builtin(spec: &Value) -> Option<FieldError> {
     super::is_builtin(group, plural).then(|| invalid("spec.group", &group.into(), &why))
 }
 
+fn is_enough(errors: &[FieldError]) -> bool {
+    errors.len() >= MAX_ERRORS
+}
+
 fn validate_namespace(object: &Value, errors: &mut Vec<FieldError>) {
     const FIELD: &str = "spec.finalizers";
     for finalizer in object["spec"]["finalizers"].as_array().into_iter().flatten() {
+        if is_enough(errors) {
+            return;
+        }
         let name = finalizer.as_str().unwrap_or_default();
         let problems = qualified_name(name);
         errors.extend(problems.iter().map(|why| invalid(FIELD, finalizer, why)));
@@ -84,6 +93,9 @@ fn data_keys(object: &Value, member: &str, errors: &mut Vec<FieldError>) -> usiz
     }
     let mut total = 0;
     for (key, value) in object[member].as_object().into_iter().flatten() {
+        if is_enough(errors) {
+            break;
+        }
         let field = format!("{member}[{key}]");
         errors.extend(data_key(key).iter().map(|why| invalid(&field, &key.as_str().into(), why)));
         match value.as_str() {
@@ -100,7 +112,7 @@ fn validate_secret(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldEr
     let total = data_keys(object, "data", errors);
     for (key, value) in object["data"].as_object().into_iter().flatten() {
         let decoded = value.as_str().map(|text| base64::engine::general_purpose::STANDARD.decode(text));
-        if matches!(decoded, Some(Err(_))) {
+        if matches!(decoded, Some(Err(_))) && !is_enough(errors) {
             errors.push(invalid(&format!("data[{key}]"), &"<secret>".into(), "must be base64"));
         }
     }
@@ -114,7 +126,7 @@ fn validate_secret(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldEr
 fn validate_config_map(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     let total = data_keys(object, "data", errors) + data_keys(object, "binaryData", errors);
     for (key, _) in object["data"].as_object().into_iter().flatten() {
-        if object["binaryData"].get(key).is_some() {
+        if object["binaryData"].get(key).is_some() && !is_enough(errors) {
             let why = "duplicate of key present in binaryData";
             errors.push(invalid(&format!("data[{key}]"), &key.as_str().into(), why));
         }
@@ -147,6 +159,9 @@ fn validate_rules(namespaced: bool, object: &Value, errors: &mut Vec<FieldError>
         errors.push(invalid("rules", &object["rules"], "must be a list"));
     }
     for (at, rule) in object["rules"].as_array().into_iter().flatten().enumerate() {
+        if is_enough(errors) {
+            return;
+        }
         if rule["verbs"].as_array().is_none_or(Vec::is_empty) {
             errors.push(required(&format!("rules[{at}].verbs"), "verbs must contain at least one value"));
         }
@@ -193,6 +208,9 @@ fn validate_binding(namespaced: bool, object: &Value, old: Option<&Value>, error
         }
     }
     for (at, subject) in object["subjects"].as_array().into_iter().flatten().enumerate() {
+        if is_enough(errors) {
+            break;
+        }
         validate_subject(&format!("subjects[{at}]"), namespaced, subject, errors);
     }
     if old.is_some_and(|old| old["roleRef"] != object["roleRef"]) {

@@ -135,7 +135,7 @@ async fn read(request: Request<Body>) -> Result<Bytes> {
     let text = collect(request.into_body()).await?;
     let may_be_json = matches!(text.trim_ascii_start().first(), Some(b'{' | b'['));
     if may_be_json && has_too_many_values(&text) {
-        return Err(ApiError::too_large("the number of values in the request body", MAX_VALUES));
+        return Err(too_many_values());
     }
     Ok(text)
 }
@@ -250,8 +250,15 @@ fn decoded(body: Result<Decoded, String>) -> Result<Decoded> {
 }
 
 fn parse_protobuf(text: &[u8]) -> Result<Value> {
-    // A kind that is not decoded from protobuf: the response lists the supported types.
-    protobuf::decode(text).ok_or_else(|| ApiError::unsupported_media_type(ACCEPTED))
+    protobuf::decode(text, MAX_VALUES).map_err(|why| match why {
+        // The response lists the supported types.
+        protobuf::Undecoded::Unknown => ApiError::unsupported_media_type(ACCEPTED),
+        protobuf::Undecoded::TooManyValues => too_many_values(),
+    })
+}
+
+fn too_many_values() -> ApiError {
+    ApiError::too_large("the number of values in the request body", MAX_VALUES)
 }
 
 fn decode_json(text: &[u8]) -> Result<Decoded, String> {

@@ -5,6 +5,8 @@
 //! fields are those of the kind's schema; only their numbers are listed here. Other fields are skipped, as protobuf
 //! requires. Responses are always JSON, which those clients accept.
 
+use std::cell::Cell;
+
 use base64::Engine as _;
 use berth_apimachinery::builtin::builtin_schema;
 use berth_apimachinery::schema::object_meta::object_meta;
@@ -88,9 +90,21 @@ const MESSAGES: &[(&str, &str, &str)] = &[
 ];
 const REFERENCE: &str = "kind namespace name uid apiVersion resourceVersion fieldPath";
 
-/// Decodes the object in a protobuf body; `None` if it is not one, or of a kind that is not decoded from
-/// protobuf.
-pub(super) fn decode(body: &[u8]) -> Option<Value> {
+/// Why a body is not decoded.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Undecoded {
+    /// It is no object, or of a kind that is not decoded from protobuf.
+    Unknown,
+    TooManyValues,
+}
+
+/// Decodes the object in a protobuf body with at most so many fields and items: each takes two bytes at least, and much more in memory.
+pub(super) fn decode(body: &[u8], most: usize) -> Result<Value, Undecoded> {
+    let left = Cell::new(most);
+    object(body, &left).ok_or(if left.get() == 0 { Undecoded::TooManyValues } else { Undecoded::Unknown })
+}
+
+fn object(body: &[u8], left: &Cell<usize>) -> Option<Value> {
     let (mut named, mut raw) = (None, &[][..]);
     let mut at = body.strip_prefix(MAGIC)?;
     while !at.is_empty() {
@@ -104,7 +118,7 @@ pub(super) fn decode(body: &[u8]) -> Option<Value> {
     let (api_version, kind) = named?;
     let kind = kind.as_str()?;
     let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
-    let reader = Reader { kind: if group == "events.k8s.io" { "events.k8s.io/Event" } else { kind } };
+    let reader = Reader { kind: if group == "events.k8s.io" { "events.k8s.io/Event" } else { kind }, left };
     let schema = builtin_schema(if kind == "DeleteOptions" { "" } else { group }, kind)?;
     let mut object = reader.message(raw, "", &schema.root)?;
     object["apiVersion"] = api_version.into();
@@ -140,6 +154,8 @@ fn next<'a>(at: &mut &'a [u8]) -> Option<(usize, Wire<'a>)> {
 /// Reads the messages of one kind.
 struct Reader<'a> {
     kind: &'a str,
+    /// How many more values may be decoded.
+    left: &'a Cell<usize>,
 }
 
 impl Reader<'_> {
@@ -157,6 +173,7 @@ impl Reader<'_> {
         let mut object = Map::new();
         while !at.is_empty() {
             let (number, wire) = next(&mut at)?;
+            self.left.set(self.left.get().checked_sub(1)?);
             let Some(name) = number.checked_sub(1).and_then(|at| names.get(at)) else { continue };
             let of = if *name == "metadata" { Some(&object_meta().root) } else { node.member(name) };
             if let Some(of) = of {

@@ -16,10 +16,11 @@ use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::negotiate::Wanted;
 use super::shape::{Shape, bytes_of};
+use super::unread::Assembled;
+use super::watch_budget::WatchPermit;
 use crate::core::Core;
 use crate::discovery::Document;
 use crate::resource::Resource;
@@ -91,11 +92,7 @@ pub(super) fn answer(answer: &Answer, shape: &Shape, warnings: &[String]) -> Res
     response
 }
 
-pub(super) fn stream(
-    stream: WatchStream,
-    permit: OwnedSemaphorePermit,
-    warnings: &[String],
-) -> Response<Body> {
+pub(super) fn stream(stream: WatchStream, permit: WatchPermit, warnings: &[String]) -> Response<Body> {
     let frames = stream::unfold((stream, permit), |(mut stream, permit)| async move {
         let frame = stream.next().await?;
         Some((Ok::<Bytes, std::convert::Infallible>(frame), (stream, permit)))
@@ -107,13 +104,15 @@ pub(super) fn stream(
 
 pub(super) fn page(call: &Call, shape: &Shape, page: &Page) -> Response<Body> {
     let (resource, version) = (&call.target.resource, call.target.version);
-    let body = if shape.wanted == Wanted::Plain {
+    let mut response = if shape.wanted == Wanted::Plain {
         let texts = page.entries.iter().map(|entry| Core::shared_text(entry, resource, version));
-        plain_list(resource, version, page, texts.collect())
+        let list = plain_list(resource, version, page, texts.collect());
+        let mut response = with_type(StatusCode::OK, JSON, list);
+        response.extensions_mut().insert(Assembled);
+        response
     } else {
-        Body::from(shape.page(page))
+        with_type(StatusCode::OK, JSON, Body::from(shape.page(page)))
     };
-    let mut response = with_type(StatusCode::OK, JSON, body);
     warn(&mut response, &call.warnings);
     response
 }
@@ -235,6 +234,7 @@ pub(super) async fn compressed(response: Response<Body>) -> Response<Body> {
         return response;
     }
     let (mut head, body) = response.into_parts();
+    head.extensions.remove::<Assembled>();
     let Some(packed) = packed(body).await else { return Response::from_parts(head, Body::empty()) };
     head.headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     head.headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));

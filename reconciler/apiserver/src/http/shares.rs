@@ -80,6 +80,22 @@ impl Shares {
         self.left(caller).into_iter().map(Semaphore::try_acquire_owned).collect()
     }
 
+    /// Takes so many units of each share, of a smaller share all.
+    ///
+    /// # Errors
+    /// They are not left.
+    pub(super) fn try_take_many(&self, caller: &Caller, units: u32) -> Result<Permits, TryAcquireError> {
+        let take = |(left, (_, quarters)): (Arc<Semaphore>, &(String, usize))| {
+            let size = u32::try_from(self.size_of(*quarters)).unwrap_or(u32::MAX);
+            left.try_acquire_many_owned(units.min(size))
+        };
+        self.left(caller).into_iter().zip(&caller.shares).map(take).collect()
+    }
+
+    fn size_of(&self, quarters: usize) -> usize {
+        (self.all * quarters / 4).max(1)
+    }
+
     /// Waits until a unit is free.
     pub(super) async fn take(&self, caller: &Caller) -> Result<Permits, AcquireError> {
         let mut taken = Permits::new();
@@ -99,7 +115,7 @@ impl Shares {
             known.retain(|_, share| !share.is_unused());
         }
         let mut share = |(name, quarters): &(String, usize)| {
-            let size = (self.all * quarters / 4).max(1);
+            let size = self.size_of(*quarters);
             let share = known.entry(name.clone());
             Arc::clone(&share.or_insert_with(|| Share { size, left: Arc::new(Semaphore::new(size)) }).left)
         };

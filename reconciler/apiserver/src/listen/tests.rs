@@ -10,21 +10,37 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::{Server, ServerConfig};
+use crate::{Identity, Server, ServerConfig};
 
 const MAPS: &str = "https://berth/api/v1/namespaces/default/configmaps";
 /// By then every connection that the server closes is closed.
 const LONG: Duration = Duration::from_secs(600);
 
 fn serve(server: &Server) -> (DuplexStream, JoinHandle<()>) {
+    serve_until(server, i64::MAX)
+}
+
+/// Serves the administrator with a certificate that is valid until this time.
+fn serve_until(server: &Server, until: i64) -> (DuplexStream, JoinHandle<()>) {
     let (near, far) = duplex(1 << 20);
-    let (peer, who) = (SocketAddr::from(([127, 0, 0, 1], 1)), Some(Identity::admin()));
-    (far, tokio::spawn(talk(server.front(), near, peer, who, CancellationToken::new())))
+    (far, tokio::spawn(talk_until(server.front(), near, until)))
+}
+
+async fn talk_until(front: Arc<Front>, near: DuplexStream, until: i64) {
+    let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+    let certified = Certified { identity: Identity::admin(), until };
+    talk(front, near, peer, Some(certified), CancellationToken::new()).await;
 }
 
 /// A client that follows the protocol, with a window of `window` bytes for each stream.
 async fn connect(server: &Server, window: u32) -> (SendRequest<Bytes>, JoinHandle<()>) {
-    let (far, talking) = serve(server);
+    speak(serve(server), window).await
+}
+
+async fn speak(
+    (far, talking): (DuplexStream, JoinHandle<()>),
+    window: u32,
+) -> (SendRequest<Bytes>, JoinHandle<()>) {
     let mut builder = h2::client::Builder::new();
     let handshake = builder.initial_window_size(window).handshake(far).await;
     let (client, connection) = handshake.expect("it is HTTP/2");
@@ -97,8 +113,7 @@ async fn connections_on_which_nothing_is_asked_are_closed() {
 async fn an_http_1_connection_on_which_an_answer_is_not_read_is_closed() {
     let server = server().await;
     let (near, mut far) = duplex(1024);
-    let (peer, who) = (SocketAddr::from(([127, 0, 0, 1], 1)), Some(Identity::admin()));
-    let talking = tokio::spawn(talk(server.front(), near, peer, who, CancellationToken::new()));
+    let talking = tokio::spawn(talk_until(server.front(), near, i64::MAX));
     let list = "GET /api/v1/namespaces/default/configmaps HTTP/1.1\r\nhost: berth\r\n\r\n";
     far.write_all(list.as_bytes()).await.expect("it is taken");
     assert!(timeout(LONG, talking).await.is_ok());
@@ -148,5 +163,15 @@ async fn head_over_http_2_is_answered_without_a_body() {
         while let Some(piece) = answer.body_mut().data().await {
             assert_eq!(piece.expect("data").len(), 0, "{url}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_client_certificate_counts_until_it_expires_however_long_its_connection_is_open() {
+    let server = Server::open(ServerConfig::in_memory()).await.expect("it opens");
+    for (until, expected) in [(i64::MAX, 200), (0, 401)] {
+        let (mut client, _) = speak(serve_until(&server, until), 1 << 20).await;
+        let answered = ask(&mut client, "GET", MAPS, String::new()).await;
+        assert_eq!(answered.status(), expected, "{until}");
     }
 }

@@ -1,5 +1,7 @@
 //! The query of a request as pairs, parsed as leniently as in Kubernetes: invalid encodings are skipped.
 
+use std::collections::HashSet;
+
 use berth_apimachinery::error::{ApiError, Result};
 use http::Uri;
 
@@ -31,12 +33,9 @@ impl Query {
 
     /// Returns each parameter once, with its first value.
     pub(super) fn firsts(&self) -> impl Iterator<Item = (&str, &str)> {
-        let is_first = |at: usize, name: &str| self.0[..at].iter().all(|(key, _)| key != name);
-        self.0
-            .iter()
-            .enumerate()
-            .filter(move |(at, (name, _))| is_first(*at, name))
-            .map(|(_, (name, value))| (name.as_str(), value.as_str()))
+        let mut seen = HashSet::new();
+        let all = self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        all.filter(move |(name, _)| seen.insert(*name))
     }
 }
 
@@ -70,6 +69,14 @@ mod tests {
         assert_eq!(read.first("b"), Some("x=y z"));
         assert_eq!((read.first("c"), read.first("d"), read.first("f")), (None, None, Some("")));
         assert_eq!(read.firsts().collect::<Vec<_>>(), [("a", "1"), ("b", "x=y z"), ("f", "")]);
+    }
+
+    /// With a search among those before each, a query of 64 KB took half a second.
+    #[test]
+    fn a_query_of_many_parameters_is_read_in_one_pass() {
+        let text: Vec<String> = (0..20_000).map(|at| format!("{:x}", at % 15_000)).collect();
+        let pairs = text.into_iter().map(|name| (name, String::new())).collect();
+        assert_eq!(Query(pairs).firsts().count(), 15_000);
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl Call {
             group: &resource.group,
             version: &self.version().name,
             resource: &resource.plural,
-            kind: &resource.kind,
+            kind: if self.target.sub == Sub::Token { admission::TOKEN_REQUEST } else { &resource.kind },
             subresource: self.target.sub.name(),
             namespace: place,
             name,

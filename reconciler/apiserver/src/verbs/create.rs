@@ -171,9 +171,9 @@ impl Call {
             if terminating {
                 return Err(ApiError::method_not_allowed());
             }
-            let entry = self.core.store.get(crd).ok_or_else(ApiError::no_such_path)?;
-            guards.push((entry.key.clone(), entry.revision));
+            self.core.store.get(crd).ok_or_else(ApiError::no_such_path)?;
         }
+        guards.extend(self.definition());
         Ok(guards)
     }
 }

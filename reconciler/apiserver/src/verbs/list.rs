@@ -1,5 +1,6 @@
 //! Listing: one revision of a collection, whole or in pages.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -11,6 +12,9 @@ use serde_json::json;
 use super::{ApiError, Call, Result};
 use crate::selection;
 use crate::store_error::of_read;
+
+/// The storage that both views of Events share.
+const EVENT_STORAGE: &str = "/events";
 
 /// The result of one list request.
 #[derive(Debug)]
@@ -63,11 +67,19 @@ pub(super) fn check_not_future(store: &Store, revision: &str) -> Result<()> {
     }
 }
 
+/// Returns a field selector with the names that the store uses: `events.k8s.io` uses another one for the object of an event, and both
+/// are accepted.
+fn field_selector<'a>(storage: &str, sent: &'a str) -> Cow<'a, str> {
+    match storage {
+        EVENT_STORAGE => sent.replace("regarding.", "involvedObject.").into(),
+        _ => sent.into(),
+    }
+}
+
 impl Call {
     pub(super) fn selector(&self) -> Result<Selector> {
         let resource = Arc::clone(&self.target.resource);
-        // `events.k8s.io` uses another name for the object of an event; both names are accepted.
-        let fields = self.options.field_selector.replace("regarding.", "involvedObject.");
+        let fields = field_selector(&resource.storage, &self.options.field_selector);
         Selector::parse(&self.options.label_selector, &fields, |field| {
             let known = resource.fields.iter().any(|path| &*path.name == field);
             if known { Ok(()) } else { Err(format!("field label not supported: {field}")) }
@@ -207,5 +219,16 @@ impl Page {
     fn with_remaining(self, selector: &Selector, count: impl FnOnce() -> usize) -> Self {
         let remaining = (self.continue_token.is_some() && selector.is_empty()).then(count);
         Self { remaining, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_other_name_of_the_object_of_an_event_is_that_of_events_alone() {
+        assert_eq!(field_selector(EVENT_STORAGE, "regarding.name=a"), "involvedObject.name=a");
+        assert_eq!(field_selector("toys.example/boats", "spec.regarding.name=a"), "spec.regarding.name=a");
     }
 }

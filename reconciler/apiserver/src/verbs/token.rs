@@ -8,8 +8,9 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::{Answer, ApiError, Call, Result};
+use crate::admission::Operation;
 use crate::builtin::decode::unreadable;
-use crate::service_account::{self, AccountClaims, Claims, ISSUER, Named};
+use crate::service_account::{self, AccountClaims, Claims, ISSUER, MAX_TOKEN, Named};
 
 /// Lifetimes in seconds, as in Kubernetes.
 const DEFAULT_LIFE: i64 = 3600;
@@ -27,6 +28,10 @@ impl Call {
         let now = self.core.clock.now();
         let life = life(&request["spec"]["expirationSeconds"]).map_err(|e| self.unfit(&[e]))?;
         let audiences = self.audiences(&request["spec"]["audiences"])?;
+        request["kind"] = "TokenRequest".into();
+        request["apiVersion"] = "authentication.k8s.io/v1".into();
+        request["metadata"] = json!({"name": self.target.name, "namespace": self.target.namespace});
+        self.admit(Operation::Create, Some(&request), None)?;
         let (namespace, name) = (&self.target.namespace, &self.target.name);
         let claims = Claims {
             audiences,
@@ -48,8 +53,11 @@ impl Call {
         } else {
             self.core.tokens.accounts.signing.sign(&claims).map_err(ApiError::internal)?
         };
-        request["kind"] = "TokenRequest".into();
-        request["apiVersion"] = "authentication.k8s.io/v1".into();
+        // It would be issued, and never accepted.
+        if token.len() > MAX_TOKEN {
+            let why = format!("the token would be longer than {MAX_TOKEN} bytes");
+            return Err(self.unfit(&[meta::invalid("spec.audiences", &request["spec"]["audiences"], &why)]));
+        }
         request["metadata"] = json!({
             "name": name, "namespace": namespace, "uid": claims.account.serviceaccount.uid,
             "creationTimestamp": seconds(now),

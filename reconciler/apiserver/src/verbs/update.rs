@@ -152,7 +152,8 @@ impl Call {
         let expect = Expect::Revision(entry.revision);
         // A host's Lease is renewed long before it expires, and every renewal is soon followed by those of other hosts.
         let deferrable = !deleted && crate::builtin::is_renewal(self.resource(), live, &new);
-        let write = Write { deferrable, ..self.write_of(expect, action, Vec::new()) };
+        let guards = if deleted { Vec::new() } else { Vec::from_iter(self.definition()) };
+        let write = Write { deferrable, ..self.write_of(expect, action, guards) };
         match self.commit_write(write).await {
             // The last state was never stored: the response carries the revision that it replaced.
             Ok(_) if deleted => Ok(Some(shown(new, live))),
@@ -250,4 +251,71 @@ fn copy_with<const N: usize>(object: &Value, mut others: [(&str, Option<Value>);
         .collect();
     copy.extend(others.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
     copy
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_store::{Key, Store};
+
+    use super::*;
+    use crate::authenticate::Tokens;
+    use crate::config::ServerConfig;
+    use crate::identity::Identity;
+    use crate::ids::Ids;
+    use crate::request::{Options, Target};
+    use crate::service_account::{Accounts, SigningKey};
+    use crate::verbs::PatchKind;
+
+    fn core() -> Arc<Core> {
+        let config = ServerConfig::in_memory();
+        let store = Store::open(&config.storage, config.writer).unwrap();
+        let signing = SigningKey::ephemeral().unwrap();
+        let accounts = Accounts::new(signing, Arc::clone(&store), Arc::clone(&config.clock));
+        let tokens = Tokens { given: None, accounts };
+        Arc::new(Core::new(store, config.clock, Ids::new(Some(1)), config.event_ttl, tokens))
+    }
+
+    /// Returns a request of the administrator that begins now.
+    fn call(core: &Arc<Core>, key: &Key) -> Call {
+        let served = core.catalog.served();
+        let resource = served.by_storage(&key.resource).expect("it is served");
+        let (namespace, name) = (key.namespace.to_string(), key.name.to_string());
+        Call {
+            core: Arc::clone(core),
+            who: Identity::admin(),
+            target: Target { resource: Arc::clone(resource), version: 0, namespace, name, sub: Sub::None },
+            options: Options::default(),
+            default_manager: "test".into(),
+            warnings: Vec::new(),
+            twice: Vec::new(),
+            verb: "update",
+            written: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_write_that_began_under_another_definition_stores_nothing_in_its_form() {
+        let core = core();
+        let namespace = Key::new(&core.namespaces, "", "default");
+        call(&core, &namespace).create(json!({"metadata": {"name": "default"}})).await.unwrap();
+        let crd = Key::new(&core.catalog.crds, "", "boats.toys.example");
+        let schema = json!({"type": "object", "properties": {"spec": {"type": "object",
+            "x-kubernetes-preserve-unknown-fields": true}}});
+        let version =
+            json!({"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}});
+        let definition = json!({"metadata": {"name": "boats.toys.example"}, "spec": {"group": "toys.example",
+            "scope": "Namespaced", "names": {"plural": "boats", "kind": "Boat"}, "versions": [version]}});
+        call(&core, &crd).create(definition).await.unwrap();
+        let boat = |name: &str| Key::new(&"toys.example/boats".into(), "default", name);
+        let object = |name: &str| json!({"apiVersion": "toys.example/v1", "kind": "Boat", "metadata": {"name": name}, "spec": {}});
+        call(&core, &boat("a")).create(object("a")).await.unwrap();
+        let (mut create, mut update) = (call(&core, &boat("b")), call(&core, &boat("a")));
+        let names = json!({"spec": {"names": {"shortNames": ["bt"]}}});
+        call(&core, &crd).patch(PatchKind::Merge, names).await.unwrap();
+        let oars = json!({"spec": {"oars": 2}});
+        assert_eq!(update.patch(PatchKind::Merge, oars.clone()).await.unwrap_err().code, 409);
+        assert_eq!(create.create(object("b")).await.unwrap_err().code, 429);
+        call(&core, &boat("a")).patch(PatchKind::Merge, oars).await.unwrap();
+        call(&core, &boat("b")).create(object("b")).await.unwrap();
+    }
 }

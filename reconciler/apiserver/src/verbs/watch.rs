@@ -1,7 +1,7 @@
 //! Watch: the events of a collection from a given revision on, as frames of newline-delimited JSON.
 //!
 //! ```text
-//! initial objects ─▶ initial-events-end bookmark ─▶ backlog ─▶ live events … ─▶ deadline, 410, or shutdown
+//! initial objects ─▶ initial-events-end bookmark ─▶ backlog ─▶ live events … ─▶ deadline, 410, another definition, or shutdown
 //! ```
 
 use std::collections::VecDeque;
@@ -15,6 +15,7 @@ use berth_store::{Change, Entry, Event, ReadError, Subscription, frame, with_rev
 use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 use super::list::parse_revision;
 use super::{ApiError, Call, Result};
@@ -79,6 +80,8 @@ pub(crate) struct WatchStream {
     /// When the last event was sent.
     told_at: Option<Instant>,
     deadline: Instant,
+    /// Cancelled when the server stops, and when the resource has another definition or is no longer served.
+    ended: CancellationToken,
     /// The token that the watch was opened with, if any, and the time of its next check.
     credential: Option<(Credential, Instant)>,
     first: bool,
@@ -147,6 +150,7 @@ impl Call {
             last_sent: start.after.unwrap_or_default(),
             told_at: None,
             deadline: now + timeout,
+            ended: self.target.resource.ended(),
             credential: credential.map(|credential| (credential, now + AUTHENTICATE_EVERY)),
             first: true,
             done: false,
@@ -193,7 +197,7 @@ impl WatchStream {
     /// Returns the next lines, never empty; `None` ends the stream.
     pub(crate) async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if self.check_revoked() {
+            if self.target.resource.is_retired() || self.check_revoked() {
                 return None;
             }
             if let Some(frame) = self.ready() {
@@ -225,7 +229,7 @@ impl WatchStream {
                     }
                     None => return self.cut_off(),
                 },
-                () = self.core.stopping.cancelled() => self.done = true,
+                () = self.ended.cancelled() => self.done = true,
                 () = sleep_until(wake) => if let Some(frame) = self.on_time() {
                     return Some(frame);
                 },
@@ -332,6 +336,11 @@ impl WatchStream {
             return Some(self.bookmark(revision, true));
         }
         while let Some(event) = self.backlog.pop_front() {
+            // Objects may be written in another form from here on. The client resumes after the last event that it received.
+            if self.target.resource.is_retired() {
+                self.done = true;
+                return None;
+            }
             if self.backlog.is_empty() {
                 self.backlog.shrink_to(KEPT);
             }

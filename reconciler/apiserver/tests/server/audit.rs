@@ -164,3 +164,25 @@ async fn a_request_whose_client_goes_away_before_the_answer_is_a_line() {
     assert_eq!((&reported[0]["method"], &reported[0]["code"]), (&json!("POST"), &Value::Null));
     server.shutdown().await;
 }
+
+#[tokio::test]
+async fn long_names_are_cut_and_what_only_looks_like_a_dry_run_is_none() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("audit.log");
+    let config = ServerConfig { audit_log: Some(path.clone()), ..ServerConfig::in_memory() };
+    let server = Server::open(config).await.unwrap();
+    let client = crate::client::Client(server.service());
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let map = |name: &str| json!({"metadata": {"name": name}});
+    assert_eq!(client.post(maps, &map(&"n".repeat(1 << 20))).await.code, 422);
+    assert_eq!(client.post(&format!("{maps}?fieldManager=dryRun=All"), &map("real")).await.code, 201);
+    assert_eq!(client.post(&format!("{maps}?dryRun=All"), &map("tried")).await.code, 201);
+    // Nothing that was answered is lost.
+    server.shutdown().await;
+    let (_, reported) = lines(&path, 3);
+    let of: Vec<(usize, Value)> = reported
+        .iter()
+        .map(|line| (line["name"].as_str().unwrap_or_default().len(), line["dryRun"].clone()))
+        .collect();
+    assert_eq!(of, [(256, json!(false)), (4, json!(false)), (5, json!(true))]);
+}

@@ -123,6 +123,32 @@ async fn a_token_lives_ten_minutes_at_least_and_its_account_must_exist() {
     assert_eq!(reason(token(&accounts, json!({})).await), (404, "NotFound".into()));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_token_too_long_to_be_accepted_is_not_issued() {
+    let server = server().await;
+    let (_admin, accounts) = robot(&server).await;
+    let long = token(&accounts, json!({"audiences": ["us", "x".repeat(8 << 10)]})).await;
+    assert_eq!(reason(long), (422, "Invalid".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_admission_policy_decides_which_tokens_are_issued() {
+    let server = server().await;
+    let (_admin, accounts) = robot(&server).await;
+    let client = crate::client::Client(server.service());
+    let path = "/apis/admissionregistration.k8s.io/v1";
+    let policy = json!({"metadata": {"name": "vault"}, "spec": {
+        "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"],
+            "resources": ["serviceaccounts/token"], "operations": ["CREATE"]}]},
+        "validations": [{"expression": "request.kind.group == 'authentication.k8s.io' && \
+            has(object.spec.audiences) && object.spec.audiences == ['vault']", "message": "for the vault only"}]}});
+    assert_eq!(client.post(&format!("{path}/validatingadmissionpolicies"), &policy).await.code, 201);
+    let binding = json!({"metadata": {"name": "vault"}, "spec": {"policyName": "vault", "validationActions": ["Deny"]}});
+    assert_eq!(client.post(&format!("{path}/validatingadmissionpolicybindings"), &binding).await.code, 201);
+    assert!(token(&accounts, json!({"audiences": ["vault"]})).await.is_ok());
+    assert_eq!(reason(token(&accounts, json!({})).await), (422, "Invalid".into()));
+}
+
 async fn whose(client: &Client, spec: Value) -> kube::Result<TokenReviewStatus> {
     let reviews: Api<TokenReview> = Api::all(client.clone());
     let review = reviews.create(&PostParams::default(), &parse(json!({"spec": spec}))).await?;

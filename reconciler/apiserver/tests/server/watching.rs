@@ -9,7 +9,7 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
-use crate::client::{BOATS, boat, harbour};
+use crate::client::{BOATS, CRDS, MERGE, boat, harbour};
 
 #[tokio::test(start_paused = true)]
 async fn watches_start_where_asked() {
@@ -109,4 +109,31 @@ async fn events_at_hand_are_sent_together_up_to_a_size() {
     assert!(reported.len() > 2 && reported[0] > 1, "{reported:?}");
     // A later watcher receives the existing objects in the same way.
     assert!(lines(&next(&mut watch().await).await) > 1);
+}
+
+/// It would go on in the form of the old definition, or of a version that is no longer served.
+#[tokio::test(start_paused = true)]
+async fn a_watch_ends_when_its_definition_is_changed_or_deleted_and_others_go_on() {
+    let (server, client) = harbour().await;
+    let crd = format!("{CRDS}/boats.toys.example");
+    let maps = "/api/v1/namespaces/default/configmaps?watch=true&timeoutSeconds=3600";
+    let other = tokio::spawn(pieces(server.service(), maps.to_owned()));
+    let more = json!({"spec": {"names": {"shortNames": ["bt", "boaty"]}}});
+    for deletes in [false, true] {
+        let boats = format!("{BOATS}?watch=true&timeoutSeconds=3600");
+        let watching = tokio::spawn(pieces(server.service(), boats));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!watching.is_finished());
+        let begun = tokio::time::Instant::now();
+        let code = if deletes {
+            client.send(http::Method::DELETE, &crd, "", "", Body::empty()).await.code
+        } else {
+            client.patch(&crd, MERGE, &more).await.code
+        };
+        assert_eq!(code, 200);
+        watching.await.expect("it ends");
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    }
+    assert!(!other.is_finished());
+    other.abort();
 }

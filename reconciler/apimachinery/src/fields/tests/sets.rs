@@ -1,4 +1,5 @@
 use super::*;
+use crate::fields::element::PathElement;
 
 fn paths(value: &Value) -> Vec<String> {
     let mut paths: Vec<String> = field_set(value, &schema()).paths().iter().map(|p| set::show(p)).collect();
@@ -80,4 +81,24 @@ fn set_operations_treat_parents_and_children_apart() {
     assert_eq!(both.difference(&child), parent);
     assert_eq!(both.intersection(&child), child);
     assert!(parent.intersection(&child).is_empty());
+}
+
+/// With a walk over the fields of the write for each manager, this would take minutes.
+#[test]
+fn many_managers_with_a_field_each_do_not_slow_down_a_write_of_many_fields() {
+    let of = |numbers: std::ops::Range<u32>| -> FieldSet {
+        let mut set = FieldSet::default();
+        for number in numbers {
+            let name = PathElement::field(&format!("n{number}"));
+            set.insert(&[PathElement::field("spec"), name.clone()]);
+            set.insert(&[name, PathElement::field("below")]);
+        }
+        set
+    };
+    let write = of(0..50_000);
+    for manager in 0..20_000 {
+        let left = of(manager + 40_000..manager + 40_001).difference(&write);
+        assert_eq!(left.is_empty(), manager < 10_000, "{manager}");
+    }
+    assert_eq!(write.difference(&of(1..2)).paths().len(), 2 * 49_999);
 }

@@ -68,4 +68,10 @@ fn a_prefix_may_end_in_a_dash() {
     assert!(NameRule::PathSegment.problems_of_prefix("..").is_empty());
     assert_eq!(NameRule::PathSegment.problems("a/%"), ["may not contain '/'", "may not contain '%'"]);
     assert_eq!(NameRule::PathSegment.problems("."), ["may not be '.'"]);
+    assert!(NameRule::PathSegment.problems(&"a".repeat(1024)).is_empty());
+    assert_eq!(
+        NameRule::PathSegment.problems(&"a".repeat(1025)),
+        ["must be no more than 1024 characters"],
+        "its path would be refused, and the object stay for ever"
+    );
 }

@@ -49,3 +49,20 @@ fn owners_say_who_they_are_and_one_of_them_controls() {
     let deep = owned(json!([{"apiVersion": "a/b/c", "kind": "X", "name": "n", "uid": "u"}]));
     assert!(deep[0].contains("Invalid value: \"a/b/c\": version must not be empty"));
 }
+
+#[test]
+fn an_object_full_of_errors_is_refused_with_the_first_ones() {
+    let labels: serde_json::Map<String, Value> =
+        (0..10_000).map(|at| (format!("-{at}"), "-".into())).collect();
+    let owners = vec![json!({}); 10_000];
+    let finalizers: Vec<String> = (0..10_000).map(|at| format!("-{at}")).collect();
+    for metadata in [
+        json!({"name": "a", "labels": labels}),
+        json!({"name": "a", "annotations": labels}),
+        json!({"name": "a", "ownerReferences": owners}),
+        json!({"name": "a", "finalizers": finalizers}),
+    ] {
+        let found = reported(&metadata).len();
+        assert!((MAX_ERRORS..MAX_ERRORS + 8).contains(&found), "{found}");
+    }
+}

@@ -45,3 +45,38 @@ fn malformed_and_excessive_patches_are_refused() {
     let doubles: Vec<Value> = (0..40).map(double).collect();
     assert!(matches!(patched(doubles.into()), Err(PatchError::CopiesTooMuch)));
 }
+
+#[test]
+fn moves_that_nest_a_document_thousands_of_levels_deep_are_refused() {
+    let round = [
+        json!({"op": "add", "path": "/t", "value": {"d": {}}}),
+        json!({"op": "move", "from": "/a", "path": "/t/d/a"}),
+        json!({"op": "move", "from": "/t", "path": "/a"}),
+    ];
+    let many: Vec<Value> = round.iter().cycle().take(9_999).cloned().collect();
+    assert!(matches!(patched(many.into()), Err(PatchError::TooDeep)));
+    let few: Vec<Value> = round.iter().cycle().take(90).cloned().collect();
+    let nested = patched(few.into()).expect("it is not deep");
+    assert_eq!(nested.pointer(&"/a/d".repeat(30)).map(|value| value["a"]["b"].clone()), Some(json!(1)));
+}
+
+#[test]
+fn moves_within_a_document_do_not_count_as_nesting() {
+    let within = json!({"op": "move", "from": "/l/0", "path": "/l/2"});
+    assert!(patched(vec![within; 9_000].into()).is_ok());
+    let [there, back] = [("/a/b", "/n"), ("/n", "/a/b")]
+        .map(|(from, path)| json!({"op": "move", "from": from, "path": path}));
+    let both: Vec<Value> = [there, back].iter().cycle().take(8_000).cloned().collect();
+    assert!(patched(both.into()).is_ok());
+}
+
+#[test]
+fn the_items_that_a_patch_shifts_are_bounded() {
+    let removals = |count: usize| vec![json!({"op": "remove", "path": "/l/0"}); count];
+    let list = |length: usize| vec![json!({"op": "add", "path": "/l", "value": vec![0; length]})];
+    let all = |length: usize, count: usize| patched([list(length), removals(count)].concat().into());
+    assert!(all(1_000, 999).is_ok());
+    let append = json!({"op": "add", "path": "/l/-", "value": 0});
+    assert!(patched([list(10_000), vec![append; 9_000]].concat().into()).is_ok());
+    assert!(matches!(all(100_000, 9_000), Err(PatchError::ShiftsTooMuch)));
+}

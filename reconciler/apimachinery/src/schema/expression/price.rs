@@ -1,5 +1,5 @@
 //! The cost of operations beyond loop turns: by the size of their operands, and of their results before these
-//! are created.
+//! are created. Operands on which the interpreter would panic are refused.
 //!
 //! Without this cost, `v + v` in a dozen variables, or a list that repeatedly contains a list twice, would
 //! need unlimited memory or time.
@@ -22,6 +22,13 @@ const BYTES: i64 = 256;
 const VALUE: i64 = 64;
 /// The number of items created, or compared, for one turn.
 const ITEMS: i64 = 4;
+/// The longest duration that is added or subtracted, in days: ten thousand years, as in cel-go. The interpreter panics on a time that
+/// is a longer one away.
+const MAX_DAYS: i64 = 3_652_500;
+/// The maximum number of decimal digits of a quantity before its point, and behind it. Between larger or finer ones the numbers of the
+/// library overflow, and it compares them wrongly.
+const MAX_DIGITS: usize = 24;
+const MAX_DECIMALS: usize = 12;
 /// The maximum number of decimal places.
 const MAX_PRECISION: usize = 100;
 
@@ -31,8 +38,9 @@ const WEIGH: &str = "@weigh";
 const AMONG: &str = "@among";
 
 /// Operators that read all of their operands, or create a result as large.
-const WHOLE: [&str; 7] = [
+const WHOLE: [&str; 8] = [
     operators::ADD,
+    operators::SUBSTRACT,
     operators::EQUALS,
     operators::NOT_EQUALS,
     operators::LESS,
@@ -121,6 +129,9 @@ pub(super) fn register(context: &mut Context<'_>) {
     context.add_function("replace", replace);
     context.add_function("join", join);
     context.add_function("format", format);
+    context.add_function("validate", validate);
+    context.add_function("quantity", quantity);
+    context.add_function("isQuantity", is_quantity);
     context.add_function("matches", matches);
     context.add_function("find", find);
     context.add_function("findAll", find_all);
@@ -128,6 +139,9 @@ pub(super) fn register(context: &mut Context<'_>) {
 
 /// Pays for reading all of a value, and returns it.
 fn weigh(value: Value) -> ResolveResult {
+    if matches!(&value, Value::Duration(of) if of.num_days().abs() > MAX_DAYS) {
+        return Err(ExecutionError::function_error("duration", "duration out of range"));
+    }
     let most = left().saturating_mul(BYTES);
     let found = weight(&value, most);
     spend(if found > most { left() + 1 } else { found / BYTES })?;
@@ -207,7 +221,7 @@ fn join(This(items): This<Arc<Vec<Value>>>, Arguments(arguments): Arguments) -> 
     Ok(Value::String(Arc::new(texts.join(separator))))
 }
 
-/// The library's functions, for the function that is only guarded here.
+/// The library's functions, for those that are only guarded here.
 static LIBRARY: LazyLock<Context<'static>> = LazyLock::new(|| {
     let mut context = Context::default();
     context.register_all();
@@ -231,6 +245,72 @@ fn format(This(text): This<Arc<String>>, list: Value) -> ResolveResult {
     scope.add_variable_from_value("text", Value::String(text));
     scope.add_variable_from_value("list", list);
     Value::resolve(&FORMAT, &scope)
+}
+
+static VALIDATE: LazyLock<Tree> =
+    LazyLock::new(|| Parser::new().parse("form.validate(text)").expect("it is correct"));
+
+/// Checks a text against a named format, such as `format.datetime()`. All of them are of ASCII letters, and the library panics on some
+/// others: a character that no format but that of URIs has stands for them.
+fn validate(This(form): This<Value>, text: Arc<String>) -> ResolveResult {
+    let text = match text.is_ascii() {
+        true => text,
+        false => Arc::new(text.chars().map(|letter| if letter.is_ascii() { letter } else { '?' }).collect()),
+    };
+    let mut scope = LIBRARY.new_inner_scope();
+    scope.add_variable_from_value("form", form);
+    scope.add_variable_from_value("text", Value::String(text));
+    Value::resolve(&VALIDATE, &scope)
+}
+
+static QUANTITY: LazyLock<Tree> =
+    LazyLock::new(|| Parser::new().parse("quantity(text)").expect("it is correct"));
+
+fn quantity(text: Arc<String>) -> ResolveResult {
+    if !is_comparable(&text) {
+        return Err(ExecutionError::function_error("quantity", "it is too large or too precise"));
+    }
+    let mut scope = LIBRARY.new_inner_scope();
+    scope.add_variable_from_value("text", Value::String(text));
+    Value::resolve(&QUANTITY, &scope)
+}
+
+fn is_quantity(text: Arc<String>) -> ResolveResult {
+    Ok(Value::Bool(quantity(text).is_ok()))
+}
+
+/// Whether a quantity is within the bounds. For a text that is none the result is arbitrary.
+fn is_comparable(text: &str) -> bool {
+    let text = text.trim().trim_start_matches(['+', '-']);
+    let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    let (whole, decimals) = number.split_once('.').unwrap_or((number, ""));
+    let (whole, decimals) = (whole.trim_start_matches('0').len(), decimals.trim_end_matches('0').len());
+    // By how many digits the suffix moves the point to the left, and to the right.
+    let (left, right) = match suffix {
+        "n" => (9, 0),
+        "u" => (6, 0),
+        "m" => (3, 0),
+        "k" => (0, 3),
+        "M" => (0, 6),
+        "G" => (0, 9),
+        "T" => (0, 12),
+        "P" => (0, 15),
+        "E" => (0, 18),
+        // The numbers of digits of the factors.
+        "Ki" => (0, 4),
+        "Mi" => (0, 7),
+        "Gi" => (0, 10),
+        "Ti" => (0, 13),
+        "Pi" => (0, 16),
+        "Ei" => (0, 19),
+        other => match other.strip_prefix(['e', 'E']).and_then(|power| power.parse::<i16>().ok()) {
+            Some(power) if power < 0 => (usize::from(power.unsigned_abs()), 0),
+            Some(power) => (0, usize::from(power.unsigned_abs())),
+            None => return !other.starts_with(['e', 'E']),
+        },
+    };
+    whole + right <= MAX_DIGITS && decimals + left <= MAX_DECIMALS
 }
 
 fn matches(This(text): This<Arc<String>>, source: Arc<String>) -> Result<bool, ExecutionError> {

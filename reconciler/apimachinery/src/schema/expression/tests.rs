@@ -144,6 +144,44 @@ fn what_is_guarded_does_what_the_library_does() {
     assert!(error.contains("not a valid regex"), "{error}");
 }
 
+/// A panic ends the process.
+#[test]
+fn times_out_of_range_and_texts_of_any_letters_are_errors_and_no_panic() {
+    let longer: String = (1..12).map(|at| format!("cel.bind(d{at}, d{0} + d{0}, ", at - 1)).collect();
+    for operator in ["+", "-"] {
+        let of_long = format!(
+            "cel.bind(d0, duration('9e9h'), {longer}timestamp('2026-01-01T00:00:00Z') {operator} d11{}",
+            ")".repeat(12)
+        );
+        assert!(matches!(value(&of_long), Err(Failure::Error(_))), "{operator}");
+    }
+    let half = "timestamp('2026-01-01T01:00:00Z') - duration('30m') == timestamp('2026-01-01T00:00:00Z') + duration('30m')";
+    for source in [
+        half,
+        "5 - 3 == 2",
+        "format.datetime().validate('2026-01-01T12:34:5\u{e9}Z').hasValue()",
+        "!format.datetime().validate('2026-01-01T12:34:56Z').hasValue()",
+        "format.dns1123Label().validate('b\u{fc}ro').hasValue()",
+        "!format.dns1123Label().validate('office').hasValue()",
+    ] {
+        assert_eq!(value(source), Ok(cel::Value::Bool(true)), "{source}");
+    }
+}
+
+#[test]
+fn quantities_that_the_library_compares_wrongly_are_none() {
+    for source in [
+        "isQuantity('8191Pi') && isQuantity('9223372036854775807') && isQuantity('1.5Gi') && isQuantity('-100n')",
+        "isQuantity('1e3') && isQuantity('1E-3') && isQuantity('7E') && !isQuantity('x') && !isQuantity('1é')",
+        "!isQuantity('1e40') && !isQuantity('1e-40') && !isQuantity('1e99999999999') && !isQuantity('9999999999Ei')",
+        "quantity('1Gi').compareTo(quantity('1G')) > 0 && quantity('500m').isLessThan(quantity('1'))",
+        "quantity('1e23').isGreaterThan(quantity('1n'))",
+    ] {
+        assert_eq!(value(source), Ok(cel::Value::Bool(true)), "{source}");
+    }
+    assert!(matches!(value("quantity('1e40').isLessThan(quantity('1Gi'))"), Err(Failure::Error(_))));
+}
+
 /// The result does not depend on the parts that are left out.
 #[test]
 fn an_expression_finds_in_what_it_reads_what_it_finds_in_the_whole() {
@@ -220,4 +258,10 @@ fn equal_expressions_share_their_memory_as_long_as_one_is_in_use() {
     drop((first, second));
     assert!(shared::find(source, &["self"]).is_none(), "no longer in use");
     assert!(shared::find(source, &["self", "oldSelf"]).is_some());
+}
+
+#[test]
+fn a_stack_for_which_there_is_no_memory_is_an_error() {
+    assert!(on_stack(1 << 50, || 1).is_err());
+    assert_eq!(on_stack(BIG_STACK, || 1).ok(), Some(1));
 }

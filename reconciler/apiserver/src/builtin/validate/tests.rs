@@ -54,7 +54,7 @@ fn a_subject_is_of_the_group_its_kind_is_of() {
 
 #[test]
 fn a_definition_of_a_built_in_resource_is_refused() {
-    let definitions = crate::builtin::resources();
+    let definitions = crate::builtin::resources(&tokio_util::sync::CancellationToken::new());
     let definitions =
         definitions.iter().find(|of| of.is(APIEXTENSIONS, "customresourcedefinitions")).unwrap();
     let of = |group: &str, plural: &str| {
@@ -80,4 +80,12 @@ fn a_definition_of_a_built_in_resource_is_refused() {
         );
     }
     assert!(of("toys.example", "leases").is_empty());
+}
+
+#[test]
+fn a_map_full_of_errors_is_refused_with_the_first_ones() {
+    let data: serde_json::Map<String, Value> = (0..10_000).map(|at| (format!("/{at}"), "x".into())).collect();
+    let mut errors = Vec::new();
+    validate_config_map(&json!({"data": data, "binaryData": data}), None, &mut errors);
+    assert!((MAX_ERRORS..MAX_ERRORS + 8).contains(&errors.len()), "{}", errors.len());
 }

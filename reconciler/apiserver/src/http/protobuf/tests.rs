@@ -2,6 +2,9 @@ use serde_json::json;
 
 use super::*;
 
+/// The number of values that the bodies here may have.
+const MOST: usize = 100;
+
 fn field(number: u8, content: &[u8]) -> Vec<u8> {
     let mut out = vec![number << 3 | 2, u8::try_from(content.len()).unwrap()];
     out.extend_from_slice(content);
@@ -20,8 +23,8 @@ fn a_config_map_reads_as_its_json() {
     let mut raw = [field(1, &metadata), field(2, &entry)].concat();
     raw.extend_from_slice(&[4 << 3, 1]);
     assert_eq!(
-        decode(&body("ConfigMap", &raw)),
-        Some(json!({"metadata": {"name": "x"}, "data": {"a": "b"}, "immutable": true,
+        decode(&body("ConfigMap", &raw), MOST),
+        Ok(json!({"metadata": {"name": "x"}, "data": {"a": "b"}, "immutable": true,
             "apiVersion": "v1", "kind": "ConfigMap"}))
     );
 }
@@ -45,7 +48,11 @@ fn every_field_with_a_number_has_a_type_and_every_message_has_fields() {
         let groups = [group, "coordination.k8s.io", "rbac.authorization.k8s.io"];
         let reviews = ["authentication.k8s.io", "authorization.k8s.io"];
         let schema = groups.into_iter().chain(reviews).find_map(|group| builtin_schema(group, plain));
-        check(&Reader { kind }, "", &schema.unwrap_or_else(|| panic!("{kind}: no schema")).root);
+        check(
+            &Reader { kind, left: &Cell::new(0) },
+            "",
+            &schema.unwrap_or_else(|| panic!("{kind}: no schema")).root,
+        );
     }
 }
 
@@ -53,8 +60,16 @@ fn every_field_with_a_number_has_a_type_and_every_message_has_fields() {
 fn what_is_cut_short_or_unknown_is_refused() {
     let whole = body("ConfigMap", &field(1, &field(1, b"x")));
     for length in 5..whole.len() {
-        assert!(decode(&whole[..length]).is_none_or(|object| object["metadata"]["name"] != "x"));
+        assert!(decode(&whole[..length], MOST).ok().is_none_or(|object| object["metadata"]["name"] != "x"));
     }
-    assert_eq!(decode(&body("Pod", b"")), None);
-    assert_eq!(decode(b"k8s\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), None);
+    assert_eq!(decode(&body("Pod", b""), MOST), Err(Undecoded::Unknown));
+    let endless = b"k8s\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff";
+    assert_eq!(decode(endless, MOST), Err(Undecoded::Unknown));
+}
+
+#[test]
+fn a_body_of_more_values_than_allowed_is_refused_before_they_are_built() {
+    let raw = field(2, &field(1, b"a")).repeat(20);
+    assert!(decode(&body("ConfigMap", &raw), 20).is_ok());
+    assert_eq!(decode(&body("ConfigMap", &raw), 19), Err(Undecoded::TooManyValues));
 }
