@@ -50,12 +50,13 @@ pub enum Error {
     NoBackup { disk: String, backup: String },
     /// The object is truncated or was changed: its name, length or content is not as it was written.
     #[error(
-        "{place} is damaged: {detail}. Restore this object from a copy; if it is a backup's, delete the backup and make \
-         a new one without a parent"
+        "{place} is damaged: {detail}. The next backup of the disk stores a block anew if the disk still has its data; \
+         otherwise restore this object from a copy, or delete the backups that need it"
     )]
     Damaged { place: String, detail: String },
     #[error(
-        "the block {place} is missing: the backup cannot be read. Restore this object from a copy, or delete the backup"
+        "the block {place} is missing: the backup cannot be read. The next backup of the disk stores it anew if the disk \
+         still has its data; otherwise restore this object from a copy, or delete the backup"
     )]
     MissingBlock { place: String },
     /// Each time that the backup was complete, blocks of it were gone.

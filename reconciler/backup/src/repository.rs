@@ -42,7 +42,7 @@ const MAX_BLOCKS: usize = 16 << 20;
 /// A repository of backups.
 ///
 /// *Assumptions*: one process writes and deletes the backups of a disk; in it, any number of repositories may be open. Other
-/// processes only read them. A disk that moves to another host is written there once its former host has stopped.
+/// processes only read them, and note blocks that they find damaged. A disk that moves to another host is written there once its former host has stopped.
 #[derive(Clone, Debug)]
 pub struct Repository {
     inner: Arc<Inner>,

@@ -205,6 +205,22 @@ async fn zero_and_unchanged_extents_are_not_read() {
 }
 
 #[tokio::test]
+async fn a_backup_of_an_unchanged_disk_reads_no_data_and_makes_few_calls_whatever_its_size() {
+    let mut calls = Vec::new();
+    for blocks in [1, 12] {
+        let memory = Memory::default();
+        let repository = open(&memory).await;
+        let disk = TestDisk::new(blocks * MIB4, &(1..=blocks).collect::<Vec<_>>());
+        back_up(&repository, "one", None, &mut disk.source()).await.expect("made");
+        let (before, mut source) = (memory.calls.load(Ordering::SeqCst), disk.since(&disk));
+        back_up(&repository, "two", Some("one"), &mut source).await.expect("made");
+        assert!(source.reads.is_empty(), "{:?}", source.reads);
+        calls.push(memory.calls.load(Ordering::SeqCst) - before);
+    }
+    assert!(calls[0] == calls[1] && calls[0] <= 12, "{calls:?}");
+}
+
+#[tokio::test]
 async fn a_backup_that_is_there_stays_as_it_is() {
     let memory = Memory::default();
     let repository = open(&memory).await;

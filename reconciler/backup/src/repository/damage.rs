@@ -11,13 +11,13 @@ use std::collections::{BTreeSet, HashSet};
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 
-use super::{CONCURRENCY, Inner, block_name, note_name, notes_folder};
+use super::{CONCURRENCY, Inner, MAX_BLOCKS, block_name, note_name, notes_folder};
 use crate::block::BlockId;
 use crate::error::{Error, Result};
 use crate::ids::DiskId;
 
 /// The maximum number of notes that one read makes. The next one makes further ones.
-const MOST_NOTES: usize = 10_000;
+pub(super) const MOST_NOTES: usize = 10_000;
 /// Some stores refuse objects without content.
 const NOTE: &[u8] = b"damaged\n";
 
@@ -26,7 +26,7 @@ impl Inner {
     /// repeats it.
     pub(super) async fn note_damaged(&self, disk: &DiskId, damaged: BTreeSet<BlockId>) {
         let objects = &self.objects;
-        let notes = futures::stream::iter(damaged.into_iter().take(MOST_NOTES))
+        let notes = futures::stream::iter(damaged)
             .map(async |id| objects.put(&note_name(disk, id), Bytes::from_static(NOTE)).await);
         let noted: Result<()> = notes.buffer_unordered(CONCURRENCY).try_collect().await;
         if let Err(error) = noted {
@@ -47,7 +47,10 @@ impl Inner {
     pub(super) async fn noted(&self, disk: &DiskId) -> Result<HashSet<BlockId>> {
         let mut noted = HashSet::new();
         let mut visit = |name: &str, _| {
-            noted.extend(BlockId::parse(name));
+            // A disk has no more blocks.
+            if noted.len() < MAX_BLOCKS {
+                noted.extend(BlockId::parse(name));
+            }
             Ok(())
         };
         self.objects.list(&notes_folder(disk), &mut visit).await?;

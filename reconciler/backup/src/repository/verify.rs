@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use tokio::time::Instant;
 
+use super::damage::MOST_NOTES;
 use super::read::wanted;
 use super::{Inner, Repository, block_name, manifest_name};
 use crate::block::BlockId;
@@ -47,8 +48,7 @@ impl Repository {
     /// Reads the blocks of a backup and checks each. Damage does not end it: the result has the number of damaged objects.
     ///
     /// *Guarantees*: nothing is deleted, and nothing is written but notes of damaged blocks, which the next backup that has them stores anew.
-    /// Dropping the future ends the reads. Beside the blocks in memory it needs less than 4 MiB, and 32 bytes for each damaged block,
-    /// whatever the size of the disk.
+    /// Dropping the future ends the reads. Beside the blocks in memory it needs less than 4 MiB, whatever the size of the disk.
     ///
     /// *Errors*: those of the store, after which nothing is known of the backup; [`Error::NoRepository`] if the repository went away
     /// meanwhile, as a folder does that is unmounted; [`Error::Replaced`] if another one is in its place.
@@ -67,7 +67,7 @@ impl Repository {
         Ok(result)
     }
 
-    /// Returns the result, and the blocks and indexes that are there and damaged.
+    /// Returns the result, and the first of the blocks and indexes that are there and damaged.
     async fn read_back(
         &self,
         disk: &DiskId,
@@ -91,7 +91,8 @@ impl Repository {
                 Ok(ids) => ids,
                 Err(error) => {
                     let index = manifest.indexes.get(part.index).copied().flatten();
-                    damaged.extend(index.filter(|_| is_damage(&error)));
+                    let is_noted = is_damage(&error) && damaged.len() < MOST_NOTES;
+                    damaged.extend(index.filter(|_| is_noted));
                     let name = block_name(disk, index.unwrap_or(BlockId::ZERO));
                     result.note(&name, Some(part.offset), error)?;
                     continue;
@@ -110,7 +111,8 @@ impl Repository {
                         result.read_bytes += block.length as u64;
                     }
                     Err(error) => {
-                        damaged.extend(is_damage(&error).then_some(block.id));
+                        let is_noted = is_damage(&error) && damaged.len() < MOST_NOTES;
+                        damaged.extend(is_noted.then_some(block.id));
                         result.note(&block_name(disk, block.id), Some(block.offset), error)?;
                     }
                 }

@@ -194,6 +194,24 @@ async fn a_block_that_a_verification_found_damaged_is_stored_anew_by_the_next_ba
 }
 
 #[tokio::test]
+async fn a_verification_that_finds_damage_writes_notes_and_changes_nothing_else() {
+    let (memory, repository, ..) = repository().await;
+    let index = repository.first_index(&disk_id("a"), &backup_id("one")).await.expect("it is stored");
+    let is_damaged = |name: &String| name.starts_with("disks/a/blocks") && !name.ends_with(index.as_str());
+    for name in memory.names().into_iter().filter(is_damaged) {
+        set(&memory, &name, Some(vec![1; 50]));
+    }
+    let before = memory.copy();
+    assert_eq!(read_back(&repository, "one", None).await.expect("it ends").damaged, 2);
+    let noted = notes(&memory);
+    assert_eq!(noted.len(), 2);
+    for name in &noted {
+        set(&memory, name, None);
+    }
+    assert!(*memory.objects.lock().unwrap() == *before.objects.lock().unwrap());
+}
+
+#[tokio::test]
 async fn damage_that_a_restore_or_another_read_finds_is_noted_too() {
     for (damages_index, is_restore) in [(false, false), (false, true), (true, false), (true, true)] {
         let (memory, repository, old, _) = repository().await;

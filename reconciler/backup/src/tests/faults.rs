@@ -116,7 +116,7 @@ async fn a_backup_whose_manifest_is_written_after_its_deletion_is_deleted_again(
 async fn a_delete_removes_what_an_interrupted_backup_left() {
     let memory = Memory::default();
     let repository = open(&memory).await;
-    let failing = repository.in_store(Arc::new(memory.with(Some(Fault::Before(6)))));
+    let failing = repository.in_store(Arc::new(memory.with(Some(Fault::Before(8)))));
     let disk = TestDisk::new(4 * MIB4, &[1, 2, 3, 4]);
     back_up(&failing, "one", None, &mut disk.source()).await.expect_err("it is interrupted");
     assert!(memory.names().len() > 1);
