@@ -32,8 +32,9 @@ const RENEW_BEFORE_DAYS: i64 = 30;
 /// How often a server that runs checks its certificate. The clock may be corrected at any time.
 const CHECK_EVERY: Duration = Duration::from_secs(600);
 
-/// The minimum length of the administrator's token in bytes; half of one that is made here.
-const SHORTEST_TOKEN: usize = 32;
+/// The minimum length of the administrator's token in bytes: a quarter of one that is made here, since earlier versions
+/// accepted each one that an administrator had written into the file.
+const SHORTEST_TOKEN: usize = 16;
 /// The year in which the first CAs were made: a clock before it is wrong.
 const FIRST_YEAR: i32 = 2026;
 /// Its beginning, in seconds since 1970.
@@ -417,6 +418,9 @@ mod tests {
             let refused = Credentials::open(folder.path()).unwrap_err().to_string();
             assert!(refused.starts_with("admin.token is too short"), "{refused}");
         }
+        let own = "a-token-of-our-own";
+        fs::write(folder.path().join("admin.token"), format!("{own}\n")).unwrap();
+        assert_eq!(Credentials::open(folder.path()).unwrap().admin_token(), own);
         fs::remove_file(folder.path().join("admin.token")).unwrap();
         assert_eq!(Credentials::open(folder.path()).unwrap().admin_token().len(), 64);
     }
