@@ -281,7 +281,9 @@ fn check_ca(pem: &str, key: &KeyPair) -> io::Result<()> {
     if *certificate.public_key().subject_public_key.data == *key.public_key_raw() {
         return Ok(());
     }
-    Err(io::Error::other("ca.crt is not the certificate of ca.key: put the one back that was replaced"))
+    let why = "ca.crt is not the certificate of ca.key: put the one back that was replaced; if it is lost, move ca.crt \
+               away, and another one is made at the next start, which hosts and users have to be given";
+    Err(io::Error::other(why))
 }
 
 /// Returns when a certificate begins and ends.
@@ -407,6 +409,9 @@ mod tests {
         fs::remove_file(&key).unwrap();
         let refused = Credentials::open(folder.path()).unwrap_err().to_string();
         assert!(refused.contains("ca.crt is not the certificate of ca.key"), "{refused}");
+        // The remedy that is named.
+        fs::remove_file(&certificate).unwrap();
+        Credentials::open(folder.path()).unwrap().tls(&names).unwrap();
     }
 
     #[test]
