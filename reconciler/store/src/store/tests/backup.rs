@@ -308,6 +308,21 @@ fn a_restore_copies_keys_into_a_file_that_others_cannot_read_and_keeps_each_data
 }
 
 #[test]
+fn a_damaged_database_leaves_revisions_to_the_one_that_replaces_it() {
+    let (directory, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    drop(on_disk(directory.path(), WriterMode::Inline).unwrap());
+    let file = backup(directory.path(), target.path(), false).unwrap().file;
+    let damage = format!("INSERT OR REPLACE INTO state VALUES ('floor', {})", i64::MAX);
+    let db = rusqlite::Connection::open(directory.path().join(DATABASE)).unwrap();
+    db.execute_batch(&damage).unwrap();
+    drop(db);
+    let restored = restore(&file, directory.path(), &options(true)).unwrap();
+    assert!(restored.goes_on_from < i64::MAX.unsigned_abs() / 2, "{}", restored.goes_on_from);
+    let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+    assert_eq!(store_text(&store, "/configmaps", "m", "x", Expect::Absent), restored.goes_on_from + 1);
+}
+
+#[test]
 fn after_a_restore_revisions_go_on_beyond_all_that_were_given_out() {
     let (directory, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
