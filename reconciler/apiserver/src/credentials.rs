@@ -32,8 +32,9 @@ const RENEW_BEFORE_DAYS: i64 = 30;
 /// How often a server that runs checks its certificate. The clock may be corrected at any time.
 const CHECK_EVERY: Duration = Duration::from_secs(600);
 
-/// The minimum length of the administrator's token in bytes; half of one that is made here.
-const SHORTEST_TOKEN: usize = 32;
+/// The minimum length of the administrator's token in bytes: a quarter of one that is made here, since earlier versions
+/// accepted each one that an administrator had written into the file.
+const SHORTEST_TOKEN: usize = 16;
 /// How long before its end the CA is reported: all clients have to get another one.
 const REPORT_CA_BEFORE: jiff::SignedDuration = jiff::SignedDuration::from_hours(24 * 180);
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -290,7 +291,9 @@ fn check_ca(pem: &str, key: &KeyPair) -> io::Result<()> {
     if *certificate.public_key().subject_public_key.data == *key.public_key_raw() {
         return Ok(());
     }
-    Err(io::Error::other("ca.crt is not the certificate of ca.key: put the one back that was replaced"))
+    let why = "ca.crt is not the certificate of ca.key: put the one back that was replaced; if it is lost, move ca.crt \
+               away, and another one is made at the next start, which hosts and users have to be given";
+    Err(io::Error::other(why))
 }
 
 /// Returns when a certificate begins and ends.
@@ -456,6 +459,9 @@ mod tests {
         fs::remove_file(&key).unwrap();
         let refused = Credentials::open(folder.path()).unwrap_err().to_string();
         assert!(refused.contains("ca.crt is not the certificate of ca.key"), "{refused}");
+        // The remedy that is named.
+        fs::remove_file(&certificate).unwrap();
+        Credentials::open(folder.path()).unwrap().tls(&names).unwrap();
     }
 
     #[test]
@@ -467,6 +473,9 @@ mod tests {
             let refused = Credentials::open(folder.path()).unwrap_err().to_string();
             assert!(refused.starts_with("admin.token is too short"), "{refused}");
         }
+        let own = "a-token-of-our-own";
+        fs::write(folder.path().join("admin.token"), format!("{own}\n")).unwrap();
+        assert_eq!(Credentials::open(folder.path()).unwrap().admin_token(), own);
         fs::remove_file(folder.path().join("admin.token")).unwrap();
         assert_eq!(Credentials::open(folder.path()).unwrap().admin_token().len(), 64);
     }

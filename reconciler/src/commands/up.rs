@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddr,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -190,6 +191,11 @@ fn write_kubeconfig(
     owner: Option<&str>,
 ) -> anyhow::Result<PathBuf> {
     let path = state_dir.join(state_dir::KUBECONFIG);
+    // One that has not changed is not written again, and may still be that of an earlier --kubeconfig-owner.
+    let own = nix::unistd::geteuid().as_raw();
+    if owner.is_none() && std::fs::metadata(&path).is_ok_and(|facts| facts.uid() != own) {
+        std::fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
+    }
     server.write_kubeconfig(&path, &url(address)).with_context(|| format!("writing {}", path.display()))?;
     if let Some(owner) = owner {
         let user = nix::unistd::User::from_name(owner).context("looking up --kubeconfig-owner")?;
@@ -210,5 +216,19 @@ mod tests {
         assert_eq!(url("0.0.0.0:7443"), "https://127.0.0.1:7443");
         assert_eq!(url("[::]:1"), "https://[::1]:1");
         assert_eq!(url("192.0.2.1:2"), "https://192.0.2.1:2");
+    }
+
+    #[tokio::test]
+    async fn an_unchanged_kubeconfig_is_not_left_to_its_earlier_owner() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = ServerConfig::in_directory(folder.path().join("control-plane"));
+        let server = Server::open(config).await.expect("it opens");
+        let address = "127.0.0.1:1".parse().expect("an address");
+        let write = || write_kubeconfig(&server, folder.path(), address, None).expect("it is written");
+        // Only root can give a file away: for other users it is their own at both starts.
+        let _ = nix::unistd::chown(&write(), Some(nix::unistd::Uid::from_raw(1)), None);
+        let owner = std::fs::metadata(write()).expect("it is there").uid();
+        assert_eq!(owner, nix::unistd::geteuid().as_raw());
+        server.shutdown().await;
     }
 }

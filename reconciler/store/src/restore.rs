@@ -29,7 +29,7 @@ use crate::{log, seal};
 const MARGIN: i64 = 1_000_000_000;
 /// The beginning of 2026 in microseconds since 1970: a clock before it is wrong.
 const EARLIEST: i64 = 1_767_225_600_000_000;
-/// A backup with a higher revision was not made by a server, and leaves none to continue from.
+/// A backup or a database with a higher revision is damaged, and leaves none to continue from.
 const HIGHEST: i64 = i64::MAX / 2;
 /// An empty file that a restore leaves beside the database before it replaces that, for the user of the directory, which removes it.
 pub const RESTORED: &str = "restored";
@@ -305,7 +305,7 @@ fn last_of(database: &Path) -> i64 {
         Ok(Seen::of(&db)?.revision)
     };
     // Damage is one of the reasons to replace a database, and not an error here.
-    last().unwrap_or(0)
+    last().ok().filter(|last| *last <= HIGHEST).unwrap_or(0)
 }
 
 /// Prepares the restored database beside the existing one.

@@ -301,10 +301,25 @@ fn a_restore_copies_keys_into_a_file_that_others_cannot_read_and_keeps_each_data
     let database = directory.path().join(DATABASE);
     assert_eq!(std::fs::metadata(database).unwrap().permissions().mode() & 0o777, 0o600);
     let existing = directory.path().join("existing");
-    crate::write_private(&existing, b"").unwrap();
+    write_private(&existing, b"").unwrap();
     crate::restore::copy_into(&file, &existing).unwrap();
     assert_eq!(std::fs::metadata(&existing).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(std::fs::read(&existing).unwrap(), std::fs::read(&file).unwrap());
+}
+
+#[test]
+fn a_damaged_database_leaves_revisions_to_the_one_that_replaces_it() {
+    let (directory, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    drop(on_disk(directory.path(), WriterMode::Inline).unwrap());
+    let file = backup(directory.path(), target.path(), false).unwrap().file;
+    let damage = format!("INSERT OR REPLACE INTO state VALUES ('floor', {})", i64::MAX);
+    let db = rusqlite::Connection::open(directory.path().join(DATABASE)).unwrap();
+    db.execute_batch(&damage).unwrap();
+    drop(db);
+    let restored = restore(&file, directory.path(), &options(true)).unwrap();
+    assert!(restored.goes_on_from < i64::MAX.unsigned_abs() / 2, "{}", restored.goes_on_from);
+    let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+    assert_eq!(store_text(&store, "/configmaps", "m", "x", Expect::Absent), restored.goes_on_from + 1);
 }
 
 #[test]
