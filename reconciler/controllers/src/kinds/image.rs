@@ -374,7 +374,7 @@ mod tests {
         let settled = Plan::settled(Decision::NoChange);
         assert_eq!(plan(&verified, &observed(Some("b"))), settled, "others download it themselves");
         let key = Key::namespaced(ObjectKind::Disk, "default", "golden");
-        let origin = Origin { key, place: Err(String::new()), not_shared: None };
+        let origin = Origin { key, place: Err(String::new()), not_shared: None, refusal: None };
         let made = Observed { origin: Some(origin), ..observed(None) };
         assert_eq!(plan(&verified, &made), again, "its data is on that host alone");
         let uploaded = Observed { upload: Some(Ok("a".into())), ..observed(None) };
