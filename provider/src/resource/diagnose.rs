@@ -166,6 +166,7 @@ mod tests {
 
     use kube::core::Status;
     use kube::core::response::StatusDetails;
+    use serde_json::json;
 
     use super::*;
     use crate::disk::Disk;
@@ -179,8 +180,7 @@ mod tests {
             let found = disks.request_diagnostics(&ApiError::Refused(status.boxed()), &at);
             found.into_iter().map(|found| found.summary).collect::<String>()
         };
-        let named = serde_json::from_value(serde_json::json!({"name": "d", "kind": "disks"}));
-        let named: StatusDetails = named.expect("details");
+        let named = serde_json::from_value(json!({"name": "d", "kind": "disks"})).expect("details");
         assert_eq!(summary(Some(named)), "Disk default/d is gone");
         assert!(summary(None).contains("does not serve the kind Disk"));
     }

@@ -194,7 +194,7 @@ fn reaches(cache: &Cache, backup: &Backup, offers: impl Fn(&str) -> bool) -> Opt
 fn plan(backup: &Backup, observed: &Observed) -> Plan<Decision> {
     let key = Key::of(backup);
     let is_deleted = backup.metadata.deletion_timestamp.is_some();
-    let is_whole = backup.is_complete() || backup.spec.existing.is_some();
+    let is_whole = one_host::is_whole(backup);
     match binding(backup) {
         Some(bound) if observed.host_gone => {
             if is_deleted || is_whole {

@@ -30,7 +30,7 @@ use original::{Content, Obstacle, Original};
 struct Observed {
     /// A host that can verify it now.
     host: Option<String>,
-    /// The host it is bound to is fenced or silent.
+    /// The host it is bound to is fenced, removed or silent.
     lost: bool,
     /// Another host, to check whether it refuses the image too.
     other: Option<String>,
@@ -108,7 +108,8 @@ fn within_quota(cache: &Cache, stored: &Image, plan: Plan<Decision>) -> Plan<Dec
 
 fn observe(cache: &Cache, image: &Image) -> Observed {
     use kube::ResourceExt;
-    let alive = |name: &str| cache.is_alive(name);
+    // The Lease of a host that was just declared lost, or removed, is still fresh.
+    let alive = |name: &str| cache.is_alive(name) && !cache.is_gone(name);
     let binding = image.status.as_ref().and_then(|s| s.binding.as_ref());
     // The host with the fewest VMs, then by name: verifying costs it a download.
     let hosts = cache.tables.hosts.all().map(|h| h.name_any()).filter(|name| alive(name));
@@ -340,6 +341,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use k8s_openapi::api::coordination::v1::Lease;
     use serde_json::json;
     use tokio::time::Instant;
 
@@ -374,7 +376,7 @@ mod tests {
         let settled = Plan::settled(Decision::NoChange);
         assert_eq!(plan(&verified, &observed(Some("b"))), settled, "others download it themselves");
         let key = Key::namespaced(ObjectKind::Disk, "default", "golden");
-        let origin = Origin { key, place: Err(String::new()), not_shared: None };
+        let origin = Origin { key, place: Err(String::new()), not_shared: None, refusal: None };
         let made = Observed { origin: Some(origin), ..observed(None) };
         assert_eq!(plan(&verified, &made), again, "its data is on that host alone");
         let uploaded = Observed { upload: Some(Ok("a".into())), ..observed(None) };
@@ -394,6 +396,21 @@ mod tests {
         let host = json!({"metadata": {"name": "h1", "resourceVersion": "1"}, "spec": {}});
         cache.put(serde_json::from_value::<berth_api::Host>(host).expect("a Host"), Instant::now());
         assert_eq!(decided(&cache), Decision::NoChange, "it may be silent");
+    }
+
+    #[tokio::test]
+    async fn an_image_that_is_being_downloaded_leaves_a_host_that_is_gone_while_its_lease_is_fresh() {
+        let pulling = image(json!({"binding": {"host": "h1", "epoch": 1}}));
+        let mut cache = Cache::new(Duration::from_secs(40));
+        for name in ["h1", "h2"] {
+            let host =
+                json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": {"fenced": name == "h1"}});
+            cache.put(serde_json::from_value::<berth_api::Host>(host).expect("a Host"), Instant::now());
+            let lease =
+                json!({"metadata": {"name": name, "namespace": SYSTEM_NAMESPACE, "resourceVersion": "1"}});
+            cache.put(serde_json::from_value::<Lease>(lease).expect("a Lease"), Instant::now());
+        }
+        assert_eq!(plan(&pulling, &observe(&cache, &pulling)).decision, Decision::Bind("h2".into()));
     }
 
     #[tokio::test]

@@ -403,7 +403,7 @@ mod tests {
     fn an_answer_by_another_interface_of_the_vm_is_no_conflict() {
         let interface = |name: &str, mac: &str| json!({"name": name, "network": "n/lan", "macAddress": mac});
         let vm = json!({
-            "metadata": {"name": "web", "namespace": "n"}, "spec": {},
+            "metadata": {"name": "web", "namespace": "n"}, "spec": {"disks": []},
             "status": {"interfaces": [interface("nic0", "52:54:00:00:00:0A"), interface("nic1", "52:54:00:00:00:0b")]}
         });
         let vm: VM = serde_json::from_value(vm).expect("a VM");

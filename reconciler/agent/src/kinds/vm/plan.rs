@@ -186,6 +186,14 @@ fn obstacle(public: &DeclaredAddress, otherwise: &str) -> String {
     }
 }
 
+/// Returns why an interface waits for its address or its Network, for people: as much as a host knows of it.
+fn without_address(name: &str) -> String {
+    format!(
+        "network interface {name} waits for its address: its Network does not exist, is not ready or has no free address, or the declared \
+         address or MAC address is taken"
+    )
+}
+
 /// Returns the journal with the public addresses the VM has now, if they have changed.
 fn with_public(observed: &Observed) -> Option<Journal> {
     let seen = observed.public.iter().filter_map(|seen| {

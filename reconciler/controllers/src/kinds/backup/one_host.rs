@@ -101,7 +101,7 @@ fn others(cache: &Cache, backup: &Backup) -> Vec<Arc<Backup>> {
 }
 
 /// Whether its data is in the repository, as far as its host is concerned.
-fn is_whole(backup: &Backup) -> bool {
+pub(super) fn is_whole(backup: &Backup) -> bool {
     backup.is_complete() || backup.spec.existing.is_some()
 }
 

@@ -21,7 +21,7 @@ use super::super::{Observed, Step};
 use super::cards::{card_mtu, is_unaccelerated, model_of, nic_id, queues_of, recorded_mtu, recorded_name};
 use super::lan_addresses;
 use super::start::unsynced_interfaces;
-use super::write_journal;
+use super::{without_address, write_journal};
 use crate::journal::{Journal, Run};
 use crate::machine::MachineState;
 use crate::networking::tap_of;
@@ -332,14 +332,6 @@ fn plug_in(observed: &Observed, plug: &[&Card], record: &[Card]) -> Vec<Step> {
 /// Returns the message about an interface whose tap is no longer on the host, and whose card cannot be exchanged.
 pub(in crate::kinds::vm) fn tap_missing(name: &str) -> String {
     format!("the tap of {name} was removed from the host by another program: restart the VM (restartToken)")
-}
-
-/// Returns why an interface waits for its address or its Network, for people: as much as a host knows of it.
-pub(super) fn without_address(name: &str) -> String {
-    format!(
-        "network interface {name} waits for its address: its Network does not exist, is not ready or has no free address, or the declared \
-         address or MAC address is taken"
-    )
 }
 
 /// Returns the journal of a machine that has this card.

@@ -26,9 +26,9 @@ use super::super::vsock;
 use super::cards::{default_queues, interfaces, links_down, model_of, nics, recorded_name, taps};
 use super::devices::{self, HeldDevices};
 use super::due::ended;
-use super::interfaces::without_address;
 use super::{
-    Observed, Step, architecture, enrolling, firmware, lan_addresses, obstacle, pins, seeding, write_journal,
+    Observed, Step, architecture, enrolling, firmware, lan_addresses, obstacle, pins, seeding,
+    without_address, write_journal,
 };
 use crate::converge::Plan;
 use crate::hardware::{architecture_of, class_name};
