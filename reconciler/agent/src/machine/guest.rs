@@ -166,6 +166,7 @@ impl GuestTask {
             // Its caller does not wait any more.
             GuestRequest::Mounts { reply, .. } if reply.is_closed() => {}
             GuestRequest::Shutdown(reply) if reply.is_closed() => {}
+            GuestRequest::Suspend(reply) if reply.is_closed() => {}
             GuestRequest::Mounts { serial, target, reply } => {
                 let mounts = match connected {
                     Some(agent) => agent.filesystems().await.ok(),
@@ -279,7 +280,40 @@ async fn facts(
 
 #[cfg(test)]
 mod tests {
+    use berth_engine::RuntimeClock;
+    use berth_host::fake::FakeSystem;
+    use jiff::Timestamp;
+    use rand::{SeedableRng, rngs::StdRng};
+    use tokio::io::AsyncReadExt;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_is_not_suspended_by_a_request_that_was_given_up_while_it_waited() {
+        let clock = Arc::new(RuntimeClock::starting_at(Timestamp::UNIX_EPOCH));
+        let task = GuestTask {
+            system: Arc::new(FakeSystem::new(clock.clone())),
+            instance: "i-1".to_owned(),
+            requests: mpsc::channel(1).1,
+            poll_now: Arc::default(),
+            facts: watch::channel(GuestFacts::default()).0,
+            queue: Arc::new(Queue::new(Duration::from_secs(1), StdRng::seed_from_u64(1))),
+            wake: None,
+            clock,
+        };
+        let (near, mut far) = tokio::io::duplex(1 << 16);
+        let mut agent = Some(GuestAgent::over(near));
+        // Which of the two that it would wait for comes first is random.
+        for _ in 0..32 {
+            let (reply, answer) = oneshot::channel();
+            drop(answer);
+            task.answer(&mut agent, GuestRequest::Suspend(reply)).await;
+        }
+        drop(agent);
+        let mut asked = Vec::new();
+        far.read_to_end(&mut asked).await.expect("the channel is closed");
+        assert!(asked.is_empty(), "{}", String::from_utf8_lossy(&asked));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn file_systems_that_are_frozen_for_longer_than_a_snapshot_takes_are_overdue() {
