@@ -44,8 +44,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How often a guest is started, if QEMU refuses it.
 const STARTS: u32 = 10;
 const START_AGAIN: Duration = Duration::from_millis(500);
-/// How long an attempt to settle what an earlier agent has left may take, and the pause before the next one, which doubles up to the longest.
-const SETTLE_LIMIT: Duration = Duration::from_secs(10);
+/// How long an attempt to settle what an earlier agent has left may take: the start of the agent waits for the first one.
+const FIRST_LIMIT: Duration = Duration::from_secs(10);
+const LATE_LIMIT: Duration = Duration::from_secs(120);
+/// The pause before the next attempt, which doubles up to the longest.
 const SETTLE_AGAIN: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
@@ -469,7 +471,7 @@ pub(crate) async fn settle_left(ctx: &Context) -> Vec<String> {
         journal.is_some_and(|journal| journal.arrival.is_some())
     });
     let settled = came.map(|InstanceFacts { instance, .. }| async move {
-        (!try_to_settle(ctx, &instance).await).then_some(instance)
+        (!try_to_settle(ctx, &instance, FIRST_LIMIT).await).then_some(instance)
     });
     join_all(settled).await.into_iter().flatten().collect()
 }
@@ -482,7 +484,7 @@ pub(crate) async fn settle_late(ctx: Arc<Context>, mut left: Vec<String>) {
         pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
         let mut again = Vec::new();
         for instance in left {
-            if !try_to_settle(&ctx, &instance).await {
+            if !try_to_settle(&ctx, &instance, LATE_LIMIT).await {
                 again.push(instance);
             }
         }
@@ -491,11 +493,11 @@ pub(crate) async fn settle_late(ctx: Arc<Context>, mut left: Vec<String>) {
 }
 
 /// Tries to settle an instance, and returns whether it is.
-async fn try_to_settle(ctx: &Context, instance: &str) -> bool {
-    let why = match timeout(SETTLE_LIMIT, Box::pin(settle_instance(ctx, instance))).await {
+async fn try_to_settle(ctx: &Context, instance: &str, limit: Duration) -> bool {
+    let why = match timeout(limit, Box::pin(settle_instance(ctx, instance))).await {
         Ok(Ok(())) => return true,
         Ok(Err(why)) => why,
-        Err(_) => format!("it took longer than {} seconds", SETTLE_LIMIT.as_secs()),
+        Err(_) => format!("it took longer than {} seconds", limit.as_secs()),
     };
     tracing::warn!(instance, why, "a guest that was coming to this host is not settled yet");
     false

@@ -117,9 +117,12 @@ async fn watch_all(ctx: &Arc<Context>) {
 
 /// Lets the guests go on that were frozen or paused for snapshots, or paused for the switch of a disk to another pool.
 async fn let_guests_go_on(ctx: &Context) {
-    snapshots::thaw_left(ctx).await;
-    snapshots::resume_paused(ctx).await;
-    mirrors::finish_interrupted(ctx).await;
+    let paused = async {
+        snapshots::resume_paused(ctx).await;
+        mirrors::finish_interrupted(ctx).await;
+    };
+    // A guest that does not thaw its file systems holds up none that is paused.
+    tokio::join!(snapshots::thaw_left(ctx), paused);
 }
 
 async fn work(ctx: &Arc<Context>) {

@@ -296,6 +296,7 @@ mod tests {
     use jiff::Timestamp;
     use rand::SeedableRng;
     use rand::rngs::StdRng;
+    use tokio::io::AsyncReadExt;
 
     use super::*;
 
@@ -329,6 +330,33 @@ mod tests {
         }
         assert!(seen.borrow().frozen);
         running.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_is_not_suspended_by_a_request_that_was_given_up_while_it_waited() {
+        let clock = Arc::new(RuntimeClock::starting_at(Timestamp::UNIX_EPOCH));
+        let task = GuestTask {
+            system: Arc::new(FakeSystem::new(clock.clone())),
+            instance: "i-1".to_owned(),
+            requests: mpsc::channel(1).1,
+            poll_now: Arc::default(),
+            facts: watch::channel(GuestFacts::default()).0,
+            queue: Arc::new(Queue::new(Duration::from_secs(1), StdRng::seed_from_u64(1))),
+            wake: None,
+            clock,
+        };
+        let (near, mut far) = tokio::io::duplex(1 << 16);
+        let mut agent = Some(GuestAgent::over(near));
+        // Which of the two that it would wait for comes first is random.
+        for _ in 0..32 {
+            let (reply, answer) = oneshot::channel();
+            drop(answer);
+            task.answer(&mut agent, GuestRequest::Suspend(reply)).await;
+        }
+        drop(agent);
+        let mut asked = Vec::new();
+        far.read_to_end(&mut asked).await.expect("the channel is closed");
+        assert!(asked.is_empty(), "{}", String::from_utf8_lossy(&asked));
     }
 
     #[tokio::test(start_paused = true)]

@@ -108,7 +108,7 @@ impl Machine {
         self.ask(|reply| Command::SetLink { nic: nic.to_owned(), up, reply }).await
     }
 
-    /// Has the driver take the links as up that it has not set: its process was started just now.
+    /// Has the driver take the links as up that it has not set, and no file as left open: its process was started just now.
     pub(crate) async fn assume_links_up(&self) -> Result<(), MachineError> {
         self.ask(Command::AssumeLinksUp).await
     }

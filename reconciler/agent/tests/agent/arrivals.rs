@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_host::Machines as _;
-use berth_host::fake::{FaultAction, Faults, NoFaults, When};
+use berth_host::fake::{FaultAction, Faults, When};
 use serde_json::json;
 
 use crate::fixture::Fixture;
@@ -18,6 +18,20 @@ struct NoRemoval;
 impl Faults for NoRemoval {
     async fn fault(&self, call: &'static str, _: When) -> FaultAction {
         if call == "remove_instance" { FaultAction::Hang } else { FaultAction::Continue }
+    }
+}
+
+/// The removal of an instance takes longer than the start of an agent waits for it.
+#[derive(Debug)]
+struct SlowRemoval;
+
+#[async_trait]
+impl Faults for SlowRemoval {
+    async fn fault(&self, call: &'static str, _: When) -> FaultAction {
+        if call == "remove_instance" {
+            tokio::time::sleep(Duration::from_secs(30)).await;
+        }
+        FaultAction::Continue
     }
 }
 
@@ -34,7 +48,7 @@ async fn a_guest_that_was_coming_and_cannot_be_removed_yet_holds_up_no_other_and
     fixture.running_vm().await;
     let is_there = async || fixture.system.read_journal("i-coming").await.expect("read").is_some();
     assert!(is_there().await);
-    fixture.system.set_faults(Arc::new(NoFaults));
+    fixture.system.set_faults(Arc::new(SlowRemoval));
     let removed = tokio::time::timeout(Duration::from_secs(600), async {
         while is_there().await {
             tokio::time::sleep(Duration::from_secs(1)).await;

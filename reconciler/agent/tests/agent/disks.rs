@@ -5,6 +5,7 @@ mod deletion;
 #[path = "disks/images.rs"]
 mod images;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::{Disk, DiskSnapshot, HotswapDiskAttachment, Image, VM, VMClass, VMState, condition};
@@ -13,6 +14,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::fixture::{DATA, Fixture, INSTANCE, ROOT, bound, disk_bound, reason_of, vm_bound, vm_reason};
+use crate::life::Failing;
 
 fn disk_reason(disk: &Disk) -> String {
     disk.status.as_ref().map(|s| reason_of(&s.conditions, "Ready")).unwrap_or_default()
@@ -108,6 +110,8 @@ async fn a_disk_that_could_not_be_plugged_in_and_is_not_declared_any_more_is_fre
     let disks = json!([{"name": "root", "boot": true}, {"name": "data"}]);
     fixture.change::<VM>("web", json!({"disks": disks})).await;
     tokio::time::sleep(Duration::from_secs(30)).await;
+    // It is free once QEMU does not have its file open, whether or not the file is taken from QEMU.
+    fixture.system.set_faults(Arc::new(Failing("revoke_disk")));
     fixture.change::<VM>("web", json!({"disks": [{"name": "root", "boot": true}]})).await;
     let is_free = |disk: &Disk| disk.status.as_ref().is_some_and(|status| status.used_by.is_empty());
     fixture.until::<Disk>("data", is_free).await;

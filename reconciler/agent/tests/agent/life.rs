@@ -164,7 +164,7 @@ async fn the_host_registers_and_says_what_it_has() {
 
 /// Makes one call of the host fail always.
 #[derive(Debug)]
-struct Failing(&'static str);
+pub(crate) struct Failing(pub(crate) &'static str);
 
 #[async_trait]
 impl Faults for Failing {

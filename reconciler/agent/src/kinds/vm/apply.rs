@@ -153,12 +153,15 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             limit(ctx, &machine, &[&disk.id]).await?;
         }
         Step::Unplug { volume } => {
-            unplug(ctx, instance, volume).await?;
+            let done = unplug(ctx, instance, volume).await;
+            // The machine may have released the disk although a later call failed.
             wake_disks(ctx, vm);
+            done?;
         }
         Step::CloseLeft { volume } => {
-            close_left(ctx, instance, volume).await?;
+            let done = close_left(ctx, instance, volume).await;
             wake_disks(ctx, vm);
+            done?;
         }
         Step::PlugNic(nic) => machine()?.plug_nic((**nic).clone()).await?,
         Step::UnplugNic { name, id } => {

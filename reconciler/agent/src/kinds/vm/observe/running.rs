@@ -183,15 +183,15 @@ fn left_volumes(
 ) -> BTreeSet<String> {
     let mut left = ctx.machines.reserved(&observed.instance);
     left.extend(state.left_open.iter().cloned());
+    let is_there = |volume: &str| state.disks.iter().any(|disk| disk.id == volume);
+    left.retain(|volume| !is_there(volume) && !is_declared(volume, observed));
+    // A machine keeps the reservations of its start: mostly all of them are of disks that it has.
     if left.is_empty() {
         return left;
     }
     // After the reservations: an attachment that has made one is among these.
     let attached = attachments(&ctx.index.read(), name);
-    let is_there = |volume: &str| state.disks.iter().any(|disk| disk.id == volume);
-    left.retain(|volume| {
-        !is_there(volume) && !is_declared(volume, observed) && !attached.contains_key(volume)
-    });
+    left.retain(|volume| !attached.contains_key(volume));
     left
 }
 

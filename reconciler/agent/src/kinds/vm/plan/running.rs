@@ -162,7 +162,7 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
                 steps.push(Step::Plug { disk: Box::new(spec) });
             }
             // It would not move for as long as the machine runs.
-            (Some(volume), User::ThisVm) if disk.is_reserved => {
+            (Some(volume), User::ThisVm) if disk.is_reserved || machine.left_open.contains(&volume.id) => {
                 steps.push(Step::Unplug { volume: volume.id.clone() });
             }
             (_, User::Other(other)) => {

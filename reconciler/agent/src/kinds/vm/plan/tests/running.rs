@@ -202,6 +202,10 @@ fn a_disk_added_to_the_list_is_plugged_in_and_one_taken_off_it_is_pulled() {
     let left = plan(&vm(json!({})), &observed);
     assert_eq!(left.steps, [Step::Unplug { volume: "v-more".to_owned() }], "the move waits for the machine");
     observed.disks.last_mut().expect("a disk").is_reserved = false;
+    let mut open = observed.clone();
+    open.machine.as_mut().expect("it runs").left_open.insert("v-more".to_owned());
+    let left = plan(&vm(json!({})), &open);
+    assert_eq!(left.steps, [Step::Unplug { volume: "v-more".to_owned() }], "a plug was interrupted");
     observed.disks.last_mut().expect("a disk").moves_first = false;
     let noting = plan(&vm(json!({})), &observed);
     let [Step::WriteJournal(journal)] = &noting.steps[..] else { panic!("{noting:?}") };
