@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_qemu::block::{self, Devices, ImageSnapshot, IoLimits, Observation, Unplugged};
+use berth_qemu::block::{self, Devices, Observation, Unplugged};
 use berth_qemu::cdrom::{self, Changed};
-use berth_qemu::machine::{DiskSpec, Medium, NicSpec, SCRATCH_ID, SEED_ID};
+use berth_qemu::machine::{Medium, NicSpec, SCRATCH_ID, SEED_ID};
 use berth_qemu::power::{self, RunState};
 use berth_qemu::qmp::{EventKind, Events, Notice, Qmp, QmpError};
 use berth_qemu::saved_state::{self, Transfer};
