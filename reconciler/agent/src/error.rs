@@ -235,10 +235,11 @@ impl Error {
 
     /// Returns the longest back-off after it, if that is shorter than that of others: nothing announces that the obstacle is gone.
     pub(crate) fn longest_back_off(&self) -> Option<Duration> {
+        // A QEMU that answers again is announced to its VM only, and its guest may be paused for the switch of a disk.
         let is_busy = matches!(
             self,
             Self::System(SystemError::VolumeBusy { .. })
-                | Self::Machine(MachineError::System(SystemError::VolumeBusy { .. }))
+                | Self::Machine(MachineError::System(SystemError::VolumeBusy { .. }) | MachineError::Silent)
         );
         (is_busy || self.is_unannounced() || self.is_transient()).then_some(LONGEST_BUSY)
     }
@@ -470,6 +471,7 @@ mod tests {
         let away = SystemError::PoolAway { pool: "fast".to_owned(), detail: "not mounted".to_owned() };
         assert_eq!(Error::from(away).longest_back_off(), Some(LONGEST_BUSY));
         assert_eq!(Error::Conflict.longest_back_off(), Some(LONGEST_BUSY));
+        assert_eq!(Error::from(MachineError::Silent).longest_back_off(), Some(LONGEST_BUSY));
         let broken = SystemError::Program { program: "nft", detail: "it ended".to_owned() };
         assert_eq!(Error::from(broken).longest_back_off(), None);
     }

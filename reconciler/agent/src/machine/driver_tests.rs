@@ -75,7 +75,7 @@ fn driven(qmp: Qmp, events: Events) -> Driven {
         reports_memory: false,
         has_started: false,
         is_sending: false,
-        may_have_left: false,
+        may_have_left: true,
         wakes: Pace::new(WAKE_EVERY, WAKES_AT_ONCE),
         // All of them count.
         starts: Pace::new(Duration::ZERO, 1),

@@ -25,6 +25,9 @@ pub(crate) enum MachineError {
     Illegal(#[from] IllegalAction),
     #[error("the machine is not there any more")]
     Gone,
+    /// It did not when it was last asked: nothing else is asked of it.
+    #[error("QEMU does not answer")]
+    Silent,
     /// One at a time: each has the disk of the host for itself.
     #[error("the memory of another guest is being saved for a snapshot")]
     SaveInProgress,
@@ -49,6 +52,7 @@ impl MachineError {
             Self::Monitor(error) | Self::Block(BlockError::Qmp(error)) | Self::Nic(NicError::Qmp(error)) => {
                 error
             }
+            Self::Silent => return true,
             _ => return false,
         };
         matches!(error, QmpError::Timeout { .. })

@@ -276,6 +276,17 @@ mod tests {
     use super::super::QUEUE_LENGTH;
     use super::*;
 
+    #[tokio::test]
+    async fn a_request_that_was_dropped_while_qemu_was_silent_is_no_end_of_a_machine_that_answers_again() {
+        let (commands, mut of_driver) = mpsc::channel(QUEUE_LENGTH);
+        let machine = Machine { commands, ..Machine::unconnected() };
+        let drops = async { drop(of_driver.recv().await) };
+        let (answer, ()) = tokio::join!(machine.state(), drops);
+        assert!(answer.is_err_and(|error| error.is_timeout()));
+        drop(of_driver);
+        assert!(matches!(machine.state().await, Err(MachineError::Gone)));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_guest_that_keeps_its_agent_busy_does_not_hold_up_a_stop() {
         let (commands, mut of_driver) = mpsc::channel(QUEUE_LENGTH);
