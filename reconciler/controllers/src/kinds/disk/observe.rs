@@ -286,6 +286,10 @@ fn local_image(cache: &Cache, image: &Image, has_file: bool) -> Option<Source> {
                 away = Some(Key::cluster(ObjectKind::Host, host));
                 Err(format!("Image {name} is on host {host}, which is away: other hosts copy it from there"))
             }
+            // Bound there, it would get another identity than its file has.
+            None if has_file => {
+                Err(format!("Image {name} is on host {}, which serves it to no other host", binding.host))
+            }
             None => Ok(SourcePlace {
                 host: binding.host.clone(),
                 pool: None,

@@ -135,3 +135,23 @@ async fn a_disk_whose_vm_moves_does_not_wait_for_the_end_of_an_image_that_waits_
         assert_eq!(why(json!({"size": "1Gi", "volumeID": "v-1", "formerHost": "h1"})), None, "{image}");
     }
 }
+
+#[tokio::test]
+async fn a_disk_whose_vm_moves_keeps_its_identity_while_the_host_of_its_image_does_not_serve_that() {
+    let mut cache = Cache::new(std::time::Duration::from_secs(40));
+    let status = json!({"binding": {"host": "h1", "epoch": 1}, "virtualSize": "1Gi"});
+    let image = object("Image", "made", json!({"source": {"disk": "other"}}), status);
+    let now = tokio::time::Instant::now();
+    cache.put(serde_json::from_value::<Image>(image).expect("an image"), now);
+    let steps = |former: serde_json::Value| {
+        let users = json!([{"use": "Fixed", "vm": "gone", "vmUid": "u"}]);
+        let status = json!({"binding": {"host": "h2", "epoch": 2}, "volumeID": "v-1", "formerHost": former, "usedBy": users});
+        let disk = object("Disk", "root", json!({"image": "made", "size": "1Gi"}), status);
+        let disk: Disk = serde_json::from_value(disk).expect("a disk");
+        let seen = Observed { unknown: None, ..observe(&cache, &disk) };
+        assert!(seen.abandoned, "its VM is not on h2");
+        plan(&disk, &seen).steps.len()
+    };
+    assert_eq!(steps(json!("h1")), 0, "its file is on h1");
+    assert_eq!(steps(json!(null)), 2, "a disk without a file is made there");
+}
