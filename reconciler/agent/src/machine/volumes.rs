@@ -90,14 +90,10 @@ impl Machines {
         }
     }
 
-    /// Whether this volume is reserved for a machine that answers and does not have it open: an attempt to plug it in has failed.
-    pub(crate) fn is_left_reserved(&self, instance: &str, volume: &str) -> bool {
-        self.state().entries.get(instance).is_some_and(|entry| {
-            let is_open = |machine: &Machine| {
-                machine.driver.borrow().volumes.as_ref().is_none_or(|volumes| volumes.contains(volume))
-            };
-            entry.reserved.contains(volume) && entry.machine.as_ref().is_some_and(|machine| !is_open(machine))
-        })
+    /// Whether this machine counts as having this volume open. If it has no disk of it, an attempt to plug it in has failed, and QEMU may
+    /// have its file open still.
+    pub(crate) fn is_certain_holder(&self, instance: &str, volume: &str) -> bool {
+        self.state().entries.get(instance).is_some_and(|entry| entry.has(volume) == Some(true))
     }
 
     /// Blocks reservations of this volume until [`Machines::allow_reservations`].

@@ -296,8 +296,9 @@ impl Cache {
 
     /// Returns the users an object should list.
     pub(crate) fn listed_users(&self, used: &Key, before: &[ObjectUser]) -> Vec<ObjectUser> {
-        let leaves = self.is_deleted(used);
-        self.users.listed(used, before, |key| self.exists(key), |user| !leaves || self.is_bound(user))
+        // Every user of a Host has something there, also a VM that has left it without its firmware state.
+        let counts_all = used.kind == ObjectKind::Host || !self.is_deleted(used);
+        self.users.listed(used, before, |key| self.exists(key), |user| counts_all || self.is_bound(user))
     }
 
     /// Returns all users. There may be many: for changes made by a person, never for each change of a user.
@@ -344,14 +345,17 @@ impl Cache {
         self.tables.of(key.kind).meta(key).filter(|_| is_used)
     }
 
-    /// Whether a user is bound: a VM, Disk, snapshot or attachment to its host, a PublicIP to its address. A VM or a Disk that has left its
-    /// host also is while that has its data: without what it uses, it would not get to the next one. A Backup also is while it has
-    /// data in its repository. A Network is to the pool of its prefix. A VMGroup holds the one that it is a member of.
+    /// Whether a user is bound: a VM, Disk, snapshot or attachment to its host, a PublicIP to its address. A Disk that has left its host also
+    /// is while that has its data: without its pool and its image, it would not get to the next one. A VM that has left its host is not: as a
+    /// new one, it waits for a network or a class of that name, and would forever hold one that is being deleted. A Backup also is while it
+    /// has data in its repository. A Network is to the pool of its prefix. A VMGroup holds the one that it is a member of.
     pub(crate) fn is_bound(&self, user: &Key) -> bool {
         match user.kind {
-            ObjectKind::VM => self.tables.vms.get(user).is_some_and(|o| {
-                o.status.as_ref().is_some_and(|s| s.binding.is_some() || s.former_host.is_some())
-            }),
+            ObjectKind::VM => self
+                .tables
+                .vms
+                .get(user)
+                .is_some_and(|o| o.status.as_ref().is_some_and(|s| s.binding.is_some())),
             ObjectKind::Disk => self.tables.disks.get(user).is_some_and(|o| {
                 o.status.as_ref().is_some_and(|s| s.binding.is_some() || s.former_host.is_some())
             }),
@@ -439,6 +443,35 @@ mod tests {
         let is_bound = |name: &str| cache.is_bound(&Key::namespaced(ObjectKind::Disk, "ns", name));
         assert!(is_bound("left"), "the host is not forgotten with the only file of the disk");
         assert!(!is_bound("new"));
+    }
+
+    #[test]
+    fn a_vm_that_has_left_its_host_holds_the_host_with_its_firmware_state_and_no_network() {
+        let now = tokio::time::Instant::now();
+        let mut cache = Cache::new(std::time::Duration::from_secs(40));
+        let deleted = |name: &str, namespace: Option<&str>| {
+            serde_json::json!({"name": name, "namespace": namespace, "resourceVersion": "1",
+                "deletionTimestamp": "2026-01-01T00:00:00Z"})
+        };
+        let host = serde_json::json!({"metadata": deleted("a", None), "spec": {}});
+        cache.put(serde_json::from_value::<berth_api::Host>(host).expect("a host"), now);
+        let network =
+            serde_json::json!({"metadata": deleted("net", Some("ns")), "spec": {"cidr": "10.0.0.0/24"}});
+        cache.put(serde_json::from_value::<Network>(network).expect("a network"), now);
+        let left: VM = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "web", "namespace": "ns", "resourceVersion": "1"},
+            "spec": {"class": "small", "disks": [], "networkInterfaces": [{"name": "eth0", "network": "net"}]},
+            "status": {"formerHost": "a"},
+        }))
+        .expect("a VM");
+        cache.put(left, now);
+        let users = |used: Key| names(&cache.listed_users(&used, &[]));
+        assert_eq!(users(Key::cluster(ObjectKind::Host, "a")), ["ns/web"]);
+        assert_eq!(
+            users(Key::namespaced(ObjectKind::Network, "ns", "net")),
+            [""; 0],
+            "it waits for a new one"
+        );
     }
 
     #[test]

@@ -65,6 +65,13 @@ pub(super) async fn observe(
     Ok(Some(DiskCopy { has_arrived, wanted: wanted.map(Box::new), pull }))
 }
 
+/// Whether a file of a disk that is taken from another host, in a pool that hosts share, is of an earlier stay of its VM here: the disk has
+/// changed its pool elsewhere since. In the pool that it is to be in by now, this host may have moved it there and not have reported it.
+pub(super) fn is_earlier(disk: &Disk, own: &str, volume: &VolumeFacts) -> bool {
+    let pools = [disk.pool(), disk.target_pool()];
+    left_on(disk, own).is_some() && pools.iter().all(|pool| pool.as_str() != volume.pool)
+}
+
 /// Returns how much of the copy of a Disk is here, in percent.
 pub(crate) fn copied_percent(ctx: &Context, disk: &Disk) -> Option<i64> {
     let wanted = wanted_by(&ctx.index.read(), disk, ctx.host())?;

@@ -35,6 +35,8 @@ use crate::unlocking::{self, Held, KeyState};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observed {
     pub(crate) volume: Option<VolumeFacts>,
+    /// The pool of this host that has its file of an earlier stay of its VM, while another host has its data in a pool that hosts share.
+    pub(crate) earlier_in: Option<String>,
     /// Why its pool is away. Its volume is not known then, nor anything that follows from it.
     pub(crate) away: Option<String>,
     /// Whether this host has a record of its volume, and the file is gone.
@@ -103,6 +105,12 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
     let fetch = fetch::observe(ctx, disk, volume.as_ref()).await?;
     // A file that is here does not count before it is the copy of that one.
     let volume = volume.filter(|_| fetch.as_ref().is_none_or(|fetch| fetch.has_arrived));
+    let (volume, earlier_in) = match volume {
+        Some(earlier) if fetch.is_none() && fetch::is_earlier(disk, ctx.host(), &earlier) => {
+            (None, Some(earlier.pool))
+        }
+        volume => (volume, None),
+    };
     let restores = disk.annotations().contains_key(berth_api::RESTORE_ANNOTATION);
     let in_trash = volume.is_none()
         && restores
@@ -150,6 +158,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
     let leave_facts = volume.as_ref().and_then(|volume| leave_facts(&ctx.index.read(), disk, &volume.pool));
     Ok(Observed {
         volume,
+        earlier_in,
         default_pool,
         leave_facts,
         away,

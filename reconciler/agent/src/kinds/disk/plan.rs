@@ -27,6 +27,8 @@ use crate::restores::Restore;
 
 /// Interval at which it is seen whether the pool of the disk is back.
 const LOOK_FOR_POOL: Duration = Duration::from_secs(30);
+/// Interval at which it is seen whether the VM of a disk that is back has removed the file of an earlier stay.
+const LOOK_FOR_EARLIER: Duration = Duration::from_secs(2);
 
 pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Step> {
     let Some(volume) = volume_of(disk) else {
@@ -437,6 +439,14 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
 
 /// Returns the plan for a disk whose file is still in the folder of its former host: nothing else is ever made for it.
 fn take(disk: &Disk, volume: &str, from: String, observed: &Observed) -> Plan<Step> {
+    if let Some(pool) = &observed.earlier_in {
+        // A later move to that pool would take it for the data of the disk.
+        let text = format!(
+            "its file of an earlier stay, in the pool {pool} of this host, is removed once its VM is bound here: the file of host {from} is taken after that"
+        );
+        return Plan::without_steps(Readiness::Reconciling(Reason::Moving, text))
+            .requeue_after(LOOK_FOR_EARLIER);
+    }
     let base = match base_of_moved(disk, observed) {
         Ok(base) => base,
         Err(plan) => return plan,

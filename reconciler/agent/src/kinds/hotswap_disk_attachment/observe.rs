@@ -94,8 +94,7 @@ pub(super) async fn observe(ctx: &Context, attachment: &HotswapDiskAttachment) -
     }
     if observed.machine.is_some() && observed.plugged().is_none() {
         let volume = observed.disk.as_deref().and_then(volume_of);
-        let holders = volume.map(|volume| ctx.machines.holders(volume)).unwrap_or_default();
-        observed.is_reserved = holders.iter().any(|holder| holder.is_certain && holder.instance == instance);
+        observed.is_reserved = volume.is_some_and(|volume| ctx.machines.is_certain_holder(&instance, volume));
     }
     Ok(observed)
 }

@@ -44,7 +44,7 @@ pub(crate) struct DeclaredDisk {
     pub(crate) restores_first: bool,
     /// Whether it is to be moved to another pool before a machine opens it.
     pub(crate) moves_first: bool,
-    /// Whether its machine, which does not have the disk, counts as if it had: since it was to be plugged in.
+    /// Whether its machine counts as having it open, also if it has no such disk: since it was to be plugged in.
     pub(crate) is_reserved: bool,
     /// The work on it that its VM waits for, if that is an operation.
     pub(crate) work: Option<DiskWork>,
@@ -151,7 +151,7 @@ pub(super) async fn declared_disks(
             is_reserved: volume
                 .as_ref()
                 .zip(instance_of(vm))
-                .is_some_and(|(volume, instance)| ctx.machines.is_left_reserved(instance, &volume.id)),
+                .is_some_and(|(volume, instance)| ctx.machines.is_certain_holder(instance, &volume.id)),
             work,
             has_limits: disk.as_ref().is_some_and(|disk| is_limited(&ctx.index.read(), disk)),
             volume,

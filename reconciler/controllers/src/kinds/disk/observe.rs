@@ -147,7 +147,7 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     let is_whole = has_file && disk.image_below(rebind::is_in_ceph(cache, disk)).is_none();
     let source = match is_whole {
         true => None,
-        false => source(cache, disk, &namespace).or_else(|| local_image(cache, image.as_deref()?)),
+        false => source(cache, disk, &namespace).or_else(|| local_image(cache, image.as_deref()?, has_file)),
     };
     let created = disk.creation_timestamp().map(|made| made.0);
     let unknown = source.as_ref().and_then(|_| placement_hold(cache, created));
@@ -264,8 +264,9 @@ fn places(cache: &Cache, disk: &Disk, made_at: Option<String>) -> Vec<String> {
 }
 
 /// Returns an image that was made from a disk or a snapshot, or was uploaded, and that the disk has to wait for or is bound to the host
-/// of. `None`: the image is downloaded, or any host can copy it from the one that has it.
-fn local_image(cache: &Cache, image: &Image) -> Option<Source> {
+/// of. `None`: the image is downloaded, or any host can copy it from the one that has it. `has_file`: the disk has its file, with which the
+/// image goes to the next host also while it is being deleted.
+fn local_image(cache: &Cache, image: &Image, has_file: bool) -> Option<Source> {
     if !image.is_local() {
         return None;
     }
@@ -275,13 +276,19 @@ fn local_image(cache: &Cache, image: &Image) -> Option<Source> {
     let mut away = None;
     let binding = status.and_then(|status| status.binding.as_ref());
     let place = match (binding, status.and_then(|status| status.virtual_size.clone())) {
-        _ if image.metadata.deletion_timestamp.is_some() => Err(format!("Image {name} is being deleted")),
+        _ if image.metadata.deletion_timestamp.is_some() && !has_file => {
+            Err(format!("Image {name} is being deleted"))
+        }
         _ if image.is_outdated() => Err(format!("Image {name} is made anew")),
         (Some(binding), Some(size)) if stalled.is_none() => match image.copied_from() {
             Some((host, _)) if cache.is_alive(host) => return None,
             Some((host, _)) => {
                 away = Some(Key::cluster(ObjectKind::Host, host));
                 Err(format!("Image {name} is on host {host}, which is away: other hosts copy it from there"))
+            }
+            // Bound there, it would get another identity than its file has.
+            None if has_file => {
+                Err(format!("Image {name} is on host {}, which serves it to no other host", binding.host))
             }
             None => Ok(SourcePlace {
                 host: binding.host.clone(),

@@ -264,7 +264,9 @@ pub(super) fn plan_unbound(
         let text = format!("Image {name} does not exist in namespace {namespace} or berth-shared");
         return Plan::blocked(Some(Readiness::Reconciling(Reason::WaitingForImage, text)), dependencies);
     };
-    if image.metadata.deletion_timestamp.is_some() {
+    let is_made = disk.status.as_ref().is_some_and(|status| status.former_host.is_some());
+    // The image that is below a file which is there already stays until the next host has that file.
+    if image.metadata.deletion_timestamp.is_some() && !is_made {
         let text = format!("Image {name} is being deleted");
         return Plan::blocked(Some(Readiness::Reconciling(Reason::WaitingForImage, text)), dependencies);
     }
@@ -281,8 +283,7 @@ pub(super) fn plan_unbound(
     }
     let bytes = |text: &str| berth_api::Quantity(text.to_owned()).bytes().ok();
     let image_size = status.and_then(|status| status.virtual_size.as_deref()).and_then(bytes);
-    // A file that is there already has its size, also if content of the image that was made anew since is larger.
-    let is_made = disk.status.as_ref().is_some_and(|status| status.former_host.is_some());
+    // That file has its size, also if content of the image that was made anew since is larger.
     let disk_size = disk.spec.size.as_ref().filter(|_| !is_made).and_then(|size| size.bytes().ok());
     if let (Some(image_size), Some(disk_size)) = (image_size, disk_size)
         && disk_size < image_size

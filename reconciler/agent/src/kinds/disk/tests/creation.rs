@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::*;
 use crate::details::Details;
 use crate::kinds::disk::backup::LocalBackup;
-use crate::kinds::disk::fetch::DiskCopy;
+use crate::kinds::disk::fetch::{DiskCopy, is_earlier};
 use crate::kinds::disk::source::LocalSource;
 use crate::kinds::disk::status::status;
 use crate::pulls::{Arriving, Pull, Wanted};
@@ -31,12 +31,31 @@ fn a_disk_of_a_lost_host_is_taken_from_its_folder_with_its_image_there_and_never
     assert_eq!(anew.steps, [take(Some("ab"))], "its file is not made of content that is larger by now");
     let gone = plan(&deleted(blank.clone()), &Observed::default());
     assert!(gone.steps.is_empty(), "its file is in the folder of h0, which removes it: {gone:?}");
+    let before = plan(&blank, &Observed { earlier_in: Some("fast".to_owned()), ..Observed::default() });
+    assert!(
+        before.steps.is_empty() && before.requeue_after.is_some(),
+        "its VM removes that first: {before:?}"
+    );
     let report = |seen: &Observed| {
         let readiness = plan(&blank, seen).readiness;
         status(&blank, seen, &readiness, Timestamp::UNIX_EPOCH).former_host
     };
     assert_eq!(report(&Observed::default()).as_deref(), Some("h0"));
     assert_eq!(report(&volume(GIB)), None, "the file is here");
+}
+
+#[test]
+fn a_file_of_an_earlier_stay_in_another_pool_is_not_the_data_of_a_disk_that_comes_back() {
+    let found = |pool: &str, declared: &str, former: Option<&str>| {
+        let back =
+            disk(json!({"size": "1Gi", "pool": declared}), json!({"pool": "site", "formerHost": former}));
+        let volume = volume(GIB).volume.expect("a volume");
+        is_earlier(&back, "h", &VolumeFacts { pool: pool.to_owned(), ..volume })
+    };
+    assert!(found("fast", "site", Some("h0")), "the disk went to the pool `site` on h0");
+    assert!(!found("site", "site", Some("h0")), "it was taken, and is not reported yet");
+    assert!(!found("fast", "fast", Some("h0")), "it was taken and moved on");
+    assert!(!found("fast", "site", None), "it has moved before a crash");
 }
 
 /// The copy of a volume from host h0.

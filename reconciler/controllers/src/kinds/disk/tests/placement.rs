@@ -99,3 +99,59 @@ fn a_disk_is_looked_at_again_when_it_is_attached_and_when_the_vm_gets_a_host() {
     let concerned = cache.remove(&Key::of(&reported));
     assert!(concerned.contains(&data), "{concerned:?}");
 }
+
+#[tokio::test]
+async fn a_disk_whose_vm_moves_does_not_wait_for_the_end_of_an_image_that_waits_for_the_disk() {
+    let now = tokio::time::Instant::now();
+    let mut cache = Cache::new(std::time::Duration::from_secs(40));
+    for (name, source) in
+        [("below", json!({"url": "https://images.test/a"})), ("made", json!({"disk": "other"}))]
+    {
+        let image: Image = serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "ns", "resourceVersion": "1", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"source": source},
+            "status": {"binding": {"host": "h1", "epoch": 1}, "virtualSize": "1Gi",
+                "server": {"address": "192.0.2.1:7444", "certificateSha256": "ab"}},
+        }))
+        .expect("an image");
+        cache.put(image, now);
+    }
+    let lease = json!({"metadata": {"name": "h1", "namespace": "berth-system", "resourceVersion": "2"},
+        "spec": {"holderIdentity": "h1", "renewTime": "2026-01-01T00:00:00.000000Z", "leaseDurationSeconds": 40}});
+    cache.put(
+        serde_json::from_value::<k8s_openapi::api::coordination::v1::Lease>(lease).expect("a Lease"),
+        now,
+    );
+    for image in ["below", "made"] {
+        let why = |status: serde_json::Value| {
+            let spec = json!({"image": image, "size": "1Gi"});
+            let disk = serde_json::from_value(
+                json!({"metadata": {"name": "root", "namespace": "ns"}, "spec": spec, "status": status}),
+            );
+            let disk: Disk = disk.expect("a disk");
+            obstacle(&disk, &observe(&cache, &disk)).map(|obstacle| obstacle.text)
+        };
+        assert_eq!(why(json!(null)), Some(format!("Image {image} is being deleted")), "a new disk");
+        assert_eq!(why(json!({"size": "1Gi", "volumeID": "v-1", "formerHost": "h1"})), None, "{image}");
+    }
+}
+
+#[tokio::test]
+async fn a_disk_whose_vm_moves_keeps_its_identity_while_the_host_of_its_image_does_not_serve_that() {
+    let mut cache = Cache::new(std::time::Duration::from_secs(40));
+    let status = json!({"binding": {"host": "h1", "epoch": 1}, "virtualSize": "1Gi"});
+    let image = object("Image", "made", json!({"source": {"disk": "other"}}), status);
+    let now = tokio::time::Instant::now();
+    cache.put(serde_json::from_value::<Image>(image).expect("an image"), now);
+    let steps = |former: serde_json::Value| {
+        let users = json!([{"use": "Fixed", "vm": "gone", "vmUid": "u"}]);
+        let status = json!({"binding": {"host": "h2", "epoch": 2}, "volumeID": "v-1", "formerHost": former, "usedBy": users});
+        let disk = object("Disk", "root", json!({"image": "made", "size": "1Gi"}), status);
+        let disk: Disk = serde_json::from_value(disk).expect("a disk");
+        let seen = Observed { unknown: None, ..observe(&cache, &disk) };
+        assert!(seen.abandoned, "its VM is not on h2");
+        plan(&disk, &seen).steps.len()
+    };
+    assert_eq!(steps(json!("h1")), 0, "its file is on h1");
+    assert_eq!(steps(json!(null)), 2, "a disk without a file is made there");
+}
