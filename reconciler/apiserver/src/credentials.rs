@@ -501,7 +501,7 @@ mod tests {
     fn a_host_with_the_certificate_of_a_ca_that_has_ended_accepts_that_of_another_one_of_its_key() {
         let folder = tempfile::tempdir().unwrap();
         let credentials = Credentials::open(folder.path()).unwrap();
-        let mut ended = ca_params(jiff::Timestamp::now());
+        let mut ended = ca_params();
         ended.not_before = rcgen::date_time_ymd(2010, 1, 1);
         ended.not_after = rcgen::date_time_ymd(2020, 1, 1);
         let ended = ended.self_signed(&credentials.ca_key).unwrap().pem();

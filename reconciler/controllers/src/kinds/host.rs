@@ -145,7 +145,7 @@ mod tests {
         cache.put(host(json!({}), None), now);
         assert_eq!(enqueued(&cache), []);
         cache.replace(host(json!({}), Some("2026-01-01T00:00:00Z")).into(), now);
-        assert_eq!(enqueued(&cache), [backup.clone()]);
+        assert_eq!(enqueued(&cache), std::slice::from_ref(&backup));
         let mut batch = WriteBatch::default();
         crate::kinds::backup::reconcile(&cache, &Config::new(), &backup, &mut batch);
         assert!(batch.into_parts().1.contains(&Key::cluster(ObjectKind::Host, "h1")), "it is unbound");

@@ -302,7 +302,7 @@ fn a_restore_copies_keys_into_a_file_that_others_cannot_read_and_keeps_each_data
     assert_eq!(std::fs::metadata(database).unwrap().permissions().mode() & 0o777, 0o600);
     let existing = directory.path().join("existing");
     write_private(&existing, b"").unwrap();
-    crate::restore::copy_into(&file, &existing).unwrap();
+    restore::copy_into(&file, &existing).unwrap();
     assert_eq!(std::fs::metadata(&existing).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(std::fs::read(&existing).unwrap(), std::fs::read(&file).unwrap());
 }
