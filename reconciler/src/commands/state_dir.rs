@@ -27,8 +27,10 @@ const OWN: [&str; 6] = [
     this_machine::IDENTITY,
     machine::LOCK,
 ];
-/// The folder that a new file system has.
-const OF_FILE_SYSTEMS: &str = "lost+found";
+/// Entries that may be there before the first start: those of a file system of its own, and the folder in which one for a pool is mounted.
+const BEFOREHAND: [&str; 5] = ["lost+found", ".snapshot", ".snapshots", ".zfs", "pools"];
+/// The extension of a file that is not complete, as after a first start that broke off on a full disk.
+const STAGED: &str = "new";
 
 /// Creates the state directory. QEMU's user must be able to pass through it, but not to list it.
 ///
@@ -62,7 +64,9 @@ fn belongs_to_berth(path: &Path) -> io::Result<bool> {
         return Ok(true);
     }
     for entry in fs::read_dir(path)? {
-        if entry?.file_name() != OF_FILE_SYSTEMS {
+        let name = entry?.file_name();
+        let is_staged = Path::new(&name).extension().is_some_and(|extension| extension == STAGED);
+        if !is_staged && BEFOREHAND.iter().all(|known| name != *known) {
             return Ok(false);
         }
     }
@@ -106,7 +110,12 @@ mod tests {
             assert_eq!(mode(&path), 0o755, "{name}");
         }
         let own = OWN.map(|name| (name, vec![name, "notes.txt"]));
-        let empty = [("empty", Vec::new()), ("new-file-system", vec!["lost+found"])];
+        let empty = [
+            ("empty", Vec::new()),
+            ("new-file-system", vec!["lost+found"]),
+            ("with-a-file-system-for-pools", vec![".snapshots", "pools"]),
+            ("first-start-broke-off", vec!["agent-id.new", "host.4711.new"]),
+        ];
         for (name, entries) in own.into_iter().chain(empty) {
             let path = make(name, &entries);
             prepare(&path).expect(name);

@@ -58,6 +58,13 @@ pub(super) fn read(root: Node<'_, '_>) -> Result<Network, ImportError> {
     let range =
         ipv4.first().and_then(|ip| range_of(*ip)).filter(|range| PREFIXES.contains(&range.prefix_len()));
     let prefix = ipv6.first().and_then(|ip| prefix_of(*ip));
+    if is_own && range.is_none() && !ipv4.is_empty() {
+        notes.push(format!(
+            "its IPv4 range is not taken over: that of a Network has a prefix of {} to {}",
+            PREFIXES.start(),
+            PREFIXES.end()
+        ));
+    }
     if is_own && prefix.is_none() && !ipv6.is_empty() {
         notes.push(
             "its IPv6 range is not taken over: that of a Network is a /64 of fc00::/7 or 2000::/3".to_owned(),
@@ -188,6 +195,16 @@ mod tests {
                 found.notes
             );
         }
+    }
+
+    #[test]
+    fn an_ipv4_range_that_no_network_can_have_is_said() {
+        let found = network(&format!("<ip address='10.1.2.1' prefix='30'/>{IPV6}"));
+        assert!(found.range.is_none() && found.ipv6.is_some());
+        assert_eq!(
+            found.notes,
+            ["its IPv4 range is not taken over: that of a Network has a prefix of 8 to 29"]
+        );
     }
 
     #[test]
