@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::source::Source;
 use super::{ATTEMPTS, Answer, ApiError, Call, Result};
 use crate::admission::Operation;
+use crate::catalog::definition;
 use crate::core::Core;
 use crate::request::Sub;
 use crate::store_error::of_write;
@@ -152,13 +153,14 @@ impl Call {
         let expect = Expect::Revision(entry.revision);
         // A host's Lease is renewed long before it expires, and every renewal is soon followed by those of other hosts.
         let deferrable = !deleted && crate::builtin::is_renewal(self.resource(), live, &new);
-        let guards = if deleted { Vec::new() } else { Vec::from_iter(self.definition()) };
+        let definition = definition(self.resource()).filter(|_| !deleted);
+        let guards = definition.map(|(crd, revision, _)| (crd.clone(), revision)).into_iter().collect();
         let write = Write { deferrable, ..self.write_of(expect, action, guards) };
         match self.commit_write(write).await {
             // The last state was never stored: the response carries the revision that it replaced.
             Ok(_) if deleted => Ok(Some(shown(new, live))),
             Ok(entry) => Ok(Some(self.answer(StatusCode::OK, &entry))),
-            Err(WriteError::Conflict) => Ok(None),
+            Err(WriteError::Conflict) => self.check_definition().map(|()| None),
             Err(error) => Err(of_write(&error)),
         }
     }
@@ -310,11 +312,18 @@ mod tests {
         let object = |name: &str| json!({"apiVersion": "toys.example/v1", "kind": "Boat", "metadata": {"name": name}, "spec": {}});
         call(&core, &boat("a")).create(object("a")).await.unwrap();
         let (mut create, mut update) = (call(&core, &boat("b")), call(&core, &boat("a")));
+        let mut other = call(&core, &boat("c"));
+        let label = json!({"metadata": {"labels": {"version": "2"}}});
+        call(&core, &crd).patch(PatchKind::Merge, label).await.unwrap();
+        update.patch(PatchKind::Merge, json!({"spec": {"oars": 1}})).await.expect("the form is the same");
+        other.create(object("c")).await.expect("the form is the same");
         let names = json!({"spec": {"names": {"shortNames": ["bt"]}}});
         call(&core, &crd).patch(PatchKind::Merge, names).await.unwrap();
         let oars = json!({"spec": {"oars": 2}});
-        assert_eq!(update.patch(PatchKind::Merge, oars.clone()).await.unwrap_err().code, 409);
-        assert_eq!(create.create(object("b")).await.unwrap_err().code, 429);
+        for refused in [update.patch(PatchKind::Merge, oars.clone()).await, create.create(object("b")).await]
+        {
+            assert_eq!(refused.unwrap_err().code, 429, "clients try again");
+        }
         call(&core, &boat("a")).patch(PatchKind::Merge, oars).await.unwrap();
         call(&core, &boat("b")).create(object("b")).await.unwrap();
     }

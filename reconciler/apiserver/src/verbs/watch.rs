@@ -80,7 +80,7 @@ pub(crate) struct WatchStream {
     /// When the last event was sent.
     told_at: Option<Instant>,
     deadline: Instant,
-    /// Cancelled when the server stops, and when the resource has another definition or is no longer served.
+    /// Cancelled when the server stops, and when another resource replaces this one or it is no longer served.
     ended: CancellationToken,
     /// The token that the watch was opened with, if any, and the time of its next check.
     credential: Option<(Credential, Instant)>,
