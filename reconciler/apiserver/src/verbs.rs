@@ -132,6 +132,12 @@ impl Call {
         Ok(entry)
     }
 
+    /// Returns the target's definition and its revision, which a write of the target guards: it has the form of the definition that was
+    /// in force when the request began.
+    fn definition(&self) -> Vec<(Key, u64)> {
+        definition(self.resource()).map(|(crd, revision, _)| (crd.clone(), revision)).into_iter().collect()
+    }
+
     /// Checks, after a conflict, that the target's definition, which its writes guard, still defines the same: the request was read in
     /// the form that was in force when it began, and another attempt would end in the same conflict.
     fn check_definition(&self) -> Result<()> {

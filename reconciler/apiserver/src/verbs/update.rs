@@ -10,7 +10,6 @@ use serde_json::{Map, Value, json};
 use super::source::Source;
 use super::{ATTEMPTS, Answer, ApiError, Call, Result};
 use crate::admission::Operation;
-use crate::catalog::definition;
 use crate::core::Core;
 use crate::request::Sub;
 use crate::store_error::of_write;
@@ -153,8 +152,7 @@ impl Call {
         let expect = Expect::Revision(entry.revision);
         // A host's Lease is renewed long before it expires, and every renewal is soon followed by those of other hosts.
         let deferrable = !deleted && crate::builtin::is_renewal(self.resource(), live, &new);
-        let definition = definition(self.resource()).filter(|_| !deleted);
-        let guards = definition.map(|(crd, revision, _)| (crd.clone(), revision)).into_iter().collect();
+        let guards = if deleted { Vec::new() } else { self.definition() };
         let write = Write { deferrable, ..self.write_of(expect, action, guards) };
         match self.commit_write(write).await {
             // The last state was never stored: the response carries the revision that it replaced.
@@ -312,16 +310,18 @@ mod tests {
         let object = |name: &str| json!({"apiVersion": "toys.example/v1", "kind": "Boat", "metadata": {"name": name}, "spec": {}});
         call(&core, &boat("a")).create(object("a")).await.unwrap();
         let (mut create, mut update) = (call(&core, &boat("b")), call(&core, &boat("a")));
-        let mut other = call(&core, &boat("c"));
+        let (mut other, mut delete) = (call(&core, &boat("c")), call(&core, &boat("a")));
         let label = json!({"metadata": {"labels": {"version": "2"}}});
         call(&core, &crd).patch(PatchKind::Merge, label).await.unwrap();
         update.patch(PatchKind::Merge, json!({"spec": {"oars": 1}})).await.expect("the form is the same");
         other.create(object("c")).await.expect("the form is the same");
+        let held = json!({"metadata": {"finalizers": ["toys.example/held"]}});
+        update.patch(PatchKind::Merge, held).await.unwrap();
         let names = json!({"spec": {"names": {"shortNames": ["bt"]}}});
         call(&core, &crd).patch(PatchKind::Merge, names).await.unwrap();
         let oars = json!({"spec": {"oars": 2}});
-        for refused in [update.patch(PatchKind::Merge, oars.clone()).await, create.create(object("b")).await]
-        {
+        let updated = update.patch(PatchKind::Merge, oars.clone()).await;
+        for refused in [updated, create.create(object("b")).await, delete.delete().await] {
             assert_eq!(refused.unwrap_err().code, 429, "clients try again");
         }
         call(&core, &boat("a")).patch(PatchKind::Merge, oars).await.unwrap();
