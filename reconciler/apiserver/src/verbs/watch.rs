@@ -197,7 +197,7 @@ impl WatchStream {
     /// Returns the next lines, never empty; `None` ends the stream.
     pub(crate) async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if self.target.resource.is_retired() || self.check_revoked() {
+            if self.check_revoked() {
                 return None;
             }
             if let Some(frame) = self.ready() {
@@ -205,6 +205,10 @@ impl WatchStream {
             }
             if self.done {
                 return None;
+            }
+            if self.target.resource.is_retired() {
+                // All clients of the resource resume at once: from here if they can, not each from an old revision.
+                return if self.subscription.has_rest() { None } else { self.last_word() };
             }
             if self.subscription.has_rest() {
                 match self.subscription.read_rest().await {
@@ -229,7 +233,8 @@ impl WatchStream {
                     }
                     None => return self.cut_off(),
                 },
-                () = self.ended.cancelled() => self.done = true,
+                // That of a resource that is retired has a last word.
+                () = self.ended.cancelled() => self.done = !self.target.resource.is_retired(),
                 () = sleep_until(wake) => if let Some(frame) = self.on_time() {
                     return Some(frame);
                 },

@@ -120,7 +120,7 @@ async fn a_watch_ends_when_its_definition_is_changed_or_deleted_and_others_go_on
     let other = tokio::spawn(pieces(server.service(), maps.to_owned()));
     let more = json!({"spec": {"names": {"shortNames": ["bt", "boaty"]}}});
     for deletes in [false, true] {
-        let boats = format!("{BOATS}?watch=true&timeoutSeconds=3600");
+        let boats = format!("{BOATS}?watch=true&timeoutSeconds=3600&allowWatchBookmarks=true");
         let watching = tokio::spawn(pieces(server.service(), boats));
         tokio::time::sleep(Duration::from_secs(1)).await;
         let label = json!({"metadata": {"labels": {"deletes": deletes.to_string()}}});
@@ -134,7 +134,8 @@ async fn a_watch_ends_when_its_definition_is_changed_or_deleted_and_others_go_on
             client.patch(&crd, MERGE, &more).await.code
         };
         assert_eq!(code, 200);
-        watching.await.expect("it ends");
+        let last = watching.await.expect("it ends");
+        assert_eq!(last, vec![1; usize::from(!deletes)], "a client resumes after the bookmark");
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     }
     assert!(!other.is_finished());
