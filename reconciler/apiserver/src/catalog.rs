@@ -1,9 +1,10 @@
 //! The currently served resources, kept consistent with the stored CustomResourceDefinitions.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use berth_store::{Key, Store};
+use berth_store::{Entry, Key, Store};
 use tokio_util::sync::CancellationToken;
 
 use crate::builtin::{self, APIEXTENSIONS};
@@ -37,8 +38,8 @@ pub(crate) struct Catalog {
     builtin: Vec<Arc<Resource>>,
     pub(crate) crds: Arc<str>,
     served: RwLock<Arc<Served>>,
-    /// Parsed definitions by CRD, so that one change does not parse them all.
-    parsed: Mutex<HashMap<Key, Arc<Resource>>>,
+    /// Definitions and what they define by CRD, so that one change does not parse them all.
+    parsed: Mutex<HashMap<Key, (Arc<Entry>, Arc<Resource>)>>,
     /// Cancelled when the server shuts down.
     stopping: CancellationToken,
 }
@@ -75,9 +76,13 @@ impl Catalog {
         }
         let mut kept = HashMap::new();
         for entry in entries {
-            let known = parsed.get(&entry.key).filter(|resource| resource.defined_at() == entry.revision);
+            let known = parsed.get(&entry.key).filter(|(before, _)| crd::defines_same(before, &entry));
             let resource = match known {
-                Some(resource) => Arc::clone(resource),
+                // Requests and watches of a resource that is still the same go on: an upgrade labels all definitions anew.
+                Some((_, resource)) => {
+                    resource.follow(entry.revision, entry.facts.deleting);
+                    Arc::clone(resource)
+                }
                 None => match crd::resource(&entry, &self.stopping) {
                     Ok(resource) => Arc::new(resource),
                     Err(error) => {
@@ -88,12 +93,14 @@ impl Catalog {
             };
             self.store.select_by(&resource.storage, Arc::clone(&resource.fields));
             served.resources.insert((resource.group.clone(), resource.plural.clone()), Arc::clone(&resource));
-            kept.insert(entry.key.clone(), resource);
+            kept.insert(entry.key.clone(), (entry, resource));
         }
         // First: an object in the form of a new definition can only be written once that is served.
-        for (key, resource) in &*parsed {
-            if kept.get(key).is_none_or(|now| !Arc::ptr_eq(now, resource)) {
-                resource.retire();
+        for (key, (_, resource)) in &*parsed {
+            match kept.get(key) {
+                Some((_, now)) if Arc::ptr_eq(now, resource) => {}
+                Some(_) => resource.retire(),
+                None => resource.end(),
             }
         }
         *parsed = kept;
@@ -101,10 +108,14 @@ impl Catalog {
     }
 }
 
-/// Returns the CRD of a custom resource.
+/// Returns the CRD of a custom resource, its revision, and whether it is being deleted.
 pub(crate) fn definition(resource: &Resource) -> Option<(&Key, u64, bool)> {
     match &resource.origin {
         Origin::Builtin => None,
-        Origin::Custom { crd, revision, terminating } => Some((crd, *revision, *terminating)),
+        Origin::Custom { crd, current, terminating, .. } => {
+            // In this order: see `Resource::follow`.
+            let revision = current.load(Ordering::Acquire);
+            Some((crd, revision, terminating.load(Ordering::Acquire)))
+        }
     }
 }

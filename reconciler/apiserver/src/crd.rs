@@ -3,6 +3,8 @@
 
 mod validate;
 
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
 use berth_apimachinery::meta::NameRule;
 use berth_apimachinery::schema::StructuralSchema;
 use berth_apimachinery::table::Columns;
@@ -87,6 +89,12 @@ fn set_condition(conditions: &mut Value, kind: &str, reason: &str, message: &str
     }
 }
 
+/// Whether two states of a definition define the same resource.
+pub(crate) fn defines_same(old: &Entry, new: &Entry) -> bool {
+    old.revision == new.revision
+        || (old.facts.uid == new.facts.uid && old.value()["spec"] == new.value()["spec"])
+}
+
 /// Builds the resource that a stored definition defines.
 pub(crate) fn resource(entry: &Entry, stopping: &CancellationToken) -> Result<Resource, String> {
     let crd = entry.value();
@@ -121,7 +129,8 @@ pub(crate) fn resource(entry: &Entry, stopping: &CancellationToken) -> Result<Re
         origin: Origin::Custom {
             crd: entry.key.clone(),
             revision: entry.revision,
-            terminating: entry.facts.deleting,
+            current: AtomicU64::new(entry.revision),
+            terminating: AtomicBool::new(entry.facts.deleting),
         },
         counts_generation: true,
         needs_revision: true,

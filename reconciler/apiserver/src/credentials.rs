@@ -91,7 +91,10 @@ impl Credentials {
                 "the certificate of the authority is not valid now and is made again: fetch new kubeconfigs"
             );
             ca_pem = new_ca()?;
-            write_private(&certificate, ca_pem.as_bytes())?;
+            if let Err(error) = write_private(&certificate, ca_pem.as_bytes()) {
+                // A server starts on a full disk, too. Clients accept that of the next start as well: it has the same key and name.
+                tracing::warn!(%error, "the certificate of the authority cannot be stored: the next start makes another one");
+            }
         }
         let admin_token = read_or_make(&directory.join("admin.token"), new_token)?;
         let admin_token = admin_token.trim();

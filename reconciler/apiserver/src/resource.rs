@@ -1,7 +1,7 @@
 //! The served resources: one [`Resource`] per group and plural, built-in or from a CustomResourceDefinition.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use berth_apimachinery::meta::NameRule;
 use berth_apimachinery::schema::StructuralSchema;
@@ -10,14 +10,15 @@ use berth_store::{FieldPath, Key};
 use tokio_util::sync::CancellationToken;
 
 /// The source of a resource's definition.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Origin {
     Builtin,
-    /// A CRD: its key, its revision, and whether it is being deleted.
+    /// A CRD: its key, a revision since which it defines this, its current revision, and whether it is being deleted.
     Custom {
         crd: Key,
         revision: u64,
-        terminating: bool,
+        current: AtomicU64,
+        terminating: AtomicBool,
     },
 }
 
@@ -55,7 +56,7 @@ pub(crate) struct Version {
     pub(crate) deprecation: Option<String>,
 }
 
-/// Whether another definition has replaced that of a resource, or the resource is no longer served.
+/// Whether the resource is another one since its definition was changed, or is no longer served.
 #[derive(Debug, Default)]
 pub(crate) struct Retirement {
     /// Read for each event of a watch: cheaper than the token.
@@ -126,9 +127,23 @@ impl Resource {
         }
     }
 
+    /// Takes over what a write of the definition changed that left what it defines as it was.
+    pub(crate) fn follow(&self, revision: u64, is_terminating: bool) {
+        if let Origin::Custom { current, terminating, .. } = &self.origin {
+            // In this order: a create that guards this revision knows whether the definition is being deleted.
+            terminating.store(is_terminating, Ordering::Release);
+            current.store(revision, Ordering::Release);
+        }
+    }
+
     /// Retires the resource, before the one that replaces it is served.
     pub(crate) fn retire(&self) {
         self.retirement.is_retired.store(true, Ordering::Release);
+        self.end();
+    }
+
+    /// Ends the watches of a resource that is no longer served, once they have sent its last events.
+    pub(crate) fn end(&self) {
         self.retirement.ended.cancel();
     }
 

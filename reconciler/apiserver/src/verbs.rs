@@ -132,10 +132,24 @@ impl Call {
         Ok(entry)
     }
 
-    /// Returns the key of the target's definition, which a write of the target guards, and its revision: what is written has the form
-    /// of the definition that was in force when the request began.
-    fn definition(&self) -> Option<(Key, u64)> {
-        definition(self.resource()).map(|(crd, revision, _)| (crd.clone(), revision))
+    /// Returns the target's definition and its revision, which a write of the target guards: it has the form of the definition that was
+    /// in force when the request began.
+    fn definition(&self) -> Vec<(Key, u64)> {
+        definition(self.resource()).map(|(crd, revision, _)| (crd.clone(), revision)).into_iter().collect()
+    }
+
+    /// Checks, after a conflict, that the target's definition, which its writes guard, still defines the same: the request was read in
+    /// the form that was in force when it began, and another attempt would end in the same conflict.
+    fn check_definition(&self) -> Result<()> {
+        let Some((crd, revision, _)) = definition(self.resource()) else { return Ok(()) };
+        if self.core.store.get(crd).is_some_and(|entry| entry.revision != revision) {
+            // A write of a definition is stored before the catalog follows it.
+            self.core.catalog.refresh();
+        }
+        if self.resource().is_retired() {
+            return Err(ApiError::too_many_requests("the definition of the resource has changed"));
+        }
+        Ok(())
     }
 
     fn existing(&self) -> Result<Arc<Entry>> {

@@ -100,7 +100,7 @@ impl Expression {
         charge(1)?;
         let result = if self.0.deep {
             let left = BUDGET.get();
-            let evaluated = on_stack(BIG_STACK, || {
+            let evaluated = try_on_big_stack(|| {
                 BUDGET.set(left);
                 (cel::Value::resolve(&self.0.priced, &scope.0), BUDGET.get())
             });
@@ -310,7 +310,15 @@ fn shorten(text: &str) -> String {
 
 /// Runs `f` on a thread with a stack large enough for the deepest accepted expression.
 pub fn on_big_stack<T: Send>(f: impl FnOnce() -> T + Send) -> T {
-    on_stack(BIG_STACK, f).expect("a thread can be started: without one the server could not serve either")
+    try_on_big_stack(f).expect("a thread can be started: without one the server could not serve either")
+}
+
+/// Like [`on_big_stack`], for requests that are served without a thread of their own.
+///
+/// # Errors
+/// No thread can be started.
+pub(super) fn try_on_big_stack<T: Send>(f: impl FnOnce() -> T + Send) -> io::Result<T> {
+    on_stack(BIG_STACK, f)
 }
 
 /// Runs `f` on a thread with a stack of this size.

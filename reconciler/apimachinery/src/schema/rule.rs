@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::ErrorKind;
-use super::expression::{Expression, Reads, on_big_stack};
+use super::expression::{Expression, Reads, try_on_big_stack};
 
 /// The maximum number of remembered evaluations of one schema node.
 const MAX_HELD: usize = 16 * 1024;
@@ -40,11 +41,19 @@ impl Rules {
     }
 
     /// The compiled rules, in the order of the declared ones.
-    pub(super) fn compiled(&self) -> &CompiledRules {
-        self.compiled.get_or_init(|| on_big_stack(|| Box::new(CompiledRules::new(&self.declared))))
+    ///
+    /// # Errors
+    /// No thread can be started to compile them.
+    pub(super) fn compiled(&self) -> io::Result<&CompiledRules> {
+        if let Some(compiled) = self.compiled.get() {
+            return Ok(compiled);
+        }
+        let compiled = try_on_big_stack(|| Box::new(CompiledRules::new(&self.declared)))?;
+        // Those of a request that was faster are as good.
+        Ok(self.compiled.get_or_init(|| compiled))
     }
 
-    /// Like [`Self::compiled`], for a caller that is inside [`on_big_stack`].
+    /// Like [`Self::compiled`], for a caller that is inside [`on_big_stack`](super::expression::on_big_stack).
     pub(super) fn compiled_here(&self) -> &CompiledRules {
         self.compiled.get_or_init(|| Box::new(CompiledRules::new(&self.declared)))
     }

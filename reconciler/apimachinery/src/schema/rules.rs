@@ -78,6 +78,9 @@ pub(super) fn check_all(root: &Node, errors: &mut Vec<FieldError>) {
 }
 
 fn check_types(node: &Node, errors: &mut Vec<FieldError>) {
+    if !node.has_rules {
+        return;
+    }
     let own = if node.rules.is_empty() { Ty::Dyn } else { type_of(node) };
     for (rule, programs) in node.rules.declared.iter().zip(&node.rules.compiled_here().programs) {
         // `optional.of(self)` and the like have methods of their own.
@@ -108,6 +111,9 @@ fn check_types(node: &Node, errors: &mut Vec<FieldError>) {
 
 /// Checks that each rule of the tree compiles and has the previous value if it uses it.
 fn check_programs(node: &Node, correlatable: bool, errors: &mut Vec<FieldError>) {
+    if !node.has_rules {
+        return;
+    }
     for (rule, programs) in node.rules.declared.iter().zip(&node.rules.compiled_here().programs) {
         check_program(rule, programs, correlatable, errors);
     }
@@ -240,7 +246,11 @@ impl Walk {
 
     fn rules(&mut self, node: &Node, value: &Value, old: Option<&Value>, path: &str) -> Result<(), Stop> {
         let unchanged = old == Some(value);
-        let rules = node.rules.compiled();
+        let rules = node.rules.compiled().map_err(|error| {
+            let here = if path.is_empty() { "<nil>" } else { path };
+            self.errors.push(internal(here, &format!("the rules cannot be compiled now: {error}")));
+            Stop
+        })?;
         let needed = |programs: &Programs| !unchanged || programs.uses_old_self();
         if !rules.programs.iter().any(needed) {
             return Ok(());

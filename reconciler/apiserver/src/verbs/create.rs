@@ -146,7 +146,7 @@ impl Call {
             match self.commit(Expect::Absent, Action::Put(encoded), guards).await {
                 Ok(entry) => return Ok(self.answer(StatusCode::CREATED, &entry)),
                 // Either the name was taken in the meantime, or the namespace or definition changed: retry.
-                Err(WriteError::Conflict) => {}
+                Err(WriteError::Conflict) => self.check_definition()?,
                 Err(error) => return Err(of_write(&error)),
             }
         }
@@ -167,13 +167,13 @@ impl Call {
             }
             guards.push((namespace.key.clone(), namespace.revision));
         }
-        if let Some((crd, _, terminating)) = definition(self.resource()) {
+        if let Some((crd, revision, terminating)) = definition(self.resource()) {
             if terminating {
                 return Err(ApiError::method_not_allowed());
             }
             self.core.store.get(crd).ok_or_else(ApiError::no_such_path)?;
+            guards.push((crd.clone(), revision));
         }
-        guards.extend(self.definition());
         Ok(guards)
     }
 }

@@ -43,13 +43,15 @@ impl Call {
             if !gone && meta::same(&live, &marked) {
                 return Ok(self.answer(StatusCode::OK, &entry));
             }
-            let action =
-                if gone { Action::Delete } else { Action::Put(Core::encode(self.resource(), &marked)?) };
+            let (action, guards) = match gone {
+                true => (Action::Delete, Vec::new()),
+                false => (Action::Put(Core::encode(self.resource(), &marked)?), self.definition()),
+            };
             let expect = Expect::Revision(entry.revision);
-            match self.commit(expect, action, Vec::new()).await {
+            match self.commit(expect, action, guards).await {
                 Ok(_) if gone => return Ok(self.success(&live)),
                 Ok(entry) => return Ok(self.answer(StatusCode::OK, &entry)),
-                Err(WriteError::Conflict) => {}
+                Err(WriteError::Conflict) => self.check_definition()?,
                 Err(error) => return Err(of_write(&error)),
             }
         }

@@ -152,13 +152,13 @@ impl Call {
         let expect = Expect::Revision(entry.revision);
         // A host's Lease is renewed long before it expires, and every renewal is soon followed by those of other hosts.
         let deferrable = !deleted && crate::builtin::is_renewal(self.resource(), live, &new);
-        let guards = if deleted { Vec::new() } else { Vec::from_iter(self.definition()) };
+        let guards = if deleted { Vec::new() } else { self.definition() };
         let write = Write { deferrable, ..self.write_of(expect, action, guards) };
         match self.commit_write(write).await {
             // The last state was never stored: the response carries the revision that it replaced.
             Ok(_) if deleted => Ok(Some(shown(new, live))),
             Ok(entry) => Ok(Some(self.answer(StatusCode::OK, &entry))),
-            Err(WriteError::Conflict) => Ok(None),
+            Err(WriteError::Conflict) => self.check_definition().map(|()| None),
             Err(error) => Err(of_write(&error)),
         }
     }
@@ -310,11 +310,20 @@ mod tests {
         let object = |name: &str| json!({"apiVersion": "toys.example/v1", "kind": "Boat", "metadata": {"name": name}, "spec": {}});
         call(&core, &boat("a")).create(object("a")).await.unwrap();
         let (mut create, mut update) = (call(&core, &boat("b")), call(&core, &boat("a")));
+        let (mut other, mut delete) = (call(&core, &boat("c")), call(&core, &boat("a")));
+        let label = json!({"metadata": {"labels": {"version": "2"}}});
+        call(&core, &crd).patch(PatchKind::Merge, label).await.unwrap();
+        update.patch(PatchKind::Merge, json!({"spec": {"oars": 1}})).await.expect("the form is the same");
+        other.create(object("c")).await.expect("the form is the same");
+        let held = json!({"metadata": {"finalizers": ["toys.example/held"]}});
+        update.patch(PatchKind::Merge, held).await.unwrap();
         let names = json!({"spec": {"names": {"shortNames": ["bt"]}}});
         call(&core, &crd).patch(PatchKind::Merge, names).await.unwrap();
         let oars = json!({"spec": {"oars": 2}});
-        assert_eq!(update.patch(PatchKind::Merge, oars.clone()).await.unwrap_err().code, 409);
-        assert_eq!(create.create(object("b")).await.unwrap_err().code, 429);
+        let updated = update.patch(PatchKind::Merge, oars.clone()).await;
+        for refused in [updated, create.create(object("b")).await, delete.delete().await] {
+            assert_eq!(refused.unwrap_err().code, 429, "clients try again");
+        }
         call(&core, &boat("a")).patch(PatchKind::Merge, oars).await.unwrap();
         call(&core, &boat("b")).create(object("b")).await.unwrap();
     }

@@ -80,7 +80,7 @@ pub(crate) struct WatchStream {
     /// When the last event was sent.
     told_at: Option<Instant>,
     deadline: Instant,
-    /// Cancelled when the server stops, and when the resource has another definition or is no longer served.
+    /// Cancelled when the server stops, and when another resource replaces this one or it is no longer served.
     ended: CancellationToken,
     /// The token that the watch was opened with, if any, and the time of its next check.
     credential: Option<(Credential, Instant)>,
@@ -197,7 +197,7 @@ impl WatchStream {
     /// Returns the next lines, never empty; `None` ends the stream.
     pub(crate) async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if self.target.resource.is_retired() || self.check_revoked() {
+            if self.check_revoked() {
                 return None;
             }
             if let Some(frame) = self.ready() {
@@ -205,6 +205,10 @@ impl WatchStream {
             }
             if self.done {
                 return None;
+            }
+            if self.target.resource.is_retired() {
+                // All clients of the resource resume at once: from here if they can, not each from an old revision.
+                return if self.subscription.has_rest() { None } else { self.last_word() };
             }
             if self.subscription.has_rest() {
                 match self.subscription.read_rest().await {
@@ -229,7 +233,8 @@ impl WatchStream {
                     }
                     None => return self.cut_off(),
                 },
-                () = self.ended.cancelled() => self.done = true,
+                // That of a resource that is retired has a last word.
+                () = self.ended.cancelled() => self.done = !self.target.resource.is_retired(),
                 () = sleep_until(wake) => if let Some(frame) = self.on_time() {
                     return Some(frame);
                 },

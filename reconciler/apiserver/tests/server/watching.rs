@@ -111,7 +111,7 @@ async fn events_at_hand_are_sent_together_up_to_a_size() {
     assert!(lines(&next(&mut watch().await).await) > 1);
 }
 
-/// It would go on in the form of the old definition, or of a version that is no longer served.
+/// It would go on in the form of the old definition, or of a version that is no longer served. A label changes neither.
 #[tokio::test(start_paused = true)]
 async fn a_watch_ends_when_its_definition_is_changed_or_deleted_and_others_go_on() {
     let (server, client) = harbour().await;
@@ -120,8 +120,11 @@ async fn a_watch_ends_when_its_definition_is_changed_or_deleted_and_others_go_on
     let other = tokio::spawn(pieces(server.service(), maps.to_owned()));
     let more = json!({"spec": {"names": {"shortNames": ["bt", "boaty"]}}});
     for deletes in [false, true] {
-        let boats = format!("{BOATS}?watch=true&timeoutSeconds=3600");
+        let boats = format!("{BOATS}?watch=true&timeoutSeconds=3600&allowWatchBookmarks=true");
         let watching = tokio::spawn(pieces(server.service(), boats));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let label = json!({"metadata": {"labels": {"deletes": deletes.to_string()}}});
+        assert_eq!(client.patch(&crd, MERGE, &label).await.code, 200);
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(!watching.is_finished());
         let begun = tokio::time::Instant::now();
@@ -131,7 +134,8 @@ async fn a_watch_ends_when_its_definition_is_changed_or_deleted_and_others_go_on
             client.patch(&crd, MERGE, &more).await.code
         };
         assert_eq!(code, 200);
-        watching.await.expect("it ends");
+        let last = watching.await.expect("it ends");
+        assert_eq!(last, vec![1; usize::from(!deletes)], "a client resumes after the bookmark");
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     }
     assert!(!other.is_finished());
