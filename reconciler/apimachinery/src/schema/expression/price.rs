@@ -131,7 +131,7 @@ pub(super) fn register(context: &mut Context<'_>) {
     context.add_function("format", format);
     context.add_function("validate", validate);
     context.add_function("quantity", quantity);
-    context.add_function("isQuantity", is_quantity);
+    context.add_function("isQuantity", parses_as_quantity);
     context.add_function("matches", matches);
     context.add_function("find", find);
     context.add_function("findAll", find_all);
@@ -275,7 +275,7 @@ fn quantity(text: Arc<String>) -> ResolveResult {
     Value::resolve(&QUANTITY, &scope)
 }
 
-fn is_quantity(text: Arc<String>) -> ResolveResult {
+fn parses_as_quantity(text: Arc<String>) -> ResolveResult {
     Ok(Value::Bool(quantity(text).is_ok()))
 }
 

@@ -146,8 +146,8 @@ fn awaited_by_interfaces(vm: &VM, observed: &Observed) -> Vec<Dependency> {
     let mut awaited = Vec::new();
     for (interface, (network, fresh)) in vm.spec.network_interfaces.iter().zip(fresh) {
         let name = interface.network.as_str();
-        let is_given = given.iter().any(|given| given.name == interface.name.as_str());
-        if is_given || (fresh.is_ok() && network.as_deref().is_some_and(is_accepted)) {
+        let has_address = given.iter().any(|given| given.name == interface.name.as_str());
+        if has_address || (fresh.is_ok() && network.as_deref().is_some_and(is_accepted)) {
             continue;
         }
         awaited.extend(place::in_namespace_or_shared(ObjectKind::Network, &namespace, name));
