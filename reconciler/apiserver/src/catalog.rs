@@ -32,6 +32,9 @@ impl Served {
     }
 }
 
+/// The stored definition of a resource, and the resource.
+type Parsed = (Arc<Entry>, Arc<Resource>);
+
 #[derive(Debug)]
 pub(crate) struct Catalog {
     store: Arc<Store>,
@@ -39,7 +42,7 @@ pub(crate) struct Catalog {
     pub(crate) crds: Arc<str>,
     served: RwLock<Arc<Served>>,
     /// Definitions and what they define by CRD, so that one change does not parse them all.
-    parsed: Mutex<HashMap<Key, (Arc<Entry>, Arc<Resource>)>>,
+    parsed: Mutex<HashMap<Key, Parsed>>,
     /// Cancelled when the server shuts down.
     stopping: CancellationToken,
 }
