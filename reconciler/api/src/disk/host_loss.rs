@@ -108,7 +108,7 @@ mod tests {
         let of_one = LeaveFacts { has_image_of_one_host: true, ..shared };
         assert!(why(json!({"spec.image": "made"}), of_one).contains("image"));
         for source in
-            [json!({"backup": "b"}), json!({"file": "/srv/a"}), json!({"file": "/srv/a", "format": "Raw"})]
+            [json!({"backup": "b"}), json!({"file": "/srv/a"}), json!({"file": "/srv/a", "format": "raw"})]
         {
             assert_eq!(why(json!({"spec.source": source}), shared), "", "its file is based on nothing");
         }
