@@ -214,3 +214,19 @@ impl ParamSource for Core {
 pub(crate) fn is_served_as_stored(entry: &Entry, resource: &Resource, version: usize) -> bool {
     !resource.is_custom() || (version == resource.storage_version && entry.revision > resource.defined_at())
 }
+
+#[cfg(test)]
+impl Core {
+    /// Returns the core of a server without files, for tests.
+    pub(crate) fn in_memory() -> Arc<Self> {
+        use crate::config::ServerConfig;
+        use crate::service_account::{Accounts, SigningKey};
+
+        let config = ServerConfig::in_memory();
+        let store = Store::open(&config.storage, config.writer).unwrap();
+        let signing = SigningKey::ephemeral().unwrap();
+        let accounts = Accounts::new(signing, Arc::clone(&store), Arc::clone(&config.clock));
+        let tokens = Tokens { given: None, accounts };
+        Arc::new(Self::new(store, config.clock, Ids::new(Some(1)), config.event_ttl, tokens))
+    }
+}

@@ -473,23 +473,10 @@ fn call(core: &Arc<Core>, key: &Key) -> Option<Call> {
 
 #[cfg(test)]
 mod tests {
-    use berth_store::{Action, Expect, Origin, Store, Write};
+    use berth_store::{Action, Expect, Origin, Write};
     use serde_json::json;
 
     use super::*;
-    use crate::authenticate::Tokens;
-    use crate::config::ServerConfig;
-    use crate::ids::Ids;
-    use crate::service_account::{Accounts, SigningKey};
-
-    fn core() -> Arc<Core> {
-        let config = ServerConfig::in_memory();
-        let store = Store::open(&config.storage, config.writer).unwrap();
-        let signing = SigningKey::ephemeral().unwrap();
-        let accounts = Accounts::new(signing, Arc::clone(&store), Arc::clone(&config.clock));
-        let tokens = Tokens { given: None, accounts };
-        Arc::new(Core::new(store, config.clock, Ids::new(Some(1)), config.event_ttl, tokens))
-    }
 
     #[tokio::test(start_paused = true)]
     async fn a_compaction_that_failed_is_not_repeated_with_every_write() {
@@ -502,7 +489,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_object_that_lost_its_owner_references_meanwhile_is_not_deleted() {
-        let core = core();
+        let core = Core::in_memory();
         let namespace = Key::new(&core.namespaces, "", "default");
         let created = call(&core, &namespace).unwrap().create(json!({"metadata": {"name": "default"}})).await;
         created.unwrap();
@@ -518,7 +505,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_cluster_scoped_object_stays_while_the_owner_in_a_namespace_that_it_names_exists() {
-        let core = core();
+        let core = Core::in_memory();
         let namespace = Key::new(&core.namespaces, "", "default");
         let created = call(&core, &namespace).unwrap().create(json!({"metadata": {"name": "default"}})).await;
         created.unwrap();
@@ -538,7 +525,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_object_that_names_an_owner_of_a_kind_that_is_not_served_is_left_alone() {
-        let core = core();
+        let core = Core::in_memory();
         let namespace = Key::new(&core.namespaces, "", "default");
         let created = call(&core, &namespace).unwrap().create(json!({"metadata": {"name": "default"}})).await;
         created.unwrap();
@@ -574,7 +561,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_definition_is_served_also_if_its_request_was_cancelled_while_it_was_written() {
-        let core = core();
+        let core = Core::in_memory();
         let mut events = core.store.subscribe_all();
         let key = Key::new(&core.catalog.crds, "", "boats.toys.example");
         let version = json!({"name": "v1", "served": true, "storage": true,

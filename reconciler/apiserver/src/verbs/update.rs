@@ -255,25 +255,12 @@ fn copy_with<const N: usize>(object: &Value, mut others: [(&str, Option<Value>);
 
 #[cfg(test)]
 mod tests {
-    use berth_store::{Key, Store};
+    use berth_store::Key;
 
     use super::*;
-    use crate::authenticate::Tokens;
-    use crate::config::ServerConfig;
     use crate::identity::Identity;
-    use crate::ids::Ids;
     use crate::request::{Options, Target};
-    use crate::service_account::{Accounts, SigningKey};
     use crate::verbs::PatchKind;
-
-    fn core() -> Arc<Core> {
-        let config = ServerConfig::in_memory();
-        let store = Store::open(&config.storage, config.writer).unwrap();
-        let signing = SigningKey::ephemeral().unwrap();
-        let accounts = Accounts::new(signing, Arc::clone(&store), Arc::clone(&config.clock));
-        let tokens = Tokens { given: None, accounts };
-        Arc::new(Core::new(store, config.clock, Ids::new(Some(1)), config.event_ttl, tokens))
-    }
 
     /// Returns a request of the administrator that begins now.
     fn call(core: &Arc<Core>, key: &Key) -> Call {
@@ -295,7 +282,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_write_that_began_under_another_definition_stores_nothing_in_its_form() {
-        let core = core();
+        let core = Core::in_memory();
         let namespace = Key::new(&core.namespaces, "", "default");
         call(&core, &namespace).create(json!({"metadata": {"name": "default"}})).await.unwrap();
         let crd = Key::new(&core.catalog.crds, "", "boats.toys.example");

@@ -341,3 +341,22 @@ fn keys_of_maps_and_fields_of_rules_paths_may_be_reserved_words() {
     assert_eq!(shown(&schema.check_rules(&[], &object(spec("x")), None)), Vec::<String>::new());
     assert_eq!(schema.check_rules(&[], &object(spec("y")), None).len(), 1);
 }
+
+#[test]
+fn a_stored_rule_that_does_not_compile_refuses_the_values_that_it_is_about_and_no_others() {
+    let of = |rule: &str| {
+        let spec = json!({"type": "object", "properties": {
+            "a": {"type": "integer", "x-kubernetes-validations": [{"rule": rule}]}, "b": {"type": "integer"},
+        }});
+        json!({"type": "object", "properties": {"spec": spec}})
+    };
+    assert!(StructuralSchema::parse(&of("self.(")).is_err(), "a new one is refused");
+    let schema = StructuralSchema::stored(&of("self.(")).expect("it was accepted once");
+    let errors = shown(&schema.check_rules(&[], &object(json!({"a": 1, "b": 1})), None));
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].contains("evaluating rule: self.("), "{errors:?}");
+    assert_eq!(shown(&schema.check_rules(&[], &object(json!({"b": 1})), None)), Vec::<String>::new());
+    let sound = StructuralSchema::stored(&of("self < 2")).expect("structural");
+    assert_eq!(shown(&sound.check_rules(&[], &object(json!({"a": 1})), None)), Vec::<String>::new());
+    assert_eq!(sound.check_rules(&[], &object(json!({"a": 2})), None).len(), 1, "compiled at its first use");
+}
